@@ -1,0 +1,1 @@
+"""samebits: low-precision neural networks that compute the same bits everywhere."""
