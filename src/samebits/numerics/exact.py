@@ -268,17 +268,16 @@ def lazy_update(weight: Weight, update: Sequence[int], exponent: int, name: str 
             by += 1
         codes, delayed = split([scaled(j, -by) for j in joint])
         weight_exponent += by
-        if weight_exponent > EXPONENT_MAX:
-            raise RangeError(
-                f"parameter {name!r}: the update overflows (exponent {weight_exponent}, at most "
-                f"{EXPONENT_MAX}); lower the learning rate"
-            )
-        return codes, delayed, weight_exponent
     joint, _ = join((codes, delayed, weight_exponent))
     while any(joint) and max(abs(w) for w in codes) <= 63 and weight_exponent > EXPONENT_MIN:
         joint = [2 * j for j in joint]
         codes, delayed = split(joint)
         weight_exponent -= 1
+    if weight_exponent > EXPONENT_MAX:
+        raise RangeError(
+            f"parameter {name!r}: the update overflows (exponent {weight_exponent}, at most "
+            f"{EXPONENT_MAX}); lower the learning rate"
+        )
     return codes, delayed, weight_exponent
 
 
