@@ -1,0 +1,50 @@
+"""The `samebits` command line: one module per command, torch imported only where one needs it.
+
+Exit codes: 0 done, 1 a check failed, 2 bad usage or bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from samebits.cli.demo import demo_command
+from samebits.cli.eval import eval_command
+from samebits.cli.inspect import inspect_command
+from samebits.cli.train import train_command
+from samebits.errors import SamebitsError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="samebits",
+    help="Low-precision neural networks that compute the same bits everywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo")(demo_command)
+app.command("train")(train_command)
+app.command("eval")(eval_command)
+app.command("inspect")(inspect_command)
+
+
+@app.callback()
+def samebits() -> None:
+    """Low-precision neural networks that compute the same bits everywhere."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; always raises SystemExit. Errors meant for users have no traceback."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="samebits")
+    except SamebitsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("error: out of memory; lower --batch or use a smaller data set", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)

@@ -183,6 +183,8 @@ def requantize(acc: Sequence[int], exponent: int, bits: int, divisor: int = 1) -
 def shorten(acc: Sequence[int], exponent: int) -> Tensor:
     """acc * 2**exponent as bfp32, shifted right only as far as it must be. Section 1.2."""
     largest = max((abs(a) for a in acc), default=0)
+    if largest == 0:
+        return [0] * len(acc), EXPONENT_MIN
     shift = 0
     while scaled(largest, -shift) > Q32:
         shift += 1
@@ -195,7 +197,7 @@ def resolve(parts: Sequence[Tensor]) -> Tensor:
         return parts[0]
     live = [part for part in parts if any(part[0])]
     if not live:
-        return parts[0]
+        return shorten(parts[0][0], 0)
     exponent = max(e for _, e in live)
     columns = zip(*([scaled(c, e - exponent) for c in codes] for codes, e in live), strict=True)
     return shorten([sum(column) for column in columns], exponent)
@@ -245,7 +247,9 @@ def _code(joint: int) -> int:
     return scaled(joint, -DELAYED_BITS)
 
 
-def lazy_update(weight: Weight, update: Sequence[int], exponent: int, name: str = "weight") -> Weight:
+def lazy_update(
+    weight: Weight, update: Sequence[int], exponent: int, name: str = "weight"
+) -> Weight:
     """Subtract update * 2**exponent from a weight. Section 2.1."""
     codes, delayed, weight_exponent = weight
     if not any(update):

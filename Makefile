@@ -1,0 +1,65 @@
+# `make demo` and `make test` need Python >= 3.11 (a C compiler makes them fast): they create .venv
+# and install the versions in constraints.txt. pip's own variables are honoured (PIP_INDEX_URL,
+# PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); see CONTRIBUTING.md for the smaller CPU build of torch.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BENCH_OUT ?= runs/bench_train.json
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DECLARED := pyproject.toml constraints.txt
+
+.PHONY: demo test test-slow lint format bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.stamp-demo
+	$(BIN)/samebits demo --out demo-out
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/.stamp-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.stamp-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.stamp-bench
+	$(BIN)/python benchmarks/bench_train.py --out $(BENCH_OUT)
+
+clean:
+	rm -rf demo-out build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f $(VENV)/.stamp-*
+
+# --- installing ---------------------------------------------------------------------------------
+# A stamp per set of extras: nothing is installed again until a declared version changes.
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch alone first, so that what comes after cannot choose another build of it.
+$(VENV)/.stamp-torch: constraints.txt | $(BIN)/python
+	$(INSTALL) torch
+	touch $@
+
+$(VENV)/.stamp-demo: $(DECLARED) $(VENV)/.stamp-torch
+	$(INSTALL) -e '.[demo]'
+	touch $@
+
+$(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
+	$(INSTALL) -e '.[test,lint]'
+	touch $@
+
+$(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
+	$(INSTALL) -e '.[bench]'
+	touch $@

@@ -1,0 +1,439 @@
+"""Time and memory of one training step: BFP against float32 PyTorch and torchao int8.
+
+    python benchmarks/bench_train.py --out runs/bench_train.json
+
+Time. All variants of one model live in one process and take turns (A, B, C, A, B, C, ...), so
+that a change in the machine's load meets all of them. A variant's ratio is its time over float32's
+of the same repetition. A step is everything from real images to updated parameters: input
+quantization, forward, loss, backward, optimizer.
+
+Memory. Every (model, variant) runs in fresh processes with one thread:
+  peak_tensor_bytes  largest sum of live tensor allocations during a step, parameters and optimizer
+                     state included, from torch.profiler's record of every allocation and release.
+                     Memory that a kernel takes outside torch's allocator is not in it.
+  peak_rss_bytes     growth of the resident set over its size after the model was built; what
+                     the system sees: allocator slack and code pages included, and noisy.
+  persistent_bytes   distinct tensor storages alive between two steps, gradients released, that were
+                     not there before the model was built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from machine import facts
+
+BATCH = 64
+CLASSES = 10
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+SHARD = 32  # the default number of samples in a shard
+WARM_UP = 3  # steps before measuring: first-use compilation, momentum buffers, caches
+TARGET_SECONDS = 0.1  # shortest time of one repetition; small models repeat the step
+
+MODELS = ("mlp", "resnet8", "resnet18")
+BASELINE = "float32"
+# name -> what it is. The first is the baseline.
+VARIANTS = {
+    "float32": "PyTorch float32",
+    "bfp-1-shard": "samebits BFP, the batch in one shard",
+    "bfp": f"samebits BFP, default shards ({BATCH // SHARD} of {SHARD})",
+    "torchao-int8-mixed": "torchao int8 mixed-precision training (float32 weights, int8 products)",
+    "torchao-int8-weights": "torchao int8 weights with stochastic rounding, float products",
+}
+
+Step = Callable[[], float]  # one training step; returns the loss
+
+
+class NotAvailableError(Exception):
+    """A variant that cannot run here; the text is the recorded reason."""
+
+
+# --- what is measured ---------------------------------------------------------------------------
+
+
+def batch(model_name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seeded images and labels."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (1024,) if model_name == "mlp" else (3, 32, 32)
+    images = torch.randn(BATCH, *shape, generator=generator)
+    return images, torch.randint(CLASSES, (BATCH,), generator=generator)
+
+
+def float_model(model_name: str) -> nn.Module:
+    """The float32 model, seeded; every variant starts from it."""
+    torch.manual_seed(0)
+    if model_name == "mlp":
+        hidden = [layer for _ in range(3) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(1024, CLASSES))
+    from samebits.train import architectures
+
+    return architectures.build(model_name, (3, 32, 32), CLASSES)
+
+
+def parameter_count(model_name: str) -> int:
+    """Number of trained parameters, the same for every variant."""
+    return sum(p.numel() for p in float_model(model_name).parameters())
+
+
+def build(model_name: str, variant: str, images: torch.Tensor, labels: torch.Tensor) -> Step:
+    """A closure that does one step of a variant. Raises NotAvailableError with the reason."""
+    model = float_model(model_name)
+    if variant.startswith("bfp"):
+        return bfp_step(model, images, labels, 1 if variant == "bfp-1-shard" else BATCH // SHARD)
+    if variant.startswith("torchao"):
+        quantize_with_torchao(model, model_name, variant)
+    return float_step(model, images, labels)
+
+
+def float_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Step:
+    """PyTorch's own step, as its tutorials write it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    criterion = nn.CrossEntropyLoss()
+
+    def step() -> float:
+        loss = criterion(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss)
+
+    return step
+
+
+def bfp_step(float_source: nn.Module, images: torch.Tensor, labels: torch.Tensor, n: int) -> Step:
+    """The samebits step, the batch cut into n shards."""
+    from samebits.train import SGD, BFPTensor, CrossEntropyLoss, convert
+
+    model = convert(float_source)
+    optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    criterion = CrossEntropyLoss()
+    shards = list(zip(images.chunk(n), labels.chunk(n), strict=True))
+
+    def step() -> float:
+        total = 0.0
+        for shard_images, shard_labels in shards:
+            loss = criterion(model(BFPTensor.from_real(shard_images, name="input")), shard_labels)
+            (loss / n).backward()
+            total += float(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total / n
+
+    return step
+
+
+def quantize_with_torchao(model: nn.Module, model_name: str, variant: str) -> None:
+    """Replaces the weights of linear layers by torchao's int8 training tensors, in place."""
+    if model_name != "mlp":
+        # A residual network has one small linear layer; the rest would be timed as float32.
+        raise NotAvailableError("torchao int8 training covers linear layers, not convolutions")
+    try:
+        from torchao.prototype import quantized_training
+        from torchao.quantization import quantize_
+    except ImportError as error:
+        raise NotAvailableError(f"torchao is not installed or does not load: {error}") from error
+    name = {
+        "torchao-int8-mixed": "Int8MixedPrecisionTrainingConfig",
+        "torchao-int8-weights": "int8_weight_only_quantized_training",
+    }[variant]
+    if not hasattr(quantized_training, name):
+        raise NotAvailableError(f"this torchao has no {name}")
+    quantize_(model, getattr(quantized_training, name)())
+
+
+# --- measuring: each function runs in a process of its own --------------------------------------
+
+
+def measure_time(model_name: str, variants: list[str], repetitions: int) -> dict[str, Any]:
+    """Step times of all variants, paired by repetition."""
+    images, labels = batch(model_name)
+    steps: dict[str, Step] = {}
+    missing: dict[str, str] = {}
+    for variant in variants:
+        try:
+            step = build(model_name, variant, images, labels)
+            for _ in range(WARM_UP):
+                step()
+            steps[variant] = step
+        except NotAvailableError as error:
+            missing[variant] = str(error)
+        except Exception as error:
+            if not variant.startswith("torchao"):
+                raise
+            # Someone else's prototype: that it fails here is the result, not our failure.
+            missing[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
+    inner = max(1, math.ceil(TARGET_SECONDS / seconds(steps[BASELINE], 1)))
+    times: dict[str, list[float]] = {variant: [] for variant in steps}
+    for _ in range(repetitions):
+        for variant, step in steps.items():
+            times[variant].append(seconds(step, inner))
+    return {
+        "steps_per_repetition": inner,
+        "repetitions": repetitions,
+        "not_available": missing,
+        "variants": {
+            variant: {
+                "step_seconds": spread(measured),
+                "ratio": spread(
+                    [t / base for t, base in zip(measured, times[BASELINE], strict=True)]
+                ),
+            }
+            for variant, measured in times.items()
+        },
+    }
+
+
+def seconds(step: Step, count: int) -> float:
+    """Mean wall-clock seconds of a step over `count` steps."""
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - start) / count
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def measure_resident(model_name: str, variant: str) -> dict[str, Any]:
+    """Peak resident memory and persistent bytes of one variant."""
+    images, labels = batch(model_name)
+    gc.collect()
+    before = {address for address, _ in live_storages()}
+    step = build(model_name, variant, images, labels)
+    gc.collect()
+    baseline = reset_peak_rss()
+    for _ in range(WARM_UP):
+        loss = step()
+    peak = peak_rss()
+    gc.collect()
+    persistent = sum(size for address, size in live_storages() if address not in before)
+    return {
+        "peak_rss_bytes": peak - baseline,
+        "persistent_bytes": persistent,
+        "persistent_bytes_per_parameter": persistent / parameter_count(model_name),
+        "loss": loss,  # of the last step: a check that it computes at all
+    }
+
+
+def live_storages() -> set[tuple[int, int]]:
+    """(address, bytes) of every distinct tensor storage that Python can reach."""
+    found = set()
+    for candidate in gc.get_objects():
+        # type(), not isinstance(): a lazy proxy imports its target when asked for __class__.
+        if not issubclass(type(candidate), torch.Tensor):
+            continue
+        try:
+            storage = candidate.untyped_storage()
+            address, size = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError):
+            continue  # a wrapper subclass: its parts are tensors of their own
+        if address and size:
+            found.add((address, size))
+    return found
+
+
+def reset_peak_rss() -> int:
+    """Starts a new peak where Linux allows it; returns the resident bytes, or else the peak."""
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        try:
+            clear.write_text("5", encoding="ascii")  # proc(5): resets VmHWM
+        except OSError:
+            return peak_rss()
+        return status_bytes("VmRSS")
+    return peak_rss()
+
+
+def peak_rss() -> int:
+    """Largest resident set of this process in bytes (since the last reset, on Linux)."""
+    if Path("/proc/self/status").exists():
+        return status_bytes("VmHWM")
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024  # macOS counts bytes
+
+
+def status_bytes(field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(f"/proc/self/status has no {field}")
+
+
+def measure_allocations(model_name: str, variant: str) -> dict[str, Any]:
+    """Peak of live tensor bytes during one step, by the profiler's record of every allocation.
+
+    Everything from the batch on is built while recording: the recorder counts only what it has seen
+    allocated.
+    """
+    label = "measured step"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorder:
+        images, labels = batch(model_name)
+        step = build(model_name, variant, images, labels)
+        for _ in range(WARM_UP):
+            step()
+        with record_function(label):
+            step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        recorder.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    (window,) = (e for e in events if e.get("name") == label and e.get("ph") == "X")
+    memory = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"])
+    start, end = window["ts"], window["ts"] + window["dur"]
+    before = [e["args"]["Total Allocated"] for e in memory if e["ts"] < start]
+    during = [e["args"]["Total Allocated"] for e in memory if start <= e["ts"] <= end]
+    # The batch itself is in both numbers, the same for every variant.
+    return {"peak_tensor_bytes": max(during), "tensor_bytes_between_steps": before[-1]}
+
+
+# --- running and reporting ----------------------------------------------------------------------
+
+
+def in_fresh_process(threads: int, arguments: list[str]) -> dict[str, Any]:
+    """Runs one measurement in a new interpreter with that many threads; returns its result."""
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "PYTHONWARNINGS": "ignore",  # torchao's import is noisy; this process reports by file
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, __file__, "--threads", str(threads), *arguments]
+        done = subprocess.run(
+            [*command, "--result", str(result)], env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command[2:])} failed:\n{done.stderr}")
+        outcome: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return outcome
+
+
+def run(models: list[str], variants: list[str], threads: list[int], repetitions: int) -> Any:
+    """All measurements of all models."""
+    results = []
+    for model_name in models:
+        entry: dict[str, Any] = {
+            "model": model_name,
+            "parameters": parameter_count(model_name),
+            "time": {},
+            "memory": {},
+        }
+        for count in threads:
+            print(f"{model_name}: time, {count} threads", file=sys.stderr)
+            arguments = ["--worker", "time", "--models", model_name, "--variants", *variants]
+            entry["time"][str(count)] = in_fresh_process(
+                count, [*arguments, "--repetitions", str(repetitions)]
+            )
+        missing = entry["time"][str(threads[0])]["not_available"]
+        for variant in variants:
+            if variant in missing:
+                continue
+            print(f"{model_name}: memory, {variant}", file=sys.stderr)
+            memory: dict[str, Any] = {}
+            for worker in ("resident", "allocations"):
+                arguments = ["--worker", worker, "--models", model_name, "--variants", variant]
+                memory |= in_fresh_process(1, arguments)
+            entry["memory"][variant] = memory
+        results.append(entry)
+    return results
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The results as the Markdown table of docs/results.md."""
+    rows = [
+        "| model | threads | variant | step, ms | ratio | peak tensor bytes | peak RSS growth "
+        "| persistent bytes per parameter |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in results:
+        for threads, timed in entry["time"].items():
+            for variant, measured in timed["variants"].items():
+                ratio, memory = measured["ratio"], entry["memory"][variant]
+                cells = [
+                    entry["model"],
+                    threads,
+                    variant,
+                    f"{measured['step_seconds']['median'] * 1e3:.2f}",
+                    f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
+                    f"{memory['peak_tensor_bytes'] / 2**20:.1f} MiB",
+                    f"{memory['peak_rss_bytes'] / 2**20:.1f} MiB",
+                    f"{memory['persistent_bytes_per_parameter']:.2f}",
+                ]
+                rows.append("| " + " | ".join(cells) + " |")
+            for variant, reason in timed["not_available"].items():
+                cells = [entry["model"], threads, variant, f"not available: {reason}"]
+                rows.append("| " + " | ".join(cells) + " | | | | |")
+    return "\n".join(rows)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument(
+        "--worker", choices=["time", "resident", "allocations"], help=argparse.SUPPRESS
+    )
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is None and options.out is None:
+        parser.error("expected --out FILE: where to write the results as JSON")
+    if options.worker in (None, "time") and BASELINE not in options.variants:
+        parser.error(f"expected {BASELINE} among --variants: ratios are to it")
+    return options
+
+
+def main() -> None:
+    """Measures everything asked for, or one thing when started as a worker."""
+    options = arguments()
+    if options.worker is None:
+        machine = facts()  # before, so that the load average is not our own
+        results = run(options.models, options.variants, options.threads, options.repetitions)
+        report = {
+            "benchmark": "training step",
+            "batch": BATCH,
+            "optimizer": f"SGD, momentum {MOMENTUM}",
+            "variants": {name: VARIANTS[name] for name in options.variants},
+            "machine": machine,
+            "results": results,
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        print(table(results), file=sys.stderr)
+        return
+    torch.set_num_threads(options.threads[0])
+    (model_name,) = options.models
+    if options.worker == "time":
+        outcome = measure_time(model_name, options.variants, options.repetitions)
+    elif options.worker == "resident":
+        outcome = measure_resident(model_name, options.variants[0])
+    else:
+        outcome = measure_allocations(model_name, options.variants[0])
+    options.result.write_text(json.dumps(outcome), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

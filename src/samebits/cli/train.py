@@ -1,0 +1,102 @@
+"""`samebits train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.output import RunProgress, print_json, set_threads
+from samebits.errors import InputError
+
+
+def train_command(
+    data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    arch: Annotated[
+        str,
+        typer.Option(help="mlp, cnn, resnet8, resnet20, resnet18, mobilenetv2 or module:callable."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
+    numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 64,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate [default: 0.1 for sgd, 0.001 for adam].")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
+    momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = 0.9,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,
+    weight_decay: Annotated[float, typer.Option()] = 0.0,
+    schedule: Annotated[
+        str, typer.Option(help="Learning rate: constant, step, linear or cosine.")
+    ] = "cosine",
+    warmup: Annotated[int, typer.Option(min=0, help="Linear warm-up, in steps.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use the first N training images of each class.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Also write a checkpoint every N steps.")
+    ] = 0,
+    plan: Annotated[str, typer.Option(help="Recomputation plan; only none for now.")] = "none",
+    memory_budget: Annotated[
+        int | None, typer.Option(help="Bytes for saved activations; not available yet.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Train a network; prints its accuracy and the SHA-256 of its parameters."""
+    if plan != "none":
+        raise InputError(
+            f"--plan {plan}: recomputation plans are not available in this version; expected none"
+        )
+    if memory_budget is not None:
+        raise InputError(
+            "--memory-budget: recomputation plans are not available in this version; leave it out"
+        )
+    from samebits.data import load
+    from samebits.train.config import TrainConfig
+    from samebits.train.loop import train
+
+    set_threads(threads)
+    config = TrainConfig(
+        data=data,
+        arch=arch,
+        numerics=numerics,
+        epochs=epochs,
+        batch=batch,
+        shards=shards,
+        lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
+        optimizer=optimizer,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        warmup=warmup,
+        seed=seed,
+        limit=limit,
+    )
+    dataset = load(data, limit=limit)
+    with RunProgress(f"{arch} {numerics}") as reporter:
+        result = train(
+            config,
+            dataset,
+            out,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            reporter=reporter,
+        )
+    if as_json:
+        print_json({"out": str(out), "config": config.to_dict(), **result.to_dict()})
+        return
+    print(f"accuracy {100 * result.accuracy:.2f} % ({result.correct} of {result.test_count})")
+    print(f"sha256 {result.sha256}")

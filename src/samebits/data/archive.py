@@ -1,0 +1,104 @@
+"""NPZ archives: x_train, y_train, x_test, y_test; or x, y with every fifth sample for testing."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from samebits.data.dataset import Dataset, shape_text
+from samebits.errors import InputError
+
+SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
+WHOLE_KEYS = ("x", "y")
+
+
+def load_npz(path: Path) -> Dataset:
+    """Images uint8 or float32 as [N, C, H, W], [N, H, W, C] (C = 1 or 3) or [N, H, W]; labels [N].
+
+    Read without pickle. Raises InputError naming the key, what was expected and what was found.
+    """
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: expected an .npz archive, found a single array")
+        with archive:
+            keys = _keys(path, archive.files)
+            arrays = [_read(path, archive, key) for key in keys]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a readable .npz archive ({error})") from error
+    images = [_images(path, key, array) for key, array in zip(keys[::2], arrays[::2], strict=True)]
+    labels = [
+        _labels(path, key, array, len(image))
+        for key, array, image in zip(keys[1::2], arrays[1::2], images, strict=True)
+    ]
+    if len(images) == 1:
+        test = torch.arange(len(labels[0])) % 5 == 4
+        images = [images[0][~test], images[0][test]]
+        labels = [labels[0][~test], labels[0][test]]
+    classes = 1 + max((int(label.max()) for label in labels if len(label)), default=0)
+    return Dataset(
+        images[0],
+        labels[0],
+        images[1],
+        labels[1],
+        tuple(str(index) for index in range(classes)),
+        str(path),
+    )
+
+
+def _keys(path: Path, found: list[str]) -> tuple[str, ...]:
+    for keys in (SPLIT_KEYS, WHOLE_KEYS):
+        if set(keys) <= set(found):
+            return keys
+    raise InputError(
+        f"{path}: expected the arrays {', '.join(SPLIT_KEYS)} (or {', '.join(WHOLE_KEYS)}), "
+        f"found {', '.join(sorted(found)) or 'none'}"
+    )
+
+
+def _read(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> npt.NDArray[np.generic]:
+    try:
+        return np.asarray(archive[key])
+    except ValueError as error:
+        raise InputError(
+            f"{path}: array {key} cannot be read ({error}); expected plain numbers"
+        ) from error
+
+
+def _images(path: Path, key: str, array: npt.NDArray[np.generic]) -> torch.Tensor:
+    if array.dtype not in (np.uint8, np.float32):
+        raise InputError(
+            f"{path}: array {key}: expected dtype uint8 or float32, found {array.dtype}"
+        )
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or 0 in array.shape[1:]:
+        raise InputError(
+            f"{path}: array {key}: expected shape [N, C, H, W], [N, H, W, C] or [N, H, W], "
+            f"found {shape_text(array.shape)}"
+        )
+    return torch.from_numpy(np.array(array, order="C", copy=True))
+
+
+def _labels(path: Path, key: str, array: npt.NDArray[np.generic], count: int) -> torch.Tensor:
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{path}: array {key}: expected integer labels, found {array.dtype}")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.shape != (count,):
+        raise InputError(
+            f"{path}: array {key}: expected shape [{count}], one label per image, found "
+            f"{shape_text(array.shape)}"
+        )
+    if count and (int(array.min()) < 0 or int(array.max()) > 16383):
+        raise InputError(
+            f"{path}: array {key}: expected labels in 0..16383, found "
+            f"{int(array.min())}..{int(array.max())}"
+        )
+    return torch.from_numpy(array.astype(np.int64))

@@ -1,0 +1,144 @@
+"""`Dataset`: images in their stored width, normalised only batch by batch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from samebits.errors import InputError, NonFiniteError
+
+Split = Literal["train", "test"]
+
+
+def value_table(peak: int) -> torch.Tensor:
+    """float32 values of the codes 0..peak: (code / peak - 0.5) * 2, binary32, in this order."""
+    codes = np.arange(peak + 1, dtype=np.float32)
+    return torch.from_numpy((codes / np.float32(peak) - np.float32(0.5)) * np.float32(2))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images [N, C, H, W] (uint8 codes 0..`peak`, or float32 taken as they are) and labels [N].
+
+    `batch` looks the normalised values up in a table, so they do not depend on how a device
+    divides. Raises InputError when a split is empty, shapes disagree, a label lies outside
+    `class_names`, or the training labels hold fewer than two classes.
+    """
+
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+    class_names: tuple[str, ...]
+    source: str = "data"
+    peak: int = 255
+    _values: torch.Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for split in ("train", "test"):
+            self._check(split)
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise InputError(
+                f"{self.source}: training images are {shape_text(self.train_images.shape[1:])} "
+                f"but test images are {shape_text(self.test_images.shape[1:])}; expected one "
+                "shape [C, H, W]"
+            )
+        if self.train_images.dtype != self.test_images.dtype:
+            raise InputError(
+                f"{self.source}: training images are {self.train_images.dtype} but test images "
+                f"are {self.test_images.dtype}; expected one dtype"
+            )
+        present = int(torch.unique(self.train_labels).numel())
+        if present < 2:
+            raise InputError(
+                f"{self.source}: expected training images of at least 2 classes, found "
+                f"{present}; add images of another class"
+            )
+        object.__setattr__(self, "_values", value_table(self.peak))
+
+    def _check(self, split: Split) -> None:
+        images, labels = self.images(split), self.labels(split)
+        if len(images) == 0:
+            raise InputError(
+                f"{self.source}: expected at least one {split} image, found none; add {split} data"
+            )
+        if images.ndim != 4 or labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+            raise InputError(
+                f"{self.source}: expected {split} images [N, C, H, W] and int64 labels [N], found "
+                f"{shape_text(images.shape)} and {labels.dtype} {shape_text(labels.shape)}"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(self.class_names):
+            raise InputError(
+                f"{self.source}: expected {split} labels in 0..{len(self.class_names) - 1}, "
+                f"found {low}..{high}"
+            )
+        if images.dtype == torch.uint8:
+            if self.peak < 255 and int(images.max()) > self.peak:
+                raise InputError(f"{self.source}: expected {split} codes in 0..{self.peak}")
+        elif images.dtype != torch.float32:
+            raise InputError(
+                f"{self.source}: expected {split} images of uint8 or float32, found {images.dtype}"
+            )
+        elif not bool(torch.isfinite(images).all()):
+            raise NonFiniteError(
+                f"{self.source}: {split} images hold NaN or infinity; expected finite values"
+            )
+
+    def images(self, split: Split) -> torch.Tensor:
+        """Stored images [N, C, H, W] of a split."""
+        return self.train_images if split == "train" else self.test_images
+
+    def labels(self, split: Split) -> torch.Tensor:
+        """int64 labels [N] of a split."""
+        return self.train_labels if split == "train" else self.test_labels
+
+    def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
+        """float32 [len(indices), C, H, W]; 8-bit codes become values in [-1, 1]."""
+        images = self.images(split)[indices]
+        return images if images.dtype == torch.float32 else self._values[images.long()]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        return tuple(self.train_images.shape[1:])
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    def sha256(self) -> str:
+        """Hash of every image, label and class name: tells two data sets apart on resume."""
+        digest = hashlib.sha256(f"{self.class_names!r} {self.peak}".encode())
+        for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def limited(self, per_class: int) -> Dataset:
+        """The first `per_class` training images of every class, in stored order; all tests."""
+        if per_class < 1:
+            raise InputError(
+                f"expected a limit of at least 1 training image per class, found {per_class}"
+            )
+        keep = torch.zeros(len(self.train_labels), dtype=torch.bool)
+        for label in range(self.classes):
+            keep[torch.nonzero(self.train_labels == label)[:per_class, 0]] = True
+        return Dataset(
+            self.train_images[keep],
+            self.train_labels[keep],
+            self.test_images,
+            self.test_labels,
+            self.class_names,
+            self.source,
+            self.peak,
+        )
+
+
+def shape_text(shape: tuple[int, ...] | torch.Size) -> str:
+    """[3, 32, 32]"""
+    return "[" + ", ".join(str(size) for size in shape) + "]"

@@ -1,0 +1,33 @@
+"""The 1,797 handwritten digits (8x8, codes 0..16) that scikit-learn carries: works offline."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from samebits.data.dataset import Dataset
+from samebits.errors import InputError
+
+
+def load_digits() -> Dataset:
+    """1,438 training and 359 test images [1, 8, 8]; every fifth sample is a test sample."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise InputError(
+            "the digits data comes with scikit-learn, which is not installed; "
+            "run: pip install 'samebits[demo]'"
+        ) from error
+    bunch = datasets.load_digits()
+    images = torch.from_numpy(np.asarray(bunch.images).astype(np.uint8)).unsqueeze(1)
+    labels = torch.from_numpy(np.asarray(bunch.target).astype(np.int64))
+    test = torch.arange(len(labels)) % 5 == 4
+    return Dataset(
+        images[~test],
+        labels[~test],
+        images[test],
+        labels[test],
+        tuple(str(digit) for digit in range(10)),
+        "digits",
+        peak=16,
+    )

@@ -1,0 +1,89 @@
+"""Compiles the native kernels once with the system compiler and loads them with ctypes.
+
+The library is a cache entry named by everything that can change it (sources, compiler, flags, CPU).
+No compiler, or a compiler that fails, is not an error: the eager realisation gives the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+SOURCES = ("conv.c", "pointwise.c", "update.c")
+HEADERS = ("tile.h", "integer.h")
+FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fopenmp", "-fPIC", "-shared")
+
+
+class BuildError(Exception):
+    """Why there are no native kernels on this machine."""
+
+
+def cache_folder() -> Path:
+    """Private to the user: a library is code, so nobody else may write here."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(base) / "samebits"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise BuildError(f"{folder} can be written by others; run chmod go-w on it")
+    return folder
+
+
+def compiler() -> str:
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise BuildError("no C compiler found (looked for $CC, cc, gcc, clang)")
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = [line for line in file if line.startswith(("flags", "Features"))]
+        return platform.machine() + (flags[0] if flags else "")
+    except OSError:
+        return platform.machine() + platform.processor()
+
+
+def library(arch: str | None = None) -> ctypes.CDLL:
+    """The compiled kernels for `-march=<arch>` (default: this machine's own instruction set).
+
+    `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit.
+    """
+    arch = arch or os.environ.get("SAMEBITS_NATIVE_ARCH") or "native"
+    path = compiler()
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    folder = resources.files(__package__) / "csrc"
+    texts = {name: (folder / name).read_bytes() for name in SOURCES + HEADERS}
+    digest = hashlib.sha256()
+    for item in (path, version.stdout, " ".join(FLAGS), arch, _processor()):
+        digest.update(item.encode() + b"\0")
+    for name, text in texts.items():
+        digest.update(name.encode() + b"\0" + text)
+    target = cache_folder() / f"kernels-{digest.hexdigest()[:24]}.so"
+    if not target.exists():
+        _compile(path, arch, texts, target)
+    try:
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise BuildError(f"cannot load {target}: {error}") from error
+
+
+def _compile(path: str, arch: str, texts: dict[str, bytes], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        for name, text in texts.items():
+            Path(work, name).write_bytes(text)
+        output = Path(work, "kernels.so")
+        command = [path, *FLAGS, f"-march={arch}", "-o", str(output), *SOURCES]
+        run = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+        if run.returncode:
+            lines = run.stderr.strip().splitlines()
+            raise BuildError(f"{path} failed: {lines[-1] if lines else run.returncode}")
+        os.replace(output, target)

@@ -1,0 +1,535 @@
+/* Exact integer convolution, forward and both gradients; a matrix product is the 1x1 case.
+ *
+ * Activations and gradients are NHWC, weights OHWI, all dense. Every function is a sum of integer
+ * products without rounding (docs/spec/training.md, sections 5 and 7), so threads, tiles and
+ * instruction sets cannot change a bit of it.
+ */
+#include <stdlib.h>
+
+#include "tile.h"
+
+typedef struct {
+    int64_t n, h, w, ci, oh, ow, co; /* batch, input and output shape */
+    int64_t kh, kw, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, groups;
+} Conv;
+
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+static void *scratch(int64_t bytes) { return aligned_alloc(64, (size_t)round_up(bytes + 64, 64)); }
+
+/* --- gather product: forward and input gradient ------------------------------------------- */
+
+/* One dense grid of output pixels, each a sum over taps of (row of the padded image) x (weights):
+ * the whole forward pass is one grid; the input gradient has one per residue of the stride. */
+typedef struct {
+    int64_t rows, cols;         /* grid of output pixels */
+    int64_t out_base, out_row, out_col;  /* output pixel index = base + i * row + j * col */
+    int64_t in_base, in_row, in_col;     /* padded-image element offset, likewise */
+    int64_t taps;
+    int64_t *tap_offset;        /* padded-image element offset of each tap */
+    int64_t *tap_weight;        /* index of the tap in the weights (kh * KW + kw) */
+    int16_t *packed;            /* [panel][tap][pair][NR][2] */
+} Grid;
+
+/* Copies channels [c0, c0 + c) of one NHWC image, widened, into a zeroed padded image. */
+static void pad_image(const void *src, int width, int64_t h, int64_t w, int64_t c_all, int64_t c0,
+                      int64_t c, int64_t cp, int64_t top, int64_t left, int64_t wp, int16_t *dst) {
+    for (int64_t i = 0; i < h; i++)
+        for (int64_t j = 0; j < w; j++) {
+            int16_t *d = dst + ((i + top) * wp + j + left) * cp;
+            int64_t s = (i * w + j) * c_all + c0;
+            if (width == 8) {
+                const int8_t *p = (const int8_t *)src + s;
+                for (int64_t k = 0; k < c; k++) d[k] = p[k];
+            } else {
+                memcpy(d, (const int16_t *)src + s, (size_t)c * 2);
+            }
+        }
+}
+
+/* Tiles of one grid, panels [p0, p1). `wide`: 64-bit sums, flushed before 32 bits can overflow. */
+static int64_t run_grid(const Grid *g, const int16_t *image, int64_t pairs, int64_t columns,
+                        int64_t p0, int64_t p1, int wide, void *out, int64_t ldo, int64_t col0) {
+    int64_t largest = 0, pixels = g->rows * g->cols;
+    int64_t panel_size = g->taps * pairs * 2 * NR;
+    for (int64_t panel = p0; panel < p1; panel++) {
+        const int16_t *b0 = g->packed + panel * panel_size;
+        int64_t n = min64(NR, columns - panel * NR);
+        for (int64_t p = 0; p < pixels; p += MR) {
+            const int16_t *base[MR], *rows[MR];
+            int64_t where[MR], m = min64(MR, pixels - p);
+            for (int i = 0; i < MR; i++) {
+                int64_t q = min64(p + i, pixels - 1), r = q / g->cols, c = q % g->cols;
+                base[i] = image + g->in_base + r * g->in_row + c * g->in_col;
+                where[i] = g->out_base + r * g->out_row + c * g->out_col;
+            }
+            Acc acc;
+            acc_clear(&acc);
+            const int16_t *b = b0;
+            if (!wide) {
+                for (int64_t t = 0; t < g->taps; t++, b += pairs * 2 * NR) {
+                    for (int i = 0; i < MR; i++) rows[i] = base[i] + g->tap_offset[t];
+                    acc_rows(&acc, rows, b, pairs);
+                }
+                int32_t tile[MR][NR];
+                acc_store(&acc, tile);
+                for (int64_t i = 0; i < m; i++) {
+                    int32_t *o = (int32_t *)out + where[i] * ldo + col0 + panel * NR;
+                    int32_t top = 0;
+                    for (int64_t j = 0; j < n; j++) {
+                        int32_t v = tile[i][j], a = v < 0 ? -v : v;
+                        o[j] = v;
+                        top = a > top ? a : top;
+                    }
+                    largest = max64(largest, top);
+                }
+            } else {
+                int64_t sum[MR][NR], held = 0;
+                memset(sum, 0, sizeof sum);
+                for (int64_t t = 0; t < g->taps; t++)
+                    for (int64_t k = 0; k < pairs;) {
+                        int64_t take = min64(pairs - k, FLUSH_PAIRS);
+                        if (held + take > FLUSH_PAIRS) {
+                            acc_flush(&acc, sum, 0);
+                            acc_clear(&acc);
+                            held = 0;
+                        }
+                        for (int i = 0; i < MR; i++) rows[i] = base[i] + g->tap_offset[t] + 2 * k;
+                        acc_rows(&acc, rows, b, take);
+                        b += take * 2 * NR;
+                        k += take;
+                        held += take;
+                    }
+                acc_flush(&acc, sum, 0);
+                for (int64_t i = 0; i < m; i++) {
+                    int64_t *o = (int64_t *)out + where[i] * ldo + col0 + panel * NR;
+                    for (int64_t j = 0; j < n; j++) {
+                        int64_t v = sum[i][j];
+                        o[j] = v;
+                        largest = max64(largest, v < 0 ? -v : v);
+                    }
+                }
+            }
+        }
+    }
+    return largest;
+}
+
+/* Runs all grids over all images; `src` is [n][h][w][c_all], 8 or 16 bits. Returns max |out|. */
+static int64_t gather_product(Grid *grids, int grid_count, const void *src, int width, int64_t n,
+                              int64_t h, int64_t w, int64_t c_all, int64_t c0, int64_t c,
+                              int64_t top, int64_t left, int64_t hp, int64_t wp, int64_t columns,
+                              int wide, void *out, int64_t out_pixels, int64_t ldo, int64_t col0,
+                              int threads) {
+    int64_t cp = round_up(c, 2), panels = (columns + NR - 1) / NR, largest = 0;
+    int64_t image = hp * wp * cp, step = wide ? 8 : 4;
+    int64_t splits = n >= threads ? 1 : min64(panels, (threads + n - 1) / n);
+    int64_t tasks = n * splits;
+    int failed = 0;
+#pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
+    {
+        int16_t *padded = scratch(image * 2);
+        if (!padded) {
+            failed = 1;
+        } else {
+            memset(padded, 0, (size_t)image * 2);
+            int64_t filled = -1;
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t task = 0; task < tasks; task++) {
+                int64_t i = task / splits, s = task % splits;
+                if (filled != i)
+                    pad_image((const char *)src + i * h * w * c_all * (width / 8), width, h, w,
+                              c_all, c0, c, cp, top, left, wp, padded);
+                filled = i;
+                for (int g = 0; g < grid_count; g++) {
+                    int64_t m = run_grid(&grids[g], padded, cp / 2, columns, panels * s / splits,
+                                         panels * (s + 1) / splits, wide,
+                                         (char *)out + i * out_pixels * ldo * step, ldo, col0);
+                    largest = max64(largest, m);
+                }
+            }
+            free(padded);
+        }
+    }
+    return failed ? -1 : largest;
+}
+
+/* Forward weights of one group: column j is output channel o0 + j, pairs run over ci. */
+static void pack_forward(const Conv *s, const int8_t *w, int64_t o0, int64_t cg, int64_t og,
+                         Grid *g) {
+    int64_t pairs = (cg + 1) / 2, taps = s->kh * s->kw, panels = (og + NR - 1) / NR;
+#pragma omp parallel for
+    for (int64_t panel = 0; panel < panels; panel++) {
+        int64_t n = min64(NR, og - panel * NR);
+        for (int64_t t = 0; t < taps; t++) {
+            int16_t *d = g->packed + (panel * taps + t) * pairs * 2 * NR;
+            const int8_t *src = w + ((o0 + panel * NR) * taps + t) * cg;
+            for (int64_t j = 0; j < n; j++) {
+                const int8_t *row = src + j * taps * cg;
+                int16_t *column = d + 2 * j;
+                for (int64_t k = 0; k < cg / 2; k++) {
+                    column[k * 2 * NR] = row[2 * k];
+                    column[k * 2 * NR + 1] = row[2 * k + 1];
+                }
+                if (cg & 1) {
+                    column[(pairs - 1) * 2 * NR] = row[cg - 1];
+                    column[(pairs - 1) * 2 * NR + 1] = 0;
+                }
+            }
+        }
+    }
+}
+
+/* Input-gradient weights of one group: column j is input channel j, pairs run over co. */
+static void pack_transposed(const Conv *s, const int8_t *w, int64_t o0, int64_t cg, int64_t og,
+                            Grid *g) {
+    int64_t pairs = (og + 1) / 2, all = s->kh * s->kw, panels = (cg + NR - 1) / NR;
+#pragma omp parallel for
+    for (int64_t panel = 0; panel < panels; panel++) {
+        int64_t n = min64(NR, cg - panel * NR);
+        for (int64_t t = 0; t < g->taps; t++) {
+            int16_t *d = g->packed + (panel * g->taps + t) * pairs * 2 * NR;
+            for (int64_t k = 0; k < pairs; k++, d += 2 * NR) {
+                const int8_t *a = w + ((o0 + 2 * k) * all + g->tap_weight[t]) * cg + panel * NR;
+                const int8_t *b = a + all * cg;
+                if (2 * k + 1 < og)
+                    for (int64_t j = 0; j < n; j++) d[2 * j] = a[j], d[2 * j + 1] = b[j];
+                else
+                    for (int64_t j = 0; j < n; j++) d[2 * j] = a[j], d[2 * j + 1] = 0;
+            }
+        }
+    }
+}
+
+static int alloc_grid(Grid *g, int64_t taps, int64_t pairs, int64_t columns) {
+    int64_t bytes = (columns + NR - 1) / NR * taps * pairs * 2 * NR * 2;
+    g->taps = taps;
+    g->tap_offset = calloc((size_t)taps + 1, 8);
+    g->tap_weight = calloc((size_t)taps + 1, 8);
+    g->packed = scratch(bytes);
+    if (!g->tap_offset || !g->tap_weight || !g->packed) return 0;
+    memset(g->packed, 0, (size_t)bytes);
+    return 1;
+}
+
+static void free_grid(Grid *g) {
+    free(g->tap_offset);
+    free(g->tap_weight);
+    free(g->packed);
+}
+
+/* out (int32) = conv(x, w). Returns max |out|, or -1 when memory ran out. */
+int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads) {
+    int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(cg, 2), largest = 0;
+    int64_t hp = max64(s->h + s->pad_h, (s->oh - 1) * s->stride_h + (s->kh - 1) * s->dil_h + 1);
+    int64_t wp = max64(s->w + s->pad_w, (s->ow - 1) * s->stride_w + (s->kw - 1) * s->dil_w + 1);
+    for (int64_t group = 0; group < s->groups; group++) {
+        Grid g = {.rows = s->oh, .cols = s->ow, .out_row = s->ow, .out_col = 1,
+                  .in_row = s->stride_h * wp * cp, .in_col = s->stride_w * cp};
+        int64_t m = -1;
+        if (alloc_grid(&g, s->kh * s->kw, cp / 2, og)) {
+            for (int64_t t = 0; t < g.taps; t++)
+                g.tap_offset[t] = (t / s->kw * s->dil_h * wp + t % s->kw * s->dil_w) * cp;
+            pack_forward(s, w, group * og, cg, og, &g);
+            m = gather_product(&g, 1, x, 8, s->n, s->h, s->w, s->ci, group * cg, cg, s->pad_h,
+                               s->pad_w, hp, wp, og, 0, out, s->oh * s->ow, s->co, group * og,
+                               threads);
+        }
+        free_grid(&g);
+        if (m < 0) return -1;
+        largest = max64(largest, m);
+    }
+    return largest;
+}
+
+/* dx = transposed conv(g, w); int64 when `wide`, else int32 (the caller has bounded the sums).
+ * dx must be zeroed by the caller (pixels no window reaches). Returns max |dx| or -1. */
+int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t *w, void *dx,
+                                 int wide, int threads) {
+    int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(og, 2), largest = 0;
+    /* Input row ih = stride * t + r - pad gets output rows t - u from taps kh*dil = stride*u + r. */
+    int64_t up = (s->kh - 1) * s->dil_h / s->stride_h, left = (s->kw - 1) * s->dil_w / s->stride_w;
+    int64_t hp = up + max64(s->oh, (s->h - 1 + s->pad_h) / s->stride_h + 1);
+    int64_t wp = left + max64(s->ow, (s->w - 1 + s->pad_w) / s->stride_w + 1);
+    int64_t classes = s->stride_h * s->stride_w;
+    Grid *grids = calloc((size_t)classes, sizeof *grids);
+    if (!grids) return -1;
+    for (int64_t group = 0; group < s->groups && largest >= 0; group++) {
+        int used = 0, ok = 1;
+        for (int64_t rh = 0; rh < s->stride_h && ok; rh++)
+            for (int64_t rw = 0; rw < s->stride_w && ok; rw++) {
+                int64_t taps = 0;
+                for (int64_t a = 0; a < s->kh; a++)
+                    for (int64_t b = 0; b < s->kw; b++)
+                        taps += a * s->dil_h % s->stride_h == rh && b * s->dil_w % s->stride_w == rw;
+                /* t runs over 0 <= stride * t + r - pad < h */
+                int64_t t0 = max64(0, (s->pad_h - rh + s->stride_h - 1) / s->stride_h);
+                int64_t l0 = max64(0, (s->pad_w - rw + s->stride_w - 1) / s->stride_w);
+                int64_t i0 = s->stride_h * t0 + rh - s->pad_h, j0 = s->stride_w * l0 + rw - s->pad_w;
+                if (!taps || i0 >= s->h || j0 >= s->w) continue;
+                Grid *g = &grids[used];
+                *g = (Grid){.rows = (s->h - 1 - i0) / s->stride_h + 1,
+                            .cols = (s->w - 1 - j0) / s->stride_w + 1,
+                            .out_base = i0 * s->w + j0, .out_row = s->stride_h * s->w,
+                            .out_col = s->stride_w, .in_base = ((t0 + up) * wp + l0 + left) * cp,
+                            .in_row = wp * cp, .in_col = cp};
+                used++;
+                ok = alloc_grid(g, taps, cp / 2, cg);
+                if (!ok) break;
+                int64_t t = 0;
+                for (int64_t a = 0; a < s->kh; a++)
+                    for (int64_t b = 0; b < s->kw; b++) {
+                        if (a * s->dil_h % s->stride_h != rh || b * s->dil_w % s->stride_w != rw)
+                            continue;
+                        g->tap_offset[t] = -(a * s->dil_h / s->stride_h * wp +
+                                             b * s->dil_w / s->stride_w) * cp;
+                        g->tap_weight[t++] = a * s->kw + b;
+                    }
+                pack_transposed(s, w, group * og, cg, og, g);
+            }
+        int64_t m = -1;
+        if (ok)
+            m = gather_product(grids, used, g16, 16, s->n, s->oh, s->ow, s->co, group * og, og, up,
+                               left, hp, wp, cg, wide, dx, s->h * s->w, s->ci, group * cg, threads);
+        for (int i = 0; i < used; i++) free_grid(&grids[i]);
+        largest = m < 0 ? -1 : max64(largest, m);
+    }
+    free(grids);
+    return largest;
+}
+
+/* --- weight gradient ------------------------------------------------------------------------ */
+
+static inline int16_t low_half(int32_t g) { return (int16_t)(uint16_t)(uint32_t)g; }
+static inline int16_t high_half(int32_t g) { return (int16_t)((g - low_half(g)) >> 16); }
+
+/* Packs gradient pixels [p0, p0 + count) as [block of MR channels][pair][MR][2]. */
+static void pack_gradient(const void *g, int width, int high, int64_t co, int64_t c0, int64_t og,
+                          int64_t p0, int64_t count, int64_t block, int64_t pairs, int16_t *dst) {
+    int64_t m = min64(MR, og - block * MR), first = c0 + block * MR;
+    int16_t *d = dst + block * pairs * 2 * MR;
+    memset(d, 0, (size_t)(pairs * 2 * MR) * 2);
+    for (int64_t p = 0; p < count; p++) {
+        int16_t *row = d + p / 2 * 2 * MR + p % 2;
+        if (width == 16) {
+            const int16_t *src = (const int16_t *)g + (p0 + p) * co + first;
+            for (int64_t i = 0; i < m; i++) row[2 * i] = src[i];
+        } else {
+            const int32_t *src = (const int32_t *)g + (p0 + p) * co + first;
+            if (high)
+                for (int64_t i = 0; i < m; i++) row[2 * i] = high_half(src[i]);
+            else
+                for (int64_t i = 0; i < m; i++) row[2 * i] = low_half(src[i]);
+        }
+    }
+}
+
+/* Packs, for one tap, NR input channels of the pixels that outputs [p0, p0 + count) read. */
+static void pack_input(const Conv *s, const int8_t *x, int64_t a, int64_t b, int64_t c0, int64_t n,
+                       int64_t p0, int64_t count, int16_t *dst) {
+    static const int8_t zeros[NR];
+    int64_t pixels = s->oh * s->ow;
+    for (int64_t p = 0; p < count + (count & 1); p += 2, dst += 2 * NR) {
+        const int8_t *src[2] = {zeros, zeros};
+        for (int64_t k = 0; k < 2 && p + k < count; k++) {
+            int64_t q = p0 + p + k, image = q / pixels, r = q % pixels;
+            int64_t i = r / s->ow * s->stride_h + a * s->dil_h - s->pad_h;
+            int64_t j = r % s->ow * s->stride_w + b * s->dil_w - s->pad_w;
+            if (i >= 0 && i < s->h && j >= 0 && j < s->w)
+                src[k] = x + ((image * s->h + i) * s->w + j) * s->ci + c0;
+        }
+        if (n == NR) {
+            for (int64_t j = 0; j < NR; j++) dst[2 * j] = src[0][j], dst[2 * j + 1] = src[1][j];
+        } else {
+            memset(dst, 0, 2 * NR * sizeof *dst);
+            for (int64_t j = 0; j < n; j++) dst[2 * j] = src[0][j], dst[2 * j + 1] = src[1][j];
+        }
+    }
+}
+
+/* dw (OHWI) = sum over pixels of g * x; g has 16 or 32 bits. dw is int64, or int32 when the caller
+ * has bounded the sums (16-bit gradients only), and zeroed. Returns max |dw| or -1. */
+int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
+                                  void *dw, int wide, int threads) {
+    int64_t cg = s->ci / s->groups, og = s->co / s->groups, taps = s->kh * s->kw;
+    int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR, panels = (cg + NR - 1) / NR;
+    int halves = width == 32 ? 2 : 1, failed = 0;
+    /* A chunk of pixels whose packed gradient stays near 1 MiB. */
+    int64_t chunk = max64(512, ((int64_t)1 << 19) / (blocks * MR * halves) / 512 * 512);
+    chunk = min64(chunk, round_up(total, 2));
+    int64_t size = blocks * chunk * MR;
+    int16_t *packed = scratch(size * halves * 2);
+    if (!packed) return -1;
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    {
+        int16_t *b = scratch(chunk * NR * 2);
+        if (!b) failed = 1;
+        for (int64_t group = 0; group < s->groups; group++)
+            for (int64_t p0 = 0; p0 < total; p0 += chunk) {
+                int64_t count = min64(chunk, total - p0), pairs = (count + 1) / 2;
+#pragma omp for schedule(static)
+                for (int64_t i = 0; i < blocks * halves; i++)
+                    pack_gradient(g, width, i >= blocks, s->co, group * og, og, p0, count,
+                                  i % blocks, pairs, packed + i / blocks * size);
+#pragma omp for schedule(dynamic, 1)
+                for (int64_t task = 0; task < taps * panels; task++) {
+                    int64_t t = task / panels, panel = task % panels;
+                    int64_t n = min64(NR, cg - panel * NR);
+                    if (!b) continue;
+                    pack_input(s, x, t / s->kw, t % s->kw, group * cg + panel * NR, n, p0, count, b);
+                    for (int64_t block = 0; block < blocks; block++) {
+                        int64_t m = min64(MR, og - block * MR);
+                        int64_t at = ((group * og + block * MR) * taps + t) * cg + panel * NR;
+                        Acc acc;
+                        if (!wide) {
+                            int32_t tile[MR][NR];
+                            acc_clear(&acc);
+                            acc_panel(&acc, packed + block * pairs * 2 * MR, b, pairs);
+                            acc_store(&acc, tile);
+                            for (int64_t i = 0; i < m; i++) {
+                                int32_t *o = (int32_t *)dw + at + i * taps * cg;
+                                for (int64_t j = 0; j < n; j++) o[j] += tile[i][j];
+                            }
+                            continue;
+                        }
+                        int64_t sum[MR][NR];
+                        memset(sum, 0, sizeof sum);
+                        for (int half = 0; half < halves; half++) {
+                            const int16_t *a = packed + half * size + block * pairs * 2 * MR;
+                            for (int64_t k = 0; k < pairs; k += FLUSH_PAIRS) {
+                                acc_clear(&acc);
+                                acc_panel(&acc, a + k * 2 * MR, b + k * 2 * NR,
+                                          min64(FLUSH_PAIRS, pairs - k));
+                                acc_flush(&acc, sum, 16 * half);
+                            }
+                        }
+                        for (int64_t i = 0; i < m; i++) {
+                            int64_t *o = (int64_t *)dw + at + i * taps * cg;
+                            for (int64_t j = 0; j < n; j++) o[j] += sum[i][j];
+                        }
+                    }
+                }
+            }
+        free(b);
+    }
+    free(packed);
+    if (failed) return -1;
+    int64_t largest = 0, elements = s->co * taps * cg;
+#pragma omp parallel for num_threads(threads) reduction(max : largest)
+    for (int64_t i = 0; i < elements; i++) {
+        int64_t v = wide ? ((const int64_t *)dw)[i] : ((const int32_t *)dw)[i];
+        largest = max64(largest, v < 0 ? -v : v);
+    }
+    return largest;
+}
+
+/* --- depthwise (one input channel and one output channel a group) --------------------------- */
+
+int64_t samebits_depthwise(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
+                           int threads) {
+    int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
+    int16_t *wt = scratch(taps * c * 2);
+    if (!wt) return -1;
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t k = 0; k < c; k++) wt[t * c + k] = w[k * taps + t];
+#pragma omp parallel for num_threads(threads) reduction(max : largest) collapse(2)
+    for (int64_t n = 0; n < s->n; n++)
+        for (int64_t i = 0; i < s->oh; i++)
+            for (int64_t j = 0; j < s->ow; j++) {
+                int32_t *o = out + ((n * s->oh + i) * s->ow + j) * c, top = 0;
+                memset(o, 0, (size_t)c * 4);
+                for (int64_t t = 0; t < taps; t++) {
+                    int64_t a = i * s->stride_h + t / s->kw * s->dil_h - s->pad_h;
+                    int64_t b = j * s->stride_w + t % s->kw * s->dil_w - s->pad_w;
+                    if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
+                    const int8_t *p = x + ((n * s->h + a) * s->w + b) * c;
+                    const int16_t *q = wt + t * c;
+                    for (int64_t k = 0; k < c; k++) o[k] += p[k] * q[k];
+                }
+                for (int64_t k = 0; k < c; k++) {
+                    int32_t v = o[k] < 0 ? -o[k] : o[k];
+                    top = v > top ? v : top;
+                }
+                largest = max64(largest, top);
+            }
+    free(wt);
+    return largest;
+}
+
+/* dx (int32, zeroed; at most 518 taps) of a depthwise convolution. */
+int64_t samebits_depthwise_input_grad(const Conv *s, const int16_t *g, const int8_t *w, int32_t *dx,
+                                      int threads) {
+    int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
+    int16_t *wt = scratch(taps * c * 2);
+    if (!wt) return -1;
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t k = 0; k < c; k++) wt[t * c + k] = w[k * taps + t];
+#pragma omp parallel for num_threads(threads) reduction(max : largest)
+    for (int64_t n = 0; n < s->n; n++) {
+        for (int64_t i = 0; i < s->oh; i++)
+            for (int64_t j = 0; j < s->ow; j++) {
+                const int16_t *p = g + ((n * s->oh + i) * s->ow + j) * c;
+                for (int64_t t = 0; t < taps; t++) {
+                    int64_t a = i * s->stride_h + t / s->kw * s->dil_h - s->pad_h;
+                    int64_t b = j * s->stride_w + t % s->kw * s->dil_w - s->pad_w;
+                    if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
+                    int32_t *o = dx + ((n * s->h + a) * s->w + b) * c;
+                    const int16_t *q = wt + t * c;
+                    for (int64_t k = 0; k < c; k++) o[k] += p[k] * q[k];
+                }
+            }
+        int32_t top = 0;
+        const int32_t *o = dx + n * s->h * s->w * c;
+        for (int64_t k = 0; k < s->h * s->w * c; k++) {
+            int32_t v = o[k] < 0 ? -o[k] : o[k];
+            top = v > top ? v : top;
+        }
+        largest = max64(largest, top);
+    }
+    free(wt);
+    return largest;
+}
+
+/* dw (int64 [c][taps], zeroed) of a depthwise convolution; g has 16 or 32 bits. */
+int64_t samebits_depthwise_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
+                                       int64_t *dw, int threads) {
+    int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
+    int failed = 0;
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    {
+        int64_t *sum = scratch(taps * c * 8);
+        if (!sum) {
+            failed = 1;
+        } else {
+            memset(sum, 0, (size_t)(taps * c) * 8);
+#pragma omp for schedule(static)
+            for (int64_t r = 0; r < s->n * s->oh; r++)
+                for (int64_t j = 0; j < s->ow; j++) {
+                    int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * c;
+                    for (int64_t t = 0; t < taps; t++) {
+                        int64_t a = i * s->stride_h + t / s->kw * s->dil_h - s->pad_h;
+                        int64_t b = j * s->stride_w + t % s->kw * s->dil_w - s->pad_w;
+                        if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
+                        const int8_t *q = x + ((n * s->h + a) * s->w + b) * c;
+                        int64_t *o = sum + t * c;
+                        if (width == 16) {
+                            const int16_t *p = (const int16_t *)g + at;
+                            for (int64_t k = 0; k < c; k++) o[k] += (int32_t)p[k] * q[k];
+                        } else {
+                            const int32_t *p = (const int32_t *)g + at;
+                            for (int64_t k = 0; k < c; k++) o[k] += (int64_t)p[k] * q[k];
+                        }
+                    }
+                }
+#pragma omp critical
+            for (int64_t t = 0; t < taps; t++)
+                for (int64_t k = 0; k < c; k++) dw[k * taps + t] += sum[t * c + k];
+            free(sum);
+        }
+    }
+    if (failed) return -1;
+    for (int64_t i = 0; i < taps * c; i++) largest = max64(largest, dw[i] < 0 ? -dw[i] : dw[i]);
+    return largest;
+}

@@ -1,0 +1,122 @@
+"""Shapes shared by every realisation, and the integer choice of a shift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from samebits.errors import RangeError, UnsupportedError
+from samebits.numerics.exact import (
+    CODE_MAX,
+    EXPONENT_MAX,
+    EXPONENT_MIN,
+    Q16,
+    Q32,
+    round_ratio,
+    scaled,
+)
+
+MAX_PRODUCTS = 1 << 16  # of one forward sum: 2**16 * 127**2 < 2**30, leaves room for a bias
+MAX_SUMMED = 1 << 24  # gradients summed into one weight: 2**31 * 2**7 * 2**24 = 2**62
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """Geometry of a convolution: x [n, ci, h, w] * weight [co, ci/groups, kh, kw]."""
+
+    n: int
+    h: int
+    w: int
+    ci: int
+    oh: int
+    ow: int
+    co: int
+    kh: int
+    kw: int
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def products(self) -> int:
+        """Products summed for one output."""
+        return self.ci // self.groups * self.kh * self.kw
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == self.ci == self.co
+
+
+def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def conv_shape(
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> ConvShape:
+    """The geometry of a convolution; raises UnsupportedError where shapes or bounds do not fit."""
+    n, ci, h, w = x
+    co, per_group, kh, kw = weight
+    if ci != per_group * groups:
+        raise UnsupportedError(
+            f"convolution: expected {per_group * groups} input channels, found {ci} (input {x})"
+        )
+    oh = window_count(h, kh, stride[0], padding[0], dilation[0])
+    ow = window_count(w, kw, stride[1], padding[1], dilation[1])
+    if oh < 1 or ow < 1:
+        raise UnsupportedError(
+            f"convolution: the {kh}x{kw} kernel does not fit into the padded {h}x{w} input"
+        )
+    shape = ConvShape(n, h, w, ci, oh, ow, co, kh, kw, stride, padding, dilation, groups)
+    if shape.products > MAX_PRODUCTS:
+        raise UnsupportedError(
+            f"sum of {shape.products} products: expected at most {MAX_PRODUCTS}, the length for "
+            "which 32-bit accumulation is exact; split the layer"
+        )
+    if n * oh * ow > MAX_SUMMED:
+        raise UnsupportedError(
+            f"weight gradient over {n * oh * ow} positions: expected at most {MAX_SUMMED}; "
+            "use smaller shards"
+        )
+    return shape
+
+
+def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -> int:
+    """The shift s of `exact.requantize` for max|acc| = largest > 0: codes are rne(acc / (d 2^s))."""
+    limit = CODE_MAX[bits]
+    shift = largest.bit_length() - divisor.bit_length() - bits  # largest / (d * 2^shift) > limit
+    shift = max(shift, EXPONENT_MIN - exponent)
+    while _rounded(largest, divisor, shift) > limit:
+        shift += 1
+    if exponent + shift > EXPONENT_MAX:
+        raise RangeError(
+            f"expected an exponent of at most {EXPONENT_MAX}, found {exponent + shift}: the values "
+            "have outgrown their format (training diverged); lower the learning rate"
+        )
+    return shift
+
+
+def _rounded(value: int, divisor: int, shift: int) -> int:
+    if shift < 0:
+        return round_ratio(value << -shift, divisor)
+    return round_ratio(value, divisor << shift)
+
+
+def shorten_shift(largest: int) -> int:
+    """The shift of `exact.shorten` for max|acc| = largest."""
+    if largest <= Q32:
+        return 0
+    shift = max(0, largest.bit_length() - 32)
+    while scaled(largest, -shift) > Q32:
+        shift += 1
+    return shift
+
+
+def code_limit(bits: int) -> int:
+    """Largest gradient code of a width (Q_g in batch normalisation)."""
+    return Q16 if bits == 16 else Q32

@@ -1,0 +1,455 @@
+"""The native realisation of the training kernels: C on the CPU, called through ctypes.
+
+Same functions, same bits as `eager`; what is not here (or not on the CPU) is `eager`'s. Tensors go to
+C as pointers to dense memory, images as NHWC ("channels last"), weights as OHWI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_int, c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.kernels import build, eager
+from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Term, combine_shifts
+from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
+from samebits.numerics import exact
+
+INT32_LIMIT = 1 << 31
+MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
+
+
+class _Conv(ctypes.Structure):
+    _fields_ = [
+        (name, c_int64)
+        for name in (
+            *("n", "h", "w", "ci", "oh", "ow", "co", "kh", "kw"),
+            *("stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w", "groups"),
+        )
+    ]
+
+
+class _Pool(ctypes.Structure):
+    _fields_ = [
+        (name, c_int64)
+        for name in (
+            *("n", "h", "w", "c", "oh", "ow", "kh", "kw"),
+            *("stride_h", "stride_w", "pad_h", "pad_w"),
+        )
+    ]
+
+
+class _Terms(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("g", "w", "a", "v")),
+        *(
+            (name, c_int64)
+            for name in ("decay", "momentum", "shift_g", "shift_decay", "shift_momentum")
+        ),
+    ]
+
+
+_RETURNS_LARGEST = (
+    *("conv", "conv_input_grad", "conv_weight_grad"),
+    *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
+    *("max_i8", "max_i16", "max_i32", "max_i64", "add_bias", "batch_norm_grad"),
+    *("add_i8", "add_grad", "combine_max", "lazy_update", "joint_max"),
+)
+_RETURNS_NOTHING = (
+    *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
+    *("channel_sum", "channel_affine", "relu", "relu_grad", "max_pool", "max_pool_grad"),
+    *("combine", "lazy_resplit"),
+)
+_RETURNS_FAILED = ("channel_stats", "channel_grad_sums")
+_TYPE = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
+
+
+class Native:
+    """The loaded library. `arch` limits the instruction set (speed only)."""
+
+    def __init__(self, arch: str | None = None) -> None:
+        library = build.library(arch)
+        for names, result in (
+            (_RETURNS_LARGEST, c_int64),
+            (_RETURNS_NOTHING, None),
+            (_RETURNS_FAILED, c_int),
+        ):
+            for name in names:
+                function = getattr(library, f"samebits_{name}")
+                function.restype = result
+                setattr(self, "_" + name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever has no native kernel is the eager function."""
+        return getattr(eager, name)
+
+    # --- scaling ----------------------------------------------------------------------------
+
+    def largest_of(self, v: Tensor) -> int:
+        v = _dense(v)
+        return int(getattr(self, f"_max_{_TYPE[v.dtype]}")(_p(v), _n(v), _threads()))
+
+    def _scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+        v = _dense(v)
+        if v.dtype not in (torch.int32, torch.int64):
+            v = v.int()
+        out = torch.empty_like(v, dtype=CODE_TYPE[bits])
+        name = f"_scale_{_TYPE[v.dtype]}_i{bits}"
+        getattr(self, name)(_p(v), _n(v), c_int64(exponent), _p(out), _threads())
+        return out
+
+    def requantize(
+        self, acc: Tensor, largest: int, exponent: int, bits: int, divisor: int = 1
+    ) -> tuple[Tensor, int]:
+        if divisor != 1 or largest == 0:
+            return eager.requantize(acc, largest, exponent, bits, divisor)
+        shift = requantize_shift(largest, exponent, bits)
+        return self._scale_to(acc, -shift, bits), exponent + shift
+
+    def shorten(self, acc: Tensor, largest: int, exponent: int) -> tuple[Tensor, int]:
+        if largest == 0:
+            return eager.shorten(acc, largest, exponent)
+        shift = shorten_shift(largest)
+        if shift == 0 and acc.dtype == torch.int32:
+            return acc, exponent
+        return self._scale_to(acc, -shift, 32), exponent + shift
+
+    def resolve(self, parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
+        if len(parts) != 2:
+            return eager.resolve(parts)
+        (a, ea), (b, eb) = parts
+        a = _dense(a)
+        b = _like(b, a)
+        live = [e for v, e in ((a, ea), (b, eb)) if self.largest_of(v)]
+        if not live:
+            return eager.shorten(a, 0, 0)
+        exponent = max(live)
+        # An all-zero part may have a larger exponent; its shift is irrelevant but must not be left.
+        shifts = (min(ea - exponent, 0), min(eb - exponent, 0))
+        sides = (_p(a), BITS[a.dtype], c_int64(shifts[0]), _p(b), BITS[b.dtype], c_int64(shifts[1]))
+        largest = self._add_grad(*sides, _n(a), c_int64(0), c_void_p(0), _threads())
+        if largest == 0:
+            return eager.shorten(a, 0, 0)
+        shift = shorten_shift(largest)
+        out = torch.empty_like(a, dtype=torch.int32)
+        self._add_grad(*sides, _n(a), c_int64(-shift), _p(out), _threads())
+        return out, exponent + shift
+
+    # --- convolution ------------------------------------------------------------------------
+
+    def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Acc:
+        x, w = _nhwc(x), _nhwc(w)
+        out = torch.empty(s.n, s.oh, s.ow, s.co, dtype=torch.int32)
+        kernel = self._depthwise if s.depthwise else self._conv
+        largest = _checked(kernel(byref(_shape(s)), _p(x), _p(w), _p(out), _threads()))
+        return out.permute(0, 3, 1, 2), largest
+
+    def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Acc:
+        if s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS:
+            return eager.conv_input_grad(g16, w, s)
+        g, w = _nhwc(g16), _nhwc(w)
+        if s.depthwise:
+            dx = torch.zeros(s.n, s.h, s.w, s.ci, dtype=torch.int32)
+            largest = self._depthwise_input_grad(byref(_shape(s)), _p(g), _p(w), _p(dx), _threads())
+        else:
+            # Every sum is at most max|g| times the sum of |w| that meets one input channel.
+            bound = w.to(torch.int16).abs().view(s.groups, -1, s.ci // s.groups)
+            wide = self.largest_of(g) * int(bound.sum(1).max()) >= INT32_LIMIT
+            dx = torch.zeros(
+                s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32
+            )
+            largest = self._conv_input_grad(
+                byref(_shape(s)), _p(g), _p(w), _p(dx), int(wide), _threads()
+            )
+        return dx.permute(0, 3, 1, 2), _checked(largest)
+
+    def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Acc:
+        g, x = _nhwc(g), _nhwc(x)
+        shape = (s.co, s.kh, s.kw, s.ci // s.groups)
+        bits = BITS[g.dtype]
+        if s.depthwise:
+            dw = torch.zeros(shape, dtype=torch.int64)
+            largest = self._depthwise_weight_grad(
+                byref(_shape(s)), _p(g), bits, _p(x), _p(dw), _threads()
+            )
+        else:
+            wide = bits == 32 or s.n * s.oh * s.ow * exact.Q16 * exact.Q8 >= INT32_LIMIT
+            dw = torch.zeros(shape, dtype=torch.int64 if wide else torch.int32)
+            largest = self._conv_weight_grad(
+                byref(_shape(s)), _p(g), bits, _p(x), _p(dw), int(wide), _threads()
+            )
+        return dw.permute(0, 3, 1, 2), _checked(largest)
+
+    def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Acc:
+        if acc.dtype != torch.int32 or exponent > 0:
+            return eager.add_bias(acc, exponent, bias)
+        rows = _rows(acc)
+        values = bias.to(torch.int32).contiguous()
+        count, channels = rows.numel() // values.numel(), values.numel()
+        largest = self._add_bias(
+            _p(rows), c_int64(count), c_int64(channels), c_int64(exponent), _p(values), _threads()
+        )
+        return _unrows(rows), int(largest)
+
+    def channel_sum(self, g: Tensor) -> Tensor:
+        rows = _rows(g)
+        out = torch.empty(rows.shape[-1], dtype=torch.int64)
+        count = c_int64(rows.numel() // out.numel())
+        self._channel_sum(_p(rows), BITS[g.dtype], count, c_int64(out.numel()), _p(out))
+        return out
+
+    # --- batch normalisation ----------------------------------------------------------------
+
+    def channel_stats(self, z: Tensor) -> Tensor:
+        rows = _rows(z)
+        channels = rows.shape[-1]
+        out = torch.empty(4, channels, dtype=torch.int64)
+        count = c_int64(rows.numel() // channels)
+        _succeeded(self._channel_stats(_p(rows), count, c_int64(channels), _p(out), _threads()))
+        return out
+
+    def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
+        rows = _rows(z)
+        out = torch.empty_like(rows)
+        channels = rows.shape[-1]
+        m, b = m.to(torch.int32).contiguous(), b.to(torch.int32).contiguous()
+        self._channel_affine(
+            _p(rows),
+            c_int64(rows.numel() // channels),
+            c_int64(channels),
+            _p(m),
+            _p(b),
+            c_int64(exponent),
+            _p(out),
+            _threads(),
+        )
+        return _unrows(out)
+
+    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
+        g_rows, z_rows = _rows(g), _rows(z)
+        channels = z_rows.shape[-1]
+        out = torch.empty(2, channels, dtype=torch.int64)
+        count = c_int64(z_rows.numel() // channels)
+        _succeeded(
+            self._channel_grad_sums(
+                _p(g_rows),
+                BITS[g.dtype],
+                _p(z_rows),
+                count,
+                c_int64(channels),
+                _p(out),
+                _threads(),
+            )
+        )
+        return out
+
+    def batch_norm_grad(
+        self, g: Tensor, z: Tensor, abc: Tensor, exponent: int
+    ) -> tuple[Tensor, int]:
+        g_rows, z_rows, abc = _rows(g), _rows(z), abc.contiguous()
+        channels = z_rows.shape[-1]
+        arguments = (
+            _p(g_rows),
+            BITS[g.dtype],
+            _p(z_rows),
+            c_int64(z_rows.numel() // channels),
+            c_int64(channels),
+            _p(abc),
+        )
+        largest = self._batch_norm_grad(*arguments, c_int64(0), c_void_p(0), _threads())
+        if largest == 0:
+            return torch.zeros_like(z, dtype=torch.int32), exact.EXPONENT_MIN
+        shift = shorten_shift(largest)
+        out = torch.empty_like(z_rows, dtype=torch.int32)
+        self._batch_norm_grad(*arguments, c_int64(-shift), _p(out), _threads())
+        return _unrows(out), exponent + shift
+
+    # --- activations, addition, pooling -----------------------------------------------------
+
+    def relu(self, x: Tensor, high: int = 127) -> Tensor:
+        x = _dense(x)
+        out = torch.empty_like(x)
+        self._relu(_p(x), _n(x), high, _p(out), _threads())
+        return out
+
+    def relu_grad(self, g: Tensor, y: Tensor, high: int = 128) -> Tensor:
+        y = _dense(y)
+        g = _like(g, y)
+        out = torch.empty_like(g)
+        self._relu_grad(_p(g), BITS[g.dtype], _p(y), _n(y), high, _p(out), _threads())
+        return out
+
+    def add(self, a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> tuple[Tensor, int]:
+        if max(ea, eb) - exponent > 22:  # one operand is all zeros
+            return eager.add(a, ea, b, eb, exponent)
+        a = _dense(a)
+        b = _like(b, a)
+        sides = (_p(a), _p(b), _n(a), c_int64(ea - exponent), c_int64(eb - exponent))
+        largest = self._add_i8(*sides, c_int64(0), c_void_p(0), _threads())
+        if largest == 0:
+            return torch.zeros_like(a), exact.EXPONENT_MIN
+        shift = requantize_shift(largest, exponent, 8)
+        out = torch.empty_like(a)
+        self._add_i8(*sides, c_int64(-shift), _p(out), _threads())
+        return out, exponent + shift
+
+    def max_pool(
+        self,
+        x: Tensor,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> tuple[Tensor, Tensor]:
+        pool = _pool(x.shape, kernel, stride, padding)
+        x = _nhwc(x)
+        y = torch.empty(pool.n, pool.oh, pool.ow, pool.c, dtype=torch.int8)
+        where = torch.empty_like(y, dtype=torch.uint8)
+        self._max_pool(byref(pool), _p(x), _p(y), _p(where), _threads())
+        return y.permute(0, 3, 1, 2), where.permute(0, 3, 1, 2)
+
+    def max_pool_grad(
+        self,
+        g: Tensor,
+        where: Tensor,
+        shape: torch.Size,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Acc:
+        pool = _pool(shape, kernel, stride, padding)
+        g, where = _nhwc(g), _nhwc(where)
+        dx = torch.zeros(pool.n, pool.h, pool.w, pool.c, dtype=torch.int64)
+        self._max_pool_grad(byref(pool), _p(g), BITS[g.dtype], _p(where), _p(dx), _threads())
+        return dx.permute(0, 3, 1, 2), self.largest_of(dx)
+
+    # --- optimizer --------------------------------------------------------------------------
+
+    def direction(
+        self,
+        g: Tensor,
+        e_g: int,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+        out: Tensor,
+    ) -> int:
+        exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
+        g = _like(g, codes)
+        terms = _Terms(
+            _p(g),
+            _p(codes),
+            _p(delayed),
+            c_void_p(0) if momentum is None else _p(momentum.v),
+            0 if decay is None else decay[0],
+            0 if momentum is None else momentum.coefficient[0],
+            by_g,
+            by_decay,
+            by_momentum,
+        )
+        largest = int(self._combine_max(byref(terms), _n(codes), _threads()))
+        if largest == 0:
+            out.zero_()
+            return exact.EXPONENT_MIN
+        shift = requantize_shift(largest, exponent, 16)
+        self._combine(byref(terms), _n(codes), c_int64(-shift), _p(out), _threads())
+        return exponent + shift
+
+    def lazy_carry(
+        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
+    ) -> int:
+        return int(
+            self._lazy_update(
+                _p(codes),
+                _p(delayed),
+                _p(p),
+                c_int64(m),
+                c_int64(shift),
+                _n(codes),
+                int(commit),
+                _threads(),
+            )
+        )
+
+    def joint_max(self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:
+        sizes = (c_int64(m), c_int64(shift), _n(codes), _threads())
+        return int(self._joint_max(_p(codes), _p(delayed), _p(p), *sizes))
+
+    def lazy_resplit(
+        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
+    ) -> None:
+        sizes = (c_int64(m), c_int64(shift), c_int64(by), _n(codes), _threads())
+        self._lazy_resplit(_p(codes), _p(delayed), _p(p), *sizes)
+
+
+# --- pointers and memory order --------------------------------------------------------------
+
+
+def _threads() -> c_int:
+    return c_int(torch.get_num_threads())
+
+
+def _p(v: Tensor) -> c_void_p:
+    return c_void_p(v.data_ptr())
+
+
+def _n(v: Tensor) -> c_int64:
+    return c_int64(v.numel())
+
+
+def _nhwc(v: Tensor) -> Tensor:
+    return v.permute(0, 2, 3, 1).contiguous()
+
+
+def _rows(v: Tensor) -> Tensor:
+    """Channels last and dense: [n, h, w, c] or [n, c]."""
+    return _nhwc(v) if v.dim() == 4 else v.contiguous()
+
+
+def _unrows(v: Tensor) -> Tensor:
+    return v.permute(0, 3, 1, 2) if v.dim() == 4 else v
+
+
+def _dense(v: Tensor) -> Tensor:
+    """A tensor whose elements fill its memory, in whatever order."""
+    if v.is_contiguous() or (v.dim() == 4 and v.permute(0, 2, 3, 1).is_contiguous()):
+        return v
+    return v.contiguous()
+
+
+def _like(v: Tensor, order: Tensor) -> Tensor:
+    """v in the memory order of `order` (same shape, dense)."""
+    if v.stride() == order.stride():
+        return v
+    return torch.empty_like(order, dtype=v.dtype).copy_(v)
+
+
+def _shape(s: ConvShape) -> _Conv:
+    return _Conv(
+        *(s.n, s.h, s.w, s.ci, s.oh, s.ow, s.co, s.kh, s.kw),
+        *(*s.stride, *s.padding, *s.dilation, s.groups),
+    )
+
+
+def _pool(
+    shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+) -> _Pool:
+    n, c, h, w = shape
+    oh = window_count(h, kernel[0], stride[0], padding[0])
+    ow = window_count(w, kernel[1], stride[1], padding[1])
+    return _Pool(n, h, w, c, oh, ow, *kernel, *stride, *padding)
+
+
+def _checked(largest: int) -> int:
+    if largest < 0:
+        raise MemoryError("no memory for the scratch space of a convolution")
+    return int(largest)
+
+
+def _succeeded(failed: int) -> None:
+    if failed:
+        raise MemoryError("no memory for the scratch space of a channel reduction")

@@ -1,0 +1,54 @@
+"""Known-answer test of a realisation with full-range operands, run once at start.
+
+Some integer matrix units saturate silently and some integer convolutions wrap; a realisation whose
+sums differ from plain int64 arithmetic on the worst operands is not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.kernels.geometry import conv_shape
+from samebits.numerics.exact import Q8, Q16, Q32
+
+
+def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: str) -> Tensor:
+    """Mostly +-high with a few smaller codes, the same on every machine."""
+    count = 1
+    for size in shape:
+        count *= size
+    index = torch.arange(count, dtype=torch.int64)
+    values = torch.where(index % 7 == 3, -high, high) - (index % 5 == 2) * (high // 3)
+    return values.view(shape).to(dtype).to(device)
+
+
+def failures(kernels: Any, device: str) -> list[str]:
+    """Names of the products that differ from int64 arithmetic (empty: fit for use)."""
+    wrong = []
+    for channels, kernel, groups in ((320, 1, 1), (40, 3, 1), (6, 3, 6)):
+        x = _alternating((2, channels, 5, 4), Q8, torch.int8, device)
+        w = _alternating((channels, channels // groups, kernel, kernel), Q8, torch.int8, device)
+        s = conv_shape(tuple(x.shape), tuple(w.shape), padding=(kernel // 2,) * 2, groups=groups)
+        columns = torch.nn.functional.unfold(x.cpu().double(), kernel, padding=kernel // 2).long()
+        columns = columns.view(2, groups, -1, 20)
+        rows = w.cpu().long().reshape(groups, channels // groups, -1)
+        expected = torch.einsum("gok,ngkl->ngol", rows, columns).reshape(2, channels, 5, 4)
+        if not torch.equal(kernels.conv(x, w, s)[0].cpu().long(), expected):
+            wrong.append(f"conv {kernel}x{kernel} groups {groups}")
+        for high, dtype in ((Q16, torch.int16), (Q32, torch.int32)):
+            g = _alternating(tuple(expected.shape), high, dtype, device)
+            flat = g.cpu().long().reshape(2, groups, -1, 20)
+            weight = torch.einsum("ngol,ngkl->gok", flat, columns).reshape(w.shape)
+            if not torch.equal(kernels.conv_weight_grad(g, x, s)[0].cpu().long(), weight):
+                wrong.append(f"weight gradient {kernel}x{kernel} groups {groups} {dtype}")
+        g = _alternating(tuple(expected.shape), Q16, torch.int16, device)
+        back = torch.einsum("gok,ngol->ngkl", rows, g.cpu().long().reshape(2, groups, -1, 20))
+        folded = torch.nn.functional.fold(
+            back.reshape(2, -1, 20).double(), (5, 4), kernel, padding=kernel // 2
+        ).long()
+        if not torch.equal(kernels.conv_input_grad(g, w, s)[0].cpu().long(), folded):
+            wrong.append(f"input gradient {kernel}x{kernel} groups {groups}")
+    return wrong

@@ -1,0 +1,246 @@
+"""Network architectures as plain `torch.nn`: one definition serves float32 and BFP training.
+
+Only forms that `samebits.train.convert` understands: modules for every layer, and `a + b` for
+the residual sum. Convolutions before a batch-norm have no bias.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.numerics import philox
+
+Shape = tuple[int, ...]
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+
+
+def _conv_bn(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
+    return nn.Sequential(_conv(inputs, outputs, kernel, stride, groups), nn.BatchNorm2d(outputs))
+
+
+def mlp(input_shape: Shape, classes: int, *, width: int = 128, depth: int = 2) -> nn.Module:
+    """Flatten, then `depth` hidden layers of `width` units with ReLU, then the logits."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    features = math.prod(input_shape)
+    for _ in range(depth):
+        layers += [nn.Linear(features, width), nn.ReLU()]
+        features = width
+    return nn.Sequential(*layers, nn.Linear(features, classes))
+
+
+def cnn(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Module:
+    """Three 3x3 convolutions with batch-norm and ReLU, two max-pools, global average pool."""
+    channels = _image(input_shape, "cnn", 4)
+    wide = 2 * width
+    return nn.Sequential(
+        *(_conv_bn(channels, width, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(_conv_bn(width, wide, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(_conv_bn(wide, 2 * wide, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(2 * wide, classes)),
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with batch-norm and a residual sum (He et al. 2016, fig. 2)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = _conv_bn(inputs, outputs, 3, stride)
+        self.relu = nn.ReLU()
+        self.second = _conv_bn(outputs, outputs, 3)
+        same = stride == 1 and inputs == outputs
+        self.shortcut: nn.Module = nn.Identity() if same else _conv_bn(inputs, outputs, 1, stride)
+        self.out = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.second(self.relu(self.first(x)))
+        b = self.shortcut(x)
+        y: torch.Tensor = self.out(a + b)
+        return y
+
+
+def _resnet(
+    name: str, input_shape: Shape, classes: int, widths: Sequence[int], blocks: int
+) -> nn.Module:
+    """3x3 stem, `blocks` basic blocks a stage, stride 2 between stages, global average pool."""
+    channels = _image(input_shape, name, 1)
+    layers: list[nn.Module] = [_conv_bn(channels, widths[0], 3), nn.ReLU()]
+    inputs = widths[0]
+    for stage, outputs in enumerate(widths):
+        for block in range(blocks):
+            layers.append(BasicBlock(inputs, outputs, 2 if stage > 0 and block == 0 else 1))
+            inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def resnet8(input_shape: Shape, classes: int) -> nn.Module:
+    """The MLPerf Tiny image-classification network: 16, 32, 64 channels, one block a stage."""
+    return _resnet("resnet8", input_shape, classes, (16, 32, 64), 1)
+
+
+def resnet20(input_shape: Shape, classes: int) -> nn.Module:
+    """He et al. 2016 for CIFAR, with 1x1 projection shortcuts (their option B)."""
+    return _resnet("resnet20", input_shape, classes, (16, 32, 64), 3)
+
+
+def resnet18(input_shape: Shape, classes: int) -> nn.Module:
+    """ResNet-18 with the CIFAR stem: 3x3, stride 1, no max-pool."""
+    return _resnet("resnet18", input_shape, classes, (64, 128, 256, 512), 2)
+
+
+class InvertedResidual(nn.Module):
+    """1x1 expansion, 3x3 depthwise, 1x1 projection (Sandler et al. 2018)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expand: int) -> None:
+        super().__init__()
+        hidden = inputs * expand
+        layers: list[nn.Module] = []
+        if expand != 1:
+            layers += [_conv_bn(inputs, hidden, 1), nn.ReLU6()]
+        layers += [_conv_bn(hidden, hidden, 3, stride, groups=hidden), nn.ReLU6()]
+        self.body = nn.Sequential(*layers, _conv_bn(hidden, outputs, 1))
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(x)
+        return x + y if self.residual else y
+
+
+def mobilenetv2(input_shape: Shape, classes: int) -> nn.Module:
+    """MobileNetV2 at half width for small images: the stem and the first stage keep the size."""
+    channels = _image(input_shape, "mobilenetv2", 1)
+    layers: list[nn.Module] = [_conv_bn(channels, 16, 3), nn.ReLU6()]
+    inputs = 16
+    # expansion, channels, blocks, first stride
+    for expand, outputs, blocks, stride in (
+        (1, 8, 1, 1),
+        (6, 12, 2, 1),
+        (6, 16, 3, 2),
+        (6, 32, 4, 2),
+        (6, 48, 3, 1),
+        (6, 80, 3, 2),
+        (6, 160, 1, 1),
+    ):
+        for block in range(blocks):
+            layers.append(InvertedResidual(inputs, outputs, stride if block == 0 else 1, expand))
+            inputs = outputs
+    layers += [_conv_bn(inputs, 640, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(640, classes))
+
+
+def _image(input_shape: Shape, name: str, smallest: int) -> int:
+    """The number of channels; InputError unless [C, H, W] with H, W >= smallest."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
+        raise InputError(
+            f"architecture {name}: expected images [C, H, W] of at least {smallest}x{smallest}, "
+            f"found {list(input_shape)}"
+        )
+    return input_shape[0]
+
+
+ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "mobilenetv2": mobilenetv2,
+}
+
+
+def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
+    """The named architecture, or what `module:callable` returns for input_shape= and classes=.
+
+    Its weights are those of torch; `initialise` sets the reproducible ones. Raises InputError.
+    """
+    if ":" in name:
+        model = _imported(name)(input_shape=input_shape, classes=classes)
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"--arch {name}: expected a torch.nn.Module, found {type(model).__name__}"
+            )
+        return model
+    if name not in ARCHITECTURES:
+        raise InputError(
+            f"unknown architecture {name!r}; expected one of {', '.join(ARCHITECTURES)}, "
+            "or module:callable"
+        )
+    return ARCHITECTURES[name](input_shape, classes)
+
+
+def _imported(name: str) -> Callable[..., object]:
+    """The callable of `module:callable`; the current folder is searched too."""
+    module_name, _, attribute = name.partition(":")
+    folder = os.getcwd()
+    added = folder not in sys.path and "" not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # user code: whatever its import raises is an input error
+        raise InputError(
+            f"--arch {name}: cannot import module {module_name!r} "
+            f"({type(error).__name__}: {error}); expected module:callable"
+        ) from error
+    finally:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        found = "no such name" if target is None else type(target).__name__
+        raise InputError(
+            f"--arch {name}: expected a callable {attribute!r} in module {module_name!r}, "
+            f"found {found}"
+        )
+    return target
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Set every parameter from `seed` alone: no torch generator and no libm reach a weight.
+
+    The i-th entry of `named_parameters()` takes Philox words of key (seed, i). Conv and Linear
+    weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in),
+    Embedding weights in +-sqrt(3); norm weights are 1; biases are 0. A word w gives
+    ((2w + 1 - 2^32) * 2^-32) * bound in binary64, rounded to the parameter's dtype.
+    """
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    modules = dict(model.named_modules())
+    with torch.no_grad():
+        for index, (name, parameter) in enumerate(model.named_parameters()):
+            owner_name, _, attribute = name.rpartition(".")
+            owner = modules[owner_name]
+            if attribute == "bias":
+                parameter.zero_()
+            elif attribute == "weight" and isinstance(
+                owner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
+            ):
+                parameter.fill_(1.0)
+            elif attribute == "weight" and isinstance(owner, (nn.Conv2d, nn.Linear, nn.Embedding)):
+                fan_in = parameter[0].numel()
+                if isinstance(owner, nn.Embedding):
+                    bound = math.sqrt(3.0)
+                elif linears and owner is linears[-1]:
+                    bound = math.sqrt(1.0 / fan_in)
+                else:
+                    bound = math.sqrt(6.0 / fan_in)
+                words = philox.words(parameter.numel(), (seed, index))
+                unit = (2 * words + 1 - 2**32).to(torch.float64) * 2.0**-32
+                parameter.copy_((unit * bound).reshape(parameter.shape))
+            else:
+                raise UnsupportedError(
+                    f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
+                    "expected weights of Conv2d, Linear, Embedding, BatchNorm or LayerNorm"
+                )

@@ -1,0 +1,144 @@
+"""One training step in each numerics: `bfp` (integers, shards) and `float32` (plain PyTorch)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from samebits.errors import RangeError
+
+Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
+
+
+class Engine(Protocol):
+    """A model with its optimizer."""
+
+    model: nn.Module
+    optimizer: Any
+
+    def step(self, batch: Batch, lr: float, step: int) -> float:
+        """One update; the mean loss of the batch before it."""
+        ...
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Forward pass only, of one shard of the batch, with the graph for its backward pass."""
+        ...
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """float logits [N, classes] in evaluation mode."""
+        ...
+
+
+class Float32Engine:
+    """Ordinary PyTorch: the loss is taken over the whole batch."""
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+        self.model = model
+        self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
+        self._criterion = nn.CrossEntropyLoss()
+
+    def step(self, batch: Batch, lr: float, step: int) -> float:
+        self.model.train()
+        _set_lr(self.optimizer, lr)
+        loss = self.loss(batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise RangeError(f"the loss is {value}")
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return value
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        result: torch.Tensor = self._criterion(self.model(images), labels)
+        return result
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        self.model.eval()
+        with torch.no_grad():
+            result: torch.Tensor = self.model(images)
+        return result
+
+
+class BfpEngine:
+    """BFP training with lazy update; a batch is cut into equal shards (training.md section 8)."""
+
+    def __init__(
+        self, model: nn.Module, settings: OptimizerSettings, shards: int, seed: int
+    ) -> None:
+        from samebits import train as bfp
+
+        self._bfp = bfp
+        self.model = bfp.convert(model)
+        self.optimizer = settings.build(bfp.SGD, bfp.Adam, list(self.model.parameters()))
+        self._criterion = bfp.CrossEntropyLoss()
+        self._shards = shards
+        self._seed = seed
+
+    def step(self, batch: Batch, lr: float, step: int) -> float:
+        self.model.train()
+        _set_lr(self.optimizer, lr)
+        total = 0.0
+        for shard, part in enumerate(self._parts(batch)):
+            self._bfp.set_step(self.model, seed=self._seed, step=step, shard=shard)
+            loss = self._loss(part)
+            total += float(loss.detach())
+            (loss / self._shards if self._shards > 1 else loss).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return total / self._shards
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        self._bfp.set_step(self.model, seed=self._seed, step=0, shard=0)
+        return self._loss(self._parts(batch)[0])
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        self.model.eval()
+        with torch.no_grad():
+            output = self.model(self._bfp.BFPTensor.from_real(images, name="input"))
+            result: torch.Tensor = output.dequantize()
+        return result
+
+    def _loss(self, part: Batch) -> torch.Tensor:
+        images, labels = part
+        logits = self.model(self._bfp.BFPTensor.from_real(images, name="input"))
+        result: torch.Tensor = self._criterion(logits, labels)
+        return result
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        images, labels = batch
+        size = len(labels) // self._shards
+        return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+class OptimizerSettings:
+    """Which optimizer and its constants; builds PyTorch's or ours from the same arguments."""
+
+    def __init__(
+        self, name: str, lr: float, momentum: float, nesterov: bool, weight_decay: float
+    ) -> None:
+        self.name = name
+        self.lr = lr
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.weight_decay = weight_decay
+
+    def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter]) -> Any:
+        if self.name == "adam":
+            return adam(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        return sgd(
+            parameters,
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
+
+
+def _set_lr(optimizer: Any, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr

@@ -1,0 +1,321 @@
+"""The training loop: data order, steps, evaluation, checkpoints, resume.
+
+A run's bits depend on its `TrainConfig` and data alone. Order, learning rate and dropout are pure
+functions of (seed, epoch, step), so a run resumed from any checkpoint equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from samebits.data import Dataset
+from samebits.data.dataset import Split
+from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.numerics import philox
+from samebits.train.architectures import build, initialise
+from samebits.train.checkpoint import (
+    Checkpoint,
+    check_same_tensors,
+    checkpoint_path,
+    newest_checkpoint,
+    parameter_sha256,
+    write_checkpoint,
+)
+from samebits.train.config import TrainConfig
+from samebits.train.engine import (
+    Batch,
+    BfpEngine,
+    Engine,
+    Float32Engine,
+    OptimizerSettings,
+)
+from samebits.train.measure import bytes_per_parameter, saved_activations
+from samebits.train.record import (
+    CONFIG,
+    RESULT,
+    append_metrics,
+    prepare_folder,
+    repair_metrics,
+    write_json,
+)
+
+EVALUATION_BATCH = 32
+ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
+
+
+class Reporter(Protocol):
+    """Hears what a run does."""
+
+    def say(self, text: str) -> None:
+        """A line for the user's log."""
+
+    def started(self, first_step: int, steps: int) -> None:
+        """The run goes from `first_step` up to `steps`."""
+
+    def stepped(self, step: int, loss: float) -> None:
+        """`step` steps are done."""
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """A line was added to metrics.jsonl."""
+
+
+class Silent:
+    """A reporter that drops everything."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def started(self, first_step: int, steps: int) -> None:
+        pass
+
+    def stepped(self, step: int, loss: float) -> None:
+        pass
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run reports; written as result.json. Times in seconds."""
+
+    accuracy: float
+    correct: int
+    test_count: int
+    sha256: str
+    epochs: int
+    steps: int
+    train_loss: float | None
+    parameters: int
+    bytes_per_parameter: float
+    saved_bytes: int
+    saved_bytes_per_element: float
+    step_seconds_median: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def data_order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order [count] in which an epoch visits the training samples."""
+    words = philox.words(count, (seed, epoch), shard=ORDER_SHARD)
+    return torch.argsort(words, stable=True)
+
+
+def make_engine(config: TrainConfig, model: nn.Module) -> Engine:
+    """The numerics of `config` around an initialised float model."""
+    settings = OptimizerSettings(
+        config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay
+    )
+    if config.numerics == "float32":
+        return Float32Engine(model, settings)
+    return BfpEngine(model, settings, config.shard_count(), config.seed)
+
+
+def evaluate(engine: Engine, data: Dataset, split: Split = "test") -> int:
+    """Correctly classified samples of a split, in batches of 32 in stored order."""
+    labels = data.labels(split)
+    correct = 0
+    for start in range(0, len(labels), EVALUATION_BATCH):
+        indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
+        guesses = engine.logits(data.batch(split, indices)).argmax(1)
+        correct += int((guesses == labels[indices]).sum())
+    return correct
+
+
+def train(
+    config: TrainConfig,
+    data: Dataset,
+    out: Path,
+    *,
+    model: nn.Module | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: int = 0,
+    reporter: Reporter | None = None,
+) -> TrainResult:
+    """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
+
+    `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
+    from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
+    Raises SamebitsError; checkpoints written before it stay intact.
+    """
+    if checkpoint_every < 0:
+        raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
+    run = _Run(config, data, out, model, reporter or Silent())
+    prepare_folder(out, resume=resume, overwrite=overwrite)
+    first = run.restore() if resume else 0
+    write_json(out / CONFIG, run.identity)
+    return run.finish(run.steps(first, checkpoint_every))
+
+
+class _Run:
+    """The state of one run in memory."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: Dataset,
+        out: Path,
+        model: nn.Module | None,
+        reporter: Reporter,
+    ) -> None:
+        self.config, self.data, self.out, self.reporter = config, data, out, reporter
+        self.schedule = config.schedule_for(data)
+        self.per_epoch = config.steps_per_epoch(data)
+        if model is None:
+            model = build(config.arch, data.input_shape, data.classes)
+        initialise(model, config.seed)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.engine = make_engine(config, model)
+        self.identity = {
+            **config.to_dict(),
+            "input_shape": list(data.input_shape),
+            "classes": data.classes,
+            "data_sha256": data.sha256(),
+        }
+        self.loss_sum = 0.0  # over the steps of the current epoch
+        self.train_loss: float | None = None  # of the last whole epoch
+
+    def restore(self) -> int:
+        """Continue from the newest intact checkpoint; the number of steps already done."""
+        checkpoint = newest_checkpoint(self.out, self.reporter.say)
+        if checkpoint is None:
+            self.reporter.say(f"{self.out}: no checkpoint yet, starting from the first step")
+            repair_metrics(self.out, 0)
+            return 0
+        path = checkpoint_path(self.out, checkpoint.step)
+        check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
+        self._check_identity(path, checkpoint)
+        self.engine.model.load_state_dict(checkpoint.model)
+        self.engine.optimizer.load_state_dict(checkpoint.optimizer)
+        self.loss_sum = checkpoint.progress["loss_sum"]
+        self.train_loss = checkpoint.progress["train_loss"]
+        repair_metrics(self.out, checkpoint.step)
+        self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
+        return checkpoint.step
+
+    def _check_identity(self, path: Path, checkpoint: Checkpoint) -> None:
+        for key, want in self.identity.items():
+            have = checkpoint.config.get(key)
+            if have != want:
+                raise CheckpointError(
+                    f"{path}: belongs to another run: {key}: expected {want!r}, found {have!r}; "
+                    "resume with the same options and data, or give another --out"
+                )
+
+    def steps(self, first: int, checkpoint_every: int) -> list[float]:
+        """Train from step `first` to the end; the seconds of every step."""
+        self.reporter.started(first, self.schedule.total)
+        seconds: list[float] = []
+        for step in range(first, self.schedule.total):
+            epoch, offset = divmod(step, self.per_epoch)
+            if offset == 0 or step == first:
+                order = data_order(len(self.data.train_labels), self.config.seed, epoch)
+                epoch_start = time.perf_counter()
+            chosen = order[offset * self.config.batch : (offset + 1) * self.config.batch]
+            started = time.perf_counter()
+            loss = self._step(self._batch(chosen), step, epoch)
+            seconds.append(time.perf_counter() - started)
+            self.loss_sum += loss
+            done = step + 1
+            self.reporter.stepped(done, loss)
+            if offset + 1 == self.per_epoch:
+                self._end_epoch(epoch, done, time.perf_counter() - epoch_start)
+            if offset + 1 == self.per_epoch or (checkpoint_every and done % checkpoint_every == 0):
+                self._save(done)
+        return seconds
+
+    def _batch(self, indices: torch.Tensor) -> Batch:
+        return self.data.batch("train", indices), self.data.train_labels[indices]
+
+    def _step(self, batch: Batch, step: int, epoch: int) -> float:
+        lr = self.schedule.at(step)
+        try:
+            return self.engine.step(batch, lr, step)
+        except RangeError as error:
+            raise RangeError(
+                f"training diverged in step {step + 1} (epoch {epoch + 1}, learning rate {lr}): "
+                f"{error}; lower the learning rate (--lr) or add a warm-up (--warmup). "
+                "Earlier checkpoints are intact"
+            ) from error
+
+    def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
+        self.train_loss = self.loss_sum / self.per_epoch
+        self.loss_sum = 0.0
+        record = {
+            "epoch": epoch + 1,
+            "step": step,
+            "train_loss": self.train_loss,
+            "test_accuracy": evaluate(self.engine, self.data) / len(self.data.test_labels),
+            "lr": self.schedule.at(step - 1),
+            "seconds": round(seconds, 3),
+        }
+        append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
+        self.reporter.epoch_done(record)
+
+    def _save(self, step: int) -> None:
+        write_checkpoint(
+            self.out,
+            Checkpoint(
+                step=step,
+                model=self.engine.model.state_dict(),
+                optimizer=self.engine.optimizer.state_dict(),
+                config=self.identity,
+                progress={
+                    "epoch": step // self.per_epoch,
+                    "loss_sum": self.loss_sum,
+                    "train_loss": self.train_loss,
+                },
+            ),
+        )
+
+    def finish(self, seconds: list[float]) -> TrainResult:
+        """Evaluate, measure and write result.json."""
+        correct = evaluate(self.engine, self.data)
+        sha256 = parameter_sha256(self.engine.model.state_dict())
+        per_parameter = bytes_per_parameter(self.engine, self.parameters)
+        saved, elements = saved_activations(
+            self.engine, self._batch(torch.arange(self.config.batch))
+        )
+        result = TrainResult(
+            accuracy=correct / len(self.data.test_labels),
+            correct=correct,
+            test_count=len(self.data.test_labels),
+            sha256=sha256,
+            epochs=self.config.epochs,
+            steps=self.schedule.total,
+            train_loss=self.train_loss,
+            parameters=self.parameters,
+            bytes_per_parameter=per_parameter,
+            saved_bytes=saved,
+            saved_bytes_per_element=saved / max(elements, 1),
+            step_seconds_median=statistics.median(seconds) if seconds else None,
+        )
+        write_json(self.out / RESULT, result.to_dict())
+        return result
+
+
+def restore_engine(path: Path, checkpoint: Checkpoint, data: Dataset) -> Engine:
+    """The trained model of a checkpoint, ready to evaluate on `data`. Raises CheckpointError."""
+    fields = TrainConfig.__dataclass_fields__
+    missing = [key for key in fields if key not in checkpoint.config]
+    if missing:
+        raise CheckpointError(
+            f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
+            "the samebits version that wrote it"
+        )
+    config = TrainConfig(**{key: checkpoint.config[key] for key in fields})
+    model = build(config.arch, data.input_shape, data.classes)
+    initialise(model, config.seed)
+    engine = make_engine(config, model)
+    check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
+    engine.model.load_state_dict(checkpoint.model)
+    return engine

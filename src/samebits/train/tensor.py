@@ -1,0 +1,202 @@
+"""BFP tensors that flow through autograd: integer codes and one exponent, seen as float32."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import NonFiniteError, UnsupportedError
+from samebits.kernels.eager import BITS, CODE_TYPE, joint
+from samebits.numerics import exact
+
+Part = tuple[Tensor, int]  # (codes, exponent)
+
+
+class BFPTensor(torch.Tensor):
+    """value = codes * 2**exponent over the whole tensor; codes int8, int16 or int32.
+
+    To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers work
+    as usual. A gradient with several contributions keeps them apart (`parts`) until somebody
+    reads it: sums are taken once, aligned to the largest exponent, whatever the order of arrival
+    (docs/spec/training.md, 1.3).
+    """
+
+    parts: tuple[Part, ...]
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, exponent: int) -> BFPTensor:
+        return cls._of_parts(((codes, exponent),))
+
+    @classmethod
+    def _of_parts(cls, parts: tuple[Part, ...]) -> BFPTensor:
+        codes = parts[0][0]
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls, codes.shape, dtype=torch.float32, device=codes.device
+        )
+        tensor.parts = parts
+        return tensor
+
+    @staticmethod
+    def from_real(x: Tensor, name: str = "input") -> BFPTensor:
+        """Quantize a real tensor to bfp8 (training.md 5). NaN or infinity: NonFiniteError."""
+        codes, exponent = quantize_real(x, 8, name)
+        return BFPTensor(codes, exponent)
+
+    @property
+    def codes(self) -> Tensor:
+        return self.resolved()[0]
+
+    @property
+    def exponent(self) -> int:
+        return self.resolved()[1]
+
+    @property
+    def bits(self) -> int:
+        """8, 16 or 32."""
+        return BITS[self.codes.dtype]
+
+    def resolved(self) -> Part:
+        """(codes, exponent), summing the parts if there are several."""
+        if len(self.parts) > 1:
+            self.parts = (kernels.of(self.parts[0][0]).resolve(list(self.parts)),)
+        return self.parts[0]
+
+    def dequantize(self) -> Tensor:
+        """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
+        codes, exponent = self.resolved()
+        return torch.ldexp(codes.double(), torch.tensor(exponent, device=codes.device))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        widths = "+".join(str(BITS[codes.dtype]) for codes, _ in self.parts)
+        exponents = "+".join(str(exponent) for _, exponent in self.parts)
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        shape = tuple(self.shape)
+        return f"{type(self).__name__}(shape={shape}, bits={widths}, exponent={exponents}{grad})"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        handler = FUNCTIONS.get(func)
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What autograd itself needs: detach, and sums of gradient parts. Nothing else is float."""
+        aten = torch.ops.aten
+        if func in (aten.detach.default, aten.alias.default, aten.clone.default):
+            return BFPTensor._of_parts(args[0].parts)
+        both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
+        if func is aten.add.Tensor and both:
+            return BFPTensor._of_parts(args[0].parts + args[1].parts)
+        if func is aten.add_.Tensor and both:
+            args[0].parts = args[0].parts + args[1].parts
+            return args[0]
+        raise UnsupportedError(
+            f"BFPTensor has no {func}: expected a samebits.train layer or one of add, cat, flatten, "
+            "reshape; call .dequantize() for float values"
+        )
+
+
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""PyTorch functions on BFP tensors, e.g. torch.add -> the residual addition; see `functional`."""
+
+
+class BFPParameter(BFPTensor):
+    """A trained tensor: codes W (int8) and delayed update A (int16), 3 bytes an element.
+
+    Value: (W * 2**15 - A) * 2**(exponent - 15). Changed in place by the optimizers only.
+    """
+
+    delayed: Tensor
+    _is_param = True  # what torch.nn.Module asks of a parameter
+
+    @staticmethod
+    def __new__(  # type: ignore[override]
+        cls, codes: Tensor, exponent: int, delayed: Tensor, requires_grad: bool = True
+    ) -> BFPParameter:
+        parameter = cls._of_parts(((codes, exponent),))
+        assert isinstance(parameter, BFPParameter)
+        parameter.delayed = delayed
+        parameter.requires_grad_(requires_grad)
+        return parameter
+
+    @staticmethod
+    def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
+        """The weight state of real values (training.md 2); conv weights are kept channels-last."""
+        values = _finite(x.detach(), name)
+        largest = exact.Fraction(float(values.abs().max())) if values.numel() else 0
+        exponent = exact.initial_weight([largest], name)[2]
+        value = torch.round(_times_power(values, exact.DELAYED_BITS - exponent)).long()
+        kernel = kernels.eager
+        codes = kernel.scale(value, -exact.DELAYED_BITS)
+        delayed = codes * (1 << exact.DELAYED_BITS) - value
+        order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+        return BFPParameter(
+            codes.to(torch.int8).contiguous(memory_format=order),
+            exponent,
+            delayed.to(torch.int16).contiguous(memory_format=order),
+        )
+
+    def joint(self) -> Part:
+        """J = W * 2**15 - A (int64) and its exponent: the exact value of the parameter."""
+        codes, exponent = self.parts[0]
+        return joint(codes, self.delayed), exponent - exact.DELAYED_BITS
+
+    def set_exponent(self, exponent: int) -> None:
+        self.parts = ((self.parts[0][0], exponent),)
+
+    def dequantize(self) -> Tensor:
+        value, exponent = self.joint()
+        return torch.ldexp(value.double(), torch.tensor(exponent, device=value.device))
+
+    def to_device(self, device: torch.device) -> BFPParameter:
+        codes, exponent = self.parts[0]
+        return BFPParameter(
+            codes.to(device), exponent, self.delayed.to(device), self.requires_grad
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
+        codes, exponent = self.parts[0]
+        twin = BFPParameter(
+            copy.deepcopy(codes, memo),
+            exponent,
+            copy.deepcopy(self.delayed, memo),
+            self.requires_grad,
+        )
+        memo[id(self)] = twin
+        return twin
+
+
+def _finite(x: Tensor, name: str) -> Tensor:
+    """x as float64; NaN or infinity is an error that names the first index."""
+    if not torch.isfinite(x).all():
+        index = tuple(int(i) for i in (~torch.isfinite(x)).nonzero()[0])
+        raise NonFiniteError(
+            f"tensor {name!r}: expected finite values, found {float(x[index])} at index {index}; "
+            "remove or replace non-finite values"
+        )
+    return x.double()
+
+
+def _times_power(x: Tensor, exponent: int) -> Tensor:
+    """x * 2**exponent in float64: exact, or below every rounding threshold where it underflows."""
+    return x * float(np.ldexp(1.0, exponent))
+
+
+def quantize_real(x: Tensor, bits: int, name: str) -> Part:
+    """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
+    values = _finite(x.detach(), name)
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    exponent = exact.smallest_exponent(exact.Fraction(largest), exact.CODE_MAX[bits])
+    codes = torch.round(_times_power(values, -exponent))
+    return codes.to(CODE_TYPE[bits]), exponent

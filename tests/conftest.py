@@ -1,0 +1,51 @@
+"""Shared test set-up: the hypothesis profile and the golden-file fixture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+# Tests import what they share (`compare`) by name; importlib mode adds no folder to the path.
+sys.path.insert(0, str(ROOT / "tests"))
+
+settings.register_profile(
+    "samebits",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("samebits")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite golden files and generated tables instead of comparing (review the diff)",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """golden(path, text): the file `path`, relative to the repository, holds exactly `text`."""
+    update = request.config.getoption("--update-golden")
+
+    def check(path: str, text: str) -> None:
+        file = ROOT / path
+        if update:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
+        assert file.exists(), f"{path} is missing; run pytest --update-golden"
+        assert file.read_text(encoding="utf-8") == text, (
+            f"{path} is out of date; run pytest --update-golden and review the diff"
+        )
+
+    return check
