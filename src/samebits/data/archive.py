@@ -22,12 +22,13 @@ def load_npz(path: Path) -> Dataset:
     Read without pickle. Raises InputError naming the key, what was expected and what was found.
     """
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: expected an .npz archive, found a single array")
-        with archive:
-            keys = _keys(path, archive.files)
-            arrays = [_read(path, archive, key) for key in keys]
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: expected an .npz archive, found a single array")
+            with archive:
+                keys = _keys(path, archive.files)
+                arrays = [_read(path, archive, key) for key in keys]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable .npz archive ({error})") from error
     images = [_images(path, key, array) for key, array in zip(keys[::2], arrays[::2], strict=True)]

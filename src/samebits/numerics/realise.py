@@ -178,7 +178,7 @@ def _round_exact(ratio: torch.Tensor, fmt: Format, random: torch.Tensor | None) 
         whole = ratio.trunc()
         part = (ratio - whole).abs() * 2.0**32  # exact
         positive = whole + (random < part)
-        negative = whole - ~((1 << 32) - random > part)
+        negative = whole - 1.0 + ((1 << 32) - random > part)
         return torch.where(ratio < 0, negative, positive)
     floor = ratio.floor()
     side = torch.sign(ratio - (floor + 0.5))  # floor + 0.5 is exact; distinct floats differ

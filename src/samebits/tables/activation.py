@@ -24,6 +24,7 @@ from samebits.numerics import exact
 CODES = range(-exact.Q8, exact.Q8 + 1)
 PRECISIONS = (96, 192, 384, 1024, 4096)  # bits; 192 has served every table of every exponent
 GUARD = 8  # bits given to the errors of an evaluation: fewer than 20 operations of 1-2 ulp each
+UNLIMITED = -1000  # below every exponent that a table can have
 FLOOR = -1200  # errors and values below 2**FLOOR count as that: far below any code of any table
 SATURATED = 12  # |x| >= 2**12: exp(-|x|) and erfc(|x| / sqrt(2)) times x are below 2**FLOOR
 
@@ -36,7 +37,8 @@ class ActivationTable:
     """f and its derivative at j * 2**input_exponent for j = -127..127 (entry j + 127).
 
     f = codes * 2**exponent (bfp32), f' = derivative_codes * 2**derivative_exponent (bfp16); each
-    exponent is the smallest that holds the largest of the 255 magnitudes, and at least -128.
+    exponent is the smallest that holds the largest of the 255 magnitudes. That of f is not limited
+    (it is an intermediate, never stored), that of f' lies in [-128, 127].
     """
 
     name: str
@@ -96,11 +98,12 @@ Codes = tuple[tuple[int, ...], int]  # (codes, exponent)
 def _leaky_relu(exponent: int, slope: Fraction) -> tuple[Codes, Codes]:
     values = [j * exact.power(exponent) * (1 if j > 0 else slope) for j in CODES]
     derivatives = [Fraction(1) if j > 0 else slope for j in CODES]
-    return _round_all(values, exact.Q32, None), _round_all(derivatives, exact.Q16, 127)
+    shared = exact.smallest_exponent(max(map(abs, values)), exact.Q32, UNLIMITED, None)
+    shared_derivative = exact.smallest_exponent(max(map(abs, derivatives)), exact.Q16)
+    return _round_all(values, shared), _round_all(derivatives, shared_derivative)
 
 
-def _round_all(values: list[Fraction], code_max: int, high: int | None) -> Codes:
-    exponent = exact.smallest_exponent(max(map(abs, values)), code_max, high=high)
+def _round_all(values: list[Fraction], exponent: int) -> Codes:
     return tuple(exact.round_real(v / exact.power(exponent)) for v in values), exponent
 
 
@@ -140,7 +143,7 @@ def _exponent(intervals: list[Interval], code_max: int) -> int | None:
     low = max(max(a, -b, 0) << (p - power) for a, b, p in intervals)
     high = max(max(b, -a) << (p - power) for a, b, p in intervals)
     ends = {
-        exact.smallest_exponent(end * exact.power(power), code_max, high=None)
+        exact.smallest_exponent(end * exact.power(power), code_max, UNLIMITED, None)
         for end in (low, high)
     }
     return ends.pop() if len(ends) == 1 else None

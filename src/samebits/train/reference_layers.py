@@ -340,7 +340,7 @@ def avg_pool_backward(
     for code, members in zip(g.codes, windows(shape, kernel, stride, padding)[1], strict=True):
         for i in members:
             acc[i] += code
-    t = 12 if g.bits == 16 else 0
+    t = max(0, 30 - max((abs(a) for a in acc), default=0).bit_length())
     acc = [exact.round_ratio(a << t, kernel[0] * kernel[1]) for a in acc]
     return wide(acc, shape, g.exponent - t)
 

@@ -32,8 +32,8 @@ class Schedule:
     """Learning rate of step 0 .. `total` - 1, starting from `base`.
 
     constant: base. step: base, base / 10 from half and base / 100 from three quarters of the run.
-    linear: base * (n - t) / n. cosine: base * (0.5 * (1 + cos(pi * t / n))). Here t and n count
-    the steps after `warmup`; during it the rate is base * (step + 1) / warmup.
+    linear: base * ((n - t) / n). cosine: base * (0.5 * (1 + cos(pi * t / n))). Here t and n count
+    the steps after `warmup`; during it the rate is base * ((step + 1) / warmup).
     """
 
     name: str
@@ -59,10 +59,10 @@ class Schedule:
         if not 0 <= step < self.total:
             raise ValueError(f"step {step} is outside 0..{self.total - 1}")
         if step < self.warmup:
-            return self.base * (step + 1) / self.warmup
+            return self.base * ((step + 1) / self.warmup)
         t, n = step - self.warmup, self.total - self.warmup
         if self.name == "linear":
-            return self.base * (n - t) / n
+            return self.base * ((n - t) / n)
         if self.name == "cosine":
             return self.base * (0.5 * (1.0 + cosine_of_ratio(t, n)))
         if self.name == "step":

@@ -1,0 +1,284 @@
+"""Layers as ordinary `nn.Module`s over BFP tensors. `convert` builds them from torch.nn layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samebits.errors import CheckpointError, RangeError, UnsupportedError
+from samebits.train import normalization, pointwise
+from samebits.train.linear import conv2d, linear
+from samebits.train.pointwise import Pair, narrow
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+
+def pair(value: int | tuple[int, ...]) -> Pair:
+    if isinstance(value, int):
+        return value, value
+    if len(value) == 1:
+        return value[0], value[0]
+    return value[0], value[1]
+
+
+class Layer(nn.Module):
+    """Base: parameters in `state_dict()` are integers, and range errors name the layer."""
+
+    name = ""  # path in the converted model, for messages
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """Narrow the input to bfp8 and compute; a RangeError says which layer it was."""
+        where = f"layer {self.name!r} ({type(self).__name__})"
+        try:
+            return self.compute(narrow(x, where))
+        except RangeError as error:
+            raise RangeError(f"{where}: {error}") from None
+        except UnsupportedError as error:
+            text = str(error)
+            raise UnsupportedError(text if text.startswith("layer") else f"{where}: {text}") from None
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        raise TypeError(f"{type(self).__name__} defines no compute()")
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name, parameter in self._parameters.items():
+            if isinstance(parameter, BFPParameter):
+                codes, exponent = parameter.parts[0]
+                destination[f"{prefix}{name}.codes"] = codes
+                destination[f"{prefix}{name}.exponent"] = torch.tensor(exponent)
+                destination[f"{prefix}{name}.delayed"] = parameter.delayed
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                destination[prefix + name] = buffer
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        expected: dict[str, Tensor] = {}
+        self._save_to_state_dict(expected, prefix, False)
+        for key, own in expected.items():
+            value = state_dict.get(key)
+            if value is None:
+                missing_keys.append(key)
+            elif value.shape != own.shape or value.dtype != own.dtype:
+                error_msgs.append(
+                    f"{key}: expected {own.dtype} {tuple(own.shape)}, "
+                    f"found {value.dtype} {tuple(value.shape)}"
+                )
+            elif key.endswith(".exponent"):
+                parameter = self._parameters[key[len(prefix) : -len(".exponent")]]
+                assert isinstance(parameter, BFPParameter)
+                parameter.set_exponent(int(value))
+            else:
+                own.copy_(value)
+        unexpected_keys.extend(
+            key
+            for key in state_dict
+            if key.startswith(prefix)
+            and key not in expected
+            and key[len(prefix) :].split(".")[0] not in self._modules
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Layer:
+        """Moves to another device; the integer types of codes never change."""
+        device = fn(torch.empty(0)).device
+        for name, parameter in self._parameters.items():
+            if isinstance(parameter, BFPParameter):
+                self._parameters[name] = parameter.to_device(device)  # type: ignore[assignment]
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(device)
+        for child in self.children():
+            child._apply(fn)
+        return self
+
+
+class Linear(Layer):
+    """[..., k] -> [..., m]. `out_width`: 8, or 32 for the layer before a loss."""
+
+    def __init__(self, weight: BFPParameter, bias: BFPParameter | None, out_width: int = 8) -> None:
+        super().__init__()
+        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.out_width = out_width
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return linear(x, self.weight, self.bias, self.out_width)  # type: ignore[arg-type]
+
+
+class Conv2d(Layer):
+    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups."""
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter | None,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        groups: int = 1,
+        out_width: int = 8,
+    ) -> None:
+        super().__init__()
+        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.groups, self.out_width = groups, out_width
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        return conv2d(x, self.weight, self.bias, *geometry, self.out_width)  # type: ignore[arg-type]
+
+
+class BatchNorm(Layer):
+    """BatchNorm2d and (on [n, c]) BatchNorm1d; float64 running statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> None:
+        super().__init__()
+        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.register_buffer("running_mean", running_mean.double().clone())
+        self.register_buffer("running_var", running_var.double().clone())
+        self.momentum, self.eps = momentum, eps
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return normalization.batch_norm(
+            x,
+            self.weight,  # type: ignore[arg-type]
+            self.bias,  # type: ignore[arg-type]
+            self.running_mean,
+            self.running_var,
+            self.training,
+            self.momentum,
+            self.eps,
+        )
+
+
+class LayerNorm(Layer):
+    """Over the last dimension."""
+
+    def __init__(self, weight: BFPParameter, bias: BFPParameter, eps: float) -> None:
+        super().__init__()
+        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.eps = eps
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return normalization.layer_norm(x, self.weight, self.bias, self.eps)  # type: ignore[arg-type]
+
+
+class ReLU(Layer):
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.relu(x)
+
+
+class ReLU6(Layer):
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.relu6(x)
+
+
+class Activation(Layer):
+    """tanh, sigmoid, gelu, silu or leaky_relu by table."""
+
+    def __init__(self, function: str, slope: float | None = None) -> None:
+        super().__init__()
+        self.function, self.slope = function, slope
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.activation(x, self.function, self.slope)
+
+    def extra_repr(self) -> str:
+        return self.function
+
+
+class MaxPool2d(Layer):
+    def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
+        super().__init__()
+        self.window = (kernel, stride, padding)
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.max_pool2d(x, *self.window)
+
+
+class AvgPool2d(Layer):
+    def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
+        super().__init__()
+        self.window = (kernel, stride, padding)
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.avg_pool2d(x, *self.window)
+
+
+class GlobalAvgPool2d(Layer):
+    """[n, c, h, w] -> [n, c, 1, 1]."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.global_avg_pool2d(x)
+
+
+class Flatten(Layer):
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pointwise.flatten(x, self.start_dim, self.end_dim)
+
+
+class Dropout(Layer):
+    """Counter-based: the mask is a function of (seed, site, step, shard, element) alone."""
+
+    def __init__(self, p: float, site: int) -> None:
+        super().__init__()
+        self.p, self.site = p, site
+        self.seed = self.step = self.shard = 0
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        if not self.training:
+            return x
+        return pointwise.dropout(x, self.p, (self.seed, self.site), self.step, self.shard)
+
+
+class Embedding(Layer):
+    """Integer indices [...] -> rows [..., d]."""
+
+    def __init__(self, weight: BFPParameter) -> None:
+        super().__init__()
+        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        return pointwise.embedding(x, self.weight)  # type: ignore[arg-type]
+
+
+def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
+    """Tell every dropout layer which step and shard comes next."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.seed, module.step, module.shard = seed, step, shard
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """`load_state_dict` with errors written for a user."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint is of another model: {error}") from None

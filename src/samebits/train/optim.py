@@ -1,0 +1,318 @@
+"""Optimizers with lazy update: integer state, nothing in floating point (training.md 2 to 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.kernels.eager import Term
+from samebits.numerics import exact
+from samebits.train.tensor import BFPParameter, BFPTensor, Part, quantize_real
+
+CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
+
+
+def coefficient(value: float, what: str) -> tuple[int, int] | None:
+    """`exact.coefficient`, None for 0; a negative or non-finite value is an InputError."""
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{what}: expected a finite number >= 0, found {value}")
+    return exact.coefficient(value) if value else None
+
+
+def lazy_update(
+    parameter: BFPParameter, p: Tensor, e_p: int, lr: tuple[int, int], name: str
+) -> None:
+    """Subtract lr * P (int16 codes) from a parameter in place (training.md 2.1)."""
+    codes, exponent = parameter.parts[0]
+    delayed, k = parameter.delayed, kernels.of(codes)
+    m, x = lr
+    if k.largest_of(p) == 0:
+        return
+    shift = e_p + x - (exponent - exact.DELAYED_BITS)
+    if shift > 15:
+        k.lazy_resplit(codes, delayed, p, 0, 0, shift - 15)
+        exponent += shift - 15
+        shift = 15
+    largest = k.lazy_carry(codes, delayed, p, m, shift, False)
+    by = 0
+    if not 64 <= largest <= exact.Q8:
+        top = k.joint_max(codes, delayed, p, m, shift)
+        by = _resplit_shift(largest, top, exponent)
+    if by == 0:
+        k.lazy_carry(codes, delayed, p, m, shift, True)
+    else:
+        k.lazy_resplit(codes, delayed, p, m, shift, by)
+    exponent += by
+    if exponent > exact.EXPONENT_MAX:
+        raise RangeError(
+            f"parameter {name!r}: the update overflows (exponent {exponent}, at most "
+            f"{exact.EXPONENT_MAX}); lower the learning rate"
+        )
+    parameter.set_exponent(exponent)
+
+
+def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
+    """How far e_W moves for max|W| = largest and max|J| = joint (steps 4 and 5)."""
+    if joint == 0:
+        return 0
+    by = 0
+    while largest > exact.Q8:
+        by += 1
+        largest = exact.scaled(exact.scaled(joint, -by), -exact.DELAYED_BITS)
+    if by:
+        return by
+    while largest <= 63 and exponent + by > exact.EXPONENT_MIN:
+        by -= 1
+        largest = exact.scaled(joint << -by, -exact.DELAYED_BITS)
+    return by
+
+
+class Optimizer(torch.optim.Optimizer):
+    """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
+
+    `param_groups` and learning-rate schedules work as in PyTorch; per-parameter state holds integer
+    tensors and plain numbers only.
+    """
+
+    def __init__(self, parameters: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(parameters, defaults)
+        for group in self.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                if not isinstance(parameter, BFPParameter):
+                    raise InputError(
+                        f"parameter {index}: expected a BFP parameter, found "
+                        f"{type(parameter).__name__}; convert the model with samebits.train.convert"
+                    )
+        self.names: dict[int, str] = {}
+
+    def name_parameters(self, model: torch.nn.Module) -> None:
+        """Remember parameter names for error messages."""
+        self.names = {id(p): name for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        position = 0
+        for group in self.param_groups:
+            lr = coefficient(float(group["lr"]), "learning rate")
+            for parameter in group["params"]:
+                name = self.names.get(id(parameter), f"parameter {position}")
+                position += 1
+                if parameter.grad is None:
+                    continue
+                part = _bfp32_gradient(parameter.grad)
+                try:
+                    p, e_p = self._direction(parameter, part, group)
+                except RangeError as error:
+                    raise RangeError(f"parameter {name!r}: {error}") from None
+                if lr is not None:
+                    lazy_update(parameter, p, e_p, lr, name)
+        return loss
+
+    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+        """The bfp16 direction P for a gradient; updates the optimizer's own state."""
+        raise TypeError(f"{type(self).__name__} defines no direction")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Integer state is taken as it is (PyTorch's loader would turn it into floats)."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        state = state_dict["state"]
+        for index, values in state.items():
+            if not 0 <= int(index) < len(parameters):
+                raise CheckpointError(f"optimizer state for parameter {index}, which is not there")
+            parameter = parameters[int(index)]
+            restored: dict[str, Any] = {}
+            for key, value in values.items():
+                if not isinstance(value, Tensor):
+                    restored[key] = value
+                    continue
+                if value.shape != parameter.shape or value.is_floating_point():
+                    raise CheckpointError(
+                        f"optimizer state {key!r} of parameter {index}: expected integers of shape "
+                        f"{tuple(parameter.shape)}, found {value.dtype} {tuple(value.shape)}"
+                    )
+                like = torch.empty_like(parameter.parts[0][0], dtype=value.dtype)
+                restored[key] = like.copy_(value)
+            self.state[parameter] = restored
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+def _bfp32_gradient(grad: Any) -> Part:
+    if not isinstance(grad, BFPTensor):
+        raise InputError("expected BFP gradients: use samebits.train losses and layers")
+    codes, exponent = grad.resolved()
+    return codes.to(torch.int32), exponent
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent; momentum is a bfp16 tensor (2 bytes an element)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if nesterov and not momentum:
+            raise InputError("Nesterov momentum: expected momentum > 0, found 0")
+        for value, what in ((momentum, "momentum"), (weight_decay, "weight decay")):
+            coefficient(value, what)
+        super().__init__(
+            parameters,
+            {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
+        )
+
+    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+        codes, exponent = parameter.parts[0]
+        decay = coefficient(group["weight_decay"], "weight decay")
+        momentum = coefficient(group["momentum"], "momentum")
+        e_a = exponent - exact.DELAYED_BITS
+        k, state = kernels.of(codes), self.state[parameter]
+        own = (*g, codes, parameter.delayed, e_a, decay)
+        if momentum is None:
+            out = torch.empty_like(codes, dtype=torch.int16)
+            return out, k.direction(*own, None, out)
+        v = state.get("momentum")
+        term = None if v is None else Term(v, state["momentum_exponent"], momentum)
+        if v is None:
+            v = state["momentum"] = torch.empty_like(codes, dtype=torch.int16)
+        state["momentum_exponent"] = k.direction(*own, term, v)
+        if not group["nesterov"]:
+            return v, state["momentum_exponent"]
+        out = torch.empty_like(v)
+        term = Term(v, state["momentum_exponent"], momentum)
+        return out, k.direction(*own, term, out)
+
+
+class Adam(Optimizer):
+    """Adam, and with `decoupled=True` AdamW. First moment bfp16, root of the second bfp32.
+
+    The element-wise binary64 formulas (training.md 4) run over chunks, so that no float copy of a
+    tensor exists.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+    ) -> None:
+        for beta in betas:
+            if not 0 <= beta < 1:
+                raise InputError(f"betas: expected numbers in [0, 1), found {beta}")
+        if not eps > 0:
+            raise InputError(f"eps: expected a number > 0, found {eps}")
+        coefficient(weight_decay, "weight decay")
+        super().__init__(
+            parameters,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "decoupled": decoupled,
+            },
+        )
+
+    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+        codes, _ = parameter.parts[0]
+        state = self.state[parameter]
+        if not state:
+            state["first"] = torch.zeros_like(codes, dtype=torch.int16)
+            state["root"] = torch.zeros_like(codes, dtype=torch.int32)
+            state["first_exponent"] = state["root_exponent"] = exact.EXPONENT_MIN
+            state["power1"] = state["power2"] = 1.0
+        beta1, beta2 = group["betas"]
+        state["power1"] *= beta1
+        state["power2"] *= beta2
+        joint, e_a = parameter.joint()
+        flat = _Flat(
+            _in_order(g[0], codes), g[1], joint, e_a, group["weight_decay"], group["decoupled"]
+        )
+        first = _in_order(state["first"], codes)
+        root = _in_order(state["root"], codes)
+        e_first, e_root = state["first_exponent"], state["root_exponent"]
+
+        def moments(at: slice) -> tuple[Tensor, Tensor]:
+            grad = flat.gradient(at)
+            m = beta1 * _real(first[at], e_first) + (1.0 - beta1) * grad
+            s = _real(root[at], e_root)
+            v = beta2 * (s * s) + (1.0 - beta2) * (grad * grad)
+            return m, torch.sqrt(v)
+
+        chunks = [slice(i, i + CHUNK) for i in range(0, first.numel(), CHUNK)]
+        tops = [[float(v.abs().max()) for v in moments(at)] for at in chunks]
+        e_m = exact.smallest_exponent(exact.Fraction(max(t[0] for t in tops)), exact.Q16)
+        e_s = exact.smallest_exponent(exact.Fraction(max(t[1] for t in tops)), exact.Q32)
+        for at in chunks:
+            m, s = moments(at)
+            first[at], root[at] = _code(m, e_m).to(torch.int16), _code(s, e_s).to(torch.int32)
+        state["first_exponent"], state["root_exponent"] = e_m, e_s
+        c1, c2 = 1.0 - state["power1"], math.sqrt(1.0 - state["power2"])
+
+        def direction(at: slice) -> Tensor:
+            p = _real(first[at], e_m) / c1 / (_real(root[at], e_s) / c2 + group["eps"])
+            return p + flat.decay(at)
+
+        largest = max(float(direction(at).abs().max()) for at in chunks)
+        e_p = exact.smallest_exponent(exact.Fraction(largest), exact.Q16)
+        out = torch.empty_like(codes, dtype=torch.int16)
+        flat_out = _in_order(out, codes)
+        for at in chunks:
+            flat_out[at] = _code(direction(at), e_p).to(torch.int16)
+        return out, e_p
+
+
+class _Flat:
+    """Gradient and weight-decay terms of Adam, read chunk by chunk in binary64."""
+
+    def __init__(
+        self, g: Tensor, e_g: int, joint: Tensor, e_a: int, weight_decay: float, decoupled: bool
+    ) -> None:
+        self.g, self.e_g, self.e_a = g, e_g, e_a
+        self.joint = _in_order(joint, joint)
+        self.coupled = 0.0 if decoupled else weight_decay
+        self.decoupled = weight_decay if decoupled else 0.0
+
+    def gradient(self, at: slice) -> Tensor:
+        grad = _real(self.g[at], self.e_g)
+        if self.coupled:
+            grad = grad + self.coupled * _real(self.joint[at], self.e_a)
+        return grad
+
+    def decay(self, at: slice) -> Tensor | float:
+        return self.decoupled * _real(self.joint[at], self.e_a) if self.decoupled else 0.0
+
+
+def _in_order(v: Tensor, order: Tensor) -> Tensor:
+    """A flat view of v (same shape) in the memory order of `order`."""
+    if v.stride() != order.stride():
+        v = torch.empty_like(order, dtype=v.dtype).copy_(v)
+    return v.permute(0, 2, 3, 1).reshape(-1) if v.dim() == 4 else v.reshape(-1)
+
+
+def _real(codes: Tensor, exponent: int) -> Tensor:
+    return torch.ldexp(codes.double(), torch.tensor(exponent, device=codes.device))
+
+
+def _code(v: Tensor, exponent: int) -> Tensor:
+    return torch.round(torch.ldexp(v, torch.tensor(-exponent, device=v.device)))
+
+
+__all__ = ["SGD", "Adam", "Optimizer", "lazy_update", "quantize_real"]

@@ -1,0 +1,62 @@
+import json
+import re
+
+import pytest
+
+from samebits.cli import demo
+from samebits.report.html import Figure, Paragraph, Section, Table, render_page
+from samebits.report.plots import Curve, line_plot
+
+
+@pytest.fixture
+def short_demo(monkeypatch):
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+
+
+def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
+    done = samebits("demo", "--out", tmp_path / "demo")
+    assert done.code == 0, done.err
+    page = (tmp_path / "demo/report.html").read_text()
+    for numerics in ("bfp", "float32"):
+        result = json.loads((tmp_path / "demo" / numerics / "result.json").read_text())
+        assert result["sha256"] in page
+        assert f"{100 * result['accuracy']:.2f} %" in done.out
+        assert f"{result['bytes_per_parameter']:.2f}" in page
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "<script" not in page
+    assert 'name="viewport"' in page
+
+
+def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
+    first = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
+    second = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
+    assert first["runs"]["bfp"]["sha256"] == second["runs"]["bfp"]["sha256"]
+    assert first["report"] == str(tmp_path / "demo/report.html")
+
+
+def test_all_text_of_a_page_is_escaped():
+    nasty = "<script>alert('x')</script>\"&"
+    page = render_page(
+        nasty,
+        nasty,
+        [
+            Section(
+                nasty,
+                [
+                    Paragraph(nasty),
+                    Table((nasty,), [(nasty,)], caption=nasty, code=(nasty,)),
+                    Figure(b"<svg/>", nasty, nasty),
+                ],
+            )
+        ],
+    )
+    assert "<script>" not in page
+    assert 'alt="&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&quot;&amp;"' in page
+
+
+def test_plots_have_the_same_bytes_every_time():
+    curves = [Curve("a", [1, 2], [0.5, 0.7]), Curve("b", [1, 2], [0.4, 0.8])]
+    plots = {line_plot(curves, x_title="epoch", y_title="accuracy") for _ in range(2)}
+    assert len(plots) == 1
+    assert plots.pop().startswith(b"<?xml")

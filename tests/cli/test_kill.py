@@ -1,0 +1,70 @@
+"""SIGKILL at seeded moments, then --resume: the end must be that of an uninterrupted run."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def start(npz, out, numerics):
+    """A run of 24 steps with a checkpoint after each."""
+    command = [
+        *(sys.executable, "-m", "samebits", "train", "--data", npz, "--arch", "mlp", "--seed", 3),
+        *("--numerics", numerics, "--epochs", 8, "--batch", 32, "--checkpoint-every", 1),
+        *("--threads", 1, "--resume", "--out", out),
+    ]
+    return subprocess.Popen(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+def kill_when_running(process, out, delay):
+    """Wait for a new file in the run folder, then `delay` seconds, then kill. False if it ended."""
+    known = set(out.iterdir()) if out.is_dir() else set()
+    while process.poll() is None and (not out.is_dir() or set(out.iterdir()) <= known):
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    return process.returncode == -9
+
+
+def kill_and_resume(npz, tmp_path, numerics, kills, seed):
+    whole = finish(start(npz, tmp_path / "whole", numerics))
+    delays = random.Random(seed)
+    killed = 0
+    for _ in range(kills):
+        process = start(npz, tmp_path / "cut", numerics)
+        killed += kill_when_running(process, tmp_path / "cut", delays.uniform(0, 0.12))
+    assert killed >= 1
+    assert finish(start(npz, tmp_path / "cut", numerics)) == whole
+    lines = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "cut")
+    ]
+    for records in lines:
+        for record in records:
+            del record["seconds"]
+    assert lines[0] == lines[1]
+    assert not list((tmp_path / "cut").glob(".*"))
+
+
+@pytest.mark.parametrize(("numerics", "seed"), [("bfp", 11)])
+def test_killed_run_ends_with_the_same_hash(npz, tmp_path, numerics, seed):
+    kill_and_resume(npz, tmp_path, numerics, kills=2, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+def test_many_kills_end_with_the_same_hash(npz, tmp_path, numerics, seed):
+    kill_and_resume(npz, tmp_path, numerics, kills=8, seed=100 + seed)

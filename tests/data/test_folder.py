@@ -1,0 +1,187 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from samebits.data import load
+from samebits.data.folder import is_test_name
+from samebits.errors import InputError
+
+
+def picture(seed: int, size=(6, 5), mode="RGB") -> Image.Image:
+    channels = {"L": (), "RGB": (3,), "RGBA": (4,)}[mode]
+    shape = (size[1], size[0], *channels)
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def make(root: Path, files: dict[str, Image.Image]) -> None:
+    for name, image in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+
+
+def split_folder(root: Path, mode="RGB") -> Path:
+    make(
+        root,
+        {
+            f"{split}/{label}/{index}.png": picture(10 * index + len(label), mode=mode)
+            for split, count in (("train", 3), ("test", 2))
+            for label in ("cat", "mouse")
+            for index in range(count)
+        },
+    )
+    return root
+
+
+def message(root: Path, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        load(str(root), **options)
+    return str(caught.value)
+
+
+def test_split_folder_in_class_and_name_order(tmp_path):
+    data = load(str(split_folder(tmp_path)))
+    assert data.class_names == ("cat", "mouse")
+    assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test_labels.tolist() == [0, 0, 1, 1]
+    assert data.train_images.dtype == torch.uint8
+    assert data.input_shape == (3, 5, 6)
+    expected = np.asarray(picture(13)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(data.train_images[1].numpy(), expected)
+
+
+def test_batch_maps_codes_to_exact_values(tmp_path):
+    data = load(str(split_folder(tmp_path)))
+    batch = data.batch("train", torch.tensor([2, 0]))
+    codes = data.train_images[[2, 0]].numpy().astype(np.float32)
+    expected = (codes / np.float32(255) - np.float32(0.5)) * np.float32(2)
+    assert batch.dtype == torch.float32
+    np.testing.assert_array_equal(batch.numpy(), expected)
+    assert float(batch.min()) >= -1
+    assert float(batch.max()) <= 1
+
+
+def test_unsplit_folder_splits_by_hash_of_the_name(tmp_path):
+    names = [f"{index:03d}.png" for index in range(60)]
+    make(tmp_path, {f"{label}/{name}": picture(1) for label in "ab" for name in names})
+    data = load(str(tmp_path))
+    expected = sum(is_test_name(name) for name in names)
+    assert 5 <= expected <= 20
+    assert len(data.test_labels) == 2 * expected
+    assert len(data.train_labels) == 2 * (60 - expected)
+
+
+def test_grey_images_keep_one_channel_and_transparency_is_dropped(tmp_path):
+    assert load(str(split_folder(tmp_path / "grey", "L"))).input_shape == (1, 5, 6)
+    assert load(str(split_folder(tmp_path / "rgba", "RGBA"))).input_shape == (3, 5, 6)
+
+
+def test_jpeg_decodes_the_same_twice(tmp_path):
+    make(
+        tmp_path,
+        {f"{s}/{c}/x.jpg": picture(len(s) + ord(c)) for s in ("train", "test") for c in "ab"},
+    )
+    assert load(str(tmp_path)).sha256() == load(str(tmp_path)).sha256()
+
+
+def test_limit_keeps_the_first_names_of_every_class(tmp_path):
+    data = load(str(split_folder(tmp_path)), limit=2)
+    assert data.train_labels.tolist() == [0, 0, 1, 1]
+    assert len(data.test_labels) == 4
+    assert "at least 1 training image per class, found 0" in message(tmp_path, limit=0)
+
+
+def test_limit_does_not_read_the_images_it_drops(tmp_path):
+    split_folder(tmp_path)
+    (tmp_path / "train/cat/2.png").write_bytes(b"not an image")
+    assert len(load(str(tmp_path), limit=2).train_labels) == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: b"", lambda data: b"hello", lambda data: data[: len(data) // 2]],
+    ids=["empty", "text", "truncated"],
+)
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_corrupt_image_is_named(tmp_path, damage, suffix):
+    make(
+        tmp_path,
+        {
+            f"{s}/{c}/{i}.{suffix}": picture(i, (40, 40))
+            for s in ("train", "test")
+            for c in "ab"
+            for i in range(3)
+        },
+    )
+    bad = tmp_path / f"train/b/1.{suffix}"
+    bad.write_bytes(damage(bad.read_bytes()))
+    text = message(tmp_path)
+    assert text.startswith(f"{bad}: corrupt or not a JPEG or PNG image")
+    assert text.endswith("replace or remove it")
+
+
+def test_first_image_of_another_size_or_mode_is_named(tmp_path):
+    split_folder(tmp_path)
+    first = tmp_path / "train/cat/0.png"
+    odd = tmp_path / "test/mouse/1.png"
+    picture(1, (7, 5)).save(odd)
+    assert f"{odd}: expected 6x5 RGB like {first}, found 7x5 RGB" in message(tmp_path)
+    picture(1, mode="L").save(odd)
+    assert f"{odd}: expected 6x5 RGB like {first}, found 6x5 grey" in message(tmp_path)
+
+
+def test_sixteen_bit_images_are_refused(tmp_path):
+    split_folder(tmp_path)
+    odd = tmp_path / "train/cat/0.png"
+    Image.fromarray(np.zeros((5, 6), np.uint16)).save(odd)
+    assert f"{odd}: expected 8 bits per channel, found mode I;16" in message(tmp_path)
+
+
+def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
+    split_folder(tmp_path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # 6x5 is between the limit and its double
+    text = message(tmp_path)
+    assert "train/cat/0.png" in text
+    assert "DecompressionBomb" in text or "expected at most 20 pixels, found 6x5" in text
+
+
+def test_missing_pieces_are_named(tmp_path):
+    assert "no such file or folder" in message(tmp_path / "nowhere")
+    assert "expected at least 2 class folders of images, found 0" in message(tmp_path)
+    make(tmp_path, {"cat/1.png": picture(1)})
+    assert "expected at least 2 class folders of images, found 1 ('cat')" in message(tmp_path)
+    (tmp_path / "dog").mkdir()
+    assert "expected training and test images, found no" in message(tmp_path)
+
+
+def test_missing_test_split_is_named(tmp_path):
+    make(tmp_path, {f"train/{c}/1.png": picture(1) for c in "ab"})
+    assert "found train/<class>/ but no test/<class>/" in message(tmp_path)
+    make(tmp_path, {"test/a/1.png": picture(1)})
+    assert "expected at least 2 class folders" in message(tmp_path)
+    make(tmp_path, {"test/c/1.png": picture(1)})
+    assert "found class 'b' only in train/" in message(tmp_path)
+
+
+def test_one_class_with_images_is_refused(tmp_path):
+    split_folder(tmp_path)
+    for path in (tmp_path / "train/mouse").iterdir():
+        path.unlink()
+    assert "expected training images of at least 2 classes, found 1" in message(tmp_path)
+
+
+def test_other_files_in_a_class_folder_are_named(tmp_path):
+    split_folder(tmp_path)
+    stray = tmp_path / "train/cat/notes.txt"
+    stray.write_text("x")
+    assert f"{stray}: expected only .jpg, .jpeg or .png files" in message(tmp_path)
+    stray.unlink()
+    (tmp_path / "train/cat/.DS_Store").write_text("x")
+    load(str(tmp_path))
+    sound = tmp_path / "train/cat/a.wav"
+    sound.write_bytes(b"RIFF")
+    assert f"{sound}: WAV audio is not supported yet" in message(tmp_path)

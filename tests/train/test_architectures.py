@@ -1,0 +1,110 @@
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.train.architectures import ARCHITECTURES, build, initialise
+
+PARAMETERS = {  # with 10 classes; resnet8: the MLPerf Tiny network (78,666 with conv biases)
+    "mlp": 411146,
+    "cnn": 24346,
+    "resnet8": 78042,
+    "resnet20": 272474,
+    "resnet18": 11173962,
+    "mobilenetv2": 587178,
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)], ids=["colour", "digits"])
+def test_every_architecture_gives_logits(name, shape):
+    model = build(name, shape, 10).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(2, *shape)).shape == (2, 10)
+    if shape[0] == 3:
+        assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_convolutions_before_batch_norm_have_no_bias(name):
+    for module in build(name, (3, 32, 32), 10).modules():
+        if isinstance(module, nn.Conv2d):
+            assert module.bias is None
+
+
+def test_unknown_architecture_lists_the_known_ones():
+    with pytest.raises(InputError) as caught:
+        build("resnet9", (3, 32, 32), 10)
+    assert str(caught.value) == (
+        "unknown architecture 'resnet9'; expected one of mlp, cnn, resnet8, resnet20, resnet18, "
+        "mobilenetv2, or module:callable"
+    )
+
+
+def test_images_too_small_are_refused():
+    with pytest.raises(InputError, match=r"architecture cnn: expected images .* at least 4x4"):
+        build("cnn", (1, 2, 2), 10)
+
+
+def test_module_and_callable(tmp_path, monkeypatch):
+    (tmp_path / "own_network.py").write_text(
+        "from torch import nn\n"
+        "def make(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[1], classes))\n"
+        "number = 3\n"
+        "def wrong(input_shape, classes):\n"
+        "    return 5\n"
+    )
+    (tmp_path / "broken_network.py").write_text("1/0\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert build("own_network:make", (1, 8, 1), 3)[1].out_features == 3
+    assert sys.path == before
+    for name, text in {
+        "own_network:none": "expected a callable 'none' in module 'own_network', found no such",
+        "own_network:number": "found int",
+        "own_network:wrong": "expected a torch.nn.Module, found int",
+        "no_such_network:make": "cannot import module 'no_such_network' (ModuleNotFoundError",
+        "broken_network:make": "cannot import module 'broken_network' (ZeroDivisionError",
+        ":make": "cannot import module ''",
+        "own_network:": "expected a callable ''",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            build(name, (1, 8, 1), 3)
+        assert text in str(caught.value)
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    models = [build("cnn", (1, 8, 8), 10) for _ in range(3)]
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        initialise(model, seed)
+    for (name, a), b, c in zip(
+        models[0].named_parameters(), models[1].parameters(), models[2].parameters(), strict=True
+    ):
+        assert torch.equal(a, b)
+        assert (a.ndim > 1) != torch.equal(a, c), name
+
+
+def test_initial_weights_have_their_bounds():
+    model = build("mlp", (1, 8, 8), 10)
+    initialise(model, 0)
+    for layer, bound in ((model[1], (6 / 64) ** 0.5), (model[5], (1 / 128) ** 0.5)):
+        weight = layer.weight.detach()
+        assert 0.98 * bound < float(weight.abs().max()) <= bound
+        assert abs(float(weight.mean())) < 0.05 * bound
+        assert not layer.bias.any()
+
+
+def test_first_initial_weight_by_hand():
+    # Philox4x32-10 of counter 0 and key 0 starts with 6627e8d5 (Salmon et al., known answers)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    initialise(model, 0)
+    expected = (2 * 0x6627E8D5 + 1 - 2**32) * 2.0**-32 * 1.0
+    assert model[0].weight[0, 0] == torch.tensor(expected, dtype=torch.float64).float()
+
+
+def test_parameters_without_a_rule_are_named():
+    with pytest.raises(UnsupportedError, match=r"parameter '0\.weight' of PReLU"):
+        initialise(nn.Sequential(nn.PReLU()), 0)
