@@ -21,6 +21,7 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
         result = json.loads((tmp_path / "demo" / numerics / "result.json").read_text())
         assert result["sha256"] in page
         assert f"{100 * result['accuracy']:.2f} %" in done.out
+        assert f"sha256 {result['sha256']} {numerics}\n" in done.out
         assert f"{result['bytes_per_parameter']:.2f}" in page
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r'(src|href)="(?!data:)', page)

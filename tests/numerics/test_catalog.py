@@ -42,7 +42,8 @@ def test_documented_table(golden):
     before, rest = text.split(MARK)
     _, after = rest.split(END)
     head = ["name", "bits", "codes", "rule", "block", "scale", "rounding"]
-    rows = [head, ["---"] * len(head), *(facts(fmt) for fmt in FORMATS.values())]
+    entries = [[f"`{fact}`" for fact in facts(fmt)] for fmt in FORMATS.values()]
+    rows = [head, ["---"] * len(head), *entries]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     golden(path, f"{before}{MARK}\n{table}\n{END}{after}")
 

@@ -208,6 +208,7 @@ def test_float64_inputs(name, rounding):
         [one_below, 0.5 * one_below, -one_below, 2.0**-30 * one_below],
         [one_below * 2.0**100, -1.0, 2.0**47],
         [1.0, 2.0**-7 + 2.0**-59, 2.0**-7 - 2.0**-59, -(2.0**-7) - 2.0**-59],
+        [1e38, -5e-324, 5e-324, -(2.0**-1000)],  # these underflow when they are scaled
         [1e308, 0.0] if name in ("mxint8", "q3.12") else [1e38],
     ]
     for row in rows:

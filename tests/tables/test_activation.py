@@ -90,7 +90,7 @@ def test_leaky_relu(slope, exponent):
 
 @pytest.mark.parametrize("exponent", [12, 13, 31, 64, 100, 127])
 def test_large_inputs_saturate(exponent):
-    """From |x| = 2**12 on nothing but the limits is left (at 200 digits, exp(-4096) is 10**-1779)."""
+    """From |x| = 2**12 on nothing but the limits is left: exp(-4096) is about 10**-1779."""
     signs = [(j > 0) - (j < 0) for j in CODES]
     one, unit = 1 << 30, 1 << 14
     peak = [unit * (j == 0) for j in CODES]

@@ -54,6 +54,8 @@ def test_module_and_callable(tmp_path, monkeypatch):
         "def make(input_shape, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[1], classes))\n"
         "number = 3\n"
+        "def strict(shape):\n"
+        "    return nn.Flatten()\n"
         "def wrong(input_shape, classes):\n"
         "    return 5\n"
     )
@@ -65,6 +67,7 @@ def test_module_and_callable(tmp_path, monkeypatch):
     for name, text in {
         "own_network:none": "expected a callable 'none' in module 'own_network', found no such",
         "own_network:number": "found int",
+        "own_network:strict": "classes=3 failed (TypeError: strict() got an unexpected keyword",
         "own_network:wrong": "expected a torch.nn.Module, found int",
         "no_such_network:make": "cannot import module 'no_such_network' (ModuleNotFoundError",
         "broken_network:make": "cannot import module 'broken_network' (ZeroDivisionError",

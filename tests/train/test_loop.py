@@ -324,3 +324,12 @@ def test_leftover_temporary_files_are_removed(tmp_path):
     (tmp_path / ".checkpoint-00000001.safetensors.123.tmp").write_bytes(b"half")
     train(make_config(epochs=1), DATA, tmp_path)
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("arch", ["mlp", "resnet8", "resnet20", "mobilenetv2"])
+def test_every_architecture_takes_a_bfp_step(arch, tmp_path):
+    data = make_data(count=16, size=8)
+    result = train(make_config("bfp", arch=arch, epochs=1, batch=16), data, tmp_path)
+    assert result.steps == 1
+    assert result.bytes_per_parameter < 5.3
+    assert result.saved_bytes_per_element < 1.1

@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SamebitsError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"error: {error}; check the path and its permissions", file=sys.stderr)
+        sys.exit(2)
     except MemoryError:
         print("error: out of memory; lower --batch or use a smaller data set", file=sys.stderr)
         sys.exit(2)

@@ -48,9 +48,11 @@ def demo_command(
         return
     header, rows = training_rows(runs)
     table = Table(title="Handwritten digits, small convolutional network")
-    for index, title in enumerate(header):
-        table.add_column(title, justify="left" if index == 0 else "right", overflow="fold")
+    for index, title in enumerate(header[:-1]):
+        table.add_column(title, justify="left" if index == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row[:-1])
     Console(highlight=False).print(table)
+    for row in rows:
+        print(f"sha256 {row[-1]} {row[0]}")  # the last column would not fit a narrow terminal
     log_console().print(f"report: {report}")

@@ -84,6 +84,6 @@ def _compile(path: str, arch: str, texts: dict[str, bytes], target: Path) -> Non
         command = [path, *FLAGS, f"-march={arch}", "-o", str(output), *SOURCES]
         run = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if run.returncode:
-            lines = run.stderr.strip().splitlines()
-            raise BuildError(f"{path} failed: {lines[-1] if lines else run.returncode}")
+            lines = [line for line in run.stderr.splitlines() if "error" in line]
+            raise BuildError(f"{path} failed: {lines[0] if lines else run.returncode}")
         os.replace(output, target)

@@ -56,12 +56,12 @@ _RETURNS_LARGEST = (
     *("conv", "conv_input_grad", "conv_weight_grad"),
     *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
     *("max_i8", "max_i16", "max_i32", "max_i64", "add_bias", "batch_norm_grad"),
-    *("add_i8", "add_grad", "combine_max", "lazy_update", "joint_max"),
+    *("add_i8", "add_grad", "combine", "lazy_update", "joint_max", "reach"),
 )
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
     *("channel_sum", "channel_affine", "relu", "relu_grad", "max_pool", "max_pool_grad"),
-    *("combine", "lazy_resplit"),
+    "lazy_resplit",
 )
 _RETURNS_FAILED = ("channel_stats", "channel_grad_sums")
 _TYPE = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
@@ -123,7 +123,8 @@ class Native:
         (a, ea), (b, eb) = parts
         a = _dense(a)
         b = _like(b, a)
-        live = [e for v, e in ((a, ea), (b, eb)) if self.largest_of(v)]
+        # All-zero parts have exponent -128 (requantize and shorten see to it).
+        live = [e for v, e in ((a, ea), (b, eb)) if e != exact.EXPONENT_MIN or self.largest_of(v)]
         if not live:
             return eager.shorten(a, 0, 0)
         exponent = max(live)
@@ -156,8 +157,12 @@ class Native:
             largest = self._depthwise_input_grad(byref(_shape(s)), _p(g), _p(w), _p(dx), _threads())
         else:
             # Every sum is at most max|g| times the sum of |w| that meets one input channel.
-            bound = w.to(torch.int16).abs().view(s.groups, -1, s.ci // s.groups)
-            wide = self.largest_of(g) * int(bound.sum(1).max()) >= INT32_LIMIT
+            columns = s.ci // s.groups
+            rows = w.numel() // (s.groups * columns)
+            reach = _checked(
+                self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns))
+            )
+            wide = self.largest_of(g) * reach >= INT32_LIMIT
             dx = torch.zeros(
                 s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32
             )
@@ -351,12 +356,13 @@ class Native:
             by_decay,
             by_momentum,
         )
-        largest = int(self._combine_max(byref(terms), _n(codes), _threads()))
+        size = _n(codes)
+        largest = int(self._combine(byref(terms), size, c_int64(0), c_void_p(0), _threads()))
         if largest == 0:
             out.zero_()
             return exact.EXPONENT_MIN
         shift = requantize_shift(largest, exponent, 16)
-        self._combine(byref(terms), _n(codes), c_int64(-shift), _p(out), _threads())
+        self._combine(byref(terms), size, c_int64(-shift), _p(out), _threads())
         return exponent + shift
 
     def lazy_carry(

@@ -167,7 +167,14 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
     Its weights are those of torch; `initialise` sets the reproducible ones. Raises InputError.
     """
     if ":" in name:
-        model = _imported(name)(input_shape=input_shape, classes=classes)
+        make = _imported(name)
+        try:
+            model = make(input_shape=input_shape, classes=classes)
+        except Exception as error:  # user code: whatever it raises is an input error
+            raise InputError(
+                f"--arch {name}: calling it with input_shape={input_shape}, classes={classes} "
+                f"failed ({type(error).__name__}: {error})"
+            ) from error
         if not isinstance(model, nn.Module):
             raise InputError(
                 f"--arch {name}: expected a torch.nn.Module, found {type(model).__name__}"

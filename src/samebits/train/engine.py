@@ -9,6 +9,11 @@ import torch
 from torch import nn
 
 from samebits.errors import RangeError
+from samebits.train.convert import convert
+from samebits.train.layers import set_step
+from samebits.train.loss import CrossEntropyLoss
+from samebits.train.optim import SGD, Adam
+from samebits.train.tensor import BFPTensor
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
 
@@ -24,7 +29,7 @@ class Engine(Protocol):
         ...
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Forward pass only, of one shard of the batch, with the graph for its backward pass."""
+        """Forward pass only, of a batch as one shard, with the graph for its backward pass."""
         ...
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
@@ -70,12 +75,10 @@ class BfpEngine:
     def __init__(
         self, model: nn.Module, settings: OptimizerSettings, shards: int, seed: int
     ) -> None:
-        from samebits import train as bfp
-
-        self._bfp = bfp
-        self.model = bfp.convert(model)
-        self.optimizer = settings.build(bfp.SGD, bfp.Adam, list(self.model.parameters()))
-        self._criterion = bfp.CrossEntropyLoss()
+        self.model = convert(model)
+        self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
+        self.optimizer.name_parameters(self.model)
+        self._criterion = CrossEntropyLoss()
         self._shards = shards
         self._seed = seed
 
@@ -84,28 +87,24 @@ class BfpEngine:
         _set_lr(self.optimizer, lr)
         total = 0.0
         for shard, part in enumerate(self._parts(batch)):
-            self._bfp.set_step(self.model, seed=self._seed, step=step, shard=shard)
-            loss = self._loss(part)
+            set_step(self.model, seed=self._seed, step=step, shard=shard)
+            loss = self.loss(part)
             total += float(loss.detach())
             (loss / self._shards if self._shards > 1 else loss).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total / self._shards
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        self._bfp.set_step(self.model, seed=self._seed, step=0, shard=0)
-        return self._loss(self._parts(batch)[0])
-
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
         with torch.no_grad():
-            output = self.model(self._bfp.BFPTensor.from_real(images, name="input"))
+            output = self.model(BFPTensor.from_real(images, name="input"))
             result: torch.Tensor = output.dequantize()
         return result
 
-    def _loss(self, part: Batch) -> torch.Tensor:
-        images, labels = part
-        logits = self.model(self._bfp.BFPTensor.from_real(images, name="input"))
+    def loss(self, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        logits = self.model(BFPTensor.from_real(images, name="input"))
         result: torch.Tensor = self._criterion(logits, labels)
         return result
 

@@ -84,7 +84,10 @@ class Silent:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run reports; written as result.json. Times in seconds."""
+    """What a finished run reports; written as result.json. Times in seconds.
+
+    `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
+    """
 
     accuracy: float
     correct: int
@@ -283,7 +286,7 @@ class _Run:
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
         saved, elements = saved_activations(
-            self.engine, self._batch(torch.arange(self.config.batch))
+            self.engine, self._batch(torch.arange(self.config.batch // self.config.shard_count()))
         )
         result = TrainResult(
             accuracy=correct / len(self.data.test_labels),

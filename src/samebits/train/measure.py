@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 from samebits.train.engine import Batch, Engine
+from samebits.train.tensor import BFPParameter, BFPTensor
 
 _STATE_KEYS = ("codes", "delayed", "exponent")
 
 
 def storages(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors inside containers and tensor wrapper subclasses."""
-    if isinstance(value, torch.Tensor):
-        flatten = getattr(value, "__tensor_flatten__", None)
-        if flatten is None:
-            yield value
-        else:
-            for name in flatten()[0]:
-                yield from storages(getattr(value, name))
+    """The plain tensors inside containers and BFP tensors."""
+    if isinstance(value, BFPTensor):
+        yield from (codes for codes, _ in value.parts)
+        if isinstance(value, BFPParameter):
+            yield value.delayed
+    elif isinstance(value, torch.Tensor):
+        yield value
     elif isinstance(value, dict):
         for item in value.values():
             yield from storages(item)

@@ -5,59 +5,66 @@
 
 #include "integer.h"
 
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
-#define PARALLEL_MIN 16384 /* elements below which a thread team costs more than it saves */
-#define TEAM(n) ((n) < PARALLEL_MIN ? 1 : threads)
-
 /* --- largest magnitude and requantization (1.1, 1.2) ---------------------------------------- */
 
 #define MAX_ABS(name, type, wide)                                                              \
-    int64_t name(const type *v, int64_t n, int threads) {                                      \
+    static int64_t name##_range(const type *restrict v, int64_t n) {                           \
         wide top = 0;                                                                          \
-        _Pragma("omp parallel for simd num_threads(TEAM(n)) reduction(max : top)")             \
         for (int64_t i = 0; i < n; i++) {                                                      \
             wide a = v[i] < 0 ? -(wide)v[i] : (wide)v[i];                                      \
             top = MAX(top, a);                                                                 \
         }                                                                                      \
         return top;                                                                            \
+    }                                                                                          \
+    int64_t samebits_##name(const type *v, int64_t n, int threads) {                           \
+        int64_t top = 0;                                                                       \
+        PARALLEL_MAX(n, n, top, name##_range(v + lo, len))                                     \
+        return top;                                                                            \
     }
-MAX_ABS(samebits_max_i8, int8_t, int32_t)
-MAX_ABS(samebits_max_i16, int16_t, int32_t)
-MAX_ABS(samebits_max_i32, int32_t, int32_t)
-MAX_ABS(samebits_max_i64, int64_t, int64_t)
+MAX_ABS(max_i8, int8_t, int16_t)
+MAX_ABS(max_i16, int16_t, int32_t)
+MAX_ABS(max_i32, int32_t, int32_t)
+MAX_ABS(max_i64, int64_t, int64_t)
 
 /* out = rne(v * 2**exponent); the caller has chosen the exponent so that the result fits. */
 #define SCALE(name, from, to, shift, make, apply)                                              \
-    void name(const from *restrict v, int64_t n, int64_t exponent, to *restrict out,           \
-              int threads) {                                                                   \
-        shift s = make(exponent);                                                              \
-        _Pragma("omp parallel for simd num_threads(TEAM(n))")                                  \
+    static void name##_range(const from *restrict v, int64_t n, shift s, to *restrict out) {   \
         for (int64_t i = 0; i < n; i++) out[i] = (to)apply(v[i], s);                           \
+    }                                                                                          \
+    void samebits_##name(const from *v, int64_t n, int64_t exponent, to *out, int threads) {   \
+        shift s = make(exponent);                                                              \
+        PARALLEL(n, n, name##_range(v + lo, len, s, out + lo))                                 \
     }
-SCALE(samebits_scale_i32_i8, int32_t, int8_t, Shift32, shift32_by, scale32)
-SCALE(samebits_scale_i32_i16, int32_t, int16_t, Shift32, shift32_by, scale32)
-SCALE(samebits_scale_i32_i32, int32_t, int32_t, Shift32, shift32_by, scale32)
-SCALE(samebits_scale_i64_i8, int64_t, int8_t, Shift, shift_by, scale64)
-SCALE(samebits_scale_i64_i16, int64_t, int16_t, Shift, shift_by, scale64)
-SCALE(samebits_scale_i64_i32, int64_t, int32_t, Shift, shift_by, scale64)
+SCALE(scale_i32_i8, int32_t, int8_t, Shift32, shift32_by, scale32)
+SCALE(scale_i32_i16, int32_t, int16_t, Shift32, shift32_by, scale32)
+SCALE(scale_i32_i32, int32_t, int32_t, Shift32, shift32_by, scale32)
+SCALE(scale_i64_i8, int64_t, int8_t, Shift, shift_by, scale64)
+SCALE(scale_i64_i16, int64_t, int16_t, Shift, shift_by, scale64)
+SCALE(scale_i64_i32, int64_t, int32_t, Shift, shift_by, scale64)
 
-/* acc = rne(acc * 2**exponent) + bias[channel], in place; returns the largest magnitude (5). */
-int64_t samebits_add_bias(int32_t *acc, int64_t rows, int64_t c, int64_t exponent,
-                          const int32_t *bias, int threads) {
-    Shift32 s = shift32_by(exponent);
+static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Shift32 s,
+                              const int32_t *restrict bias) {
     int32_t top = 0;
-#pragma omp parallel for num_threads(TEAM(rows * c)) reduction(max : top)
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++, acc += c)
         for (int64_t k = 0; k < c; k++) {
-            int32_t v = scale32(acc[r * c + k], s) + bias[k], a = v < 0 ? -v : v;
-            acc[r * c + k] = v;
+            int32_t v = scale32(acc[k], s) + bias[k], a = v < 0 ? -v : v;
+            acc[k] = v;
             top = MAX(top, a);
         }
     return top;
 }
 
+/* acc = rne(acc * 2**exponent) + bias[channel], in place; returns the largest magnitude (5). */
+int64_t samebits_add_bias(int32_t *acc, int64_t rows, int64_t c, int64_t exponent,
+                          const int32_t *bias, int threads) {
+    Shift32 s = shift32_by(exponent);
+    int64_t top = 0;
+    PARALLEL_MAX(rows, rows * c, top, add_bias_range(acc + lo * c, len, c, s, bias))
+    return top;
+}
+
 /* sum over rows of g, per channel (bias gradient, 7). */
-void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c, int64_t *sum) {
+void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c, int64_t *restrict sum) {
     memset(sum, 0, (size_t)c * 8);
     for (int64_t r = 0; r < rows; r++)
         if (width == 16)
@@ -66,9 +73,37 @@ void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c, int
             for (int64_t k = 0; k < c; k++) sum[k] += ((const int32_t *)g)[r * c + k];
 }
 
+/* Largest sum of |w| over `outer` rows that meets one of c columns, over all groups: w is
+ * [groups][outer][c]. Times max|g| it bounds every element of an input gradient. */
+int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, int64_t c) {
+    int64_t top = 0;
+    int32_t *sum = malloc((size_t)c * sizeof *sum);
+    if (!sum) return -1;
+    for (int64_t g = 0; g < groups; g++) {
+        memset(sum, 0, (size_t)c * sizeof *sum);
+        for (int64_t o = 0; o < outer; o++, w += c)
+            for (int64_t k = 0; k < c; k++) sum[k] += w[k] < 0 ? -w[k] : w[k];
+        for (int64_t k = 0; k < c; k++) top = MAX(top, sum[k]);
+    }
+    free(sum);
+    return top;
+}
+
 /* --- batch normalisation (5, 7) ------------------------------------------------------------- */
 
 #define STATS_ROWS 4096 /* 4096 * 127 * 127 < 2**31: exact in 32 bits between flushes */
+
+static void stats_block(const int8_t *restrict z, int64_t rows, int64_t c, int32_t *restrict s1,
+                        int32_t *restrict s2, int32_t *restrict low, int32_t *restrict high) {
+    for (int64_t r = 0; r < rows; r++, z += c)
+        for (int64_t k = 0; k < c; k++) {
+            int32_t v = z[k];
+            s1[k] += v;
+            s2[k] += v * v;
+            low[k] = v < low[k] ? v : low[k];
+            high[k] = v > high[k] ? v : high[k];
+        }
+}
 
 /* Per channel: sum of z, sum of z*z, smallest and largest code. out is [4][c], int64. */
 int samebits_channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *out, int threads) {
@@ -82,30 +117,18 @@ int samebits_channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *ou
     {
         int32_t *part = malloc((size_t)c * 4 * sizeof *part);
         if (!part) failed = 1;
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < (rows + STATS_ROWS - 1) / STATS_ROWS; b++) {
-            if (!part) continue;
-            int32_t *s1 = part, *s2 = part + c, *low = part + 2 * c, *high = part + 3 * c;
-            int64_t end = (b + 1) * STATS_ROWS < rows ? (b + 1) * STATS_ROWS : rows;
+        SHARE(rows)
+        for (int64_t at = lo; part && at < lo + len; at += STATS_ROWS) {
+            int64_t take = lo + len - at < STATS_ROWS ? lo + len - at : STATS_ROWS;
             memset(part, 0, (size_t)c * 2 * sizeof *part);
-            for (int64_t k = 0; k < c; k++) low[k] = 127, high[k] = -127;
-            for (int64_t r = b * STATS_ROWS; r < end; r++) {
-                const int8_t *p = z + r * c;
-#pragma omp simd
-                for (int64_t k = 0; k < c; k++) {
-                    int32_t v = p[k];
-                    s1[k] += v;
-                    s2[k] += v * v;
-                    low[k] = v < low[k] ? v : low[k];
-                    high[k] = v > high[k] ? v : high[k];
-                }
-            }
+            for (int64_t k = 0; k < c; k++) part[2 * c + k] = 127, part[3 * c + k] = -127;
+            stats_block(z + at * c, take, c, part, part + c, part + 2 * c, part + 3 * c);
 #pragma omp critical
             for (int64_t k = 0; k < c; k++) {
-                out[k] += s1[k];
-                out[c + k] += s2[k];
-                out[2 * c + k] = low[k] < out[2 * c + k] ? low[k] : out[2 * c + k];
-                out[3 * c + k] = high[k] > out[3 * c + k] ? high[k] : out[3 * c + k];
+                out[k] += part[k];
+                out[c + k] += part[c + k];
+                out[2 * c + k] = part[2 * c + k] < out[2 * c + k] ? part[2 * c + k] : out[2 * c + k];
+                out[3 * c + k] = MAX(part[3 * c + k], out[3 * c + k]);
             }
         }
         free(part);
@@ -113,18 +136,31 @@ int samebits_channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *ou
     return failed;
 }
 
-/* y = rne((z * m + b) * 2**exponent), |z * m + b| < 2**31. */
+static void affine_range(const int8_t *restrict z, int64_t rows, int64_t c,
+                         const int32_t *restrict m, const int32_t *restrict b, Shift32 s,
+                         int8_t *restrict y) {
+    for (int64_t r = 0; r < rows; r++, z += c, y += c)
+        for (int64_t k = 0; k < c; k++) y[k] = (int8_t)scale32(z[k] * m[k] + b[k], s);
+}
+
+/* y = rne((z * m + b) * 2**exponent), |z * m + b| < 2**30 + 2**7. */
 void samebits_channel_affine(const int8_t *z, int64_t rows, int64_t c, const int32_t *m,
                              const int32_t *b, int64_t exponent, int8_t *y, int threads) {
     Shift32 s = shift32_by(exponent);
-#pragma omp parallel for num_threads(TEAM(rows *c))
-    for (int64_t r = 0; r < rows; r++) {
-        const int8_t *p = z + r * c;
-        int8_t *q = y + r * c;
-#pragma omp simd
-        for (int64_t k = 0; k < c; k++) q[k] = (int8_t)scale32(p[k] * m[k] + b[k], s);
-    }
+    PARALLEL(rows, rows * c, affine_range(z + lo * c, len, c, m, b, s, y + lo * c))
 }
+
+#define GRAD_SUMS(name, type, product)                                                         \
+    static void name(const type *restrict g, const int8_t *restrict z, int64_t rows,           \
+                     int64_t c, int64_t *restrict sg, int64_t *restrict sgz) {                 \
+        for (int64_t r = 0; r < rows; r++, g += c, z += c)                                     \
+            for (int64_t k = 0; k < c; k++) {                                                  \
+                sg[k] += g[k];                                                                 \
+                sgz[k] += (product)g[k] * z[k];                                                \
+            }                                                                                  \
+    }
+GRAD_SUMS(grad_sums16, int16_t, int32_t)
+GRAD_SUMS(grad_sums32, int32_t, int64_t)
 
 /* Per channel: sum of g and sum of g * z. out is [2][c]. */
 int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_t rows, int64_t c,
@@ -134,28 +170,14 @@ int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_
 #pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
     {
         int64_t *part = calloc((size_t)c * 2, sizeof *part);
-        if (!part) failed = 1;
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) {
-            if (!part) continue;
-            const int8_t *q = z + r * c;
-            if (width == 16) {
-                const int16_t *p = (const int16_t *)g + r * c;
-#pragma omp simd
-                for (int64_t k = 0; k < c; k++) {
-                    part[k] += p[k];
-                    part[c + k] += (int32_t)p[k] * q[k];
-                }
-            } else {
-                const int32_t *p = (const int32_t *)g + r * c;
-#pragma omp simd
-                for (int64_t k = 0; k < c; k++) {
-                    part[k] += p[k];
-                    part[c + k] += (int64_t)p[k] * q[k];
-                }
-            }
-        }
-        if (part) {
+        SHARE(rows)
+        if (!part) {
+            failed = 1;
+        } else {
+            if (width == 16)
+                grad_sums16((const int16_t *)g + lo * c, z + lo * c, len, c, part, part + c);
+            else
+                grad_sums32((const int32_t *)g + lo * c, z + lo * c, len, c, part, part + c);
 #pragma omp critical
             for (int64_t k = 0; k < 2 * c; k++) out[k] += part[k];
         }
@@ -164,163 +186,186 @@ int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_
     return failed;
 }
 
-/* The exact 64-bit input gradient a*g + b*z + c of one row. */
-static inline __attribute__((always_inline)) int64_t affine64(int64_t a, int32_t g, int64_t b,
-                                                              int32_t z, int64_t c) {
-    return a * g + b * z + c;
-}
+/* |a * g| < 2**24 * 2**31; a fits in 32 bits, so that the product is one 32x32 -> 64 multiply. */
+#define BN_GRAD(name, type)                                                                    \
+    static int64_t name##_max(const type *restrict g, const int8_t *restrict z, int64_t rows,  \
+                              int64_t c, const int64_t *restrict abc) {                        \
+        const int64_t *a = abc, *b = abc + c, *d = abc + 2 * c;                                \
+        int64_t top = 0;                                                                       \
+        for (int64_t r = 0; r < rows; r++, g += c, z += c)                                     \
+            for (int64_t k = 0; k < c; k++) {                                                  \
+                int64_t v = magnitude((int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k]);     \
+                top = MAX(top, v);                                                             \
+            }                                                                                  \
+        return top;                                                                            \
+    }                                                                                          \
+    static void name(const type *restrict g, const int8_t *restrict z, int64_t rows,           \
+                     int64_t c, const int64_t *restrict abc, Shift s, int32_t *restrict out) { \
+        const int64_t *a = abc, *b = abc + c, *d = abc + 2 * c;                                \
+        for (int64_t r = 0; r < rows; r++, g += c, z += c, out += c)                           \
+            for (int64_t k = 0; k < c; k++)                                                    \
+                out[k] = (int32_t)scale64(                                                     \
+                    (int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k], s);                    \
+    }
+BN_GRAD(bn_grad16, int16_t)
+BN_GRAD(bn_grad32, int32_t)
 
-/* Largest |a*g + b*z + c| (out == NULL), or the same values rounded to 32 bits. */
+/* Largest |a*g + b*z + c| (out == NULL), or the same values times 2**exponent, rounded. */
 int64_t samebits_batch_norm_grad(const void *g, int width, const int8_t *z, int64_t rows, int64_t c,
                                  const int64_t *abc, int64_t exponent, int32_t *out, int threads) {
-    const int64_t *a = abc, *b = abc + c, *d = abc + 2 * c;
+    const int16_t *g16 = g;
+    const int32_t *g32 = g;
     Shift s = shift_by(exponent);
-    int64_t top = 0;
-#pragma omp parallel for num_threads(TEAM(rows *c)) reduction(max : top)
-    for (int64_t r = 0; r < rows; r++) {
-        const int8_t *q = z + r * c;
-        const int16_t *p16 = (const int16_t *)g + r * c;
-        const int32_t *p32 = (const int32_t *)g + r * c;
-        int32_t *o = out + r * c;
-        if (!out) {
-            int64_t m = 0;
-            if (width == 16) {
-#pragma omp simd reduction(max : m)
-                for (int64_t k = 0; k < c; k++) {
-                    int64_t v = magnitude(affine64(a[k], p16[k], b[k], q[k], d[k]));
-                    m = MAX(m, v);
-                }
-            } else {
-#pragma omp simd reduction(max : m)
-                for (int64_t k = 0; k < c; k++) {
-                    int64_t v = magnitude(affine64(a[k], p32[k], b[k], q[k], d[k]));
-                    m = MAX(m, v);
-                }
-            }
-            top = MAX(top, m);
-        } else if (width == 16) {
-#pragma omp simd
-            for (int64_t k = 0; k < c; k++)
-                o[k] = (int32_t)scale64(affine64(a[k], p16[k], b[k], q[k], d[k]), s);
-        } else {
-#pragma omp simd
-            for (int64_t k = 0; k < c; k++)
-                o[k] = (int32_t)scale64(affine64(a[k], p32[k], b[k], q[k], d[k]), s);
-        }
+    int64_t top = 0, size = rows * c;
+    if (out && width == 16) {
+        PARALLEL(rows, size, bn_grad16(g16 + lo * c, z + lo * c, len, c, abc, s, out + lo * c))
+    } else if (out) {
+        PARALLEL(rows, size, bn_grad32(g32 + lo * c, z + lo * c, len, c, abc, s, out + lo * c))
+    } else if (width == 16) {
+        PARALLEL_MAX(rows, size, top, bn_grad16_max(g16 + lo * c, z + lo * c, len, c, abc))
+    } else {
+        PARALLEL_MAX(rows, size, top, bn_grad32_max(g32 + lo * c, z + lo * c, len, c, abc))
     }
     return top;
 }
 
 /* --- activations, addition, pooling (5, 7) -------------------------------------------------- */
 
-/* y = min(max(x, 0), high). */
-void samebits_relu(const int8_t *restrict x, int64_t n, int high, int8_t *restrict y, int threads) {
-#pragma omp parallel for simd num_threads(TEAM(n))
+static void relu_range(const int8_t *restrict x, int64_t n, int8_t high, int8_t *restrict y) {
     for (int64_t i = 0; i < n; i++) {
         int8_t v = x[i] > 0 ? x[i] : 0;
-        y[i] = v < high ? v : (int8_t)high;
+        y[i] = v < high ? v : high;
     }
 }
+
+/* y = min(max(x, 0), high). */
+void samebits_relu(const int8_t *x, int64_t n, int high, int8_t *y, int threads) {
+    PARALLEL(n, n, relu_range(x + lo, len, (int8_t)high, y + lo))
+}
+
+#define RELU_GRAD(name, type)                                                                  \
+    static void name(const type *restrict g, const int8_t *restrict y, int64_t n, int high,    \
+                     type *restrict out) {                                                     \
+        for (int64_t i = 0; i < n; i++) out[i] = (type)((y[i] > 0) & (y[i] < high) ? g[i] : 0); \
+    }
+RELU_GRAD(relu_grad16, int16_t)
+RELU_GRAD(relu_grad32, int32_t)
 
 /* out = g where 0 < y < high, else 0. */
-void samebits_relu_grad(const void *g, int width, const int8_t *restrict y, int64_t n, int high,
-                        void *out, int threads) {
+void samebits_relu_grad(const void *g, int width, const int8_t *y, int64_t n, int high, void *out,
+                        int threads) {
     if (width == 16) {
         const int16_t *p = g;
-        int16_t *o = out;
-#pragma omp parallel for simd num_threads(TEAM(n))
-        for (int64_t i = 0; i < n; i++) o[i] = y[i] > 0 && y[i] < high ? p[i] : 0;
+        PARALLEL(n, n, relu_grad16(p + lo, y + lo, len, high, (int16_t *)out + lo))
     } else {
         const int32_t *p = g;
-        int32_t *o = out;
-#pragma omp parallel for simd num_threads(TEAM(n))
-        for (int64_t i = 0; i < n; i++) o[i] = y[i] > 0 && y[i] < high ? p[i] : 0;
+        PARALLEL(n, n, relu_grad32(p + lo, y + lo, len, high, (int32_t *)out + lo))
     }
 }
 
-/* rne(a * 2**ea) + rne(b * 2**eb): the largest magnitude (y == NULL), or the sum times
- * 2**exponent, rounded once more, as 8-bit codes. |a|, |b| <= 127 and ea, eb <= 22. */
-int64_t samebits_add_i8(const int8_t *restrict a, const int8_t *restrict b, int64_t n, int64_t ea,
-                        int64_t eb, int64_t exponent, int8_t *restrict y, int threads) {
-    Shift32 sa = shift32_by(ea), sb = shift32_by(eb), s = shift32_by(exponent);
+static int64_t add_max(const int8_t *restrict a, const int8_t *restrict b, int64_t n, Shift32 sa,
+                       Shift32 sb) {
     int32_t top = 0;
-    if (!y) {
-#pragma omp parallel for simd num_threads(TEAM(n)) reduction(max : top)
-        for (int64_t i = 0; i < n; i++) {
-            int32_t v = scale32(a[i], sa) + scale32(b[i], sb), m = v < 0 ? -v : v;
-            top = MAX(top, m);
-        }
-    } else {
-#pragma omp parallel for simd num_threads(TEAM(n))
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (int8_t)scale32(scale32(a[i], sa) + scale32(b[i], sb), s);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t v = scale32(a[i], sa) + scale32(b[i], sb), m = v < 0 ? -v : v;
+        top = MAX(top, m);
     }
     return top;
 }
 
-static inline __attribute__((always_inline)) int64_t code_at(const void *p, int width, int64_t i) {
-    return width == 16 ? ((const int16_t *)p)[i] : ((const int32_t *)p)[i];
+static void add_range(const int8_t *restrict a, const int8_t *restrict b, int64_t n, Shift32 sa,
+                      Shift32 sb, Shift32 s, int8_t *restrict y) {
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (int8_t)scale32(scale32(a[i], sa) + scale32(b[i], sb), s);
 }
+
+/* rne(a * 2**ea) + rne(b * 2**eb): the largest magnitude (y == NULL), or the sum times
+ * 2**exponent, rounded once more, as 8-bit codes. |a|, |b| <= 127 and ea, eb <= 22. */
+int64_t samebits_add_i8(const int8_t *a, const int8_t *b, int64_t n, int64_t ea, int64_t eb,
+                        int64_t exponent, int8_t *y, int threads) {
+    Shift32 sa = shift32_by(ea), sb = shift32_by(eb), s = shift32_by(exponent);
+    int64_t top = 0;
+    if (y) {
+        PARALLEL(n, n, add_range(a + lo, b + lo, len, sa, sb, s, y + lo))
+    } else {
+        PARALLEL_MAX(n, n, top, add_max(a + lo, b + lo, len, sa, sb))
+    }
+    return top;
+}
+
+#define ADD_GRAD(name, ta, tb)                                                                 \
+    static int64_t name##_max(const ta *restrict a, const tb *restrict b, int64_t n, Shift sa, \
+                              Shift sb) {                                                      \
+        int64_t top = 0;                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                                      \
+            int64_t v = magnitude(scale64(a[i], sa) + scale64(b[i], sb));                      \
+            top = MAX(top, v);                                                                 \
+        }                                                                                      \
+        return top;                                                                            \
+    }                                                                                          \
+    static void name(const ta *restrict a, const tb *restrict b, int64_t n, Shift sa,          \
+                     Shift sb, Shift s, int32_t *restrict out) {                               \
+        for (int64_t i = 0; i < n; i++)                                                        \
+            out[i] = (int32_t)scale64(scale64(a[i], sa) + scale64(b[i], sb), s);               \
+    }                                                                                          \
+    static int64_t name##_both(const void *a, const void *b, int64_t n, Shift sa, Shift sb,    \
+                               Shift s, int32_t *out, int threads) {                           \
+        const ta *p = a;                                                                       \
+        const tb *q = b;                                                                       \
+        int64_t top = 0;                                                                       \
+        if (out) {                                                                             \
+            PARALLEL(n, n, name(p + lo, q + lo, len, sa, sb, s, out + lo))                     \
+        } else {                                                                               \
+            PARALLEL_MAX(n, n, top, name##_max(p + lo, q + lo, len, sa, sb))                   \
+        }                                                                                      \
+        return top;                                                                            \
+    }
+ADD_GRAD(add_grad_16_16, int16_t, int16_t)
+ADD_GRAD(add_grad_16_32, int16_t, int32_t)
+ADD_GRAD(add_grad_32_16, int32_t, int16_t)
+ADD_GRAD(add_grad_32_32, int32_t, int32_t)
 
 /* rne(a * 2**ea) + rne(b * 2**eb), both exponents <= 0: the largest magnitude (out == NULL), or
  * the sum times 2**exponent rounded once more to 32 bits (1.3). */
 int64_t samebits_add_grad(const void *a, int wa, int64_t ea, const void *b, int wb, int64_t eb,
                           int64_t n, int64_t exponent, int32_t *out, int threads) {
     Shift sa = shift_by(ea), sb = shift_by(eb), s = shift_by(exponent);
-    int64_t top = 0;
-#define PAIR(WA, WB)                                                                           \
-    if (!out) {                                                                                \
-        _Pragma("omp parallel for simd num_threads(TEAM(n)) reduction(max : top)")             \
-        for (int64_t i = 0; i < n; i++) {                                                      \
-            int64_t v = magnitude(scale64(code_at(a, WA, i), sa) + scale64(code_at(b, WB, i), sb)); \
-            top = MAX(top, v);                                                                 \
-        }                                                                                      \
-    } else {                                                                                   \
-        _Pragma("omp parallel for simd num_threads(TEAM(n))")                                  \
-        for (int64_t i = 0; i < n; i++)                                                        \
-            out[i] = (int32_t)scale64(                                                         \
-                scale64(code_at(a, WA, i), sa) + scale64(code_at(b, WB, i), sb), s);           \
-    }
-    if (wa == 16 && wb == 16) {
-        PAIR(16, 16)
-    } else if (wa == 16) {
-        PAIR(16, 32)
-    } else if (wb == 16) {
-        PAIR(32, 16)
-    } else {
-        PAIR(32, 32)
-    }
-    return top;
+    if (wa == 16 && wb == 16) return add_grad_16_16_both(a, b, n, sa, sb, s, out, threads);
+    if (wa == 16) return add_grad_16_32_both(a, b, n, sa, sb, s, out, threads);
+    if (wb == 16) return add_grad_32_16_both(a, b, n, sa, sb, s, out, threads);
+    return add_grad_32_32_both(a, b, n, sa, sb, s, out, threads);
 }
 
 typedef struct {
     int64_t n, h, w, c, oh, ow, kh, kw, stride_h, stride_w, pad_h, pad_w;
 } Pool;
 
+static void pool_row(const int8_t *restrict p, int64_t c, uint8_t t, int8_t *restrict best,
+                     uint8_t *restrict where) {
+    for (int64_t k = 0; k < c; k++) {
+        int win = p[k] > best[k];
+        where[k] = win ? t : where[k];
+        best[k] = win ? p[k] : best[k];
+    }
+}
+
 /* Maximum of each window and the position (row-major in the window) of its first maximum. */
 void samebits_max_pool(const Pool *s, const int8_t *x, int8_t *y, uint8_t *where, int threads) {
-#pragma omp parallel for num_threads(threads) collapse(2)
-    for (int64_t n = 0; n < s->n; n++)
-        for (int64_t i = 0; i < s->oh; i++)
-            for (int64_t j = 0; j < s->ow; j++) {
-                int64_t at = ((n * s->oh + i) * s->ow + j) * s->c;
-                int8_t *o = y + at;
-                uint8_t *q = where + at;
-                memset(o, -128, (size_t)s->c);
-                memset(q, 0, (size_t)s->c);
-                for (int64_t t = 0; t < s->kh * s->kw; t++) {
-                    int64_t a = i * s->stride_h + t / s->kw - s->pad_h;
-                    int64_t b = j * s->stride_w + t % s->kw - s->pad_w;
-                    if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
-                    const int8_t *p = x + ((n * s->h + a) * s->w + b) * s->c;
-#pragma omp simd
-                    for (int64_t k = 0; k < s->c; k++) {
-                        int8_t win = p[k] > o[k];
-                        q[k] = win ? (uint8_t)t : q[k];
-                        o[k] = win ? p[k] : o[k];
-                    }
-                }
+    int64_t out_rows = s->n * s->oh;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t r = 0; r < out_rows; r++)
+        for (int64_t j = 0; j < s->ow; j++) {
+            int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * s->c;
+            memset(y + at, -128, (size_t)s->c);
+            memset(where + at, 0, (size_t)s->c);
+            for (int64_t t = 0; t < s->kh * s->kw; t++) {
+                int64_t a = i * s->stride_h + t / s->kw - s->pad_h;
+                int64_t b = j * s->stride_w + t % s->kw - s->pad_w;
+                if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
+                pool_row(x + ((n * s->h + a) * s->w + b) * s->c, s->c, (uint8_t)t, y + at,
+                         where + at);
             }
+        }
 }
 
 /* dx (int64, zeroed) += g at the saved positions. */
@@ -334,7 +379,9 @@ void samebits_max_pool_grad(const Pool *s, const void *g, int width, const uint8
                 for (int64_t k = 0; k < s->c; k++) {
                     int64_t a = i * s->stride_h + where[at + k] / s->kw - s->pad_h;
                     int64_t b = j * s->stride_w + where[at + k] % s->kw - s->pad_w;
-                    dx[((n * s->h + a) * s->w + b) * s->c + k] += code_at(g, width, at + k);
+                    int64_t v = width == 16 ? ((const int16_t *)g)[at + k]
+                                            : ((const int32_t *)g)[at + k];
+                    dx[((n * s->h + a) * s->w + b) * s->c + k] += v;
                 }
             }
 }
