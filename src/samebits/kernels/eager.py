@@ -35,7 +35,7 @@ def scale(v: Tensor, exponent: int) -> Tensor:
     v = v.long()
     if exponent >= 0:
         return v << exponent
-    right = min(-exponent, 62)
+    right = min(-exponent, 63)  # |v| <= 2**62: at 63 and beyond everything rounds to 0
     quotient = v >> right
     rest = v & ((1 << right) - 1)
     half = 1 << (right - 1)
@@ -290,6 +290,17 @@ class Term:
     coefficient: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Gradient:
+    """The parts of a gradient, and for each an upper bound of max|codes| where one is known.
+
+    A bound of 0 says that the part is all zeros.
+    """
+
+    parts: tuple[tuple[Tensor, int], ...]
+    bounds: tuple[int | None, ...]
+
+
 def combine_shifts(
     e_g: int, decay: tuple[int, int] | None, e_a: int, momentum: Term | None
 ) -> tuple[int, int, int, int]:
@@ -307,8 +318,7 @@ def combine_shifts(
 
 
 def direction(
-    g: Tensor,
-    e_g: int,
+    gradient: Gradient,
     codes: Tensor,
     delayed: Tensor,
     e_a: int,
@@ -317,6 +327,7 @@ def direction(
     out: Tensor,
 ) -> int:
     """out (int16) = G + decay * J + momentum * V as bfp16; returns its exponent. training.md 4."""
+    g, e_g = resolve(list(gradient.parts))
     exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
     acc = scale(g, by_g)
     if decay is not None:

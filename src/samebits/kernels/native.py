@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels import build, eager
-from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Term, combine_shifts
+from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Gradient, Term, combine_shifts
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
 from samebits.numerics import exact
 
@@ -44,16 +44,19 @@ class _Pool(ctypes.Structure):
 
 class _Terms(ctypes.Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("g", "w", "a", "v")),
+        *((name, c_void_p) for name in ("g", "second", "w", "a", "v")),
         *(
             (name, c_int64)
-            for name in ("decay", "momentum", "shift_g", "shift_decay", "shift_momentum")
+            for name in (
+                *("decay", "momentum", "shift_first", "shift_second"),
+                *("shift_g", "shift_decay", "shift_momentum"),
+            )
         ),
     ]
 
 
 _RETURNS_LARGEST = (
-    *("conv", "conv_input_grad", "conv_weight_grad"),
+    *("conv", "product", "conv_input_grad", "conv_weight_grad"),
     *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
     *("max_i8", "max_i16", "max_i32", "max_i64", "add_bias", "batch_norm_grad"),
     *("add_i8", "add_grad", "combine", "lazy_update", "joint_max", "reach"),
@@ -96,6 +99,8 @@ class Native:
         v = _dense(v)
         if v.dtype not in (torch.int32, torch.int64):
             v = v.int()
+        if exponent < -24 and v.dtype == torch.int32:  # beyond what 32-bit rounding can hold
+            v = v.long()
         out = torch.empty_like(v, dtype=CODE_TYPE[bits])
         name = f"_scale_{_TYPE[v.dtype]}_i{bits}"
         getattr(self, name)(_p(v), _n(v), c_int64(exponent), _p(out), _threads())
@@ -123,11 +128,10 @@ class Native:
         (a, ea), (b, eb) = parts
         a = _dense(a)
         b = _like(b, a)
-        # All-zero parts have exponent -128 (requantize and shorten see to it).
-        live = [e for v, e in ((a, ea), (b, eb)) if e != exact.EXPONENT_MIN or self.largest_of(v)]
-        if not live:
-            return eager.shorten(a, 0, 0)
-        exponent = max(live)
+        # The largest exponent among parts that are not all zero; of two all-zero parts, either.
+        exponent = max(ea, eb)
+        if ea != eb and not self.largest_of(a if ea > eb else b):
+            exponent = min(ea, eb)
         # An all-zero part may have a larger exponent; its shift is irrelevant but must not be left.
         shifts = (min(ea - exponent, 0), min(eb - exponent, 0))
         sides = (_p(a), BITS[a.dtype], c_int64(shifts[0]), _p(b), BITS[b.dtype], c_int64(shifts[1]))
@@ -144,6 +148,10 @@ class Native:
     def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Acc:
         x, w = _nhwc(x), _nhwc(w)
         out = torch.empty(s.n, s.oh, s.ow, s.co, dtype=torch.int32)
+        if s.n == s.h == s.kh == s.kw == s.groups == 1 and s.w == s.ow <= 2 * s.co:
+            sizes = (c_int64(s.w), c_int64(s.co), c_int64(s.ci))
+            largest = self._product(_p(x), _p(w), *sizes, _p(out), _threads())
+            return out.permute(0, 3, 1, 2), _checked(largest)
         kernel = self._depthwise if s.depthwise else self._conv
         largest = _checked(kernel(byref(_shape(s)), _p(x), _p(w), _p(out), _threads()))
         return out.permute(0, 3, 1, 2), largest
@@ -217,6 +225,8 @@ class Native:
         return out
 
     def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
+        if exponent < -24:  # beyond what 32-bit rounding can hold
+            return eager.channel_affine(z, m, b, exponent)
         rows = _rows(z)
         out = torch.empty_like(rows)
         channels = rows.shape[-1]
@@ -334,8 +344,7 @@ class Native:
 
     def direction(
         self,
-        g: Tensor,
-        e_g: int,
+        gradient: Gradient,
         codes: Tensor,
         delayed: Tensor,
         e_a: int,
@@ -343,15 +352,25 @@ class Native:
         momentum: Term | None,
         out: Tensor,
     ) -> int:
+        sides = self._two_parts(gradient)
+        if sides is None:
+            g, e_g = self.resolve(list(gradient.parts))
+            sides = ((g, 0), (None, 0), e_g)
+        (g, by_first), (second, by_second), e_g = sides
         exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
-        g = _like(g, codes)
+        g = _like(g, codes).to(torch.int32)
+        if second is not None:
+            second = _like(second, codes)
         terms = _Terms(
             _p(g),
+            c_void_p(0) if second is None else _p(second),
             _p(codes),
             _p(delayed),
             c_void_p(0) if momentum is None else _p(momentum.v),
             0 if decay is None else decay[0],
             0 if momentum is None else momentum.coefficient[0],
+            by_first,
+            by_second,
             by_g,
             by_decay,
             by_momentum,
@@ -364,6 +383,25 @@ class Native:
         shift = requantize_shift(largest, exponent, 16)
         self._combine(byref(terms), size, c_int64(-shift), _p(out), _threads())
         return exponent + shift
+
+    def _two_parts(self, gradient: Gradient) -> Any:
+        """Two 32-bit parts whose sum surely fits: ((a, shift), (b, shift), exponent), else None.
+
+        Then `resolve` is a plain aligned sum, taken element by element where the sum is used.
+        """
+        if len(gradient.parts) != 2 or None in gradient.bounds:
+            return None
+        (a, ea), (b, eb) = gradient.parts
+        if a.dtype != torch.int32 or b.dtype != torch.int32 or 0 in gradient.bounds:
+            return None
+        exponent = max(ea, eb)
+        reach = sum(
+            exact.scaled(bound, e - exponent)
+            for bound, e in zip(gradient.bounds, (ea, eb), strict=True)
+        )
+        if reach > exact.Q32:
+            return None
+        return (a, ea - exponent), (b, eb - exponent), exponent
 
     def lazy_carry(
         self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool

@@ -131,7 +131,8 @@ def convert(model: nn.Module) -> nn.Module:
     The given model is not changed. Raises UnsupportedError with every layer that does not fit.
     """
     misfits: list[str] = []
-    twin = _convert(model, "", itertools.count(), {}, misfits)
+    done: dict[int, nn.Module] = {}
+    twin = _convert(model, "", itertools.count(), done, misfits)
     if misfits:
         known = ", ".join(sorted(t.__name__ for t in RULES))
         raise UnsupportedError(
@@ -139,10 +140,21 @@ def convert(model: nn.Module) -> nn.Module:
             + "\n  ".join(misfits)
             + f"\nsupported: {known}; replace these layers or keep the model in float32"
         )
+    _tie(model, done)
     products = [m for m in twin.modules() if isinstance(m, layers.Linear | layers.Conv2d)]
     if products:
         products[-1].out_width = 32
     return twin.train(model.training)
+
+
+def _tie(model: nn.Module, done: dict[int, nn.Module]) -> None:
+    """A parameter that several layers share is one parameter of their twins too."""
+    first: dict[int, nn.Parameter | None] = {}
+    for module in model.modules():
+        twin = done[id(module)]
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                twin._parameters[name] = first.setdefault(id(parameter), twin._parameters[name])
 
 
 def _convert(

@@ -88,10 +88,11 @@ class Layer(nn.Module):
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Layer:
-        """Moves to another device; the integer types of codes never change."""
+        """Moves to another device; the integer types of codes never change, nor does a parameter
+        that is there already (an optimizer holds it)."""
         device = fn(torch.empty(0)).device
         for name, parameter in self._parameters.items():
-            if isinstance(parameter, BFPParameter):
+            if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
                 self._parameters[name] = parameter.to_device(device)  # type: ignore[assignment]
         for name, buffer in self._buffers.items():
             if buffer is not None:

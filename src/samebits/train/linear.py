@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.kernels import ConvShape, conv_shape
+from samebits.numerics import exact
 from samebits.train.tensor import BFPParameter, BFPTensor, Part
 
 
@@ -72,7 +73,7 @@ class Convolution(torch.autograd.Function):
             dx = BFPTensor(*k.requantize(acc, largest, e_16 + e_w, 16))
         if ctx.needs_input_grad[1]:
             acc, largest = k.conv_weight_grad(g, codes, shape)
-            dw = BFPTensor(*k.shorten(acc, largest, e_g + e_x))
+            dw = BFPTensor(*k.shorten(acc, largest, e_g + e_x), min(largest, exact.Q32))
         if ctx.needs_input_grad[2]:
             total = k.channel_sum(g)
             db = BFPTensor(*k.shorten(total, k.largest_of(total), e_g))
@@ -123,7 +124,7 @@ class MatrixProduct(torch.autograd.Function):
             dx = BFPTensor(_unpixels(dx.parts[0][0]), dx.parts[0][1])
         if dw is not None:
             codes, exponent = dw.parts[0]
-            dw = BFPTensor(codes.flatten(1), exponent)
+            dw = BFPTensor(codes.flatten(1), exponent, dw.bounds[0])
         return dx, dw, db, None
 
 

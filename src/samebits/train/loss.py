@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import mpmath
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,22 +54,18 @@ def _exponentials(d: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
     return torch.where(whole > 24, 0, p >> (6 + whole.clamp(max=24))), u
 
 
-def _log2(s: Tensor) -> Tensor:
-    """log2(s) in units of 2**-24 (24 squarings), s an int64 tensor of values >= 1."""
-    length = torch.zeros_like(s)
-    rest = s.clone()
-    for step in (32, 16, 8, 4, 2, 1):
-        big = rest >= (1 << step)
-        length += torch.where(big, step, 0)
-        rest = torch.where(big, rest >> step, rest)
-    v = torch.where(length >= 30, s >> (length - 30).clamp(min=0), s << (30 - length).clamp(min=0))
-    bits = torch.zeros_like(s)
+def _log2(s: Tensor) -> int:
+    """The sum of log2(s) in units of 2**-24 over an int64 tensor of values >= 1 (24 squarings)."""
+    values = s.cpu().numpy().ravel()
+    length = np.array([int(v).bit_length() - 1 for v in values], dtype=np.int64)
+    v = np.where(length >= 30, values >> np.maximum(length - 30, 0), values << np.maximum(30 - length, 0))
+    bits = np.zeros_like(values)
     for _ in range(24):
         v = (v * v) >> 30
-        high = v >= (1 << 31)
+        high = v >> 31  # v < 2**32: the next bit of the logarithm
         bits = 2 * bits + high
-        v = torch.where(high, v >> 1, v)
-    return (length << 24) + bits
+        v = v >> high
+    return int(((length << 24) + bits).sum())
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -83,8 +80,8 @@ class CrossEntropy(torch.autograd.Function):
         q = divide((p - total * hit) << 24, total * n)
         ctx.save_for_backward(q.to(torch.int32))
         u_target = u.gather(1, target.view(-1, 1))
-        rows = _log2(total) - (24 << 24) + (u_target << 8)
-        value = LN_2 * math.ldexp(float(int(rows.sum())), -24) / float(n)
+        rows = _log2(total) - n * (24 << 24) + (int(u_target.sum()) << 8)
+        value = LN_2 * math.ldexp(float(rows), -24) / float(n)
         return torch.tensor(value, dtype=torch.float64, device=z.device)
 
     @staticmethod

@@ -39,7 +39,7 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
     """Real values as bfp32 with the smallest exponent (not limited)."""
     largest = float(np.abs(v).max())
     if largest == 0:
-        return BFPTensor(torch.zeros(v.shape, dtype=torch.int32), exact.EXPONENT_MIN)
+        return BFPTensor(torch.zeros(v.shape, dtype=torch.int32, device=device), exact.EXPONENT_MIN)
     if not math.isfinite(largest):
         raise exact.RangeError("batch norm: the gradient of gamma or beta is not finite")
     exponent = exact.smallest_exponent(

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.kernels.eager import Term
+from samebits.kernels.eager import Gradient, Term
 from samebits.numerics import exact
-from samebits.train.tensor import BFPParameter, BFPTensor, Part, quantize_real
+from samebits.train.tensor import BFPParameter, BFPTensor, Part
 
 CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
 
@@ -110,16 +110,18 @@ class Optimizer(torch.optim.Optimizer):
                 position += 1
                 if parameter.grad is None:
                     continue
-                part = _bfp32_gradient(parameter.grad)
+                if not isinstance(parameter.grad, BFPTensor):
+                    raise InputError("expected BFP gradients: use samebits.train losses and layers")
+                gradient = Gradient(parameter.grad.parts, parameter.grad.bounds)
                 try:
-                    p, e_p = self._direction(parameter, part, group)
+                    p, e_p = self._direction(parameter, gradient, group)
                 except RangeError as error:
                     raise RangeError(f"parameter {name!r}: {error}") from None
                 if lr is not None:
                     lazy_update(parameter, p, e_p, lr, name)
         return loss
 
-    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
         """The bfp16 direction P for a gradient; updates the optimizer's own state."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
@@ -148,13 +150,6 @@ class Optimizer(torch.optim.Optimizer):
             group.update({key: value for key, value in saved.items() if key != "params"})
 
 
-def _bfp32_gradient(grad: Any) -> Part:
-    if not isinstance(grad, BFPTensor):
-        raise InputError("expected BFP gradients: use samebits.train losses and layers")
-    codes, exponent = grad.resolved()
-    return codes.to(torch.int32), exponent
-
-
 class SGD(Optimizer):
     """Stochastic gradient descent; momentum is a bfp16 tensor (2 bytes an element)."""
 
@@ -175,13 +170,13 @@ class SGD(Optimizer):
             {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
         )
 
-    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
         codes, exponent = parameter.parts[0]
         decay = coefficient(group["weight_decay"], "weight decay")
         momentum = coefficient(group["momentum"], "momentum")
         e_a = exponent - exact.DELAYED_BITS
         k, state = kernels.of(codes), self.state[parameter]
-        own = (*g, codes, parameter.delayed, e_a, decay)
+        own = (gradient, codes, parameter.delayed, e_a, decay)
         if momentum is None:
             out = torch.empty_like(codes, dtype=torch.int16)
             return out, k.direction(*own, None, out)
@@ -230,7 +225,7 @@ class Adam(Optimizer):
             },
         )
 
-    def _direction(self, parameter: BFPParameter, g: Part, group: dict[str, Any]) -> Part:
+    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
         codes, _ = parameter.parts[0]
         state = self.state[parameter]
         if not state:
@@ -242,8 +237,9 @@ class Adam(Optimizer):
         state["power1"] *= beta1
         state["power2"] *= beta2
         joint, e_a = parameter.joint()
+        g, e_g = kernels.of(codes).resolve(list(gradient.parts))
         flat = _Flat(
-            _in_order(g[0], codes), g[1], joint, e_a, group["weight_decay"], group["decoupled"]
+            _in_order(g, codes), e_g, joint, e_a, group["weight_decay"], group["decoupled"]
         )
         first = _in_order(state["first"], codes)
         root = _in_order(state["root"], codes)
@@ -315,4 +311,4 @@ def _code(v: Tensor, exponent: int) -> Tensor:
     return torch.round(torch.ldexp(v, torch.tensor(-exponent, device=v.device)))
 
 
-__all__ = ["SGD", "Adam", "Optimizer", "lazy_update", "quantize_real"]
+__all__ = ["SGD", "Adam", "Optimizer", "lazy_update"]

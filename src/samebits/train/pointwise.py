@@ -172,11 +172,6 @@ def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
 # --- addition and shape ---------------------------------------------------------------------
 
 
-def _live_exponents(parts: Sequence[Part]) -> list[int]:
-    """Exponents of the parts that are not all zero (a bfp8 zero has the smallest exponent)."""
-    return [e for codes, e in parts if e > exact.EXPONENT_MIN or largest_of(codes)]
-
-
 class Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:

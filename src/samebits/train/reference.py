@@ -156,7 +156,7 @@ def forward(
                 y = replace(x[0], shape=(x[0].shape[0], math.prod(x[0].shape[1:])))
             case "dropout":
                 y = x[0]
-                if training:
+                if training and a["p"] > 0:
                     saved = layers.dropout_factors(a["p"], (words or {})[node.name])
                     y = layers.dropout(x[0], saved)
             case "embedding":

@@ -28,18 +28,21 @@ class BFPTensor(torch.Tensor):
     """
 
     parts: tuple[Part, ...]
+    bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
 
     @staticmethod
-    def __new__(cls, codes: Tensor, exponent: int) -> BFPTensor:
-        return cls._of_parts(((codes, exponent),))
+    def __new__(cls, codes: Tensor, exponent: int, bound: int | None = None) -> BFPTensor:
+        return cls._of_parts(((codes, exponent),), (bound,))
 
     @classmethod
-    def _of_parts(cls, parts: tuple[Part, ...]) -> BFPTensor:
+    def _of_parts(
+        cls, parts: tuple[Part, ...], bounds: tuple[int | None, ...] = (None,)
+    ) -> BFPTensor:
         codes = parts[0][0]
         tensor = torch.Tensor._make_wrapper_subclass(
             cls, codes.shape, dtype=torch.float32, device=codes.device
         )
-        tensor.parts = parts
+        tensor.parts, tensor.bounds = parts, bounds
         return tensor
 
     @staticmethod
@@ -65,6 +68,7 @@ class BFPTensor(torch.Tensor):
         """(codes, exponent), summing the parts if there are several."""
         if len(self.parts) > 1:
             self.parts = (kernels.of(self.parts[0][0]).resolve(list(self.parts)),)
+            self.bounds = (None,)
         return self.parts[0]
 
     def dequantize(self) -> Tensor:
@@ -94,12 +98,14 @@ class BFPTensor(torch.Tensor):
         """What autograd itself needs: detach, and sums of gradient parts. Nothing else is float."""
         aten = torch.ops.aten
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
-            return BFPTensor._of_parts(args[0].parts)
+            return BFPTensor._of_parts(args[0].parts, args[0].bounds)
         both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
         if func is aten.add.Tensor and both:
-            return BFPTensor._of_parts(args[0].parts + args[1].parts)
+            both_bounds = args[0].bounds + args[1].bounds
+            return BFPTensor._of_parts(args[0].parts + args[1].parts, both_bounds)
         if func is aten.add_.Tensor and both:
             args[0].parts = args[0].parts + args[1].parts
+            args[0].bounds = args[0].bounds + args[1].bounds
             return args[0]
         raise UnsupportedError(
             f"BFPTensor has no {func}: expected a samebits.train layer or one of add, cat, flatten, "

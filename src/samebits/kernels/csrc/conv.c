@@ -71,7 +71,10 @@ static int64_t run_grid(const Grid *g, const int16_t *image, int64_t pairs, int6
             if (!wide) {
                 for (int64_t t = 0; t < g->taps; t++, b += pairs * 2 * NR) {
                     for (int i = 0; i < MR; i++) rows[i] = base[i] + g->tap_offset[t];
-                    acc_rows(&acc, rows, b, pairs);
+                    if (n > LANES)
+                        acc_rows(&acc, rows, b, pairs, 2);
+                    else
+                        acc_rows(&acc, rows, b, pairs, 1);
                 }
                 int32_t tile[MR][NR];
                 acc_store(&acc, tile);
@@ -97,7 +100,10 @@ static int64_t run_grid(const Grid *g, const int16_t *image, int64_t pairs, int6
                             held = 0;
                         }
                         for (int i = 0; i < MR; i++) rows[i] = base[i] + g->tap_offset[t] + 2 * k;
-                        acc_rows(&acc, rows, b, take);
+                        if (n > LANES)
+                            acc_rows(&acc, rows, b, take, 2);
+                        else
+                            acc_rows(&acc, rows, b, take, 1);
                         b += take * 2 * NR;
                         k += take;
                         held += take;
@@ -220,6 +226,64 @@ static void free_grid(Grid *g) {
     free(g->packed);
 }
 
+/* out [n][m] = x [n][k] * w [m][k]^T. Weights are the rows of the tile and are read once, as they
+ * lie; the few input rows are what is packed. Returns max |out| or -1. */
+int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m, int64_t k,
+                         int32_t *out, int threads) {
+    int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR, blocks = (m + MR - 1) / MR;
+    int64_t largest = 0;
+    int16_t *packed = scratch(panels * pairs * 2 * NR * 2);
+    int failed = 0;
+    if (!packed) return -1;
+    memset(packed, 0, (size_t)(panels * pairs * 2 * NR) * 2);
+    for (int64_t r = 0; r < n; r++) {
+        int16_t *column = packed + r / NR * pairs * 2 * NR + r % NR * 2;
+        for (int64_t i = 0; i < k; i++) column[i / 2 * 2 * NR + i % 2] = x[r * k + i];
+    }
+#pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
+    {
+        int16_t *wide = scratch(MR * pairs * 2 * 2);
+        if (!wide) failed = 1;
+#pragma omp for schedule(static)
+        for (int64_t block = 0; block < blocks; block++) {
+            if (!wide) continue;
+            int64_t rows_here = min64(MR, m - block * MR);
+            const int16_t *rows[MR];
+            for (int64_t i = 0; i < MR; i++) {
+                int16_t *row = wide + min64(i, rows_here - 1) * pairs * 2;
+                const int8_t *src = w + (block * MR + min64(i, rows_here - 1)) * k;
+                for (int64_t j = 0; j < k; j++) row[j] = src[j];
+                if (k & 1) row[k] = 0;
+                rows[i] = row;
+            }
+            for (int64_t panel = 0; panel < panels; panel++) {
+                int64_t cols = min64(NR, n - panel * NR);
+                const int16_t *b = packed + panel * pairs * 2 * NR;
+                int32_t tile[MR][NR], top = 0;
+                Acc acc;
+                acc_clear(&acc);
+                if (cols > LANES)
+                    acc_rows(&acc, rows, b, pairs, 2);
+                else
+                    acc_rows(&acc, rows, b, pairs, 1);
+                acc_store(&acc, tile);
+                for (int64_t j = 0; j < cols; j++) {
+                    int32_t *o = out + (panel * NR + j) * m + block * MR;
+                    for (int64_t i = 0; i < rows_here; i++) {
+                        int32_t v = tile[i][j], a = v < 0 ? -v : v;
+                        o[i] = v;
+                        top = a > top ? a : top;
+                    }
+                }
+                largest = max64(largest, top);
+            }
+        }
+        free(wide);
+    }
+    free(packed);
+    return failed ? -1 : largest;
+}
+
 /* out (int32) = conv(x, w). Returns max |out|, or -1 when memory ran out. */
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads) {
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(cg, 2), largest = 0;
@@ -326,25 +390,34 @@ static void pack_gradient(const void *g, int width, int high, int64_t co, int64_
     }
 }
 
-/* Packs, for one tap, NR input channels of the pixels that outputs [p0, p0 + count) read. */
-static void pack_input(const Conv *s, const int8_t *x, int64_t a, int64_t b, int64_t c0, int64_t n,
+/* Packs columns [k0, k0 + n) of the patches that outputs [p0, p0 + count) read; a column is a (tap,
+ * input channel) pair in OHWI order, so that a panel of few channels spans several taps. */
+static void pack_input(const Conv *s, const int8_t *x, int64_t c0, int64_t cg, int64_t k0, int64_t n,
                        int64_t p0, int64_t count, int16_t *dst) {
     static const int8_t zeros[NR];
     int64_t pixels = s->oh * s->ow;
-    for (int64_t p = 0; p < count + (count & 1); p += 2, dst += 2 * NR) {
-        const int8_t *src[2] = {zeros, zeros};
-        for (int64_t k = 0; k < 2 && p + k < count; k++) {
-            int64_t q = p0 + p + k, image = q / pixels, r = q % pixels;
-            int64_t i = r / s->ow * s->stride_h + a * s->dil_h - s->pad_h;
-            int64_t j = r % s->ow * s->stride_w + b * s->dil_w - s->pad_w;
-            if (i >= 0 && i < s->h && j >= 0 && j < s->w)
-                src[k] = x + ((image * s->h + i) * s->w + j) * s->ci + c0;
+    if (n < NR) memset(dst, 0, (size_t)((count + 1) / 2 * 2 * NR) * sizeof *dst);
+    for (int64_t p = 0; p < count; p += 2, dst += 2 * NR) {
+        int64_t image[2], row[2], col[2];
+        for (int64_t h = 0; h < 2; h++) {
+            int64_t q = p0 + min64(p + h, count - 1), r = q % pixels;
+            image[h] = q / pixels;
+            row[h] = r / s->ow * s->stride_h - s->pad_h;
+            col[h] = r % s->ow * s->stride_w - s->pad_w;
         }
-        if (n == NR) {
-            for (int64_t j = 0; j < NR; j++) dst[2 * j] = src[0][j], dst[2 * j + 1] = src[1][j];
-        } else {
-            memset(dst, 0, 2 * NR * sizeof *dst);
-            for (int64_t j = 0; j < n; j++) dst[2 * j] = src[0][j], dst[2 * j + 1] = src[1][j];
+        for (int64_t k = k0; k < k0 + n;) {
+            int64_t t = k / cg, c = k % cg, take = min64(cg - c, k0 + n - k);
+            const int8_t *src[2] = {zeros, zeros};
+            for (int64_t h = 0; h < 2 && p + h < count; h++) {
+                int64_t i = row[h] + t / s->kw * s->dil_h, j = col[h] + t % s->kw * s->dil_w;
+                if (i >= 0 && i < s->h && j >= 0 && j < s->w)
+                    src[h] = x + ((image[h] * s->h + i) * s->w + j) * s->ci + c0 + c;
+            }
+            int16_t *d = dst + 2 * (k - k0);
+            k += take;
+            for (; take >= 16; take -= 16, d += 32, src[0] += 16, src[1] += 16)
+                for (int64_t j = 0; j < 16; j++) d[2 * j] = src[0][j], d[2 * j + 1] = src[1][j];
+            for (int64_t j = 0; j < take; j++) d[2 * j] = src[0][j], d[2 * j + 1] = src[1][j];
         }
     }
 }
@@ -353,8 +426,9 @@ static void pack_input(const Conv *s, const int8_t *x, int64_t a, int64_t b, int
  * has bounded the sums (16-bit gradients only), and zeroed. Returns max |dw| or -1. */
 int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
                                   void *dw, int wide, int threads) {
-    int64_t cg = s->ci / s->groups, og = s->co / s->groups, taps = s->kh * s->kw;
-    int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR, panels = (cg + NR - 1) / NR;
+    int64_t cg = s->ci / s->groups, og = s->co / s->groups, columns = s->kh * s->kw * cg;
+    int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR;
+    int64_t panels = (columns + NR - 1) / NR;
     int halves = width == 32 ? 2 : 1, failed = 0;
     /* A chunk of pixels whose packed gradient stays near 1 MiB. */
     int64_t chunk = max64(512, ((int64_t)1 << 19) / (blocks * MR * halves) / 512 * 512);
@@ -374,22 +448,21 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                     pack_gradient(g, width, i >= blocks, s->co, group * og, og, p0, count,
                                   i % blocks, pairs, packed + i / blocks * size);
 #pragma omp for schedule(dynamic, 1)
-                for (int64_t task = 0; task < taps * panels; task++) {
-                    int64_t t = task / panels, panel = task % panels;
-                    int64_t n = min64(NR, cg - panel * NR);
+                for (int64_t panel = 0; panel < panels; panel++) {
+                    int64_t n = min64(NR, columns - panel * NR);
                     if (!b) continue;
-                    pack_input(s, x, t / s->kw, t % s->kw, group * cg + panel * NR, n, p0, count, b);
+                    pack_input(s, x, group * cg, cg, panel * NR, n, p0, count, b);
                     for (int64_t block = 0; block < blocks; block++) {
                         int64_t m = min64(MR, og - block * MR);
-                        int64_t at = ((group * og + block * MR) * taps + t) * cg + panel * NR;
+                        int64_t at = (group * og + block * MR) * columns + panel * NR;
                         Acc acc;
                         if (!wide) {
                             int32_t tile[MR][NR];
                             acc_clear(&acc);
-                            acc_panel(&acc, packed + block * pairs * 2 * MR, b, pairs);
+                            acc_panel(&acc, packed + block * pairs * 2 * MR, b, pairs, 2);
                             acc_store(&acc, tile);
                             for (int64_t i = 0; i < m; i++) {
-                                int32_t *o = (int32_t *)dw + at + i * taps * cg;
+                                int32_t *o = (int32_t *)dw + at + i * columns;
                                 for (int64_t j = 0; j < n; j++) o[j] += tile[i][j];
                             }
                             continue;
@@ -400,13 +473,16 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                             const int16_t *a = packed + half * size + block * pairs * 2 * MR;
                             for (int64_t k = 0; k < pairs; k += FLUSH_PAIRS) {
                                 acc_clear(&acc);
-                                acc_panel(&acc, a + k * 2 * MR, b + k * 2 * NR,
-                                          min64(FLUSH_PAIRS, pairs - k));
+                                int64_t take = min64(FLUSH_PAIRS, pairs - k);
+                                if (n > LANES)
+                                    acc_panel(&acc, a + k * 2 * MR, b + k * 2 * NR, take, 2);
+                                else
+                                    acc_panel(&acc, a + k * 2 * MR, b + k * 2 * NR, take, 1);
                                 acc_flush(&acc, sum, 16 * half);
                             }
                         }
                         for (int64_t i = 0; i < m; i++) {
-                            int64_t *o = (int64_t *)dw + at + i * taps * cg;
+                            int64_t *o = (int64_t *)dw + at + i * columns;
                             for (int64_t j = 0; j < n; j++) o[j] += sum[i][j];
                         }
                     }
@@ -416,7 +492,7 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
     }
     free(packed);
     if (failed) return -1;
-    int64_t largest = 0, elements = s->co * taps * cg;
+    int64_t largest = 0, elements = s->co * columns;
 #pragma omp parallel for num_threads(threads) reduction(max : largest)
     for (int64_t i = 0; i < elements; i++) {
         int64_t v = wide ? ((const int64_t *)dw)[i] : ((const int32_t *)dw)[i];

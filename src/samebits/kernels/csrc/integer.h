@@ -18,7 +18,7 @@ typedef struct {
 INLINE Shift shift_by(int64_t exponent) {
     Shift s;
     s.left = exponent > 0 ? (int)exponent : 0;
-    s.right = exponent < 0 ? (int)(exponent < -62 ? 62 : -exponent) : 0;
+    s.right = exponent < 0 ? (int)(exponent < -63 ? 63 : -exponent) : 0;
     s.bias = s.right ? ((int64_t)1 << (s.right - 1)) - 1 : 0;
     s.odd = s.right != 0;
     return s;

@@ -92,30 +92,31 @@ static inline __attribute__((always_inline)) void acc_clear(Acc *acc) {
     for (int i = 0; i < MR; i++) acc->v[i][0] = acc->v[i][1] = vec_zero();
 }
 
-/* acc += rows * b over `pairs` pairs. Row i starts at rows[i]; pairs of a row are contiguous. */
+/* acc += rows * b over `pairs` pairs, the first `vecs` vectors of columns (a constant: 1 or 2). Row i
+ * starts at rows[i]; pairs of a row are contiguous. */
 static inline __attribute__((always_inline)) void acc_rows(
-    Acc *acc, const int16_t *const rows[MR], const int16_t *b, int64_t pairs) {
+    Acc *acc, const int16_t *const rows[MR], const int16_t *b, int64_t pairs, int vecs) {
     for (int64_t k = 0; k < pairs; k++) {
-        operand b0 = vec_load(b + k * 2 * NR), b1 = vec_load(b + k * 2 * NR + NR);
+        operand b0 = vec_load(b + k * 2 * NR), b1 = vecs > 1 ? vec_load(b + k * 2 * NR + NR) : b0;
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++) {
             operand a = vec_pair(rows[i] + 2 * k);
             acc->v[i][0] = vec_dot(acc->v[i][0], a, b0);
-            acc->v[i][1] = vec_dot(acc->v[i][1], a, b1);
+            if (vecs > 1) acc->v[i][1] = vec_dot(acc->v[i][1], a, b1);
         }
     }
 }
 
 /* acc += panel * b; the panel is packed [pair][MR][2]. */
 static inline __attribute__((always_inline)) void acc_panel(
-    Acc *acc, const int16_t *panel, const int16_t *b, int64_t pairs) {
+    Acc *acc, const int16_t *panel, const int16_t *b, int64_t pairs, int vecs) {
     for (int64_t k = 0; k < pairs; k++) {
-        operand b0 = vec_load(b + k * 2 * NR), b1 = vec_load(b + k * 2 * NR + NR);
+        operand b0 = vec_load(b + k * 2 * NR), b1 = vecs > 1 ? vec_load(b + k * 2 * NR + NR) : b0;
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++) {
             operand a = vec_pair(panel + k * 2 * MR + 2 * i);
             acc->v[i][0] = vec_dot(acc->v[i][0], a, b0);
-            acc->v[i][1] = vec_dot(acc->v[i][1], a, b1);
+            if (vecs > 1) acc->v[i][1] = vec_dot(acc->v[i][1], a, b1);
         }
     }
 }

@@ -7,83 +7,82 @@
 
 INLINE int64_t joint(int8_t w, int16_t a) { return (int64_t)w * 32768 - a; }
 
-/* combine(): gradient, weight-decay and momentum terms at one exponent. */
+/* combine(): gradient, weight-decay and momentum terms at one exponent. The gradient may still lie in
+ * two parts, each with the shift that aligns it (1.3); their sum is known to fit in 32 bits. */
 typedef struct {
-    const int32_t *g;
+    const int32_t *g, *second;
     const int8_t *w;
     const int16_t *a, *v;
     int64_t decay, momentum; /* 16-bit coefficients, 0 = term absent */
-    int64_t shift_g, shift_decay, shift_momentum;
+    int64_t shift_first, shift_second, shift_g, shift_decay, shift_momentum;
 } Terms;
 
 typedef struct {
-    Shift g, decay, momentum;
+    Shift first, second, g, decay, momentum;
 } TermShifts;
 
-/* One element; absent terms cost nothing once the two flags are constants. A term is a product of
- * a 16-bit coefficient and at most 23 bits, in 64 bits. */
-INLINE int64_t combined(int32_t g, int8_t w, int16_t a, int16_t v, int64_t decay, int64_t momentum,
-                        const TermShifts *s, int has_decay, int has_momentum) {
-    int64_t sum = scale64(g, s->g);
-    if (has_decay) sum += scale64((int64_t)(int32_t)decay * (int32_t)joint(w, a), s->decay);
-    if (has_momentum) sum += scale64((int64_t)((int32_t)momentum * v), s->momentum);
+/* Element i; absent terms cost nothing where the flags are constants. A term is a product of a
+ * 16-bit coefficient and at most 23 bits, in 64 bits. */
+INLINE int64_t combined(const Terms *t, const TermShifts *s, const int32_t *restrict g,
+                        const int32_t *restrict second, const int8_t *restrict w,
+                        const int16_t *restrict a, const int16_t *v, int64_t i, int two, int decay,
+                        int momentum) {
+    int64_t gradient = g[i];
+    if (two) gradient = scale64(gradient, s->first) + scale64(second[i], s->second);
+    int64_t sum = scale64(gradient, s->g);
+    if (decay) sum += scale64((int64_t)(int32_t)t->decay * (int32_t)joint(w[i], a[i]), s->decay);
+    if (momentum) sum += scale64((int64_t)((int32_t)t->momentum * v[i]), s->momentum);
     return sum;
 }
 
-#define COMBINE(name, has_decay, has_momentum)                                                 \
-    static int64_t name##_max(const int32_t *restrict g, const int8_t *restrict w,             \
-                              const int16_t *restrict a, const int16_t *restrict v, int64_t n, \
-                              int64_t decay, int64_t momentum, TermShifts s) {                 \
-        int64_t top = 0;                                                                       \
-        for (int64_t i = 0; i < n; i++) {                                                      \
-            int64_t d = combined(g[i], has_decay ? w[i] : 0, has_decay ? a[i] : 0,             \
-                                 has_momentum ? v[i] : 0, decay, momentum, &s, has_decay,      \
-                                 has_momentum);                                                \
-            d = magnitude(d);                                                                  \
-            top = MAX(top, d);                                                                 \
-        }                                                                                      \
-        return top;                                                                            \
-    }                                                                                          \
-    static int64_t name##_range(const int32_t *restrict g, const int8_t *restrict w,           \
-                                const int16_t *restrict a, const int16_t *v, int64_t n,        \
-                                int64_t decay, int64_t momentum, TermShifts s, Shift to,       \
-                                int16_t *out) {                                                \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) {                                 \
-            int64_t d = combined(g[i], has_decay ? w[i] : 0, has_decay ? a[i] : 0,             \
-                                 has_momentum ? v[i] : 0, decay, momentum, &s, has_decay,      \
-                                 has_momentum);                                                \
-            out[i] = (int16_t)scale64(d, to);                                                  \
-        }                                                                                      \
-        return 0;                                                                              \
-    }                                                                                          \
-    static int64_t name(const Terms *t, int64_t n, TermShifts s, Shift to, int16_t *out,       \
-                        int threads) {                                                         \
-        int64_t top = 0;                                                                       \
-        const int16_t *v = has_momentum ? t->v : NULL;                                         \
-        if (out) {                                                                             \
-            PARALLEL(n, n, name##_range(t->g + lo, t->w + lo, t->a + lo,                       \
-                                        has_momentum ? v + lo : NULL, len, t->decay,           \
-                                        t->momentum, s, to, out + lo))                         \
-        } else {                                                                               \
-            PARALLEL_MAX(n, n, top, name##_max(t->g + lo, t->w + lo, t->a + lo,                \
-                                               has_momentum ? v + lo : NULL, len, t->decay,    \
-                                               t->momentum, s))                                \
-        }                                                                                      \
-        return top;                                                                            \
+/* One thread's range; `out` may be v itself, element by element. */
+INLINE int64_t combine_range(Terms t, TermShifts s, int64_t lo, int64_t n, Shift to, int16_t *out,
+                             int two, int decay, int momentum) {
+    const int32_t *restrict g = t.g + lo, *restrict second = two ? t.second + lo : t.g;
+    const int8_t *restrict w = t.w + lo;
+    const int16_t *restrict a = t.a + lo;
+    const int16_t *v = momentum ? t.v + lo : t.a;
+    int64_t top = 0;
+    if (out) {
+        out += lo;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (int16_t)scale64(
+                combined(&t, &s, g, second, w, a, v, i, two, decay, momentum), to);
+        return 0;
     }
-COMBINE(combine_plain, 0, 0)
-COMBINE(combine_momentum, 0, 1)
-COMBINE(combine_decay, 1, 0)
-COMBINE(combine_both, 1, 1)
+    for (int64_t i = 0; i < n; i++) {
+        int64_t d = magnitude(combined(&t, &s, g, second, w, a, v, i, two, decay, momentum));
+        top = MAX(top, d);
+    }
+    return top;
+}
+
+#define COMBINE(name, two, decay, momentum)                                                    \
+    static int64_t name(Terms t, TermShifts s, int64_t lo, int64_t n, Shift to, int16_t *out) { \
+        return combine_range(t, s, lo, n, to, out, two, decay, momentum);                      \
+    }
+COMBINE(combine_one, 0, 0, 0)
+COMBINE(combine_one_momentum, 0, 0, 1)
+COMBINE(combine_one_decay, 0, 1, 0)
+COMBINE(combine_one_both, 0, 1, 1)
+COMBINE(combine_two, 1, 0, 0)
+COMBINE(combine_two_momentum, 1, 0, 1)
+COMBINE(combine_two_decay, 1, 1, 0)
+COMBINE(combine_two_both, 1, 1, 1)
 
 /* The largest |combined| (out == NULL), or rne(combined * 2**exponent) as bfp16; out may be t->v. */
 int64_t samebits_combine(const Terms *t, int64_t n, int64_t exponent, int16_t *out, int threads) {
-    TermShifts s = {shift_by(t->shift_g), shift_by(t->shift_decay), shift_by(t->shift_momentum)};
+    static int64_t (*const kernels[2][2][2])(Terms, TermShifts, int64_t, int64_t, Shift, int16_t *) = {
+        {{combine_one, combine_one_momentum}, {combine_one_decay, combine_one_both}},
+        {{combine_two, combine_two_momentum}, {combine_two_decay, combine_two_both}}};
+    TermShifts s = {shift_by(t->shift_first), shift_by(t->shift_second), shift_by(t->shift_g),
+                    shift_by(t->shift_decay), shift_by(t->shift_momentum)};
     Shift to = shift_by(exponent);
-    if (t->decay && t->momentum) return combine_both(t, n, s, to, out, threads);
-    if (t->momentum) return combine_momentum(t, n, s, to, out, threads);
-    if (t->decay) return combine_decay(t, n, s, to, out, threads);
-    return combine_plain(t, n, s, to, out, threads);
+    int64_t top = 0;
+    PARALLEL_MAX(n, n, top, kernels[t->second != NULL][t->decay != 0][t->momentum != 0](
+                                *t, s, lo, len, to, out))
+    return top;
 }
 
 static int64_t carry_max(const int8_t *restrict w, const int16_t *restrict a,

@@ -1,0 +1,619 @@
+"""Whole training steps of the fast layers against the plain-integer reference: the same bits.
+
+Codes, delayed updates, exponents, momenta, running statistics, losses and every node's output and
+gradient are compared after every step, in both realisations.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from compare import assert_same
+from torch import nn
+
+from samebits import kernels
+from samebits.numerics.philox import philox4x32
+from samebits.tables.activation import activation_table
+from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss, set_step
+from samebits.train import reference, reference_loss
+from samebits.train import reference_optimizer as reference_optimizers
+from samebits.train.reference import Node
+from samebits.train.reference_layers import Array, Parameter, initial_parameter, quantize_input
+
+SHARDS = 2
+SEED = 11
+
+
+@pytest.fixture(params=["native", "eager"])
+def realisation(request):
+    with kernels.use(request.param):
+        if kernels.realisation() != request.param:
+            pytest.skip("no native kernels: no C compiler on this machine")
+        yield request.param
+
+
+# --- the same net twice: torch.nn modules and reference nodes ---------------------------------
+
+
+class Sum(nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+
+class Concat(nn.Module):
+    def forward(self, *tensors):
+        return torch.cat(tensors, 1)
+
+
+class Graph(nn.Module):
+    """Runs modules along reference nodes: a module's name is its node's name."""
+
+    def __init__(self, nodes: list[Node], modules: dict[str, nn.Module]):
+        super().__init__()
+        self.nodes = nodes
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, inputs):
+        values = dict(inputs)
+        for node in self.nodes:
+            if node.op != "input":
+                values[node.name] = self._modules[node.name](*(values[n] for n in node.inputs))
+        return values[self.nodes[-1].name]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net with its data; `scales` are the standard deviations of initial parameters."""
+
+    nodes: list[Node]
+    modules: Callable[[], dict[str, nn.Module]]
+    inputs: dict[str, tuple[int, ...]]  # of one shard; integers where the name is "tokens"
+    loss: str
+    targets: tuple[int, ...]
+    scales: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+
+    def build(self) -> Graph:
+        """The float model; the initial values depend on parameter names alone."""
+        model = Graph(self.nodes, self.modules())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                scale = self.scales.get(name, 0.4)
+                centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+                rng = random.Random(name)
+                values = [rng.gauss(centre, scale) for _ in range(parameter.numel())]
+                parameter.copy_(torch.tensor(values).view(parameter.shape) if scale else 0.0)
+        return model
+
+    def shard(self, step: int, index: int):
+        rng = random.Random(f"{step} {index}")
+        inputs = {}
+        for name, shape in self.inputs.items():
+            count = math.prod(shape)
+            if name == "tokens":
+                inputs[name] = [rng.randrange(self.tokens) for _ in range(count)]
+            else:
+                inputs[name] = [float(torch.tensor(rng.gauss(0.2, 1.0))) for _ in range(count)]
+        if self.loss == "mse":
+            return inputs, [float(torch.tensor(rng.gauss(0, 1))) for _ in range(math.prod(self.targets))]
+        rows, classes = self.targets
+        return inputs, [rng.randrange(classes) for _ in range(rows)]
+
+
+def residual_nodes() -> list[Node]:
+    """Every layer of a small residual image classifier."""
+    return [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"padding": 1}),
+        Node("norm1", "batch_norm", ("conv1",)),
+        Node("relu1", "relu", ("norm1",)),
+        Node("depthwise", "conv2d", ("relu1",), {"padding": 1, "groups": 5}),
+        Node("norm2", "batch_norm", ("depthwise",), {"eps": 1e-3, "momentum": 0.3}),
+        Node("sum1", "add", ("norm2", "relu1")),
+        Node("relu2", "relu", ("sum1",)),
+        Node("strided", "conv2d", ("relu2",), {"stride": 2, "padding": 1}),
+        Node("norm3", "batch_norm", ("strided",)),
+        Node("shortcut", "conv2d", ("relu2",), {"stride": 2}),
+        Node("sum2", "add", ("norm3", "shortcut")),
+        Node("relu3", "relu", ("sum2",)),
+        Node("pool", "max_pool", ("relu3",), {"kernel": 3, "stride": 2, "padding": 1}),
+        Node("mean", "global_avg_pool", ("pool",)),
+        Node("flat", "flatten", ("mean",)),
+        Node("fc", "linear", ("flat",), {"out_width": 32}),
+    ]
+
+
+def residual_modules() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(3, 5, 3, padding=1, bias=False),
+        "norm1": nn.BatchNorm2d(5),
+        "relu1": nn.ReLU(),
+        "depthwise": nn.Conv2d(5, 5, 3, padding=1, groups=5, bias=False),
+        "norm2": nn.BatchNorm2d(5, eps=1e-3, momentum=0.3),
+        "sum1": Sum(),
+        "relu2": nn.ReLU(inplace=True),
+        "strided": nn.Conv2d(5, 6, 3, stride=2, padding=1),
+        "norm3": nn.BatchNorm2d(6),
+        "shortcut": nn.Conv2d(5, 6, 1, stride=2, bias=False),
+        "sum2": Sum(),
+        "relu3": nn.ReLU(),
+        "pool": nn.MaxPool2d(3, stride=2, padding=1),
+        "mean": nn.AdaptiveAvgPool2d(1),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(6, 4),
+    }
+
+
+RESIDUAL = Case(
+    residual_nodes(),
+    residual_modules,
+    {"x": (3, 3, 6, 6)},
+    "cross_entropy",
+    (3, 4),
+    # Tiny and zero parameters: their exponents must move far at the first updates.
+    {"fc.bias": 0.0, "norm2.bias": 0.0, "depthwise.weight": 1e-7, "strided.bias": 1e-30},
+)
+
+
+def table(name: str, slope: float | None = None):
+    def at(exponent):
+        t = activation_table(name, exponent, slope)
+        return (list(t.codes), t.exponent), (list(t.derivative_codes), t.derivative_exponent)
+
+    return {"table": at}
+
+
+def everything_nodes() -> list[Node]:
+    """Every other layer: tokens and an image, joined."""
+    return [
+        Node("tokens", "input"),
+        Node("x", "input"),
+        Node("embed", "embedding", ("tokens",)),
+        Node("norm", "layer_norm", ("embed",)),
+        Node("up", "linear", ("norm",)),
+        Node("gelu", "table", ("up",), table("gelu")),
+        Node("drop1", "dropout", ("gelu",), {"p": 0.25}),
+        Node("none", "dropout", ("drop1",), {"p": 0.0}),
+        Node("flat1", "flatten", ("none",)),
+        Node("tanh", "table", ("flat1",), table("tanh")),
+        Node("grouped", "conv2d", ("x",), {"padding": 2, "dilation": 2, "groups": 2}),
+        Node("clip", "relu6", ("grouped",)),
+        Node("average", "avg_pool", ("clip",), {"kernel": 3, "stride": 2, "padding": 1}),
+        Node("leaky", "table", ("grouped",), table("leaky_relu", 0.2)),
+        Node("max", "max_pool", ("leaky",), {"kernel": (2, 3), "stride": (2, 2), "padding": (0, 1)}),
+        Node("both", "concat", ("average", "max", "average")),
+        Node("silu", "table", ("both",), table("silu")),
+        Node("drop2", "dropout", ("silu",), {"p": 0.1}),
+        Node("narrow", "conv2d", ("drop2",), {"stride": (2, 1)}),
+        Node("sigmoid", "table", ("narrow",), table("sigmoid")),
+        Node("flat2", "flatten", ("sigmoid",)),
+        Node("join", "concat", ("tanh", "flat2")),
+        Node("norm1d", "batch_norm", ("join",)),
+        Node("fc", "linear", ("norm1d",), {"out_width": 32}),
+    ]
+
+
+def everything_modules() -> dict[str, nn.Module]:
+    return {
+        "embed": nn.Embedding(7, 6),
+        "norm": nn.LayerNorm(6),
+        "up": nn.Linear(6, 3),
+        "gelu": nn.GELU(),
+        "drop1": nn.Dropout(0.25),
+        "none": nn.Dropout(0.0),
+        "flat1": nn.Flatten(),
+        "tanh": nn.Tanh(),
+        "grouped": nn.Conv2d(4, 6, 3, padding=2, dilation=2, groups=2),
+        "clip": nn.ReLU6(),
+        "average": nn.AvgPool2d(3, stride=2, padding=1),
+        "leaky": nn.LeakyReLU(0.2),
+        "max": nn.MaxPool2d((2, 3), stride=2, padding=(0, 1)),
+        "both": Concat(),
+        "silu": nn.SiLU(),
+        "drop2": nn.Dropout(0.1),
+        "narrow": nn.Conv2d(18, 2, (2, 1), stride=(2, 1)),
+        "sigmoid": nn.Sigmoid(),
+        "flat2": nn.Flatten(),
+        "join": Concat(),
+        "norm1d": nn.BatchNorm1d(24),
+        "fc": nn.Linear(24, 2),
+    }
+
+
+EVERYTHING = Case(
+    everything_nodes(),
+    everything_modules,
+    {"tokens": (3, 6), "x": (3, 4, 6, 5)},
+    "mse",
+    (3, 2),
+    {"up.bias": 0.0, "grouped.weight": 3.0, "grouped.bias": 2.0},
+    tokens=7,
+)
+CASES = {"residual": RESIDUAL, "everything": EVERYTHING}
+
+
+# --- the reference's steps, computed once ----------------------------------------------------
+
+OPTIMIZERS = {
+    "sgd": (
+        lambda p: SGD(p, lr=0.05),
+        reference_optimizers.SGD(0.05),
+    ),
+    "sgd large": (
+        lambda p: SGD(p, lr=6.0),
+        reference_optimizers.SGD(6.0),
+    ),
+    "sgd tiny": (
+        lambda p: SGD(p, lr=1e-7, momentum=0.5),
+        reference_optimizers.SGD(1e-7, momentum=0.5),
+    ),
+    "momentum": (
+        lambda p: SGD(p, lr=0.3, momentum=0.9, weight_decay=0.05),
+        reference_optimizers.SGD(0.3, momentum=0.9, weight_decay=0.05),
+    ),
+    "nesterov": (
+        lambda p: SGD(p, lr=0.2, momentum=0.8, weight_decay=1e-3, nesterov=True),
+        reference_optimizers.SGD(0.2, momentum=0.8, weight_decay=1e-3, nesterov=True),
+    ),
+    "adam": (
+        lambda p: Adam(p, lr=0.05, weight_decay=0.01),
+        reference_optimizers.Adam(0.05, weight_decay=0.01),
+    ),
+    "adamw": (
+        lambda p: Adam(p, lr=0.1, betas=(0.8, 0.9), weight_decay=0.1, decoupled=True),
+        reference_optimizers.Adam(0.1, 0.8, 0.9, weight_decay=0.1, decoupled=True),
+    ),
+}
+
+
+def reference_state(model: nn.Module):
+    parameters = {
+        name: initial_parameter(p.detach().flatten().tolist(), tuple(p.shape))
+        for name, p in model.named_parameters()
+    }
+    buffers = {
+        name: b.double().tolist()
+        for name, b in model.named_buffers()
+        if not name.endswith("num_batches_tracked")
+    }
+    return parameters, buffers
+
+
+def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
+    """Philox words by the formula, one dropout site after the other."""
+    sites = [node.name for node in case.nodes if node.op == "dropout"]
+    return {
+        name: [philox4x32((i // 4, step, shard, 0), (SEED, site))[i % 4] for i in range(shapes[name])]
+        for site, name in enumerate(sites)
+    }
+
+
+def reference_inputs(case: Case, inputs) -> dict[str, Array]:
+    return {
+        name: Array(values, case.inputs[name], 0, 32)
+        if name == "tokens"
+        else quantize_input(values, case.inputs[name])
+        for name, values in inputs.items()
+    }
+
+
+def dropout_sizes(case: Case) -> dict[str, int]:
+    return {"drop1": 54, "none": 54, "drop2": 3 * 18 * 3 * 3} if case is EVERYTHING else {}
+
+
+@functools.cache
+def reference_steps(name: str, optimizer: str, steps: int):
+    case = CASES[name]
+    parameters, buffers = reference_state(case.build())
+    state, results = {}, []
+    for step in range(steps):
+        shards = [case.shard(step, i) for i in range(SHARDS)]
+        result = reference.step(
+            case.nodes,
+            parameters,
+            buffers,
+            state,
+            [(reference_inputs(case, x), y) for x, y in shards],
+            OPTIMIZERS[optimizer][1],
+            case.loss,
+            [dropout_words(case, dropout_sizes(case), step, i) for i in range(SHARDS)],
+        )
+        parameters, buffers, state = result.parameters, result.buffers, result.state
+        results.append(result)
+    return results
+
+
+# --- comparing -------------------------------------------------------------------------------
+
+
+def same_tensor(codes, exponent, expected_codes, expected_exponent, what):
+    codes = codes.reshape(-1).tolist()
+    assert_same(codes, expected_codes, [f"{what} [{i}]" for i in range(len(codes))])
+    assert exponent == expected_exponent, f"{what}: exponent {exponent}, expected {expected_exponent}"
+
+
+def same_array(actual: BFPTensor, expected: Array, what: str):
+    codes, exponent = actual.resolved()
+    same_tensor(codes, exponent, expected.codes, expected.exponent, what)
+    assert (tuple(actual.shape), actual.bits) == (expected.shape, expected.bits), what
+
+
+def same_parameter(actual, expected: Parameter, what: str):
+    codes, delayed, exponent = expected.weight
+    same_tensor(actual.codes, actual.exponent, codes, exponent, f"W of {what}")
+    same_tensor(actual.delayed, actual.exponent, delayed, exponent, f"A of {what}")
+
+
+def same_state(actual, expected, what: str):
+    if expected is None:
+        assert not actual, what
+    elif isinstance(expected, tuple):
+        same_tensor(actual["momentum"], actual["momentum_exponent"], *expected, f"V of {what}")
+    else:
+        same_tensor(actual["first"], actual["first_exponent"], *expected.first, f"M of {what}")
+        same_tensor(actual["root"], actual["root_exponent"], *expected.root, f"S of {what}")
+        assert (actual["power1"], actual["power2"]) == (expected.power1, expected.power2), what
+
+
+def model_inputs(case: Case, inputs):
+    return {
+        name: torch.tensor(values).view(case.inputs[name])
+        if name == "tokens"
+        else BFPTensor.from_real(torch.tensor(values).view(case.inputs[name]))
+        for name, values in inputs.items()
+    }
+
+
+def loss_of(case: Case, output, targets):
+    if case.loss == "mse":
+        return mse_loss(output, torch.tensor(targets).view(case.targets))
+    return cross_entropy(output, torch.tensor(targets))
+
+
+def run_and_compare(name: str, optimizer_name: str, steps: int):
+    case = CASES[name]
+    model = convert(case.build())
+    optimizer = OPTIMIZERS[optimizer_name][0](model.parameters())
+    expected = reference_steps(name, optimizer_name, steps)
+    for name, parameter in model.named_parameters():
+        same_parameter(parameter, reference_state(case.build())[0][name], f"initial {name}")
+    for step, result in enumerate(expected):
+        for shard in range(SHARDS):
+            inputs, targets = case.shard(step, shard)
+            set_step(model, SEED, step, shard)
+            loss = loss_of(case, model(model_inputs(case, inputs)), targets)
+            assert float(loss.detach()) == result.losses[shard], (step, shard)
+            (loss / SHARDS).backward()
+        named = dict(model.named_parameters())
+        assert set(named) == set(result.gradients)
+        for key, gradient in result.gradients.items():
+            same_array(named[key].grad, gradient, f"gradient of {key}, step {step}")
+        optimizer.step()
+        optimizer.zero_grad()
+        for key, parameter in named.items():
+            same_parameter(parameter, result.parameters[key], f"{key}, step {step}")
+            same_state(optimizer.state.get(parameter), result.state[key], f"{key}, step {step}")
+        buffers = dict(model.named_buffers())
+        assert set(buffers) == set(result.buffers)
+        for key, values in result.buffers.items():
+            assert_same(buffers[key], values, [f"{key}, step {step}"] * len(values))
+    return model, expected
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("case", list(CASES))
+def test_training_steps(case, optimizer, realisation):
+    run_and_compare(case, optimizer, steps=5)
+
+
+def test_exponents_move_both_ways():
+    """The steps above do exercise raising (also by more than 15) and lowering."""
+    moves = []
+    for optimizer in OPTIMIZERS:
+        last = reference_state(RESIDUAL.build())[0]
+        for result in reference_steps("residual", optimizer, 5):
+            moves += [result.parameters[n].exponent - last[n].exponent for n in last]
+            last = result.parameters
+    assert max(moves) > 15
+    assert 1 in moves
+    assert min(moves) < 0
+
+
+# --- every node of one step -------------------------------------------------------------------
+
+
+def watched(model: nn.Module) -> dict[str, BFPTensor]:
+    """Filled by a forward pass: every module's output, whose gradient is then kept."""
+    outputs: dict[str, BFPTensor] = {}
+
+    def watch(name):
+        def hook(module, args, output):
+            outputs[name] = output
+            if output.requires_grad:
+                output.retain_grad()
+
+        return hook
+
+    for name, module in model.named_children():
+        module.register_forward_hook(watch(name))
+    return outputs
+
+
+def compare_nodes(case, parameters, buffers, model, data, *, training, scale=1.0):
+    inputs, targets = data
+    words = dropout_words(case, dropout_sizes(case), 3, 1)
+    done, after = reference.forward(
+        case.nodes, parameters, buffers, reference_inputs(case, inputs), training, words
+    )
+    losses = {"mse": reference_loss.mse, "cross_entropy": reference_loss.cross_entropy}
+    loss, gradient = losses[case.loss](done.outputs[case.nodes[-1].name], targets, scale)
+    at_parameter, at_node = reference.backward(case.nodes, parameters, done, gradient)
+
+    outputs = watched(model)
+    model.train(training)
+    set_step(model, SEED, 3, 1)
+    value = loss_of(case, model(model_inputs(case, inputs)), targets)
+    assert float(value.detach()) == loss
+    (value * scale).backward()
+    checked = 0
+    for node in case.nodes:
+        if node.op != "input":
+            same_array(outputs[node.name], done.outputs[node.name], f"output of {node.name}")
+            expected = reference.resolve(at_node[node.name])
+            same_array(outputs[node.name].grad, expected, f"gradient at {node.name}")
+            checked += 1
+    for name, parameter in model.named_parameters():
+        expected = reference.resolve(at_parameter[name])
+        same_array(parameter.grad, expected, f"gradient of {name}")
+    for name, values in after.items():
+        assert_same(dict(model.named_buffers())[name], values, [name] * len(values))
+    return checked
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", list(CASES))
+def test_outputs_and_gradients_of_every_node(name, training, realisation):
+    case = CASES[name]
+    # A state some steps from the start, with delayed updates and running statistics.
+    model, results = run_and_compare(name, "momentum", 5)
+    model.zero_grad()
+    state = results[-1].parameters, results[-1].buffers
+    checked = compare_nodes(case, *state, model, case.shard(9, 0), training=training)
+    assert checked == len(case.nodes) - len(case.inputs)
+
+
+@pytest.mark.parametrize("power", [-150, -128, -100, 30])
+def test_gradients_near_the_ends_of_the_exponent_range(power, realisation):
+    """Gradients that underflow to zero codes on their way down, and very large ones."""
+    case = RESIDUAL
+    model = case.build()
+    parameters, buffers = reference_state(model)
+    compare_nodes(
+        case,
+        parameters,
+        buffers,
+        convert(model),
+        case.shard(1, 0),
+        training=True,
+        scale=math.ldexp(1.0, power),
+    )
+
+
+@pytest.mark.parametrize("what", ["image", "gamma", "weight", "relu"])
+def test_all_zero_tensors(what, realisation):
+    case = RESIDUAL
+    model = case.build()
+    with torch.no_grad():
+        if what == "gamma":
+            model.norm1.weight.zero_()
+            model.norm3.weight.zero_()
+        elif what == "weight":
+            model.depthwise.weight.zero_()
+            model.shortcut.weight.zero_()
+        elif what == "relu":  # nothing passes: an all-zero gradient part beside others
+            model.norm1.bias.fill_(-50.0)
+            model.norm2.bias.fill_(-50.0)
+    inputs, targets = case.shard(1, 0)
+    if what == "image":
+        inputs = {"x": [0.0] * len(inputs["x"])}
+    parameters, buffers = reference_state(model)
+    compare_nodes(
+        case, parameters, buffers, convert(model), (inputs, targets), training=True
+    )
+
+
+# --- one layer, one number -------------------------------------------------------------------
+
+
+def test_input_gradient_of_the_first_layer(realisation):
+    """Reference nets give none to their inputs; a convolution alone shows it."""
+    from samebits.train import reference_layers as layers
+    from samebits.train.linear import conv2d
+
+    rng = random.Random(4)
+    x = BFPTensor(torch.tensor([rng.randint(-127, 127) for _ in range(2 * 3 * 5 * 4)]).to(
+        torch.int8).view(2, 3, 5, 4), -6)  # fmt: skip
+    x.requires_grad_()
+    weight = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+    model = convert(nn.Sequential(nn.Conv2d(3, 4, 3)))
+    model[0].weight = type(model[0].weight).from_real(weight)
+    y = conv2d(x, model[0].weight, padding=(1, 1), stride=(2, 1))
+    g = BFPTensor(torch.tensor([rng.randint(-(2**31) + 2**23, 2**31 - 2**23) for _ in range(
+        y.numel())]).to(torch.int32).view(y.shape), -40)  # fmt: skip
+    torch.autograd.backward(y, g)
+    expected = layers.affine_input_gradient(
+        Array(g.codes.flatten().tolist(), tuple(y.shape), -40, 32),
+        Array(x.codes.flatten().tolist(), tuple(x.shape), -6, 8),
+        initial_parameter(weight.flatten().tolist(), tuple(weight.shape)),
+        layers.Geometry(stride=(2, 1), padding=(1, 1)),
+    )
+    same_array(x.grad, expected, "input gradient")
+
+
+@pytest.mark.parametrize(("bits", "exponent"), [
+    (8, -5), (8, 3), (8, 40), (32, -28), (32, -60), (32, -8), (32, -17), (32, 0), (32, 90),
+])  # fmt: skip
+@pytest.mark.parametrize("scale", [1.0, 1.0 / 3.0, 2.0**-140])
+def test_cross_entropy(bits, exponent, scale, realisation):
+    rng = random.Random(f"{bits} {exponent}")
+    rows, classes, limit = 5, 9, 127 if bits == 8 else 0x7F7F7F7F
+    codes = [rng.randint(-limit, limit) for _ in range(rows * classes)]
+    codes[:classes] = [limit, -limit, 0, *codes[3:classes]]
+    codes[classes : 2 * classes] = [7] * classes
+    targets = [1, 0, 8, 4, 3]
+    loss, gradient = reference_loss.cross_entropy(
+        Array(codes, (rows, classes), exponent, bits), targets, scale
+    )
+    dtype = torch.int8 if bits == 8 else torch.int32
+    z = BFPTensor(torch.tensor(codes, dtype=dtype).view(rows, classes), exponent).requires_grad_()
+    value = cross_entropy(z, torch.tensor(targets))
+    assert float(value.detach()) == loss
+    (value * scale).backward()
+    same_array(z.grad, gradient, "gradient")
+
+
+@pytest.mark.parametrize("exponents", [(-30, 1.0), (-100, 1.0), (0, 1e-30), (20, 1e9), (-30, 0.0)])
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_mse(exponents, scale, realisation):
+    exponent, size = exponents
+    rng = random.Random(f"{exponents}")
+    codes = [rng.randint(-(2**31) + 2**23, 2**31 - 2**23) for _ in range(15)]
+    targets = torch.tensor([rng.gauss(0, size) for _ in range(15)])
+    loss, gradient = reference_loss.mse(Array(codes, (5, 3), exponent, 32), targets.tolist(), scale)
+    y = BFPTensor(torch.tensor(codes, dtype=torch.int32).view(5, 3), exponent).requires_grad_()
+    value = mse_loss(y, targets.view(5, 3))
+    assert float(value.detach()) == loss
+    (value * scale).backward()
+    same_array(y.grad, gradient, "gradient")
+
+
+def test_a_tied_parameter_collects_its_parts(realisation):
+    nodes = [
+        Node("x", "input"),
+        Node("a", "linear", ("x",), {"weight": "a.weight"}),
+        Node("b", "linear", ("a",), {"weight": "a.weight", "out_width": 32}),
+    ]
+    model = nn.Sequential()
+    model.add_module("a", nn.Linear(4, 4, bias=False))
+    model.add_module("b", nn.Linear(4, 4, bias=False))
+    model.b.weight = model.a.weight
+    w = initial_parameter(model.a.weight.detach().flatten().tolist(), (4, 4))
+    images, targets = [0.3, -1.0, 2.0, 0.7] * 3, [0, 3, 1]
+    shards = [({"x": quantize_input(images, (3, 4))}, targets)]
+    optimizer = reference_optimizers.SGD(0.5, momentum=0.9)
+    result = reference.step(nodes, {"a.weight": w}, {}, {}, shards, optimizer)
+    twin = convert(model)
+    ours = SGD(twin.parameters(), lr=0.5, momentum=0.9)
+    out = twin(BFPTensor.from_real(torch.tensor(images).view(3, 4)))
+    cross_entropy(out, torch.tensor(targets)).backward()
+    assert len(twin.a.weight.grad.parts) == 2
+    same_array(twin.a.weight.grad, result.gradients["a.weight"], "gradient")
+    ours.step()
+    same_parameter(twin.b.weight, result.parameters["a.weight"], "the tied weight")
