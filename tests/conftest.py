@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 # Tests import what they share (`compare`) by name; importlib mode adds no folder to the path.
 sys.path.insert(0, str(ROOT / "tests"))
+
+torch.set_num_threads(1)  # tests run side by side; those about threads set their own number
 
 settings.register_profile(
     "samebits",

@@ -37,6 +37,7 @@ def cache_folder() -> Path:
 
 
 def compiler() -> str:
+    """The C compiler's path: $CC, cc, gcc or clang."""
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (path := shutil.which(name)):
             return path

@@ -135,7 +135,9 @@ def conv_weight_grad(g: Tensor, x: Tensor, s: ConvShape) -> Acc:
     A 32-bit gradient is cut into 16-bit halves: each sum is below 2**16 * 2**7 * 2**24 = 2**47.
     """
     columns = _columns(x, s).transpose(2, 3)
-    halves = [(g.long(), 0)] if g.dtype == torch.int16 else [(g.long() >> 16, 16), (g.long() & 65535, 0)]
+    halves = (
+        [(g.long(), 0)] if g.dtype == torch.int16 else [(g.long() >> 16, 16), (g.long() & 65535, 0)]
+    )
     acc = torch.zeros(s.groups, s.co // s.groups, s.products, dtype=torch.int64, device=g.device)
     for half, shift in halves:
         rows = half.double().reshape(s.n, s.groups, s.co // s.groups, s.oh * s.ow)
@@ -339,10 +341,11 @@ def direction(
     return exponent
 
 
-def lazy_carry(
-    codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
-) -> int:
-    """t = A + rne(m * P * 2**shift); W -= r, A = t - r * 2**15. Returns max|W - r|; writes on commit."""
+def lazy_carry(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool) -> int:
+    """t = A + rne(m * P * 2**shift), r = rne(t / 2**15). Returns max|W - r|.
+
+    With `commit` it writes W - r and t - r * 2**15.
+    """
     total = delayed.long() + scale(p.long() * m, shift)
     carry = scale(total, -15)
     updated = codes.long() - carry
@@ -357,9 +360,7 @@ def joint_max(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> 
     return largest_of(joint(codes, delayed) - scale(p.long() * m, shift))
 
 
-def lazy_resplit(
-    codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
-) -> None:
+def lazy_resplit(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int) -> None:
     """J = rne((J - rne(m * P * 2**shift)) * 2**-by), split again."""
     value = scale(joint(codes, delayed) - scale(p.long() * m, shift), -by)
     code = scale(value, -15)

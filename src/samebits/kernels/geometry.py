@@ -48,6 +48,7 @@ class ConvShape:
 
 
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+    """Windows along one dimension."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -87,9 +88,9 @@ def conv_shape(
 
 
 def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -> int:
-    """The shift s of `exact.requantize` for max|acc| = largest > 0: codes are rne(acc / (d 2^s))."""
+    """The shift s of `exact.requantize` for max|acc| = largest > 0."""
     limit = CODE_MAX[bits]
-    shift = largest.bit_length() - divisor.bit_length() - bits  # largest / (d * 2^shift) > limit
+    shift = largest.bit_length() - divisor.bit_length() - bits
     shift = max(shift, EXPONENT_MIN - exponent)
     while _rounded(largest, divisor, shift) > limit:
         shift += 1

@@ -1,7 +1,7 @@
 """The native realisation of the training kernels: C on the CPU, called through ctypes.
 
-Same functions, same bits as `eager`; what is not here (or not on the CPU) is `eager`'s. Tensors go to
-C as pointers to dense memory, images as NHWC ("channels last"), weights as OHWI.
+Same functions, same bits as `eager`; what is not here (or not on the CPU) is `eager`'s. Tensors go
+to C as pointers to dense memory, images as NHWC ("channels last"), weights as OHWI.
 """
 
 from __future__ import annotations
@@ -167,13 +167,9 @@ class Native:
             # Every sum is at most max|g| times the sum of |w| that meets one input channel.
             columns = s.ci // s.groups
             rows = w.numel() // (s.groups * columns)
-            reach = _checked(
-                self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns))
-            )
+            reach = _checked(self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns)))
             wide = self.largest_of(g) * reach >= INT32_LIMIT
-            dx = torch.zeros(
-                s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32
-            )
+            dx = torch.zeros(s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_input_grad(
                 byref(_shape(s)), _p(g), _p(w), _p(dx), int(wide), _threads()
             )
@@ -389,17 +385,14 @@ class Native:
 
         Then `resolve` is a plain aligned sum, taken element by element where the sum is used.
         """
-        if len(gradient.parts) != 2 or None in gradient.bounds:
+        if len(gradient.parts) != 2:
             return None
         (a, ea), (b, eb) = gradient.parts
-        if a.dtype != torch.int32 or b.dtype != torch.int32 or 0 in gradient.bounds:
+        bound_a, bound_b = gradient.bounds
+        if not (bound_a and bound_b and a.dtype == b.dtype == torch.int32):
             return None
         exponent = max(ea, eb)
-        reach = sum(
-            exact.scaled(bound, e - exponent)
-            for bound, e in zip(gradient.bounds, (ea, eb), strict=True)
-        )
-        if reach > exact.Q32:
+        if exact.scaled(bound_a, ea - exponent) + exact.scaled(bound_b, eb - exponent) > exact.Q32:
             return None
         return (a, ea - exponent), (b, eb - exponent), exponent
 

@@ -48,8 +48,9 @@ def _conv2d(m: nn.Conv2d, name: str, sites: Iterator[int]) -> nn.Module:
         spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
         _require(all(s % 2 == 0 for s in spans), "padding 'same' of an even kernel")
         padding = (spans[0] // 2, spans[1] // 2)
-    geometry = (pair(m.stride), pair(padding), pair(m.dilation), m.groups)  # type: ignore[arg-type]
-    return layers.Conv2d(*_parameters(m, name), *geometry)
+    weight, bias = _parameters(m, name)
+    sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
+    return layers.Conv2d(weight, bias, *sizes, m.groups)
 
 
 def _batch_norm(m: Any, name: str, sites: Iterator[int]) -> nn.Module:

@@ -15,6 +15,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 
 
 def pair(value: int | tuple[int, ...]) -> Pair:
+    """PyTorch's size arguments as (height, width)."""
     if isinstance(value, int):
         return value, value
     if len(value) == 1:
@@ -36,7 +37,9 @@ class Layer(nn.Module):
             raise RangeError(f"{where}: {error}") from None
         except UnsupportedError as error:
             text = str(error)
-            raise UnsupportedError(text if text.startswith("layer") else f"{where}: {text}") from None
+            raise UnsupportedError(
+                text if text.startswith("layer") else f"{where}: {text}"
+            ) from None
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         raise TypeError(f"{type(self).__name__} defines no compute()")
@@ -93,7 +96,7 @@ class Layer(nn.Module):
         device = fn(torch.empty(0)).device
         for name, parameter in self._parameters.items():
             if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
-                self._parameters[name] = parameter.to_device(device)  # type: ignore[assignment]
+                self._parameters[name] = parameter.to_device(device)
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 self._buffers[name] = buffer.to(device)
@@ -112,7 +115,9 @@ class Linear(Layer):
         self.out_width = out_width
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return linear(x, self.weight, self.bias, self.out_width)  # type: ignore[arg-type]
+        rows = x if x.dim() == 2 else pointwise.reshape(x, (-1, x.shape[-1]))
+        out = linear(rows, self.weight, self.bias, self.out_width)  # type: ignore[arg-type]
+        return out if x.dim() == 2 else pointwise.reshape(out, (*x.shape[:-1], -1))
 
 
 class Conv2d(Layer):
@@ -188,11 +193,15 @@ class LayerNorm(Layer):
 
 
 class ReLU(Layer):
+    """max(x, 0)."""
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         return pointwise.relu(x)
 
 
 class ReLU6(Layer):
+    """min(max(x, 0), 6)."""
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         return pointwise.relu6(x)
 
@@ -212,6 +221,8 @@ class Activation(Layer):
 
 
 class MaxPool2d(Layer):
+    """Window maxima."""
+
     def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
         super().__init__()
         self.window = (kernel, stride, padding)
@@ -221,6 +232,8 @@ class MaxPool2d(Layer):
 
 
 class AvgPool2d(Layer):
+    """Window means, padding counted."""
+
     def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
         super().__init__()
         self.window = (kernel, stride, padding)
@@ -237,6 +250,8 @@ class GlobalAvgPool2d(Layer):
 
 
 class Flatten(Layer):
+    """[n, ...] -> [n, everything else]."""
+
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim

@@ -18,7 +18,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels.eager import divide, largest_of, scale
 from samebits.numerics import exact
-from samebits.train.tensor import BFPTensor, quantize_real
+from samebits.train.tensor import BFPTensor, Operation, quantize_real
 
 LOG2_E = 1549082005  # rne(log2(e) * 2**30)
 LN_2 = 0.6931471805599453
@@ -31,7 +31,9 @@ def _power_tables() -> tuple[Tensor, Tensor]:
     """T1[i] = rne(2**(-i/256) * 2**30), T2[i] = rne(2**(-i/65536) * 2**30)."""
     with mpmath.workprec(120):
         tables = [
-            torch.tensor([int(mpmath.nint(mpmath.mpf(2) ** (30 - mpmath.mpf(i) / d))) for i in range(256)])
+            torch.tensor(
+                [int(mpmath.nint(mpmath.mpf(2) ** (30 - mpmath.mpf(i) / d))) for i in range(256)]
+            )
             for d in (256, 65536)
         ]
     return tables[0], tables[1]
@@ -58,7 +60,9 @@ def _log2(s: Tensor) -> int:
     """The sum of log2(s) in units of 2**-24 over an int64 tensor of values >= 1 (24 squarings)."""
     values = s.cpu().numpy().ravel()
     length = np.array([int(v).bit_length() - 1 for v in values], dtype=np.int64)
-    v = np.where(length >= 30, values >> np.maximum(length - 30, 0), values << np.maximum(30 - length, 0))
+    v = np.where(
+        length >= 30, values >> np.maximum(length - 30, 0), values << np.maximum(30 - length, 0)
+    )
     bits = np.zeros_like(values)
     for _ in range(24):
         v = (v * v) >> 30
@@ -68,7 +72,9 @@ def _log2(s: Tensor) -> int:
     return int(((length << 24) + bits).sum())
 
 
-class CrossEntropy(torch.autograd.Function):
+class CrossEntropy(Operation):
+    """Loss (reported) and integer gradient of softmax and cross-entropy together."""
+
     @staticmethod
     def forward(ctx: Any, logits: BFPTensor, target: Tensor) -> Tensor:
         z, e_z = logits.resolved()
@@ -85,7 +91,7 @@ class CrossEntropy(torch.autograd.Function):
         return torch.tensor(value, dtype=torch.float64, device=z.device)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         (q,) = ctx.saved_tensors
         return _times_scalar(q.long(), -24, float(grad)), None
 
@@ -123,7 +129,9 @@ def cross_entropy(logits: BFPTensor, target: Tensor) -> Tensor:
     return CrossEntropy.apply(logits, target.long())
 
 
-class MeanSquare(torch.autograd.Function):
+class MeanSquare(Operation):
+    """Loss (reported) and integer gradient of the mean squared error."""
+
     @staticmethod
     def forward(ctx: Any, y: BFPTensor, target: Tensor) -> Tensor:
         codes, e_y = y.resolved()
@@ -138,7 +146,7 @@ class MeanSquare(torch.autograd.Function):
         return torch.tensor(value, dtype=torch.float64, device=codes.device)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         (d,) = ctx.saved_tensors
         m, x = exact.coefficient(2.0 / d.numel())
         return _times_scalar(d.long() * m, ctx.exponent + x, float(grad)), None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,12 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels.eager import largest_of, scale
 from samebits.kernels.geometry import code_limit
 from samebits.numerics import exact
-from samebits.train.linear import gradient
 from samebits.train.pointwise import bfp32
-from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
 
 MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
@@ -41,14 +41,14 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
     if largest == 0:
         return BFPTensor(torch.zeros(v.shape, dtype=torch.int32, device=device), exact.EXPONENT_MIN)
     if not math.isfinite(largest):
-        raise exact.RangeError("batch norm: the gradient of gamma or beta is not finite")
-    exponent = exact.smallest_exponent(
-        exact.Fraction(largest), exact.Q32, low=-(1 << 15), high=None
-    )
+        raise RangeError("batch norm: the gradient of gamma or beta is not finite")
+    exponent = exact.smallest_exponent(Fraction(largest), exact.Q32, low=-(1 << 15), high=None)
     return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
-class BatchNorm(torch.autograd.Function):
+class BatchNorm(Operation):
+    """z (bfp8) -> bfp8 by an integer multiply-add per channel; saves z, one byte an element."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -97,7 +97,7 @@ class BatchNorm(torch.autograd.Function):
         return BFPTensor(k.channel_affine(z, m, b, -by), exponent + by)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (z,) = ctx.saved_tensors
         mean, inv, a, e_z, n, training = ctx.scalars
@@ -163,12 +163,10 @@ def batch_norm(
         raise UnsupportedError(
             f"batch norm: expected 2 to {MAX_BATCH_ELEMENTS} values per channel, found {n}"
         )
-    return BatchNorm.apply(
-        x, gamma, beta, running_mean, running_var, training, momentum, eps
-    )
+    return BatchNorm.apply(x, gamma, beta, running_mean, running_var, training, momentum, eps)
 
 
-class LayerNorm(torch.autograd.Function):
+class LayerNorm(Operation):
     """Over the last dimension; z as rows [rows, d]."""
 
     @staticmethod
@@ -204,7 +202,7 @@ class LayerNorm(torch.autograd.Function):
         return BFPTensor(y.view(z.shape), e_y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         xhat, row_factor, jg = ctx.saved_tensors
         e_x, e_k, e_z, e_gamma = ctx.exponents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -121,7 +122,9 @@ class Optimizer(torch.optim.Optimizer):
                     lazy_update(parameter, p, e_p, lr, name)
         return loss
 
-    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
+    def _direction(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> Part:
         """The bfp16 direction P for a gradient; updates the optimizer's own state."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
@@ -170,7 +173,9 @@ class SGD(Optimizer):
             {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
         )
 
-    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
+    def _direction(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> Part:
         codes, exponent = parameter.parts[0]
         decay = coefficient(group["weight_decay"], "weight decay")
         momentum = coefficient(group["momentum"], "momentum")
@@ -225,7 +230,9 @@ class Adam(Optimizer):
             },
         )
 
-    def _direction(self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]) -> Part:
+    def _direction(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> Part:
         codes, _ = parameter.parts[0]
         state = self.state[parameter]
         if not state:
@@ -254,8 +261,8 @@ class Adam(Optimizer):
 
         chunks = [slice(i, i + CHUNK) for i in range(0, first.numel(), CHUNK)]
         tops = [[float(v.abs().max()) for v in moments(at)] for at in chunks]
-        e_m = exact.smallest_exponent(exact.Fraction(max(t[0] for t in tops)), exact.Q16)
-        e_s = exact.smallest_exponent(exact.Fraction(max(t[1] for t in tops)), exact.Q32)
+        e_m = exact.smallest_exponent(Fraction(max(t[0] for t in tops)), exact.Q16)
+        e_s = exact.smallest_exponent(Fraction(max(t[1] for t in tops)), exact.Q32)
         for at in chunks:
             m, s = moments(at)
             first[at], root[at] = _code(m, e_m).to(torch.int16), _code(s, e_s).to(torch.int32)
@@ -267,7 +274,7 @@ class Adam(Optimizer):
             return p + flat.decay(at)
 
         largest = max(float(direction(at).abs().max()) for at in chunks)
-        e_p = exact.smallest_exponent(exact.Fraction(largest), exact.Q16)
+        e_p = exact.smallest_exponent(Fraction(largest), exact.Q16)
         out = torch.empty_like(codes, dtype=torch.int16)
         flat_out = _in_order(out, codes)
         for at in chunks:

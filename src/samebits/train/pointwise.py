@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -14,18 +15,25 @@ from samebits.errors import UnsupportedError
 from samebits.kernels.eager import largest_of, scale, window_sum, window_sum_grad
 from samebits.numerics import exact, philox
 from samebits.tables.activation import activation_table
-from samebits.train.linear import gradient
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor, Part
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPParameter,
+    BFPTensor,
+    Operation,
+    Part,
+    gradient,
+)
 
 Pair = tuple[int, int]
 
 
 def bfp32(acc: Tensor, exponent: int) -> BFPTensor:
+    """shorten(acc, exponent) as a tensor."""
     k = kernels.of(acc)
     return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
 
 
-class Narrow(torch.autograd.Function):
+class Narrow(Operation):
     """bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
 
     @staticmethod
@@ -35,7 +43,7 @@ class Narrow(torch.autograd.Function):
         return BFPTensor(*k.requantize(codes, k.largest_of(codes), exponent, 8))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         return BFPTensor(*gradient(grad))
 
 
@@ -52,7 +60,7 @@ def narrow(x: Tensor, where: str) -> BFPTensor:
 # --- activations ----------------------------------------------------------------------------
 
 
-class Relu(torch.autograd.Function):
+class Relu(Operation):
     """min(max(x, 0), high) on codes; high = 127 is plain ReLU."""
 
     @staticmethod
@@ -67,7 +75,7 @@ class Relu(torch.autograd.Function):
         return BFPTensor(y, exponent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (y,) = ctx.saved_tensors
         return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
@@ -83,7 +91,7 @@ def relu6(x: BFPTensor) -> BFPTensor:
     return Relu.apply(x, 6)
 
 
-class TableActivation(torch.autograd.Function):
+class TableActivation(Operation):
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
 
     @staticmethod
@@ -98,7 +106,7 @@ class TableActivation(torch.autograd.Function):
         return BFPTensor(*k.requantize(acc, k.largest_of(acc), table.exponent, 8))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (codes,) = ctx.saved_tensors
         slopes = torch.tensor(ctx.table.derivative_codes, dtype=torch.int64, device=g.device)
@@ -114,7 +122,9 @@ def activation(x: BFPTensor, name: str, slope: float | None = None) -> BFPTensor
 # --- pooling --------------------------------------------------------------------------------
 
 
-class MaxPool(torch.autograd.Function):
+class MaxPool(Operation):
+    """Window maxima; saves the one-byte position of each."""
+
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
         codes, exponent = x.resolved()
@@ -124,7 +134,7 @@ class MaxPool(torch.autograd.Function):
         return BFPTensor(y, exponent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (where,) = ctx.saved_tensors
         k = kernels.of(g)
@@ -139,7 +149,9 @@ def max_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTe
     return MaxPool.apply(x, kernel, stride, padding)
 
 
-class AveragePool(torch.autograd.Function):
+class AveragePool(Operation):
+    """Window means: exact sums, one rounding."""
+
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
         codes, exponent = x.resolved()
@@ -149,7 +161,7 @@ class AveragePool(torch.autograd.Function):
         return BFPTensor(*k.requantize(acc, largest, exponent, 8, kernel[0] * kernel[1]))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         k = kernels.of(g)
         acc, largest = window_sum_grad(g, ctx.shape, *ctx.window)
@@ -172,7 +184,9 @@ def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
 # --- addition and shape ---------------------------------------------------------------------
 
 
-class Add(torch.autograd.Function):
+class Add(Operation):
+    """a + b at a common exponent; the gradient goes to both."""
+
     @staticmethod
     def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
         (u, ea), (v, eb) = a.resolved(), b.resolved()
@@ -183,7 +197,7 @@ class Add(torch.autograd.Function):
         return BFPTensor(*kernels.of(u).add(u, ea, v, eb, exponent))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         part = gradient(grad)
         return BFPTensor(*part), BFPTensor(*part)
 
@@ -199,7 +213,9 @@ def add(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
     return Add.apply(narrow(a, "add"), narrow(b, "add"))
 
 
-class Concat(torch.autograd.Function):
+class Concat(Operation):
+    """Codes side by side at the largest exponent."""
+
     @staticmethod
     def forward(ctx: Any, dim: int, *tensors: BFPTensor) -> BFPTensor:
         parts = [t.resolved() for t in tensors]
@@ -210,7 +226,7 @@ class Concat(torch.autograd.Function):
         return BFPTensor(torch.cat(codes, dim), exponent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         slices = torch.split(g, ctx.sizes, ctx.dim)
         return (None, *(BFPTensor(s, e_g) for s in slices))
@@ -221,7 +237,9 @@ def concat(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
     return Concat.apply(dim, *(narrow(t, "concat") for t in tensors))
 
 
-class Reshape(torch.autograd.Function):
+class Reshape(Operation):
+    """The same codes in another shape."""
+
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, shape: tuple[int, ...]) -> BFPTensor:
         codes, exponent = x.resolved()
@@ -229,7 +247,7 @@ class Reshape(torch.autograd.Function):
         return BFPTensor(codes.reshape(shape), exponent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         return BFPTensor(g.reshape(ctx.shape), e_g), None
 
@@ -250,7 +268,7 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 # --- dropout and embedding ------------------------------------------------------------------
 
 
-class Dropout(torch.autograd.Function):
+class Dropout(Operation):
     """The mask is not stored: the counter-based generator gives it again in the backward pass."""
 
     @staticmethod
@@ -263,7 +281,7 @@ class Dropout(torch.autograd.Function):
         return BFPTensor(*k.requantize(acc, k.largest_of(acc), exponent + by, 8))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         factors, by = dropout_factors(g, *ctx.mask)
         return bfp32(g.long() * factors, e_g + by), None, None, None, None
@@ -273,7 +291,7 @@ def dropout_factors(like: Tensor, p: float, key: Pair, step: int, shard: int) ->
     """m where an element is kept, 0 where it is dropped, and the exponent x (training.md 5)."""
     words = philox.words(like.numel(), key, step, shard, device=like.device)
     m, x = exact.coefficient(1.0 / (1.0 - p))
-    kept = words >= exact.round_real(exact.Fraction(p) * (1 << 32))
+    kept = words >= exact.round_real(Fraction(p) * (1 << 32))
     return kept.view(like.shape).long() * m, x
 
 
@@ -282,7 +300,9 @@ def dropout(x: BFPTensor, p: float, key: Pair, step: int, shard: int) -> BFPTens
     return x if p == 0 else Dropout.apply(x, p, key, step, shard)
 
 
-class Embedding(torch.autograd.Function):
+class Embedding(Operation):
+    """Rows of W; the gradient of a row is the sum over its uses."""
+
     @staticmethod
     def forward(ctx: Any, index: Tensor, weight: BFPParameter) -> BFPTensor:
         codes, exponent = weight.parts[0]
@@ -291,7 +311,7 @@ class Embedding(torch.autograd.Function):
         return BFPTensor(codes[index], exponent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (index,) = ctx.saved_tensors
         acc = torch.zeros(ctx.shape, dtype=torch.int64, device=g.device)
@@ -301,7 +321,7 @@ class Embedding(torch.autograd.Function):
 
 def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
     """Rows of W [count, d] at integer indices [...] -> [..., d]."""
-    if index.numel() and not (0 <= int(index.min()) and int(index.max()) < weight.shape[0]):
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
         raise UnsupportedError(
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
             f"found {int(index.min())} to {int(index.max())}"

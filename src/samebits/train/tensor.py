@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ Part = tuple[Tensor, int]  # (codes, exponent)
 class BFPTensor(torch.Tensor):
     """value = codes * 2**exponent over the whole tensor; codes int8, int16 or int32.
 
-    To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers work
-    as usual. A gradient with several contributions keeps them apart (`parts`) until somebody
+    To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers
+    work as usual. A gradient with several contributions keeps them apart (`parts`) until somebody
     reads it: sums are taken once, aligned to the largest exponent, whatever the order of arrival
     (docs/spec/training.md, 1.3).
     """
@@ -76,7 +77,7 @@ class BFPTensor(torch.Tensor):
         codes, exponent = self.resolved()
         return torch.ldexp(codes.double(), torch.tensor(exponent, device=codes.device))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         widths = "+".join(str(BITS[codes.dtype]) for codes, _ in self.parts)
         exponents = "+".join(str(exponent) for _, exponent in self.parts)
         grad = ", requires_grad=True" if self.requires_grad else ""
@@ -94,8 +95,10 @@ class BFPTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What autograd itself needs: detach, and sums of gradient parts. Nothing else is float."""
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What autograd itself needs: detach, and sums of gradient parts. Nothing else."""
         aten = torch.ops.aten
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
             return BFPTensor._of_parts(args[0].parts, args[0].bounds)
@@ -108,9 +111,27 @@ class BFPTensor(torch.Tensor):
             args[0].bounds = args[0].bounds + args[1].bounds
             return args[0]
         raise UnsupportedError(
-            f"BFPTensor has no {func}: expected a samebits.train layer or one of add, cat, flatten, "
-            "reshape; call .dequantize() for float values"
+            f"BFPTensor has no {func}: expected a samebits.train layer or one of "
+            "add, cat, flatten, reshape; call .dequantize() for float values"
         )
+
+
+class Operation(torch.autograd.Function):
+    """Base of the differentiable operations: forward and backward over BFP tensors."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.Function.apply, which has no annotation of its own."""
+        return super().apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def gradient(grad: Tensor) -> Part:
+    """(codes, exponent) of a gradient that arrives in a backward pass."""
+    if not isinstance(grad, BFPTensor):
+        raise TypeError(
+            "expected a BFP gradient, found a float tensor: use samebits.train losses and layers"
+        )
+    return grad.resolved()
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -127,7 +148,7 @@ class BFPParameter(BFPTensor):
     _is_param = True  # what torch.nn.Module asks of a parameter
 
     @staticmethod
-    def __new__(  # type: ignore[override]
+    def __new__(
         cls, codes: Tensor, exponent: int, delayed: Tensor, requires_grad: bool = True
     ) -> BFPParameter:
         parameter = cls._of_parts(((codes, exponent),))
@@ -140,7 +161,7 @@ class BFPParameter(BFPTensor):
     def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
         """The weight state of real values (training.md 2); conv weights are kept channels-last."""
         values = _finite(x.detach(), name)
-        largest = exact.Fraction(float(values.abs().max())) if values.numel() else 0
+        largest = Fraction(float(values.abs().max())) if values.numel() else 0
         exponent = exact.initial_weight([largest], name)[2]
         value = torch.round(_times_power(values, exact.DELAYED_BITS - exponent)).long()
         kernel = kernels.eager
@@ -167,9 +188,7 @@ class BFPParameter(BFPTensor):
 
     def to_device(self, device: torch.device) -> BFPParameter:
         codes, exponent = self.parts[0]
-        return BFPParameter(
-            codes.to(device), exponent, self.delayed.to(device), self.requires_grad
-        )
+        return BFPParameter(codes.to(device), exponent, self.delayed.to(device), self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
         codes, exponent = self.parts[0]
@@ -203,6 +222,6 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
     values = _finite(x.detach(), name)
     largest = float(values.abs().max()) if values.numel() else 0.0
-    exponent = exact.smallest_exponent(exact.Fraction(largest), exact.CODE_MAX[bits])
+    exponent = exact.smallest_exponent(Fraction(largest), exact.CODE_MAX[bits])
     codes = torch.round(_times_power(values, -exponent))
     return codes.to(CODE_TYPE[bits]), exponent

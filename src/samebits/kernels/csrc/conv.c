@@ -17,6 +17,12 @@ static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
+/* Below this many products a thread team costs more than it saves. */
+static int crew(const Conv *s, int threads) {
+    int64_t work = s->n * s->oh * s->ow * s->co * (s->ci / s->groups) * s->kh * s->kw;
+    return work < ((int64_t)1 << 20) ? 1 : threads;
+}
+
 static void *scratch(int64_t bytes) { return aligned_alloc(64, (size_t)round_up(bytes + 64, 64)); }
 
 /* --- gather product: forward and input gradient ------------------------------------------- */
@@ -164,9 +170,9 @@ static int64_t gather_product(Grid *grids, int grid_count, const void *src, int 
 
 /* Forward weights of one group: column j is output channel o0 + j, pairs run over ci. */
 static void pack_forward(const Conv *s, const int8_t *w, int64_t o0, int64_t cg, int64_t og,
-                         Grid *g) {
+                         Grid *g, int threads) {
     int64_t pairs = (cg + 1) / 2, taps = s->kh * s->kw, panels = (og + NR - 1) / NR;
-#pragma omp parallel for
+#pragma omp parallel for num_threads(threads)
     for (int64_t panel = 0; panel < panels; panel++) {
         int64_t n = min64(NR, og - panel * NR);
         for (int64_t t = 0; t < taps; t++) {
@@ -190,9 +196,9 @@ static void pack_forward(const Conv *s, const int8_t *w, int64_t o0, int64_t cg,
 
 /* Input-gradient weights of one group: column j is input channel j, pairs run over co. */
 static void pack_transposed(const Conv *s, const int8_t *w, int64_t o0, int64_t cg, int64_t og,
-                            Grid *g) {
+                            Grid *g, int threads) {
     int64_t pairs = (og + 1) / 2, all = s->kh * s->kw, panels = (cg + NR - 1) / NR;
-#pragma omp parallel for
+#pragma omp parallel for num_threads(threads)
     for (int64_t panel = 0; panel < panels; panel++) {
         int64_t n = min64(NR, cg - panel * NR);
         for (int64_t t = 0; t < g->taps; t++) {
@@ -286,6 +292,7 @@ int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m,
 
 /* out (int32) = conv(x, w). Returns max |out|, or -1 when memory ran out. */
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads) {
+    threads = crew(s, threads);
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(cg, 2), largest = 0;
     int64_t hp = max64(s->h + s->pad_h, (s->oh - 1) * s->stride_h + (s->kh - 1) * s->dil_h + 1);
     int64_t wp = max64(s->w + s->pad_w, (s->ow - 1) * s->stride_w + (s->kw - 1) * s->dil_w + 1);
@@ -296,7 +303,7 @@ int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
         if (alloc_grid(&g, s->kh * s->kw, cp / 2, og)) {
             for (int64_t t = 0; t < g.taps; t++)
                 g.tap_offset[t] = (t / s->kw * s->dil_h * wp + t % s->kw * s->dil_w) * cp;
-            pack_forward(s, w, group * og, cg, og, &g);
+            pack_forward(s, w, group * og, cg, og, &g, threads);
             m = gather_product(&g, 1, x, 8, s->n, s->h, s->w, s->ci, group * cg, cg, s->pad_h,
                                s->pad_w, hp, wp, og, 0, out, s->oh * s->ow, s->co, group * og,
                                threads);
@@ -312,6 +319,7 @@ int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
  * dx must be zeroed by the caller (pixels no window reaches). Returns max |dx| or -1. */
 int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t *w, void *dx,
                                  int wide, int threads) {
+    threads = crew(s, threads);
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(og, 2), largest = 0;
     /* Input row ih = stride * t + r - pad gets output rows t - u from taps kh*dil = stride*u + r. */
     int64_t up = (s->kh - 1) * s->dil_h / s->stride_h, left = (s->kw - 1) * s->dil_w / s->stride_w;
@@ -351,7 +359,7 @@ int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t
                                              b * s->dil_w / s->stride_w) * cp;
                         g->tap_weight[t++] = a * s->kw + b;
                     }
-                pack_transposed(s, w, group * og, cg, og, g);
+                pack_transposed(s, w, group * og, cg, og, g, threads);
             }
         int64_t m = -1;
         if (ok)
@@ -426,6 +434,7 @@ static void pack_input(const Conv *s, const int8_t *x, int64_t c0, int64_t cg, i
  * has bounded the sums (16-bit gradients only), and zeroed. Returns max |dw| or -1. */
 int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
                                   void *dw, int wide, int threads) {
+    threads = crew(s, threads);
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, columns = s->kh * s->kw * cg;
     int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR;
     int64_t panels = (columns + NR - 1) / NR;
@@ -505,6 +514,7 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
 
 int64_t samebits_depthwise(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
                            int threads) {
+    threads = crew(s, threads);
     int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
     int16_t *wt = scratch(taps * c * 2);
     if (!wt) return -1;
@@ -537,6 +547,7 @@ int64_t samebits_depthwise(const Conv *s, const int8_t *x, const int8_t *w, int3
 /* dx (int32, zeroed; at most 518 taps) of a depthwise convolution. */
 int64_t samebits_depthwise_input_grad(const Conv *s, const int16_t *g, const int8_t *w, int32_t *dx,
                                       int threads) {
+    threads = crew(s, threads);
     int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
     int16_t *wt = scratch(taps * c * 2);
     if (!wt) return -1;
@@ -571,6 +582,7 @@ int64_t samebits_depthwise_input_grad(const Conv *s, const int16_t *g, const int
 /* dw (int64 [c][taps], zeroed) of a depthwise convolution; g has 16 or 32 bits. */
 int64_t samebits_depthwise_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
                                        int64_t *dw, int threads) {
+    threads = crew(s, threads);
     int64_t c = s->co, taps = s->kh * s->kw, largest = 0;
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
