@@ -1,0 +1,97 @@
+"""The same bits on a GPU: kernels against the CPU, and a whole training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compare import assert_same
+from samebits.kernels import conv_shape, eager, selftest
+from samebits.numerics import philox, realise
+from samebits.numerics.catalog import FORMATS
+from samebits.numerics.exact import Q8, Q16, Q32
+from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, set_step
+from samebits.train.architectures import build, initialise
+from samebits.train.checkpoint import parameter_sha256
+
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+]
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4),
+    "adamw": lambda p: Adam(p, lr=0.002, weight_decay=0.01, decoupled=True),
+}
+
+
+def integers(shape: tuple[int, ...], high: int, dtype: torch.dtype, seed: int) -> Tensor:
+    count = torch.Size(shape).numel()
+    return (philox.words(count, (seed, 0)) % (2 * high + 1) - high).view(shape).to(dtype)
+
+
+def check(on_gpu: Tensor, on_cpu: Tensor) -> None:
+    """Equal integers; a mismatch shows flat positions."""
+    assert_same(on_gpu.cpu(), on_cpu, torch.arange(on_cpu.numel()))
+
+
+def test_selftest() -> None:
+    assert selftest.failures(eager, "cuda") == []
+
+
+@pytest.mark.parametrize("geometry", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 2, 2), (2, 2, 1, 8)])
+def test_convolution_equals_cpu(geometry: tuple[int, int, int, int]) -> None:
+    stride, padding, dilation, groups = geometry
+    x = integers((3, 8, 11, 9), Q8, torch.int8, 1)
+    w = integers((16, 8 // groups, 3, 3), Q8, torch.int8, 2)
+    pairs = ((stride,) * 2, (padding,) * 2, (dilation,) * 2)
+    s = conv_shape(tuple(x.shape), tuple(w.shape), *pairs, groups)
+    acc = eager.conv(x, w, s)[0]
+    check(eager.conv(x.cuda(), w.cuda(), s)[0], acc)
+    for high, dtype in ((Q16, torch.int16), (Q32, torch.int32)):
+        g = integers(tuple(acc.shape), high, dtype, 3)
+        expected = eager.conv_weight_grad(g, x, s)[0]
+        check(eager.conv_weight_grad(g.cuda(), x.cuda(), s)[0], expected)
+    g = integers(tuple(acc.shape), Q16, torch.int16, 4)
+    expected = eager.conv_input_grad(g, w, s)[0]
+    check(eager.conv_input_grad(g.cuda(), w.cuda(), s)[0], expected)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_quantize_equals_cpu(name: str) -> None:
+    words = philox.words(4096, (9, 9))
+    x = ((words.double() * 2.0**-31 - 1.0) * 2.0 ** (words % 41 - 20).double()).float()
+    x = x.view(8, 512)
+    on_cpu, on_gpu = realise.quantize(x, FORMATS[name]), realise.quantize(x.cuda(), FORMATS[name])
+    assert_same(on_gpu.codes.cpu(), on_cpu.codes, x)
+    assert_same(on_gpu.dequantize().cpu(), on_cpu.dequantize(), x)
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("arch", ["cnn", "resnet8", "mobilenetv2"])
+def test_training_equals_cpu(arch: str, optimizer: str) -> None:
+    assert trained(arch, optimizer, "cuda") == trained(arch, optimizer, "cpu")
+
+
+def trained(arch: str, optimizer: str, device: str) -> str:
+    """SHA-256 of the parameters after 20 steps of two shards."""
+    model = build(arch, (3, 32, 32), 10)
+    model = nn.Sequential(model)
+    initialise(model, 3)
+    twin = convert(model).to(device)
+    update = OPTIMIZERS[optimizer](twin.parameters())
+    words = philox.words(16 * 3 * 32 * 32, (1, 2))
+    images = (words.double() * 2.0**-31 - 1.0).float().view(16, 3, 32, 32).to(device)
+    labels = (philox.words(16, (3, 4)) % 10).to(device)
+    for step in range(20):
+        for shard in range(2):
+            at = slice(8 * shard, 8 * shard + 8)
+            set_step(twin, 5, step, shard)
+            (cross_entropy(twin(BFPTensor.from_real(images[at])), labels[at]) / 2).backward()
+        update.step()
+        update.zero_grad()
+    return parameter_sha256({k: v.cpu() for k, v in twin.state_dict().items()})

@@ -1,0 +1,71 @@
+"""One hash over threads, instruction sets and realisations: 200 steps in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from samebits import kernels
+
+STEPS = 200
+CAPS = {
+    "default": {},
+    "ATEN default": {"ATEN_CPU_CAPABILITY": "default"},
+    "ATEN avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "oneDNN AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "oneDNN AVX512_CORE": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "native x86-64-v2": {"SAMEBITS_NATIVE_ARCH": "x86-64-v2"},
+    "native x86-64-v3": {"SAMEBITS_NATIVE_ARCH": "x86-64-v3"},
+}
+QUICK = [
+    ("default", 1, "native"),
+    ("default", 2, "native"),
+    ("native x86-64-v3", 2, "native"),
+    ("native x86-64-v2", 1, "native"),
+    ("default", 2, "eager"),
+    ("oneDNN AVX2", 1, "eager"),
+    ("ATEN default", 1, "eager"),
+    ("oneDNN AVX512_CORE", 1, "eager"),
+]
+ALL = [(cap, threads, name) for cap in CAPS for threads in (1, 2) for name in ("native", "eager")]
+SLOW = [case for case in ALL if case not in QUICK]
+
+
+def parameter_hash(cap: str, threads: int, realisation: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("ATEN_CPU_CAPABILITY",)}
+    environment.update(CAPS[cap])
+    script = Path(__file__).with_name("same_bits_run.py")
+    command = [sys.executable, str(script), str(STEPS), str(threads), realisation]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def skip_unless_possible(cap: str, realisation: str) -> None:
+    if realisation == "native" and kernels.realisation() != "native":
+        pytest.skip("native kernels need a C compiler")
+    if cap.startswith("native") and not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        pytest.skip("x86-64 instruction-set levels need an x86-64 CPU with AVX2")
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    return parameter_hash("default", 1, "eager")
+
+
+@pytest.mark.parametrize(("cap", "threads", "realisation"), QUICK)
+def test_same_hash(cap: str, threads: int, realisation: str, expected: str) -> None:
+    skip_unless_possible(cap, realisation)
+    assert parameter_hash(cap, threads, realisation) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cap", "threads", "realisation"), SLOW)
+def test_same_hash_everywhere(cap: str, threads: int, realisation: str, expected: str) -> None:
+    skip_unless_possible(cap, realisation)
+    assert parameter_hash(cap, threads, realisation) == expected
