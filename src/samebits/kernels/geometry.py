@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from samebits.errors import RangeError, UnsupportedError
@@ -100,6 +101,31 @@ def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -
             "have outgrown their format (training diverged); lower the learning rate"
         )
     return shift
+
+
+def smallest_exponent(largest: float, bits: int) -> int:
+    """`exact.smallest_exponent` in [-128, 127] for a binary64 magnitude."""
+    if largest == 0:
+        return EXPONENT_MIN
+    mantissa, exponent = _integer(largest)
+    return exponent + requantize_shift(mantissa, exponent, bits)
+
+
+def unlimited_exponent(largest: float, bits: int) -> int:
+    """The smallest exponent that holds a binary64 magnitude > 0, wherever it lies."""
+    mantissa, exponent = _integer(largest)
+    shift = mantissa.bit_length() - 1 - bits
+    while scaled(mantissa, -shift) > CODE_MAX[bits]:
+        shift += 1
+    return exponent + shift
+
+
+def _integer(value: float) -> tuple[int, int]:
+    """value = integer * 2**exponent, exactly; a non-finite value is a RangeError."""
+    if not math.isfinite(value):
+        raise RangeError(f"expected a finite value, found {value}: lower the learning rate")
+    fraction, exponent = math.frexp(value)
+    return int(fraction * (1 << 53)), exponent - 53
 
 
 def _rounded(value: int, divisor: int, shift: int) -> int:

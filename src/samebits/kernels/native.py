@@ -148,7 +148,8 @@ class Native:
     def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Acc:
         x, w = _nhwc(x), _nhwc(w)
         out = torch.empty(s.n, s.oh, s.ow, s.co, dtype=torch.int32)
-        if s.n == s.h == s.kh == s.kw == s.groups == 1 and s.w == s.ow <= 2 * s.co:
+        plain = s.n == s.h == s.kh == s.kw == s.groups == 1 and s.padding == (0, 0)
+        if plain and s.w == s.ow <= 2 * s.co:
             sizes = (c_int64(s.w), c_int64(s.co), c_int64(s.ci))
             largest = self._product(_p(x), _p(w), *sizes, _p(out), _threads())
             return out.permute(0, 3, 1, 2), _checked(largest)
@@ -349,6 +350,10 @@ class Native:
         out: Tensor,
     ) -> int:
         sides = self._two_parts(gradient)
+        if sides is not None:
+            _, *shifts = combine_shifts(sides[2], decay, e_a, momentum)
+            if min(shifts) < 0:  # parts that cancel to zero everywhere would matter: look
+                sides = None
         if sides is None:
             g, e_g = self.resolve(list(gradient.parts))
             sides = ((g, 0), (None, 0), e_g)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
+from samebits.numerics import exact
 from samebits.train import normalization, pointwise
 from samebits.train.linear import conv2d, linear
 from samebits.train.pointwise import Pair, narrow
@@ -76,6 +77,8 @@ class Layer(nn.Module):
                     f"{key}: expected {own.dtype} {tuple(own.shape)}, "
                     f"found {value.dtype} {tuple(value.shape)}"
                 )
+            elif (wrong := _out_of_range(key, value)) is not None:
+                error_msgs.append(f"{key}: {wrong}")
             elif key.endswith(".exponent"):
                 parameter = self._parameters[key[len(prefix) : -len(".exponent")]]
                 assert isinstance(parameter, BFPParameter)
@@ -103,6 +106,22 @@ class Layer(nn.Module):
         for child in self.children():
             child._apply(fn)
         return self
+
+
+def _out_of_range(key: str, value: Tensor) -> str | None:
+    """Why a stored tensor cannot be a parameter's state: checkpoints are untrusted."""
+    limits = {
+        "codes": (-exact.Q8, exact.Q8),
+        "delayed": (-(1 << 14), 1 << 14),
+        "exponent": (exact.EXPONENT_MIN, exact.EXPONENT_MAX),
+    }
+    bounds = limits.get(key.rsplit(".", 1)[-1])
+    if bounds is None or value.numel() == 0:
+        return None
+    low, high = int(value.min()), int(value.max())
+    if bounds[0] <= low and high <= bounds[1]:
+        return None
+    return f"expected integers in [{bounds[0]}, {bounds[1]}], found {low} to {high}"
 
 
 class Linear(Layer):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,9 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import RangeError, UnsupportedError
+from samebits.errors import UnsupportedError
 from samebits.kernels.eager import largest_of, scale
-from samebits.kernels.geometry import code_limit
+from samebits.kernels.geometry import code_limit, requantize_shift, unlimited_exponent
 from samebits.numerics import exact
 from samebits.train.pointwise import bfp32
 from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
@@ -40,9 +38,7 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
     largest = float(np.abs(v).max())
     if largest == 0:
         return BFPTensor(torch.zeros(v.shape, dtype=torch.int32, device=device), exact.EXPONENT_MIN)
-    if not math.isfinite(largest):
-        raise RangeError("batch norm: the gradient of gamma or beta is not finite")
-    exponent = exact.smallest_exponent(Fraction(largest), exact.Q32, low=-(1 << 15), high=None)
+    exponent = unlimited_exponent(largest, 32)
     return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
@@ -93,7 +89,7 @@ class BatchNorm(Operation):
         largest = int(np.abs(ends).max())
         if largest == 0:
             return BFPTensor(torch.zeros_like(z), exact.EXPONENT_MIN)
-        by = kernels.geometry.requantize_shift(largest, exponent, 8)
+        by = requantize_shift(largest, exponent, 8)
         return BFPTensor(k.channel_affine(z, m, b, -by), exponent + by)
 
     @staticmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.kernels.eager import Gradient, Term
+from samebits.kernels.eager import BITS, Gradient, Term, largest_of
+from samebits.kernels.geometry import smallest_exponent
 from samebits.numerics import exact
 from samebits.train.tensor import BFPParameter, BFPTensor, Part
 
@@ -141,10 +141,15 @@ class Optimizer(torch.optim.Optimizer):
                 if not isinstance(value, Tensor):
                     restored[key] = value
                     continue
-                if value.shape != parameter.shape or value.is_floating_point():
+                if value.shape != parameter.shape or value.dtype not in BITS:
                     raise CheckpointError(
                         f"optimizer state {key!r} of parameter {index}: expected integers of shape "
                         f"{tuple(parameter.shape)}, found {value.dtype} {tuple(value.shape)}"
+                    )
+                if largest_of(value) > exact.CODE_MAX[BITS[value.dtype]]:
+                    raise CheckpointError(
+                        f"optimizer state {key!r} of parameter {index}: expected magnitudes of at "
+                        f"most {exact.CODE_MAX[BITS[value.dtype]]}, found {largest_of(value)}"
                     )
                 like = torch.empty_like(parameter.parts[0][0], dtype=value.dtype)
                 restored[key] = like.copy_(value)
@@ -261,8 +266,8 @@ class Adam(Optimizer):
 
         chunks = [slice(i, i + CHUNK) for i in range(0, first.numel(), CHUNK)]
         tops = [[float(v.abs().max()) for v in moments(at)] for at in chunks]
-        e_m = exact.smallest_exponent(Fraction(max(t[0] for t in tops)), exact.Q16)
-        e_s = exact.smallest_exponent(Fraction(max(t[1] for t in tops)), exact.Q32)
+        e_m = smallest_exponent(max(t[0] for t in tops), 16)
+        e_s = smallest_exponent(max(t[1] for t in tops), 32)
         for at in chunks:
             m, s = moments(at)
             first[at], root[at] = _code(m, e_m).to(torch.int16), _code(s, e_s).to(torch.int32)
@@ -274,7 +279,7 @@ class Adam(Optimizer):
             return p + flat.decay(at)
 
         largest = max(float(direction(at).abs().max()) for at in chunks)
-        e_p = exact.smallest_exponent(Fraction(largest), exact.Q16)
+        e_p = smallest_exponent(largest, 16)
         out = torch.empty_like(codes, dtype=torch.int16)
         flat_out = _in_order(out, codes)
         for at in chunks:

@@ -14,6 +14,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.kernels.eager import BITS, CODE_TYPE, joint
+from samebits.kernels.geometry import smallest_exponent
 from samebits.numerics import exact
 
 Part = tuple[Tensor, int]  # (codes, exponent)
@@ -222,6 +223,6 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
     values = _finite(x.detach(), name)
     largest = float(values.abs().max()) if values.numel() else 0.0
-    exponent = exact.smallest_exponent(Fraction(largest), exact.CODE_MAX[bits])
+    exponent = smallest_exponent(largest, bits)
     codes = torch.round(_times_power(values, -exponent))
     return codes.to(CODE_TYPE[bits]), exponent

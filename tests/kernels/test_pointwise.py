@@ -1,0 +1,474 @@
+"""Element-wise and per-channel kernels: every realisation against the definition, for equality."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+
+from compare import assert_same
+from samebits.errors import RangeError
+from samebits.kernels import eager
+from samebits.numerics import exact
+from samebits.numerics.exact import Q8, Q16, Q32
+from samebits.train import reference_layers as layers
+from samebits.train.reference_layers import Array
+
+DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+LARGE = 16384  # elements from which the native kernels use several threads
+# Images with axes of size 1, odd sizes, and rows; none is larger than a definition can loop over.
+SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 1, 5, 1), (1, 17, 1, 3), (2, 33, 3, 2), (5, 7), (1, 4)]
+SIZES = [*((shape, 1) for shape in SHAPES), ((3, 60, 10, 10), 2)]  # with the number of threads
+
+
+def spread(count: int, limit: int, seed: int) -> list[int]:
+    """Integers of every magnitude up to `limit`, with ties for every right shift, and the ends."""
+    rng = random.Random(seed)
+    values = [0, 0, 1, -1, limit, -limit, limit - 1, 1 - limit]
+    while len(values) < count:
+        size = rng.randint(0, limit.bit_length() - 1)
+        kind = rng.randrange(4)
+        if kind == 0:  # halfway between two multiples of 2**size, or next to it
+            value = ((rng.getrandbits(10) << size) + (1 << size >> 1)) + rng.choice((-1, 0, 0, 1))
+        elif kind == 1:
+            value = 1 << size
+        else:
+            value = rng.getrandbits(size + 1)
+        values.append(rng.choice((-1, 1)) * min(value, limit))
+    rng.shuffle(values := values[:count])
+    return values
+
+
+def tensor(values, bits: int, shape=None) -> torch.Tensor:
+    out = torch.tensor(values, dtype=DTYPES[bits])
+    return out if shape is None else out.view(shape)
+
+
+def codes(shape, limit: int, bits: int, seed: int) -> torch.Tensor:
+    return tensor(spread(math.prod(shape), limit, seed), bits, shape)
+
+
+def flat(v: torch.Tensor) -> list[int]:
+    return v.reshape(-1).tolist()
+
+
+def layouts(v: torch.Tensor):
+    """One tensor in several memory orders."""
+    yield v.contiguous()
+    yield v.repeat_interleave(3, dim=-1)[..., ::3]  # gaps
+    yield v.transpose(0, -1).contiguous().transpose(0, -1)
+    if v.dim() == 4:
+        yield v.contiguous(memory_format=torch.channels_last)
+        yield v.permute(1, 0, 3, 2).contiguous().permute(1, 0, 3, 2)
+
+
+def paired_layouts(a: torch.Tensor, b: torch.Tensor):
+    """Both in the same memory order, and in different ones."""
+    u, v = list(layouts(a)), list(layouts(b))
+    return [*zip(u, v, strict=True), *zip(u, v[1:], strict=False), (u[-1], v[0])]
+
+
+def array(v: torch.Tensor, exponent: int) -> Array:
+    return Array(flat(v), tuple(v.shape), exponent, eager.BITS[v.dtype])
+
+
+def same_codes(actual, expected, inputs, what=""):
+    (codes, exponent), (wanted, wanted_exponent) = actual, expected
+    assert_same(codes, wanted, inputs)
+    assert exponent == wanted_exponent, f"{what}: exponent {exponent}, expected {wanted_exponent}"
+
+
+# --- largest magnitude, scaling, requantization ----------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 63, 1000, LARGE - 1, LARGE, LARGE + 77])
+@pytest.mark.parametrize(("bits", "limit"), [(8, 127), (16, 32767), (32, 2**31 - 1), (64, 2**62)])
+def test_largest(k, bits, limit, count, threads):
+    values = [v // 3 for v in spread(max(count, 8), limit, count)][:count]
+    for where in {0, count // 2, count - 1} & set(range(count)):
+        for extreme in (limit, -limit):
+            changed = [*values[:where], extreme, *values[where + 1 :]]
+            assert k.largest_of(tensor(changed, bits)) == limit, where
+    assert k.largest_of(tensor(values, bits)) == max(map(abs, values), default=0)
+    assert k.largest_of(torch.zeros(count, dtype=DTYPES[bits])) == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_largest_in_any_memory_order(k, shape):
+    v = codes(shape, Q16, 16, 3)
+    for w in layouts(v):
+        assert k.largest_of(w) == int(v.abs().max())
+
+
+@pytest.mark.parametrize("exponent", [*range(-70, -56), -200, *range(-33, 23)])
+def test_scale(exponent):
+    """The eager shift with one rounding, on which the others rest."""
+    limit = 2**62 if exponent <= 0 else 2**40
+    values = [*spread(400, limit, exponent), 2**40, -(2**40)]
+    expected = [exact.scaled(v, exponent) for v in values]
+    assert_same(eager.scale(tensor(values, 64), exponent), expected, values)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 100, 49 << 20])
+def test_divide(divisor):
+    values = spread(400, 2**61, divisor) + [divisor * i + divisor // 2 for i in range(-20, 20)]
+    expected = [exact.round_ratio(v, divisor) for v in values]
+    assert_same(eager.divide(tensor(values, 64), divisor), expected, values)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(
+    ("width", "limit"),
+    [(8, Q8), (16, Q16), (32, 40), (32, 2**20), (32, Q32), (32, 2**31 - 1), (64, 300), (64, 2**33),
+     (64, 2**62)],
+)  # fmt: skip
+def test_requantize(k, bits, width, limit):
+    values = spread(300, limit, limit)
+    acc, largest = tensor(values, width), max(map(abs, values))
+    # -128 and below: codes that underflow, by shifts beyond the operands' width.
+    for exponent in (0, 5, -60, -115, -128, -140, -150, -152, -153, -159, -160, -161, -190, -191,
+                     -192, -220, -500):  # fmt: skip
+        expected = exact.requantize(values, exponent, bits)
+        same_codes(k.requantize(acc, largest, exponent, bits), expected, values, exponent)
+    with pytest.raises(RangeError, match="expected an exponent of at most 127"):
+        k.requantize(acc, largest, 300, bits)
+
+
+@pytest.mark.parametrize("divisor", [4, 9, 49, 56 * 56])
+def test_requantize_of_a_mean(k, divisor):
+    for limit, exponent in itertools.product((3, 127 * divisor), (0, -128, -130)):
+        values = spread(200, limit, divisor)
+        acc, largest = tensor(values, 64), max(map(abs, values))
+        expected = exact.requantize(values, exponent, 8, divisor)
+        same_codes(k.requantize(acc, largest, exponent, 8, divisor), expected, values)
+
+
+@pytest.mark.parametrize(
+    "largest", [127, 128, 32639, 32640, 2**23, 255 << 23, (255 << 23) - 1, Q32]
+)
+@pytest.mark.parametrize("bits", [8, 16])
+def test_requantize_chooses_the_exponent_at_the_boundary(k, largest, bits):
+    values = [largest, -largest, largest // 2, 1, 0]
+    for width in (32, 64):
+        expected = exact.requantize(values, -40, bits)
+        same_codes(k.requantize(tensor(values, width), largest, -40, bits), expected, values)
+
+
+@pytest.mark.parametrize(
+    ("width", "limit"), [(32, Q32), (32, 17), (64, 2**31), (64, Q32), (64, Q32 + 1), (64, 2**62)]
+)
+def test_shorten(k, width, limit):
+    for exponent in (-300, -40, 0, 200):
+        values = spread(300, limit, limit)
+        actual = k.shorten(tensor(values, width), max(map(abs, values)), exponent)
+        assert actual[0].dtype == torch.int32
+        same_codes(actual, exact.shorten(values, exponent), values)
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_zeros_have_the_smallest_exponent(k, width):
+    zeros = torch.zeros(3, 4, dtype=DTYPES[width])
+    for result in (
+        k.requantize(zeros, 0, 50, 8),
+        k.shorten(zeros, 0, 50),
+        k.resolve([(zeros.int(), 9)] * 2),
+    ):
+        same_codes(result, ([0] * 12, -128), [0] * 12)
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_requantize_keeps_places_in_any_memory_order(k, shape, threads):
+    v = codes(shape, Q32, 32, 4)
+    largest = int(v.long().abs().max())
+    expected = exact.requantize(flat(v), -30, 16), exact.shorten(flat(v.long() * 77), -30)
+    for w in layouts(v):
+        same_codes(k.requantize(w, largest, -30, 16), expected[0], flat(v))
+        same_codes(k.shorten(w.long() * 77, largest * 77, -30), expected[1], flat(v))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3, 2, 2), (2, 0)])
+def test_empty_tensors(k, shape):
+    v = torch.zeros(shape, dtype=torch.int32)
+    assert k.largest_of(v) == 0
+    for codes, exponent in (
+        k.requantize(v, 0, 3, 8),
+        k.shorten(v, 0, 3),
+        k.resolve([(v, 1), (v, 2)]),
+    ):
+        assert (tuple(codes.shape), exponent) == (shape, -128)
+    assert k.relu(v.to(torch.int8)).shape == v.shape
+    assert k.relu_grad(v, v.to(torch.int8)).shape == v.shape
+
+
+# --- sums of gradient parts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("widths", [(16, 16), (16, 32), (32, 16), (32, 32)])
+@pytest.mark.parametrize("gap", [0, 1, -1, 7, -15, 31, -32, 40, -62, 63, -64, 90, -300])
+def test_resolve_two_parts(k, widths, gap):
+    parts = [
+        (codes((200,), exact.CODE_MAX[bits], bits, i), -20 + i * gap)
+        for i, bits in enumerate(widths)
+    ]
+    expected = exact.resolve([(flat(v), e) for v, e in parts])
+    inputs = list(zip(*(flat(v) for v, _ in parts), strict=True))
+    same_codes(k.resolve(parts), expected, inputs, gap)
+    same_codes(k.resolve(parts[::-1]), expected, inputs, gap)
+
+
+@pytest.mark.parametrize("exponents", list(itertools.permutations((-7, 0, 30))))
+def test_resolve_with_an_all_zero_part(k, exponents):
+    """A zero part's exponent does not count, even the largest (relu masks leave such parts)."""
+    live = [codes((64,), Q32, 32, 1), codes((64,), Q16, 16, 2)]
+    parts = list(zip([torch.zeros(64, dtype=torch.int32), *live], exponents, strict=True))
+    for chosen in (parts, parts[:2], parts[1::-1], parts[:1] * 2):
+        expected = exact.resolve([(flat(v), e) for v, e in chosen])
+        inputs = list(zip(*(flat(v) for v, _ in chosen), strict=True))
+        same_codes(k.resolve(chosen), expected, inputs, exponents)
+
+
+def test_resolve_of_parts_that_cancel(k):
+    v = codes((50,), Q32, 32, 1)
+    same_codes(k.resolve([(v, 4), (-v, 4)]), ([0] * 50, -128), flat(v))
+
+
+def test_resolve_any_number_of_parts(k):
+    parts = [
+        (codes((90,), exact.CODE_MAX[b], b, i), 3 * i - 9)
+        for i, b in enumerate((32, 16, 32, 32, 16))
+    ]
+    for count in range(1, 6):
+        expected = exact.resolve([(flat(v), e) for v, e in parts[:count]])
+        same_codes(k.resolve(parts[:count]), expected, list(range(90)))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_resolve_in_any_memory_order(k, shape, threads):
+    a, b = codes(shape, Q32, 32, 1), codes(shape, Q16, 16, 2)
+    expected = exact.resolve([(flat(a), -3), (flat(b), 2)])
+    for u, v in paired_layouts(a, b):
+        same_codes(k.resolve([(u, -3), (v, 2)]), expected, flat(a))
+
+
+# --- bias and channel sums -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("exponent", [0, -1, -9, -30, -40])
+def test_add_bias(k, shape, exponent, threads):
+    acc = codes(shape, 2**30 - 1, 32, 1)
+    bias = spread(max(shape[1], 8), 2**30, 2)[: shape[1]]
+    inner = math.prod(shape[2:])
+    expected = [
+        exact.scaled(a, exponent) + bias[i // inner % shape[1]] for i, a in enumerate(flat(acc))
+    ]
+    for v in layouts(acc):
+        actual, largest = k.add_bias(v.clone(), exponent, tensor(bias, 64))
+        assert_same(actual, expected, flat(acc))
+        assert largest == max(map(abs, expected))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("bits", [16, 32])
+def test_channel_sums(k, shape, bits, threads):
+    g, z = codes(shape, exact.CODE_MAX[bits], bits, 1), codes(shape, Q8, 8, 2)
+    channel = layers.channel_of(shape)
+    sums, products = [0] * shape[1], [0] * shape[1]
+    for gi, zi, c in zip(flat(g), flat(z), channel, strict=True):
+        sums[c] += gi
+        products[c] += gi * zi
+    for u, v in paired_layouts(g, z):
+        assert_same(k.channel_sum(u), sums, range(shape[1]))
+        assert_same(k.channel_grad_sums(u, v), sums + products, range(2 * shape[1]))
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("rows", [700, 9000, 40000])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channel_sums_that_need_many_bits(k, bits, rows, channels, threads):
+    """All operands at their limits, over more rows than one block of 32-bit sums."""
+    limit = exact.CODE_MAX[bits]
+    g = torch.full((rows, channels), -limit, dtype=DTYPES[bits])
+    z = torch.full((rows, channels), Q8, dtype=torch.int8)
+    assert k.channel_sum(g).tolist() == [-limit * rows] * channels
+    assert k.channel_grad_sums(g, z).tolist() == [
+        [-limit * rows] * channels,
+        [-limit * Q8 * rows] * channels,
+    ]
+    assert k.channel_stats(z).tolist() == [
+        [v] * channels for v in (Q8 * rows, Q8**2 * rows, Q8, Q8)
+    ]
+    assert k.channel_stats(-z).tolist()[2:] == [[-Q8] * channels] * 2
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_channel_stats(k, shape, threads):
+    z = codes(shape, Q8, 8, 3)
+    per_channel = [flat(z[:, c]) for c in range(shape[1])]
+    expected = [f(v) for f in (sum, lambda v: sum(c * c for c in v), min, max) for v in per_channel]
+    for v in layouts(z):
+        assert_same(k.channel_stats(v), expected, range(4 * shape[1]))
+
+
+# --- batch normalisation ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("exponent", [-24, -25, -31, -32, -90])
+def test_channel_affine(k, shape, exponent, threads):
+    """|z * m + b| up to 2**30 + 2**7; every result fits in 8 bits."""
+    z = codes(shape, Q8, 8, 1)
+    size = shape[1]
+    m = spread(max(size, 8), 2**30 // 254, 2)[:size]
+    b = spread(max(size, 8), 2**29, 3)[:size]
+    m[0], b[0] = (2**30 - 2**20) // 127, 2**20 + 127
+    where = layers.channel_of(shape)
+    acc = [v * m[c] + b[c] for v, c in zip(flat(z), where, strict=True)]
+    expected = [exact.scaled(v, exponent) for v in acc]
+    assert max(map(abs, expected)) <= 127
+    for v in layouts(z):
+        assert_same(k.channel_affine(v, tensor(m, 64), tensor(b, 64), exponent), expected, acc)
+
+
+def test_channel_affine_with_a_left_shift(k):
+    z = codes((40, 2), Q8, 8, 1)
+    for shift in (0, 3, 6):
+        m, b = torch.tensor([0, 0]), torch.tensor([1, -1])
+        expected = [[1 << shift, -1 << shift]] * 40
+        assert k.channel_affine(z, m, b, shift).tolist() == expected
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("size", [3, 30, 61])
+def test_batch_norm_grad(k, shape, bits, size, threads):
+    """|a * g + b * z + c| up to 2**61: from no shift at all to 30 bits of it."""
+    limit = exact.CODE_MAX[bits]
+    g, z = codes(shape, limit, bits, 1), codes(shape, Q8, 8, 2)
+    channels, count = shape[1], max(shape[1], 8)
+    a = spread(count, max(min(2**24, 2**size // limit // 2), 1), 3)[:channels]
+    b = spread(count, max(2**size // 127 // 4, 1), 4)[:channels]
+    c = spread(count, 2 ** (size - 2), 5)[:channels]
+    where = layers.channel_of(shape)
+    acc = [a[i] * p + b[i] * q + c[i] for p, q, i in zip(flat(g), flat(z), where, strict=True)]
+    expected = exact.shorten(acc, -40)
+    abc = torch.stack([tensor(v, 64) for v in (a, b, c)])
+    for u, v in paired_layouts(g, z):
+        same_codes(k.batch_norm_grad(u, v, abc, -40), expected, acc)
+
+
+def test_batch_norm_grad_of_nothing(k):
+    g, z = torch.zeros(4, 2, dtype=torch.int32), torch.zeros(4, 2, dtype=torch.int8)
+    same_codes(k.batch_norm_grad(g, z, torch.zeros(3, 2).long(), 7), ([0] * 8, -128), [0] * 8)
+
+
+# --- activations, addition, pooling -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("high", [0, 96, 127])
+def test_relu(k, shape, high, threads):
+    x = codes(shape, Q8, 8, 1)
+    for bits, v in itertools.product((16, 32), layouts(x)):
+        y = k.relu(v, high)
+        assert_same(y, [min(max(c, 0), high) for c in flat(x)], flat(x))
+        g = codes(shape, exact.CODE_MAX[bits], bits, 2)
+        limit = 128 if high == 127 else high
+        kept = [a if 0 < b < limit else 0 for a, b in zip(flat(g), flat(y), strict=True)]
+        for u in layouts(g):
+            actual = k.relu_grad(u, y, limit)
+            assert actual.dtype == g.dtype
+            assert_same(actual, kept, list(zip(flat(g), flat(y), strict=True)))
+
+
+@pytest.mark.parametrize("exponents", [
+    (0, 0), (-3, 2), (5, -2), (-4, 18), (18, -4), (0, 23), (40, -100), (-128, 127), (-128, -120),
+    (-128, -128), (126, 122),
+])  # fmt: skip
+def test_add(k, exponents):
+    pairs = [
+        (i, j) for i in range(-127, 128, 2) for j in (-127, -64, -3, -1, 0, 1, 2, 63, 100, 127)
+    ]
+    a, b = (tensor([p[i] for p in pairs], 8) for i in (0, 1))
+    common = max(min(exponents), max(exponents) - 22)
+    expected = layers.add(array(a, exponents[0]), array(b, exponents[1]))
+    actual = k.add(a, exponents[0], b, exponents[1], common)
+    same_codes(actual, (expected.codes, expected.exponent), pairs, exponents)
+
+
+@pytest.mark.parametrize("exponents", [(-30, 5), (5, -30), (127, -128), (-128, 127), (0, 22)])
+def test_add_with_zeros(k, exponents):
+    """An all-zero operand's exponent does not count, however large."""
+    a = codes((300,), Q8, 8, 1)
+    zero, (e_a, e_zero) = torch.zeros_like(a), exponents
+    expected = layers.add(array(a, e_a), array(zero, e_zero))
+    wanted = (expected.codes, expected.exponent)
+    same_codes(k.add(a, e_a, zero, e_zero, e_a), wanted, flat(a))
+    same_codes(k.add(zero, e_zero, a, e_a, e_a), wanted, flat(a))
+    same_codes(k.add(a, e_a, -a, e_a, e_a), ([0] * 300, -128), flat(a))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_add_in_any_memory_order(k, shape, threads):
+    a, b = codes(shape, Q8, 8, 1), codes(shape, Q8, 8, 2)
+    expected = layers.add(array(a, -3), array(b, 1))
+    for u, v in paired_layouts(a, b):
+        same_codes(k.add(u, -3, v, 1, -3), (expected.codes, expected.exponent), flat(a))
+    same = layers.add(array(a, -3), array(a, -3))
+    same_codes(k.add(a, -3, a, -3, -3), (same.codes, same.exponent), flat(a))
+
+
+POOLS = [
+    ((2, 2), (2, 2), (0, 0)),
+    ((3, 3), (2, 2), (1, 1)),
+    ((3, 2), (1, 3), (1, 0)),
+    ((2, 3), (3, 1), (0, 1)),
+    ((5, 5), (1, 1), (2, 2)),
+    ((1, 1), (2, 1), (0, 0)),
+]
+IMAGES = [((2, 3, 6, 7), 1), ((1, 1, 5, 5), 2), ((3, 17, 5, 6), 2), ((1, 2, 16, 15), 1)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(("shape", "threads"), IMAGES, indirect=["threads"])
+@pytest.mark.parametrize("limit", [1, Q8])
+def test_max_pool(k, pool, shape, limit, threads):
+    x = torch.randint(-limit, limit + 1, shape, generator=torch.Generator().manual_seed(1))
+    x = (x - int(limit == 1)).clamp(-Q8).to(torch.int8)  # for limit 1 also windows below zero
+    expected, position = layers.max_pool(array(x, 0), *pool)
+    for v in layouts(x):
+        y, where = k.max_pool(v, *pool)
+        assert tuple(y.shape) == expected.shape
+        assert where.dtype == torch.uint8
+        assert_same(y, expected.codes, position)
+        for bits in (16, 32):
+            g = codes(expected.shape, exact.CODE_MAX[bits], bits, 2)
+            back = [0] * x.numel()
+            for code, i in zip(flat(g), position, strict=True):
+                back[i] += code
+            for u in layouts(g):
+                acc, largest = k.max_pool_grad(u, where, x.shape, *pool)
+                assert_same(acc, back, range(len(back)))
+                assert largest == max(map(abs, back))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("shape", [shape for shape, _ in IMAGES])
+def test_window_sums(pool, shape):
+    x, (out, members) = codes(shape, Q8, 8, 1), layers.windows(shape, *pool)
+    acc, largest = eager.window_sum(x, *pool)
+    expected = [sum(flat(x)[i] for i in m) for m in members]
+    assert_same(acc, expected, range(len(expected)))
+    assert largest == max(map(abs, expected))
+    for bits in (16, 32):
+        g = codes(out, exact.CODE_MAX[bits], bits, 2)
+        back = [0] * x.numel()
+        for code, window in zip(flat(g), members, strict=True):
+            for i in window:
+                back[i] += code
+        acc, largest = eager.window_sum_grad(g, x.shape, *pool)
+        assert_same(acc, back, range(len(back)))
+        assert largest == max(map(abs, back))
