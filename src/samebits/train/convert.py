@@ -70,9 +70,16 @@ def _layer_norm(m: nn.LayerNorm, name: str, sites: Iterator[int]) -> nn.Module:
     return layers.LayerNorm(weight, bias, m.eps)
 
 
+def _require_small_padding(m: Any) -> None:
+    """PyTorch's own rule, which it checks when the layer runs: no window holds padding alone."""
+    sizes = zip(pair(m.padding), pair(m.kernel_size), strict=True)
+    _require(all(2 * p <= k for p, k in sizes), "padding beyond half the window")
+
+
 def _max_pool(m: nn.MaxPool2d, name: str, sites: Iterator[int]) -> nn.Module:
     _require(m.dilation in (1, (1, 1)), f"dilation {m.dilation}, expected 1")
     _require(not m.ceil_mode and not m.return_indices, "ceil_mode or return_indices")
+    _require_small_padding(m)
     return layers.MaxPool2d(pair(m.kernel_size), pair(m.stride), pair(m.padding))
 
 
@@ -80,6 +87,7 @@ def _avg_pool(m: nn.AvgPool2d, name: str, sites: Iterator[int]) -> nn.Module:
     padding = pair(m.padding)
     _require(m.count_include_pad or padding == (0, 0), "count_include_pad=False with padding")
     _require(not m.ceil_mode and m.divisor_override is None, "ceil_mode or divisor_override")
+    _require_small_padding(m)
     return layers.AvgPool2d(pair(m.kernel_size), pair(m.stride), padding)
 
 

@@ -2,8 +2,14 @@
 #ifndef SAMEBITS_INTEGER_H
 #define SAMEBITS_INTEGER_H
 
-#include <omp.h>
 #include <stdint.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#else /* one thread, the same bits */
+#define omp_get_num_threads() 1
+#define omp_get_thread_num() 0
+#endif
 
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define INLINE static inline __attribute__((always_inline))

@@ -1,0 +1,321 @@
+"""The optimizers' interface, their memory, and what is left in floating point (nothing)."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from samebits import kernels
+from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, cross_entropy
+
+
+@pytest.fixture(params=["native", "eager"])
+def realisation(request):
+    with kernels.use(request.param):
+        if kernels.realisation() != request.param:
+            pytest.skip("no native kernels: no C compiler on this machine")
+        yield request.param
+
+
+OPTIMIZERS = {
+    "sgd": (lambda p: SGD(p, lr=0.1), 3),
+    "momentum": (lambda p: SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-4), 5),
+    "nesterov": (lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True), 5),
+    "adam": (lambda p: Adam(p, lr=0.01), 9),
+    "adamw": (lambda p: Adam(p, lr=0.01, weight_decay=0.1, decoupled=True), 9),
+}
+
+
+def build():
+    torch.manual_seed(1)
+    return convert(
+        nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1, bias=False),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(54, 5),
+        )
+    )
+
+
+def backward(model, seed=0):
+    x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    loss = cross_entropy(model(BFPTensor.from_real(x)), torch.tensor([0, 4, 2, 1]))
+    loss.backward()
+    return loss
+
+
+def train(model, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        backward(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def state_of(model, optimizer):
+    integers = {name: v.tolist() for name, v in model.state_dict().items()}
+    own = [
+        {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in optimizer.state[p].items()}
+        for p in model.parameters()
+    ]
+    return integers, own
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def reachable(*roots):
+    """Every tensor that the objects hold, however deep."""
+    seen, stack, tensors = set(), list(roots), []
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(
+            item, type | types.ModuleType | types.FunctionType | types.CodeType | types.FrameType
+        ):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+            stack += [item.grad, getattr(item, "__dict__", None)]
+        stack += gc.get_referents(item)
+    return tensors
+
+
+def storages(tensors):
+    """{address: bytes} of the tensors that have memory of their own (BFP tensors have none)."""
+    plain = [t for t in tensors if not isinstance(t, BFPTensor)]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in plain}
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_nothing_stays_in_floating_point(name, realisation):
+    model = build()
+    optimizer = OPTIMIZERS[name][0](model.parameters())
+    gc.collect()
+    before = {id(t) for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
+    train(model, optimizer, 2)
+    backward(model, 3)  # gradients too
+    statistics = {b.data_ptr() for b in model.buffers()}
+    floating = [
+        t
+        for t in reachable(model, optimizer.state, optimizer)
+        if t.is_floating_point() and not isinstance(t, BFPTensor) and t.data_ptr() not in statistics
+    ]
+    assert floating == []
+    optimizer.zero_grad()
+    gc.collect()
+    left = [
+        t
+        for t in gc.get_objects()
+        if issubclass(type(t), torch.Tensor)
+        and id(t) not in before
+        and t.is_floating_point()
+        and not isinstance(t, BFPTensor)
+        and t.numel() > 1
+    ]
+    assert left == []
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_bytes_of_persistent_state(name, realisation):
+    """3 bytes a parameter; with momentum 5; with Adam 9. Measured from storages."""
+    make, expected = OPTIMIZERS[name]
+    model = build()
+    optimizer = make(model.parameters())
+    train(model, optimizer, 2)
+    gc.collect()
+    held = storages(reachable(model, optimizer.state))
+    statistics = sum(b.untyped_storage().nbytes() for b in model.buffers())
+    count = sum(p.numel() for p in model.parameters())
+    assert sum(held.values()) - statistics == expected * count
+
+
+def test_a_gradient_takes_no_more_than_its_parts(realisation):
+    """Weight gradients are bfp32: 4 bytes an element and shard until the update."""
+    model = build()
+    backward(model)
+    backward(model, 1)
+    for parameter in model.parameters():
+        sizes = storages(codes for codes, _ in parameter.grad.parts)
+        assert sum(sizes.values()) == 2 * 4 * parameter.numel()
+
+
+# --- interface --------------------------------------------------------------------------------
+
+
+def test_parameters_must_be_bfp():
+    with pytest.raises(InputError, match="parameter 0: expected a BFP parameter, found Parameter"):
+        SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: SGD(p, lr=0.1, nesterov=True), "expected momentum > 0, found 0"),
+        (lambda p: SGD(p, lr=0.1, momentum=-0.5), "momentum: expected a finite number >= 0"),
+        (lambda p: SGD(p, lr=0.1, weight_decay=float("nan")), "weight decay: expected a finite"),
+        (lambda p: Adam(p, betas=(1.0, 0.9)), r"betas: expected numbers in \[0, 1\), found 1.0"),
+        (lambda p: Adam(p, eps=0.0), "eps: expected a number > 0, found 0"),
+        (lambda p: Adam(p, weight_decay=-1.0), "weight decay: expected a finite number >= 0"),
+    ],
+)
+def test_settings_that_make_no_sense(make, message):
+    with pytest.raises(InputError, match=message):
+        make(build().parameters())
+
+
+@pytest.mark.parametrize("lr", [-0.1, float("inf"), float("nan")])
+def test_a_learning_rate_that_makes_no_sense(lr):
+    model = build()
+    optimizer = SGD(model.parameters(), lr=lr)
+    backward(model)
+    with pytest.raises(InputError, match="learning rate: expected a finite number >= 0"):
+        optimizer.step()
+
+
+def test_learning_rate_zero_updates_only_the_momentum(realisation):
+    model = build()
+    optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9)
+    before = [(p.codes.tolist(), p.delayed.tolist(), p.exponent) for p in model.parameters()]
+    backward(model)
+    optimizer.step()
+    after = [(p.codes.tolist(), p.delayed.tolist(), p.exponent) for p in model.parameters()]
+    assert after == before
+    assert all("momentum" in optimizer.state[p] for p in model.parameters())
+
+
+def test_parameters_without_a_gradient_are_left_alone():
+    model = build()
+    frozen = model[0].weight
+    frozen.requires_grad_(False)
+    before = frozen.codes.tolist(), frozen.delayed.tolist(), frozen.exponent
+    train(model, SGD(model.parameters(), lr=0.1, momentum=0.9), 2)
+    assert (frozen.codes.tolist(), frozen.delayed.tolist(), frozen.exponent) == before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_overflowing_update_names_the_parameter(named):
+    model = build()
+    optimizer = SGD(model.parameters(), lr=1e30)
+    if named:
+        optimizer.name_parameters(model)
+    weight = model[6].weight
+    weight.grad = BFPTensor(torch.full(weight.shape, 2**30, dtype=torch.int32), 60)
+    name = r"6\.weight" if named else "parameter 3"
+    with pytest.raises(RangeError, match=f"parameter '{name}': the update overflows"):
+        optimizer.step()
+
+
+def test_groups_have_their_own_settings(realisation):
+    model = build()
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = SGD(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.0}], lr=0.1
+    )
+    before = [p.delayed.tolist() for p in vectors]
+    train(model, optimizer, 1)
+    assert [p.delayed.tolist() for p in vectors] == before
+    assert all(p.delayed.count_nonzero() for p in matrices)
+
+
+def test_a_schedule_changes_the_learning_rate():
+    model = build()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    train(model, optimizer, 1)
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    train(model, optimizer, 1)
+
+
+def test_a_closure_is_called_once():
+    model = build()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    calls = []
+
+    def closure():
+        calls.append(torch.is_grad_enabled())
+        return float(backward(model).detach())
+
+    assert optimizer.step(closure) > 0
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_state_round_trip(name, realisation):
+    """Training continued from saved state is the training that was not interrupted."""
+    make, _ = OPTIMIZERS[name]
+    model, other = build(), build()
+    optimizer = make(model.parameters())
+    train(model, optimizer, 2)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, 2, 2)
+    other.load_state_dict(saved[0])
+    resumed = make(other.parameters())
+    resumed.load_state_dict(saved[1])
+    for values in resumed.state.values():
+        assert not any(
+            v.is_floating_point() for v in values.values() if isinstance(v, torch.Tensor)
+        )
+    train(other, resumed, 2, 2)
+    assert state_of(other, resumed) == state_of(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda s: s.update({99: s.pop(0)}),
+            "optimizer state for parameter 99, which is not there",
+        ),
+        (lambda s: s[0].update(momentum=torch.zeros(3, dtype=torch.int16)), "expected integers of"),
+        (lambda s: s[0].update(momentum=s[0]["momentum"].float()), "found torch.float32"),
+        (lambda s: s[0]["momentum"].fill_(-32768), "magnitudes of at most 32639, found 32768"),
+    ],
+)
+def test_state_of_another_model(change, message):
+    model = build()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, 1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    change(saved["state"])
+    with pytest.raises(CheckpointError, match=message):
+        optimizer.load_state_dict(saved)
+
+
+def test_gradients_read_between_steps_do_not_change_them(realisation):
+    """Reading `.grad` after the last shard gives what the optimizer uses."""
+    looked, blind = build(), build()
+    for model in (looked, blind):
+        optimizer = SGD(model.parameters(), lr=0.3, momentum=0.9)
+        for step in range(2):
+            backward(model, step)
+        if model is looked:
+            assert all(p.grad.dequantize().isfinite().all() for p in model.parameters())
+        optimizer.step()
+    assert looked.state_dict().keys() == blind.state_dict().keys()
+    for name, value in looked.state_dict().items():
+        assert torch.equal(value, blind.state_dict()[name]), name
+
+
+def test_adam_with_zero_gradients(realisation):
+    """All-zero moments have the smallest exponent, and nothing is divided by zero."""
+    parameter = BFPParameter.from_real(torch.tensor([1.0, -2.0]))
+    optimizer = Adam([parameter], lr=0.1)
+    for _ in range(2):
+        parameter.grad = BFPTensor(torch.zeros(2, dtype=torch.int32), -128)
+        optimizer.step()
+    state = optimizer.state[parameter]
+    assert (state["first"].tolist(), state["first_exponent"]) == ([0, 0], -128)
+    assert (state["root"].tolist(), state["root_exponent"]) == ([0, 0], -128)
+    assert parameter.dequantize().tolist() == [1.0, -2.0]
