@@ -224,3 +224,14 @@ def test_limits_of_layers():
         cross_entropy(z, torch.tensor([0, 3]))
     with pytest.raises(UnsupportedError, match="2 integer targets"):
         cross_entropy(z, torch.tensor([0.0, 1.0]))
+
+
+def test_hooks_of_the_twin_are_its_own() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
+    twin = convert(model)
+    calls: list[str] = []
+    twin[0].register_forward_hook(lambda *_: calls.append("twin"))
+    model(torch.zeros(1, 4))
+    assert calls == []
+    twin(BFPTensor.from_real(torch.ones(1, 4)))
+    assert calls == ["twin"]

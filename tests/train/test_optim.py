@@ -319,3 +319,33 @@ def test_adam_with_zero_gradients(realisation):
     assert (state["first"].tolist(), state["first_exponent"]) == ([0, 0], -128)
     assert (state["root"].tolist(), state["root_exponent"]) == ([0, 0], -128)
     assert parameter.dequantize().tolist() == [1.0, -2.0]
+
+
+def test_reading_a_gradient_between_shards_changes_nothing() -> None:
+    def trained(read: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = convert(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+        optimizer = SGD(model.parameters(), lr=0.3, momentum=0.9)
+        images, labels = torch.randn(12, 12), torch.arange(12) % 4
+        for _ in range(4):
+            for at in (slice(0, 4), slice(4, 8), slice(8, 12)):
+                (cross_entropy(model(BFPTensor.from_real(images[at])), labels[at]) / 3).backward()
+                if read:
+                    assert all(p.grad.codes.dtype == torch.int32 for p in model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+        return list(model.state_dict().values())
+
+    for seen, unseen in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(seen, unseen)
+
+
+def test_a_step_between_forward_and_backward_is_an_error() -> None:
+    model = convert(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    x, labels = BFPTensor.from_real(torch.eye(4, 8)), torch.arange(4)
+    first, second = cross_entropy(model(x), labels), cross_entropy(model(x), labels)
+    first.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.backward()

@@ -187,6 +187,9 @@ def _convert(
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
             _require(not own, f"parameters or buffers of its own ({', '.join(own)})")
             twin = copy.copy(module)
+            for key, value in vars(module).items():
+                if key.endswith("_hooks") and isinstance(value, dict):
+                    setattr(twin, key, value.copy())
             twin._modules = {
                 key: None
                 if child is None

@@ -49,6 +49,7 @@ def lazy_update(
         k.lazy_carry(codes, delayed, p, m, shift, True)
     else:
         k.lazy_resplit(codes, delayed, p, m, shift, by)
+    torch.autograd.graph.increment_version([codes, delayed])  # written through pointers
     exponent += by
     if exponent > exact.EXPONENT_MAX:
         raise RangeError(

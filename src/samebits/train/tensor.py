@@ -31,6 +31,7 @@ class BFPTensor(torch.Tensor):
 
     parts: tuple[Part, ...]
     bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
+    _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once somebody read it
 
     @staticmethod
     def __new__(cls, codes: Tensor, exponent: int, bound: int | None = None) -> BFPTensor:
@@ -67,11 +68,15 @@ class BFPTensor(torch.Tensor):
         return BITS[self.codes.dtype]
 
     def resolved(self) -> Part:
-        """(codes, exponent), summing the parts if there are several."""
-        if len(self.parts) > 1:
-            self.parts = (kernels.of(self.parts[0][0]).resolve(list(self.parts)),)
-            self.bounds = (None,)
-        return self.parts[0]
+        """(codes, exponent), the sum of the parts if there are several.
+
+        The parts stay: one more may come (another shard), and the sum is over all of them.
+        """
+        if len(self.parts) == 1:
+            return self.parts[0]
+        if self._sum is None or self._sum[0] is not self.parts:
+            self._sum = (self.parts, kernels.of(self.parts[0][0]).resolve(list(self.parts)))
+        return self._sum[1]
 
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
@@ -132,7 +137,9 @@ def gradient(grad: Tensor) -> Part:
         raise TypeError(
             "expected a BFP gradient, found a float tensor: use samebits.train losses and layers"
         )
-    return grad.resolved()
+    part = grad.resolved()
+    grad.parts, grad.bounds, grad._sum = (part,), (None,), None  # nobody adds to it any more
+    return part
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -146,6 +153,7 @@ class BFPParameter(BFPTensor):
     """
 
     delayed: Tensor
+    _moved: BFPParameter | None = None
     _is_param = True  # what torch.nn.Module asks of a parameter
 
     @staticmethod
@@ -188,8 +196,13 @@ class BFPParameter(BFPTensor):
         return torch.ldexp(value.double(), torch.tensor(exponent, device=value.device))
 
     def to_device(self, device: torch.device) -> BFPParameter:
-        codes, exponent = self.parts[0]
-        return BFPParameter(codes.to(device), exponent, self.delayed.to(device), self.requires_grad)
+        """A copy on another device; layers that share this parameter get the same copy."""
+        if self._moved is None or self._moved.device != device:
+            codes, exponent = self.parts[0]
+            self._moved = BFPParameter(
+                codes.to(device), exponent, self.delayed.to(device), self.requires_grad
+            )
+        return self._moved
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
         codes, exponent = self.parts[0]

@@ -352,7 +352,7 @@ static void pool_row(const int8_t *restrict p, int64_t c, uint8_t t, int8_t *res
 /* Maximum of each window and the position (row-major in the window) of its first maximum. */
 void samebits_max_pool(const Pool *s, const int8_t *x, int8_t *y, uint8_t *where, int threads) {
     int64_t out_rows = s->n * s->oh;
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(TEAM(out_rows *s->ow *s->c *s->kh *s->kw))
     for (int64_t r = 0; r < out_rows; r++)
         for (int64_t j = 0; j < s->ow; j++) {
             int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * s->c;
@@ -371,7 +371,7 @@ void samebits_max_pool(const Pool *s, const int8_t *x, int8_t *y, uint8_t *where
 /* dx (int64, zeroed) += g at the saved positions. */
 void samebits_max_pool_grad(const Pool *s, const void *g, int width, const uint8_t *where,
                             int64_t *dx, int threads) {
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(TEAM(s->n *s->oh *s->ow *s->c))
     for (int64_t n = 0; n < s->n; n++)
         for (int64_t i = 0; i < s->oh; i++)
             for (int64_t j = 0; j < s->ow; j++) {
