@@ -12,14 +12,14 @@ from torch import nn
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, cross_entropy
+from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, cross_entropy, set_step
 
 
 @pytest.fixture(params=["native", "eager"])
 def realisation(request):
+    if request.param == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
     with kernels.use(request.param):
-        if kernels.realisation() != request.param:
-            pytest.skip("no native kernels: no C compiler on this machine")
         yield request.param
 
 
@@ -56,6 +56,7 @@ def backward(model, seed=0):
 
 def train(model, optimizer, steps, start=0):
     for step in range(start, start + steps):
+        set_step(model, 3, step, 0)
         backward(model, step)
         optimizer.step()
         optimizer.zero_grad()
@@ -127,7 +128,7 @@ def test_nothing_stays_in_floating_point(name, realisation):
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_bytes_of_persistent_state(name, realisation):
-    """3 bytes a parameter; with momentum 5; with Adam 9. Measured from storages."""
+    """3 bytes a parameter; with momentum 5; with Adam 9; 8 a tensor for its exponent. Measured."""
     make, expected = OPTIMIZERS[name]
     model = build()
     optimizer = make(model.parameters())
@@ -136,7 +137,8 @@ def test_bytes_of_persistent_state(name, realisation):
     held = storages(reachable(model, optimizer.state))
     statistics = sum(b.untyped_storage().nbytes() for b in model.buffers())
     count = sum(p.numel() for p in model.parameters())
-    assert sum(held.values()) - statistics == expected * count
+    exponents = 8 * len(list(model.parameters()))
+    assert sum(held.values()) - statistics - exponents == expected * count
 
 
 def test_a_gradient_takes_no_more_than_its_parts(realisation):
@@ -278,9 +280,12 @@ def test_state_round_trip(name, realisation):
             lambda s: s.update({99: s.pop(0)}),
             "optimizer state for parameter 99, which is not there",
         ),
-        (lambda s: s[0].update(momentum=torch.zeros(3, dtype=torch.int16)), "expected integers of"),
+        (
+            lambda s: s[0].update(momentum=torch.zeros(3, dtype=torch.int16)),
+            "found torch.int16 \\(3,\\)",
+        ),
         (lambda s: s[0].update(momentum=s[0]["momentum"].float()), "found torch.float32"),
-        (lambda s: s[0]["momentum"].fill_(-32768), "magnitudes of at most 32639, found 32768"),
+        (lambda s: s[0]["momentum"].fill_(-32768), "magnitudes of at most 32639, found"),
     ],
 )
 def test_state_of_another_model(change, message):

@@ -22,9 +22,9 @@ from samebits.train.pointwise import relu
 
 @pytest.fixture(params=["native", "eager"], autouse=True)
 def realisation(request):
+    if request.param == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
     with kernels.use(request.param):
-        if kernels.realisation() != request.param:
-            pytest.skip("no native kernels: no C compiler on this machine")
         yield request.param
 
 
@@ -199,7 +199,7 @@ def test_zero_grad_and_frozen_parameters():
     ],
 )
 def test_an_unsupported_function_is_an_error(call, name):
-    wanted = rf"BFPTensor has no aten\.{name}.*call \.dequantize\(\) for float values"
+    wanted = rf"have no aten\.{name}.*read values with \.dequantize\(\)"
     with pytest.raises(UnsupportedError, match=wanted):
         call(bfp((3, 3)))
 
@@ -225,7 +225,7 @@ def test_functions_that_keep_codes():
         assert (tuple(y.shape), plain(y)) == ((2, 60), plain(x))
     last = BFPTensor(x.codes.contiguous(memory_format=torch.channels_last), -5)
     assert plain(last.flatten(1)) == plain(x)
-    total = x
+    total = bfp((2, 3, 4, 5))
     total += x
     assert plain(total) == plain(x + x)
     assert plain(torch.nn.functional.relu(x, inplace=True)) == plain(relu(x))

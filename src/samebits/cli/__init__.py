@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a check failed, 2 bad usage or bad input.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +40,9 @@ def samebits() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always raises SystemExit. Errors meant for users have no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         app(args=None if arguments is None else list(arguments), prog_name="samebits")
     except SamebitsError as error:

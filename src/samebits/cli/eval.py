@@ -14,6 +14,10 @@ from samebits.cli.output import print_json, set_threads
 def eval_command(
     model: Annotated[Path, typer.Argument(help="A training output folder or a checkpoint file.")],
     data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Needed to run a model of a module:callable of your own: its name."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -25,7 +29,7 @@ def eval_command(
     set_threads(threads)
     path, checkpoint = open_model(model)
     dataset = load(data)
-    engine = restore_engine(path, checkpoint, dataset)
+    engine = restore_engine(path, checkpoint, dataset, arch)
     correct = evaluate(engine, dataset)
     total = len(dataset.test_labels)
     sha256 = parameter_sha256(checkpoint.model)

@@ -19,6 +19,8 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What a checkpoint holds: tensors, shapes, dtypes, exponents, SHA-256."""
+    import torch
+
     from samebits.train.checkpoint import parameter_sha256
 
     path, checkpoint = open_model(file)
@@ -29,7 +31,7 @@ def inspect_command(
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
         }
-        if name.endswith(".exponent") and tensor.numel() == 1:
+        if name.endswith(".exponent") and tensor.dtype == torch.int64 and tensor.numel() == 1:
             entry["exponent"] = int(tensor)
         tensors.append(entry)
     sha256 = parameter_sha256(checkpoint.model)

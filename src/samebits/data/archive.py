@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +28,12 @@ def load_npz(path: Path) -> Dataset:
             with archive:
                 keys = _keys(path, archive.files)
                 arrays = [_read(path, archive, key) for key in keys]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a readable .npz archive ({error})") from error
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive may raise anything
+        raise InputError(
+            f"{path}: not a readable .npz archive ({type(error).__name__}: {error})"
+        ) from error
     images = [_images(path, key, array) for key, array in zip(keys[::2], arrays[::2], strict=True)]
     labels = [
         _labels(path, key, array, len(image))
@@ -64,9 +67,10 @@ def _keys(path: Path, found: list[str]) -> tuple[str, ...]:
 def _read(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> npt.NDArray[np.generic]:
     try:
         return np.asarray(archive[key])
-    except ValueError as error:
+    except Exception as error:  # so may one of its members
         raise InputError(
-            f"{path}: array {key} cannot be read ({error}); expected plain numbers"
+            f"{path}: array {key} cannot be read ({type(error).__name__}: {error}); expected plain "
+            "numbers in an archive that is neither damaged nor encrypted"
         ) from error
 
 

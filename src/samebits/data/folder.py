@@ -52,7 +52,7 @@ def load_folder(root: Path, *, limit: int | None = None) -> Dataset:
 
 def is_test_name(name: str) -> bool:
     """Whether a file of an unsplit folder is a test image, from its name alone."""
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % 5 == 0
+    return int(hashlib.sha256(os.fsencode(name)).hexdigest()[:8], 16) % 5 == 0
 
 
 def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:

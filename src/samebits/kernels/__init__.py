@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.errors import UnsupportedError
 from samebits.kernels import eager, selftest
 from samebits.kernels.build import BuildError
 from samebits.kernels.geometry import ConvShape, conv_shape
@@ -70,6 +71,8 @@ def use(name: str) -> Iterator[None]:
     """Force a realisation ("eager" or "native") inside a with block; speed only, never bits."""
     if name not in ("eager", "native"):
         raise ValueError(f"expected 'eager' or 'native', found {name!r}")
+    if name == "native" and _native() is None:
+        raise UnsupportedError("native kernels are not available: expected a working C compiler")
     _forced.append(name)
     try:
         yield

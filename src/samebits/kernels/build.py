@@ -28,6 +28,13 @@ class BuildError(Exception):
 
 def cache_folder() -> Path:
     """Private to the user: a library is code, so nobody else may write here."""
+    try:
+        return _private_folder()
+    except OSError as error:
+        raise BuildError(f"no folder for the compiled kernels: {error}") from error
+
+
+def _private_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(base) / "samebits"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

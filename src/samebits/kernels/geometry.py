@@ -10,7 +10,6 @@ from samebits.numerics.exact import (
     CODE_MAX,
     EXPONENT_MAX,
     EXPONENT_MIN,
-    Q16,
     Q32,
     round_ratio,
     scaled,
@@ -62,7 +61,11 @@ def conv_shape(
     groups: int = 1,
 ) -> ConvShape:
     """The geometry of a convolution; raises UnsupportedError where shapes or bounds do not fit."""
+    if len(x) != 4:
+        raise UnsupportedError(f"convolution: expected [n, c, h, w], found shape {x}")
     n, ci, h, w = x
+    if n < 1:
+        raise UnsupportedError(f"expected at least one sample, found an empty batch (shape {x})")
     co, per_group, kh, kw = weight
     if ci != per_group * groups:
         raise UnsupportedError(
@@ -142,8 +145,3 @@ def shorten_shift(largest: int) -> int:
     while scaled(largest, -shift) > Q32:
         shift += 1
     return shift
-
-
-def code_limit(bits: int) -> int:
-    """Largest gradient code of a width (Q_g in batch normalisation)."""
-    return Q16 if bits == 16 else Q32

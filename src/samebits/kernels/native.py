@@ -18,7 +18,6 @@ from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Gradient, Term, combine
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
 from samebits.numerics import exact
 
-INT32_LIMIT = 1 << 31
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 
 
@@ -169,7 +168,7 @@ class Native:
             columns = s.ci // s.groups
             rows = w.numel() // (s.groups * columns)
             reach = _checked(self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns)))
-            wide = self.largest_of(g) * reach >= INT32_LIMIT
+            wide = self.largest_of(g) * reach > exact.Q32
             dx = torch.zeros(s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_input_grad(
                 byref(_shape(s)), _p(g), _p(w), _p(dx), int(wide), _threads()
@@ -186,7 +185,7 @@ class Native:
                 byref(_shape(s)), _p(g), bits, _p(x), _p(dw), _threads()
             )
         else:
-            wide = bits == 32 or s.n * s.oh * s.ow * exact.Q16 * exact.Q8 >= INT32_LIMIT
+            wide = bits == 32 or s.n * s.oh * s.ow * exact.Q16 * exact.Q8 > exact.Q32
             dw = torch.zeros(shape, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_weight_grad(
                 byref(_shape(s)), _p(g), bits, _p(x), _p(dw), int(wide), _threads()

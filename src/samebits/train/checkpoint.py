@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 
 from samebits.errors import CheckpointError, SamebitsError
@@ -156,7 +156,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"{path}: expected format {FORMAT}, found {document['format']}; train again or "
                 "use the samebits version that wrote it"
             )
-        return Checkpoint(
+        checkpoint = Checkpoint(
             step=document["step"],
             model={
                 name.removeprefix("model."): tensor
@@ -164,11 +164,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 if name.startswith("model.")
             },
             optimizer=_decode(document["optimizer"], tensors),
-            config=_decode(document["config"], tensors),
-            progress=_decode(document["progress"], tensors),
+            config=_decode(document["config"], {}),
+            progress=_decode(document["progress"], {}),
         )
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error}); {_ADVICE}") from error
+        for name, kind in (("step", int), ("optimizer", dict), ("config", dict), ("progress", dict)):
+            value = getattr(checkpoint, name)
+            if type(value) is not kind:
+                raise TypeError(f"{name}: expected {kind.__name__}, found {type(value).__name__}")
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:  # a hostile file may raise anything while it is taken apart
+        raise CheckpointError(
+            f"{path}: damaged ({type(error).__name__}: {error}); {_ADVICE}"
+        ) from error
+    return checkpoint
 
 
 _ADVICE = "delete it and run again with --resume to continue from the checkpoint before it"
@@ -272,14 +281,14 @@ def _check_size(path: Path) -> None:
                 )
             entries = json.loads(file.read(length))
         ends = [entry["data_offsets"][1] for key, entry in entries.items() if key[:2] != "__"]
+        expected = 8 + length + max(ends, default=0)
     except OSError as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror or error}); give a training output folder "
             "or a checkpoint file"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged header ({error}); {_ADVICE}") from error
-    expected = 8 + length + max(ends, default=0)
     if found != expected:
         raise CheckpointError(
             f"{path}: truncated or extended: expected {expected} bytes, found {found}; {_ADVICE}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from samebits.data import Dataset
@@ -13,6 +13,13 @@ from samebits.train.schedule import SCHEDULES, Schedule
 NUMERICS = ("bfp", "float32")
 OPTIMIZERS = ("sgd", "adam")
 SHARD_SAMPLES = 32
+_KINDS: dict[str, tuple[type, ...]] = {  # what a field of an annotated type may hold
+    "str": (str,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (float, int),
+    "bool": (bool,),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,11 @@ class TrainConfig:
     limit: int | None = None  # training images per class
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kinds = _KINDS[str(field.type)]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise InputError(f"expected {field.name} of type {field.type}, found {value!r}")
         for name, found, known in (
             ("numerics", self.numerics, NUMERICS),
             ("optimizer", self.optimizer, OPTIMIZERS),
@@ -54,7 +66,7 @@ class TrainConfig:
         if not 0 <= self.seed < 2**32:
             raise InputError(f"expected a seed in 0..{2**32 - 1}, found {self.seed}")
         for name, real in (("lr", self.lr), ("weight decay", self.weight_decay)):
-            if not math.isfinite(real) or real < 0:
+            if not 0 <= real < math.inf:
                 raise InputError(f"expected a finite {name} >= 0, found {real}")
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from samebits.errors import UnsupportedError
 from samebits.train import layers
@@ -30,9 +30,15 @@ def _require(condition: bool, text: str) -> None:
 
 
 def _parameters(m: Any, name: str) -> tuple[BFPParameter, BFPParameter | None]:
-    weight = BFPParameter.from_real(m.weight, f"{name}.weight")
-    bias = None if m.bias is None else BFPParameter.from_real(m.bias, f"{name}.bias")
-    return weight, bias
+    weight = _parameter(m.weight, f"{name}.weight")
+    return weight, None if m.bias is None else _parameter(m.bias, f"{name}.bias")
+
+
+def _parameter(p: Tensor, name: str) -> BFPParameter:
+    """The BFP twin of a parameter, frozen if the original is."""
+    twin = BFPParameter.from_real(p, name)
+    twin.requires_grad_(p.requires_grad)
+    return twin
 
 
 def _linear(m: nn.Linear, name: str, sites: Iterator[int]) -> nn.Module:
@@ -54,6 +60,7 @@ def _conv2d(m: nn.Conv2d, name: str, sites: Iterator[int]) -> nn.Module:
 
 
 def _batch_norm(m: Any, name: str, sites: Iterator[int]) -> nn.Module:
+    _require(m.eps > 0, f"eps={m.eps}, expected > 0")
     _require(m.affine, "affine=False, expected gamma and beta")
     _require(m.track_running_stats, "track_running_stats=False")
     _require(m.momentum is not None, "momentum=None (cumulative average), expected a number")
@@ -63,6 +70,7 @@ def _batch_norm(m: Any, name: str, sites: Iterator[int]) -> nn.Module:
 
 
 def _layer_norm(m: nn.LayerNorm, name: str, sites: Iterator[int]) -> nn.Module:
+    _require(m.eps > 0, f"eps={m.eps}, expected > 0")
     _require(len(m.normalized_shape) == 1, "more than one normalised dimension")
     _require(m.elementwise_affine and m.bias is not None, "no gamma or beta")
     weight, bias = _parameters(m, name)
@@ -108,7 +116,8 @@ def _gelu(m: nn.GELU, name: str, sites: Iterator[int]) -> nn.Module:
 
 def _embedding(m: nn.Embedding, name: str, sites: Iterator[int]) -> nn.Module:
     _require(m.padding_idx is None and m.max_norm is None, "padding_idx or max_norm")
-    return layers.Embedding(BFPParameter.from_real(m.weight, f"{name}.weight"))
+    _require(not m.scale_grad_by_freq, "scale_grad_by_freq")
+    return layers.Embedding(_parameter(m.weight, f"{name}.weight"))
 
 
 RULES: dict[type[nn.Module], Rule] = {
@@ -188,7 +197,9 @@ def _convert(
             _require(not own, f"parameters or buffers of its own ({', '.join(own)})")
             twin = copy.copy(module)
             for key, value in vars(module).items():
-                if key.endswith("_hooks") and isinstance(value, dict):
+                if isinstance(value, dict) and (
+                    key.endswith("_hooks") or key in ("_parameters", "_buffers")
+                ):
                     setattr(twin, key, value.copy())
             twin._modules = {
                 key: None

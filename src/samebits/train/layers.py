@@ -48,9 +48,8 @@ class Layer(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         for name, parameter in self._parameters.items():
             if isinstance(parameter, BFPParameter):
-                codes, exponent = parameter.parts[0]
-                destination[f"{prefix}{name}.codes"] = codes
-                destination[f"{prefix}{name}.exponent"] = torch.tensor(exponent)
+                destination[f"{prefix}{name}.codes"] = parameter.codes
+                destination[f"{prefix}{name}.exponent"] = parameter.exponent_cell
                 destination[f"{prefix}{name}.delayed"] = parameter.delayed
         for name, buffer in self._buffers.items():
             if buffer is not None:
@@ -116,8 +115,12 @@ def _out_of_range(key: str, value: Tensor) -> str | None:
         "exponent": (exact.EXPONENT_MIN, exact.EXPONENT_MAX),
     }
     bounds = limits.get(key.rsplit(".", 1)[-1])
-    if bounds is None or value.numel() == 0:
+    if value.numel() == 0:
         return None
+    if bounds is None:  # running statistics
+        if torch.isfinite(value).all() and not (key.endswith("_var") and bool((value < 0).any())):
+            return None
+        return "expected finite statistics and variances >= 0"
     low, high = int(value.min()), int(value.max())
     if bounds[0] <= low and high <= bounds[1]:
         return None
@@ -280,16 +283,22 @@ class Flatten(Layer):
 
 
 class Dropout(Layer):
-    """Counter-based: the mask is a function of (seed, site, step, shard, element) alone."""
+    """Counter-based: the mask is a function of (seed, site, step, shard, element) alone.
+
+    `set_step` names step and shard; until it is called, every training pass counts as a step.
+    """
 
     def __init__(self, p: float, site: int) -> None:
         super().__init__()
         self.p, self.site = p, site
         self.seed = self.step = self.shard = 0
+        self.counting = True
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         if not self.training:
             return x
+        if self.counting:
+            self.step += 1
         return pointwise.dropout(x, self.p, (self.seed, self.site), self.step, self.shard)
 
 
@@ -309,6 +318,7 @@ def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
     for module in model.modules():
         if isinstance(module, Dropout):
             module.seed, module.step, module.shard = seed, step, shard
+            module.counting = False
 
 
 def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
+from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
 from samebits.numerics import exact
 from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
@@ -118,5 +119,7 @@ def linear(
 ) -> BFPTensor:
     """[n, k] -> [n, m]; `out_width` 8, or 32 before a loss."""
     n, k = x.shape
+    if n < 1:
+        raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")
     shape = conv_shape((1, k, 1, n), (*weight.shape, 1, 1))
     return Products.apply(x, weight, bias, shape, out_width)

@@ -6,6 +6,8 @@ functions of (seed, epoch, step), so a run resumed from any checkpoint equals an
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -16,10 +18,10 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
-from samebits.data.dataset import Split
+from samebits.data.dataset import Split, shape_text
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.numerics import philox
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import Shape, build, initialise
 from samebits.train.checkpoint import (
     Checkpoint,
     check_same_tensors,
@@ -41,13 +43,17 @@ from samebits.train.record import (
     CONFIG,
     RESULT,
     append_metrics,
-    prepare_folder,
+    first_difference,
+    read_json,
     repair_metrics,
+    run_folder,
     write_json,
 )
 
 EVALUATION_BATCH = 32
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
+# What a RangeError advises on its own; the loop gives the same advice with the options' names.
+_ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
 
 
 class Reporter(Protocol):
@@ -148,15 +154,22 @@ def train(
 
     `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
     from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
+    `overwrite` replaces an earlier run of the same options and data.
     Raises SamebitsError; checkpoints written before it stay intact.
     """
     if checkpoint_every < 0:
         raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdecimal() and int(world) > 1:
+        raise InputError(
+            f"expected one process, found WORLD_SIZE={world} in the environment: distributed "
+            "training is not available in this version; run without torchrun, or unset WORLD_SIZE"
+        )
     run = _Run(config, data, out, model, reporter or Silent())
-    prepare_folder(out, resume=resume, overwrite=overwrite)
-    first = run.restore() if resume else 0
-    write_json(out / CONFIG, run.identity)
-    return run.finish(run.steps(first, checkpoint_every))
+    with run_folder(out, run.identity, resume=resume, overwrite=overwrite):
+        first = run.restore() if resume else 0
+        write_json(out / CONFIG, run.identity)
+        return run.finish(run.steps(first, checkpoint_every))
 
 
 class _Run:
@@ -206,13 +219,12 @@ class _Run:
         return checkpoint.step
 
     def _check_identity(self, path: Path, checkpoint: Checkpoint) -> None:
-        for key, want in self.identity.items():
-            have = checkpoint.config.get(key)
-            if have != want:
-                raise CheckpointError(
-                    f"{path}: belongs to another run: {key}: expected {want!r}, found {have!r}; "
-                    "resume with the same options and data, or give another --out"
-                )
+        difference = first_difference(self.identity, checkpoint.config)
+        if difference is not None:
+            raise CheckpointError(
+                f"{path}: belongs to another run: {difference}; resume with the same options and "
+                "data, or give another --out"
+            )
 
     def steps(self, first: int, checkpoint_every: int) -> list[float]:
         """Train from step `first` to the end; the seconds of every step."""
@@ -244,9 +256,10 @@ class _Run:
         try:
             return self.engine.step(batch, lr, step)
         except RangeError as error:
+            reason = _ADVICE.sub("", str(error))
             raise RangeError(
                 f"training diverged in step {step + 1} (epoch {epoch + 1}, learning rate {lr}): "
-                f"{error}; lower the learning rate (--lr) or add a warm-up (--warmup). "
+                f"{reason}; lower the learning rate (--lr) or add a warm-up (--warmup). "
                 "Earlier checkpoints are intact"
             ) from error
 
@@ -288,6 +301,11 @@ class _Run:
         saved, elements = saved_activations(
             self.engine, self._batch(torch.arange(self.config.batch // self.config.shard_count()))
         )
+        if seconds:
+            median = statistics.median(seconds)
+        else:  # nothing was left to do: keep what the run itself measured
+            earlier = read_json(self.out / RESULT)
+            median = earlier.get("step_seconds_median") if earlier.get("sha256") == sha256 else None
         result = TrainResult(
             accuracy=correct / len(self.data.test_labels),
             correct=correct,
@@ -300,25 +318,71 @@ class _Run:
             bytes_per_parameter=per_parameter,
             saved_bytes=saved,
             saved_bytes_per_element=saved / max(elements, 1),
-            step_seconds_median=statistics.median(seconds) if seconds else None,
+            step_seconds_median=median,
         )
         write_json(self.out / RESULT, result.to_dict())
         return result
 
 
-def restore_engine(path: Path, checkpoint: Checkpoint, data: Dataset) -> Engine:
-    """The trained model of a checkpoint, ready to evaluate on `data`. Raises CheckpointError."""
-    fields = TrainConfig.__dataclass_fields__
-    missing = [key for key in fields if key not in checkpoint.config]
-    if missing:
+def restore_engine(
+    path: Path, checkpoint: Checkpoint, data: Dataset, arch: str | None = None
+) -> Engine:
+    """The trained model of a checkpoint, ready to evaluate on `data`.
+
+    A checkpoint may come from anywhere, so the code that a `module:callable` architecture names
+    runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
+    the data does not fit the model.
+    """
+    config, input_shape, classes = _restored_config(path, checkpoint)
+    if arch is not None and arch != config.arch:
         raise CheckpointError(
-            f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
-            "the samebits version that wrote it"
+            f"{path}: expected the architecture {arch!r}, found {config.arch!r}; give --arch "
+            "the one it was trained with, or another checkpoint"
         )
-    config = TrainConfig(**{key: checkpoint.config[key] for key in fields})
-    model = build(config.arch, data.input_shape, data.classes)
+    if arch is None and ":" in config.arch:
+        raise CheckpointError(
+            f"{path}: its architecture {config.arch!r} is code outside samebits, which is not run "
+            f"unasked; if you trust it, give --arch {config.arch}"
+        )
+    if data.input_shape != input_shape:
+        raise InputError(
+            f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
+            f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
+        )
+    if data.classes > classes:
+        raise InputError(
+            f"{data.source}: expected at most the {classes} classes the model was trained on, "
+            f"found {data.classes}; give data of the same classes"
+        )
+    model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)
     engine = make_engine(config, model)
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
     engine.model.load_state_dict(checkpoint.model)
     return engine
+
+
+def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, Shape, int]:
+    """Options, input shape and class count of a checkpoint. Raises CheckpointError."""
+    stored = checkpoint.config
+    fields = TrainConfig.__dataclass_fields__
+    missing = [key for key in (*fields, "input_shape", "classes") if key not in stored]
+    if missing:
+        raise CheckpointError(
+            f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
+            "the samebits version that wrote it"
+        )
+    try:
+        config = TrainConfig(**{key: stored[key] for key in fields})
+    except InputError as error:
+        raise CheckpointError(
+            f"{path}: its configuration is not one that samebits writes: {error}; train again"
+        ) from error
+    shape, classes = stored["input_shape"], stored["classes"]
+    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) == 3 else [None]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise CheckpointError(
+            f"{path}: expected an input shape [C, H, W] and a number of classes in its "
+            f"configuration, found {shape!r} and {classes!r}; train again"
+        )
+    return config, tuple(shape), classes

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits import kernels
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels.eager import divide, largest_of, scale
 from samebits.numerics import exact
 from samebits.train.tensor import BFPTensor, Operation, quantize_real
@@ -88,7 +88,7 @@ class CrossEntropy(Operation):
         u_target = u.gather(1, target.view(-1, 1))
         rows = _log2(total) - n * (24 << 24) + (int(u_target.sum()) << 8)
         value = LN_2 * math.ldexp(float(rows), -24) / float(n)
-        return torch.tensor(value, dtype=torch.float64, device=z.device)
+        return torch.tensor(value, dtype=torch.float64)  # on the CPU: its arithmetic is IEEE's
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -98,6 +98,8 @@ class CrossEntropy(Operation):
 
 def _times_scalar(acc: Tensor, exponent: int, factor: float) -> BFPTensor:
     """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32."""
+    if not math.isfinite(factor):
+        raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
     if factor != 1.0:
         sign = -1 if factor < 0 else 1
         m, x = exact.coefficient(abs(factor)) if factor else (0, 0)
@@ -114,6 +116,8 @@ def cross_entropy(logits: BFPTensor, target: Tensor) -> Tensor:
             f"of shape {tuple(logits.shape)}"
         )
     n, classes = logits.shape
+    if n < 1:
+        raise UnsupportedError("cross-entropy: expected at least one row, found an empty batch")
     if classes > MAX_CLASSES:
         raise UnsupportedError(f"cross-entropy: expected at most {MAX_CLASSES} classes")
     if target.shape != (n,) or target.dtype not in (torch.int64, torch.int32):
@@ -143,7 +147,7 @@ class MeanSquare(Operation):
         ctx.exponent = e_d
         squares = int((d.long() * d.long()).sum())
         value = math.ldexp(float(squares) / float(d.numel()), 2 * e_d)
-        return torch.tensor(value, dtype=torch.float64, device=codes.device)
+        return torch.tensor(value, dtype=torch.float64)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -154,6 +158,10 @@ class MeanSquare(Operation):
 
 def mse_loss(y: BFPTensor, target: Tensor) -> Tensor:
     """Mean squared error against a real target of the same shape; a float64 scalar."""
+    if not isinstance(y, BFPTensor) or y.numel() == 0:
+        raise UnsupportedError(
+            f"mse: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
+        )
     if y.shape != target.shape:
         raise UnsupportedError(
             f"mse: expected a target of shape {tuple(y.shape)}, found {tuple(target.shape)}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import UnsupportedError
-from samebits.kernels.eager import largest_of, scale
-from samebits.kernels.geometry import code_limit, requantize_shift, unlimited_exponent
+from samebits.errors import RangeError, UnsupportedError
+from samebits.kernels.eager import BITS, joint, largest_of, scale
+from samebits.kernels.geometry import requantize_shift, unlimited_exponent
 from samebits.numerics import exact
 from samebits.train.pointwise import bfp32
 from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
@@ -73,7 +74,8 @@ class BatchNorm(Operation):
         else:
             centre = running_mean.cpu().numpy()
             mean = np.ldexp(centre, -e_z)
-            inv = 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
+            with np.errstate(invalid="ignore", divide="ignore"):  # `bound` tells
+                inv = 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
         a = _scalars(gamma) * inv
         alpha = np.ldexp(a, e_z)
         offset = mean * alpha if training else centre * a
@@ -81,6 +83,11 @@ class BatchNorm(Operation):
         bound = float((127.0 * np.abs(alpha) + np.abs(shift)).max())
         ctx.save_for_backward(z)
         ctx.scalars = (mean, inv, a, e_z, n, training)
+        if not math.isfinite(bound):
+            raise RangeError(
+                "batch norm: the scale of a channel is not finite: expected running statistics, "
+                f"gamma and beta that give finite values, found {bound}"
+            )
         if bound == 0:
             return BFPTensor(torch.zeros_like(z), exact.EXPONENT_MIN)
         exponent = exact.fits(bound, 30)
@@ -131,7 +138,7 @@ def _input_grad(
         b0 = (gg / float(n)) * inv
         beta_z = np.ldexp(-(a * b0), e_z)
         gamma0 = -(a * (sg / float(n))) - mean * beta_z
-    limit = float(code_limit(16 if g.dtype == torch.int16 else 32))
+    limit = float(exact.CODE_MAX[BITS[g.dtype]])
     reach = float((np.abs(a) * limit + 127.0 * np.abs(beta_z) + np.abs(gamma0)).max())
     exponent = max(exact.fits(top, 24), exact.fits(reach, 61))
     abc = torch.stack([_integers(v, exponent) for v in (a, beta_z, gamma0)])
@@ -154,6 +161,11 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> BFPTensor:
     """[n, c, h, w] or [n, c] per channel. The float64 running buffers are updated in training."""
+    if x.dim() not in (2, 4) or x.shape[1] != gamma.numel():
+        raise UnsupportedError(
+            f"batch norm: expected [n, {gamma.numel()}] or [n, {gamma.numel()}, h, w], "
+            f"found shape {tuple(x.shape)}"
+        )
     n = x.numel() // x.shape[1]
     if training and not 2 <= n <= MAX_BATCH_ELEMENTS:
         raise UnsupportedError(
@@ -189,7 +201,7 @@ class LayerNorm(Operation):
         k = kernels.of(codes)
         xhat, e_x = k.requantize(codes, largest, e_32, 16)
         saved, e_saved = k.requantize(codes, largest, e_32, 8)
-        ctx.save_for_backward(saved, row_factor, jg)
+        ctx.save_for_backward(saved, row_factor.to(torch.int32), gamma.codes, gamma.delayed)
         ctx.exponents = (e_saved, e_k, e_z, e_gamma)
         ctx.shape = z.shape
         exponent = max(e_x + e_gamma + 38, e_beta + 23) - 60
@@ -200,7 +212,8 @@ class LayerNorm(Operation):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
-        xhat, row_factor, jg = ctx.saved_tensors
+        xhat, row_factor, *state = ctx.saved_tensors
+        jg = joint(*state)
         e_x, e_k, e_z, e_gamma = ctx.exponents
         d = g.shape[-1]
         g = g.reshape(-1, d).long()
@@ -223,6 +236,10 @@ def layer_norm(
     x: BFPTensor, gamma: BFPParameter, beta: BFPParameter, eps: float = 1e-5
 ) -> BFPTensor:
     """Normalise the last dimension (at most 4096 elements)."""
+    if x.shape[-1] != gamma.numel() or x.numel() == 0:
+        raise UnsupportedError(
+            f"layer norm: expected rows of {gamma.numel()} elements, found shape {tuple(x.shape)}"
+        )
     if x.shape[-1] > MAX_ROW_ELEMENTS:
         raise UnsupportedError(
             f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {x.shape[-1]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.eager import BITS, Gradient, Term, largest_of
 from samebits.kernels.geometry import smallest_exponent
 from samebits.numerics import exact
-from samebits.train.tensor import BFPParameter, BFPTensor, Part
+from samebits.train.tensor import BFPParameter, BFPTensor, Part, times_power
 
 CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
 
@@ -101,9 +101,15 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         loss = None
+        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if trained and all(p.grad is None for p in trained):
+            raise InputError(
+                "no parameter has a gradient: call backward() before step(), and build the "
+                "optimizer after moving the model to its device"
+            )
         position = 0
         for group in self.param_groups:
             lr = coefficient(float(group["lr"]), "learning rate")
@@ -129,38 +135,74 @@ class Optimizer(torch.optim.Optimizer):
         """The bfp16 direction P for a gradient; updates the optimizer's own state."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
+    STATE: ClassVar[dict[str, Any]] = {}
+    """What a parameter's state may hold: tensors by dtype, and `int` (exponents) or `float`."""
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Integer state is taken as it is (PyTorch's loader would turn it into floats)."""
+        """Integer state is taken as it is (PyTorch's loader would turn it into floats).
+
+        Raises CheckpointError for anything that this optimizer could not have saved.
+        """
         parameters = [p for group in self.param_groups for p in group["params"]]
-        state = state_dict["state"]
-        for index, values in state.items():
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups) or any(
+            set(saved) != set(group)
+            for saved, group in zip(groups, self.param_groups, strict=False)
+        ):
+            raise CheckpointError(
+                "optimizer state: expected the parameter groups and options of this optimizer; "
+                "resume with the same optimizer"
+            )
+        restored: dict[Tensor, dict[str, Any]] = {}
+        for index, values in state_dict["state"].items():
             if not 0 <= int(index) < len(parameters):
                 raise CheckpointError(f"optimizer state for parameter {index}, which is not there")
             parameter = parameters[int(index)]
-            restored: dict[str, Any] = {}
-            for key, value in values.items():
-                if not isinstance(value, Tensor):
-                    restored[key] = value
-                    continue
-                if value.shape != parameter.shape or value.dtype not in BITS:
-                    raise CheckpointError(
-                        f"optimizer state {key!r} of parameter {index}: expected integers of shape "
-                        f"{tuple(parameter.shape)}, found {value.dtype} {tuple(value.shape)}"
-                    )
-                if largest_of(value) > exact.CODE_MAX[BITS[value.dtype]]:
-                    raise CheckpointError(
-                        f"optimizer state {key!r} of parameter {index}: expected magnitudes of at "
-                        f"most {exact.CODE_MAX[BITS[value.dtype]]}, found {largest_of(value)}"
-                    )
-                like = torch.empty_like(parameter.parts[0][0], dtype=value.dtype)
-                restored[key] = like.copy_(value)
-            self.state[parameter] = restored
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if values and set(values) != set(self.STATE):
+                raise CheckpointError(
+                    f"optimizer state of parameter {index}: expected {sorted(self.STATE)}, "
+                    f"found {sorted(values)}"
+                )
+            restored[parameter] = {
+                key: _stored(value, self.STATE[key], parameter, f"{key!r} of parameter {index}")
+                for key, value in values.items()
+            }
+        self.state.clear()
+        self.state.update(restored)
+        for group, saved in zip(self.param_groups, groups, strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+def _stored(value: Any, kind: Any, parameter: BFPParameter, what: str) -> Any:
+    """One entry of an optimizer's saved state, checked: checkpoints are untrusted."""
+    if isinstance(kind, torch.dtype):
+        limit = exact.CODE_MAX[BITS[kind]]
+        if (
+            not isinstance(value, Tensor)
+            or value.dtype != kind
+            or value.shape != parameter.shape
+            or largest_of(value) > limit
+        ):
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else value
+            raise CheckpointError(
+                f"optimizer state {what}: expected {kind} {tuple(parameter.shape)} with magnitudes "
+                f"of at most {limit}, found {found}"
+            )
+        return torch.empty_like(parameter.codes, dtype=kind).copy_(value)
+    if kind is int and type(value) is int and exact.EXPONENT_MIN <= value <= exact.EXPONENT_MAX:
+        return value
+    if kind is float and type(value) is float and 0 <= value <= 1:
+        return value
+    raise CheckpointError(
+        f"optimizer state {what}: expected an exponent in [-128, 127] or a power of beta in "
+        f"[0, 1], found {value!r}"
+    )
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent; momentum is a bfp16 tensor (2 bytes an element)."""
+
+    STATE: ClassVar[dict[str, Any]] = {"momentum": torch.int16, "momentum_exponent": int}
 
     def __init__(
         self,
@@ -209,6 +251,15 @@ class Adam(Optimizer):
     The element-wise binary64 formulas (training.md 4) run over chunks, so that no float copy of a
     tensor exists.
     """
+
+    STATE: ClassVar[dict[str, Any]] = {
+        "first": torch.int16,
+        "first_exponent": int,
+        "root": torch.int32,
+        "root_exponent": int,
+        "power1": float,
+        "power2": float,
+    }
 
     def __init__(
         self,
@@ -273,7 +324,11 @@ class Adam(Optimizer):
             m, s = moments(at)
             first[at], root[at] = _code(m, e_m).to(torch.int16), _code(s, e_s).to(torch.int32)
         state["first_exponent"], state["root_exponent"] = e_m, e_s
-        c1, c2 = 1.0 - state["power1"], math.sqrt(1.0 - state["power2"])
+        # As tensors: a GPU would divide by a plain number through its rounded reciprocal.
+        c1 = torch.tensor(1.0 - state["power1"], dtype=torch.float64, device=codes.device)
+        c2 = torch.tensor(
+            math.sqrt(1.0 - state["power2"]), dtype=torch.float64, device=codes.device
+        )
 
         def direction(at: slice) -> Tensor:
             p = _real(first[at], e_m) / c1 / (_real(root[at], e_s) / c2 + group["eps"])
@@ -317,11 +372,11 @@ def _in_order(v: Tensor, order: Tensor) -> Tensor:
 
 
 def _real(codes: Tensor, exponent: int) -> Tensor:
-    return torch.ldexp(codes.double(), torch.tensor(exponent, device=codes.device))
+    return times_power(codes.double(), exponent)
 
 
 def _code(v: Tensor, exponent: int) -> Tensor:
-    return torch.round(torch.ldexp(v, torch.tensor(-exponent, device=v.device)))
+    return torch.round(times_power(v, -exponent))
 
 
 __all__ = ["SGD", "Adam", "Optimizer", "lazy_update"]

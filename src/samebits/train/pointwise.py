@@ -13,6 +13,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels.eager import largest_of, scale, window_sum, window_sum_grad
+from samebits.kernels.geometry import window_count
 from samebits.numerics import exact, philox
 from samebits.tables.activation import activation_table
 from samebits.train.tensor import (
@@ -146,7 +147,20 @@ def max_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTe
     """Window maxima [n, c, h, w] -> [n, c, oh, ow]; at most 255 positions a window."""
     if kernel[0] * kernel[1] > 255:
         raise UnsupportedError(f"max pool: expected at most 255 positions, found window {kernel}")
+    _check_windows("max pool", x, kernel, stride, padding)
     return MaxPool.apply(x, kernel, stride, padding)
+
+
+def _check_windows(what: str, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    """Every window holds a position of the input, and there is at least one window."""
+    if x.dim() != 4 or x.numel() == 0:
+        raise UnsupportedError(f"{what}: expected [n, c, h, w], found shape {tuple(x.shape)}")
+    for size, window, step, pad in zip(x.shape[2:], kernel, stride, padding, strict=True):
+        if 2 * pad > window or window_count(size, window, step, pad) < 1:
+            raise UnsupportedError(
+                f"{what}: expected a window that fits into {tuple(x.shape[2:])} with padding of at "
+                f"most half its size, found window {kernel}, padding {padding}"
+            )
 
 
 class AveragePool(Operation):
@@ -172,11 +186,14 @@ class AveragePool(Operation):
 
 def avg_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
     """Window means; padded positions count as zeros."""
+    _check_windows("average pool", x, kernel, stride, padding)
     return AveragePool.apply(x, kernel, stride, padding)
 
 
 def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
     """[n, c, h, w] -> [n, c, 1, 1]."""
+    if x.dim() != 4 or x.numel() == 0:
+        raise UnsupportedError(f"average pool: expected [n, c, h, w], found {tuple(x.shape)}")
     window = (x.shape[2], x.shape[3])
     return AveragePool.apply(x, window, window, (0, 0))
 
@@ -321,6 +338,8 @@ class Embedding(Operation):
 
 def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
     """Rows of W [count, d] at integer indices [...] -> [..., d]."""
+    if index.dtype not in (torch.int64, torch.int32):
+        raise UnsupportedError(f"embedding: expected integer indices, found {index.dtype}")
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
         raise UnsupportedError(
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
@@ -329,14 +348,22 @@ def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
     return Embedding.apply(index, weight)
 
 
+def add_in_place(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
+    """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error."""
+    total = add(a, b, alpha=alpha)
+    if isinstance(a, BFPTensor):
+        a.parts = ()
+    return total
+
+
 FUNCTIONS.update(
     {
+        torch.Tensor.add_: add_in_place,
         torch.add: add,
         torch.Tensor.add: add,
         torch.Tensor.__add__: add,
         torch.Tensor.__radd__: add,
-        torch.Tensor.__iadd__: add,
-        torch.Tensor.add_: add,
+        torch.Tensor.__iadd__: add_in_place,
         torch.cat: concat,
         torch.concat: concat,
         torch.flatten: flatten,

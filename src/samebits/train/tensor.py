@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
@@ -74,6 +75,11 @@ class BFPTensor(torch.Tensor):
         """
         if len(self.parts) == 1:
             return self.parts[0]
+        if not self.parts:
+            raise UnsupportedError(
+                "this BFP tensor was the left side of an addition in place: use the result of "
+                "a += b (or c = a + b), not the old tensor"
+            )
         if self._sum is None or self._sum[0] is not self.parts:
             self._sum = (self.parts, kernels.of(self.parts[0][0]).resolve(list(self.parts)))
         return self._sum[1]
@@ -81,7 +87,7 @@ class BFPTensor(torch.Tensor):
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
         codes, exponent = self.resolved()
-        return torch.ldexp(codes.double(), torch.tensor(exponent, device=codes.device))
+        return times_power(codes.double(), exponent)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         widths = "+".join(str(BITS[codes.dtype]) for codes, _ in self.parts)
@@ -104,10 +110,24 @@ class BFPTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What autograd itself needs: detach, and sums of gradient parts. Nothing else."""
+        """What autograd itself needs: detach, and sums of gradient parts. Nothing else.
+
+        Detaching or cloning a parameter gives its value (the joint value), not its state.
+        """
         aten = torch.ops.aten
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
-            return BFPTensor._of_parts(args[0].parts, args[0].bounds)
+            if isinstance(args[0], BFPParameter):
+                value, exponent = args[0].joint()
+                return BFPTensor(value.to(torch.int32), exponent)
+            parts = args[0].parts
+            if func is aten.clone.default:
+                parts = tuple((codes.clone(), exponent) for codes, exponent in parts)
+            return BFPTensor._of_parts(parts, args[0].bounds)
+        if func is aten.zero_.default:
+            codes = args[0].parts[0][0]
+            zero = torch.zeros_like(codes, dtype=torch.int32)
+            args[0].parts, args[0].bounds = ((zero, exact.EXPONENT_MIN),), (0,)
+            return args[0]
         both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
         if func is aten.add.Tensor and both:
             both_bounds = args[0].bounds + args[1].bounds
@@ -117,8 +137,8 @@ class BFPTensor(torch.Tensor):
             args[0].bounds = args[0].bounds + args[1].bounds
             return args[0]
         raise UnsupportedError(
-            f"BFPTensor has no {func}: expected a samebits.train layer or one of "
-            "add, cat, flatten, reshape; call .dequantize() for float values"
+            f"BFP tensors are integers and have no {func}: expected a samebits.train layer or "
+            "optimizer, or one of add, cat, flatten, reshape; read values with .dequantize()"
         )
 
 
@@ -153,7 +173,7 @@ class BFPParameter(BFPTensor):
     """
 
     delayed: Tensor
-    _moved: BFPParameter | None = None
+    exponent_cell: Tensor  # the exponent as a 0-dim int64 tensor, kept current for state_dict()
     _is_param = True  # what torch.nn.Module asks of a parameter
 
     @staticmethod
@@ -162,7 +182,7 @@ class BFPParameter(BFPTensor):
     ) -> BFPParameter:
         parameter = cls._of_parts(((codes, exponent),))
         assert isinstance(parameter, BFPParameter)
-        parameter.delayed = delayed
+        parameter.delayed, parameter.exponent_cell = delayed, torch.tensor(exponent)
         parameter.requires_grad_(requires_grad)
         return parameter
 
@@ -172,7 +192,7 @@ class BFPParameter(BFPTensor):
         values = _finite(x.detach(), name)
         largest = Fraction(float(values.abs().max())) if values.numel() else 0
         exponent = exact.initial_weight([largest], name)[2]
-        value = torch.round(_times_power(values, exact.DELAYED_BITS - exponent)).long()
+        value = torch.round(times_power(values, exact.DELAYED_BITS - exponent)).long()
         kernel = kernels.eager
         codes = kernel.scale(value, -exact.DELAYED_BITS)
         delayed = codes * (1 << exact.DELAYED_BITS) - value
@@ -189,20 +209,23 @@ class BFPParameter(BFPTensor):
         return joint(codes, self.delayed), exponent - exact.DELAYED_BITS
 
     def set_exponent(self, exponent: int) -> None:
+        """Change e_W (the optimizers and checkpoints do)."""
         self.parts = ((self.parts[0][0], exponent),)
+        self.exponent_cell.fill_(exponent)
 
     def dequantize(self) -> Tensor:
         value, exponent = self.joint()
-        return torch.ldexp(value.double(), torch.tensor(exponent, device=value.device))
+        return times_power(value.double(), exponent)
 
     def to_device(self, device: torch.device) -> BFPParameter:
         """A copy on another device; layers that share this parameter get the same copy."""
-        if self._moved is None or self._moved.device != device:
+        twin = _MOVED.get(self)
+        if twin is None or twin.device != device:
             codes, exponent = self.parts[0]
-            self._moved = BFPParameter(
+            twin = _MOVED[self] = BFPParameter(
                 codes.to(device), exponent, self.delayed.to(device), self.requires_grad
             )
-        return self._moved
+        return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
         codes, exponent = self.parts[0]
@@ -216,6 +239,10 @@ class BFPParameter(BFPTensor):
         return twin
 
 
+_MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Copies on another device, for as long as the original lives: tied parameters stay tied."""
+
+
 def _finite(x: Tensor, name: str) -> Tensor:
     """x as float64; NaN or infinity is an error that names the first index."""
     if not torch.isfinite(x).all():
@@ -227,8 +254,11 @@ def _finite(x: Tensor, name: str) -> Tensor:
     return x.double()
 
 
-def _times_power(x: Tensor, exponent: int) -> Tensor:
-    """x * 2**exponent in float64: exact, or below every rounding threshold where it underflows."""
+def times_power(x: Tensor, exponent: int) -> Tensor:
+    """x * 2**exponent in float64: one product with a power of two, no libm. Exact, or (subnormal)
+    below every rounding threshold of a caller; too large a power is taken in two steps."""
+    if exponent > 1000:
+        return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
     return x * float(np.ldexp(1.0, exponent))
 
 
@@ -237,5 +267,5 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     values = _finite(x.detach(), name)
     largest = float(values.abs().max()) if values.numel() else 0.0
     exponent = smallest_exponent(largest, bits)
-    codes = torch.round(_times_power(values, -exponent))
+    codes = torch.round(times_power(values, -exponent))
     return codes.to(CODE_TYPE[bits]), exponent
