@@ -36,6 +36,16 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
     assert first["report"] == str(tmp_path / "demo/report.html")
 
 
+def test_demo_deletes_no_other_run(samebits, short_demo, npz, tmp_path):
+    out = tmp_path / "demo/bfp"
+    samebits("train", "--data", npz, "--arch", "mlp", "--epochs", 1, "--out", out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    done = samebits("demo", "--out", tmp_path / "demo")
+    assert done.code == 2
+    assert f"error: {out}: holds another training run (arch: expected 'cnn', found" in done.err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_all_text_of_a_page_is_escaped():
     nasty = "<script>alert('x')</script>\"&"
     page = render_page(

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -54,7 +56,53 @@ def test_inspect_lists_every_tensor(samebits, trained):
 def test_eval_on_other_data_is_refused(samebits, trained):
     done = samebits("eval", trained[0], "--data", "digits")
     assert done.code == 2
-    assert "belongs to another architecture: tensor" in done.err
+    assert "error: digits: expected images [1, 6, 6] as in training, found [1, 8, 8]" in done.err
+
+
+def test_eval_runs_code_of_a_checkpoint_only_when_asked(samebits, npz, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_network.py").write_text(
+        "from torch import nn\n"
+        "print('own code runs')\n"
+        "def net(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(36, classes))\n"
+    )
+    out = tmp_path / "run"
+    done = samebits(
+        *("train", "--data", npz, "--arch", "own_network:net", "--numerics", "float32"),
+        *("--epochs", 1, "--out", out),
+    )
+    assert done.code == 0, done.err
+    sys.modules.pop("own_network")
+    done = samebits("eval", out, "--data", npz)
+    assert (done.code, done.out) == (2, "")
+    assert "if you trust it, give --arch own_network:net" in done.err
+    done = samebits("eval", out, "--data", npz, "--arch", "own_network:other")
+    assert (done.code, done.out) == (2, "")
+    assert "expected the architecture 'own_network:other', found 'own_network:net'" in done.err
+    done = samebits("eval", out, "--data", npz, "--arch", "own_network:net")
+    assert done.code == 0, done.err
+    assert done.out.startswith("own code runs\naccuracy ")
+    sys.modules.pop("own_network")
+
+
+def test_eval_refuses_another_architecture(samebits, npz, trained):
+    assert samebits("eval", trained[0], "--data", npz, "--arch", "cnn").code == 0
+    done = samebits("eval", trained[0], "--data", npz, "--arch", "mlp")
+    assert done.code == 2
+    assert "expected the architecture 'mlp', found 'cnn'" in done.err
+
+
+def test_names_that_are_not_utf8_are_printed(npz, trained, tmp_path):
+    out = os.fsencode(tmp_path) + b"/caf\xe9"
+    shutil.copytree(os.fsencode(trained[0]), out)
+    done = subprocess.run(
+        [sys.executable, "-m", "samebits", "inspect", out],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"/caf\\udce9/checkpoint-" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["eval", "inspect"])

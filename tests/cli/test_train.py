@@ -2,6 +2,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -138,6 +140,35 @@ def test_second_run_in_a_folder_is_refused(samebits, options, tmp_path):
     samebits(*options)
     refused(samebits(*options), "already holds a training run", "give --resume to continue it")
     intact(tmp_path / "run", [6, 12])
+
+
+def test_second_process_in_a_folder_is_refused(samebits, options, tmp_path):
+    (tmp_path / "run").mkdir()
+    holder = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import fcntl, sys\n"
+            "file = open(sys.argv[1], 'w')\n"
+            "fcntl.flock(file, fcntl.LOCK_EX)\n"
+            "print('held', flush=True)\n"
+            "sys.stdin.read()\n",
+            tmp_path / "run/.samebits.lock",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"held\n"
+    done = samebits(*options)
+    holder.kill()
+    holder.communicate()
+    refused(done, "error: ", "run: another run is writing there")
+    assert samebits(*options).code == 0
+    intact(tmp_path / "run", [6, 12])
+
+
+def test_several_processes_are_refused(samebits, options, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(samebits(*options), "error: expected one process, found WORLD_SIZE=2")
 
 
 def test_checkpoint_of_another_architecture(samebits, options, tmp_path):

@@ -1,4 +1,5 @@
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -97,6 +98,65 @@ def test_damaged_archive_is_named(tmp_path, content):
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     assert message(str(path)).startswith(f"{path}: not a readable .npz archive")
+
+
+def rewrite(path, change):
+    """The archive with every member's directory entry changed in place."""
+    data = bytearray(path.read_bytes())
+    position = data.find(b"PK\x01\x02")
+    while position >= 0:
+        change(data, position)
+        position = data.find(b"PK\x01\x02", position + 1)
+    path.write_bytes(data)
+
+
+def encrypted(data, entry):
+    data[entry + 8] |= 1
+
+
+def unknown_method(data, entry):
+    data[entry + 10] = 77
+
+
+def claims_deflate(data, entry):
+    data[entry + 10] = 8
+
+
+def claims_lzma(data, entry):
+    data[entry + 10] = 14
+
+
+def foreign_header(data, entry):
+    start = int.from_bytes(data[entry + 42 : entry + 46], "little")
+    data[start] ^= 1
+
+
+def no_shape(data, entry):
+    position = data.find(b"'shape': (", 0, entry)
+    while position >= 0:
+        data[position + 9 : position + 11] = b"[["
+        position = data.find(b"'shape': (", position)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [encrypted, unknown_method, claims_deflate, claims_lzma, foreign_header, no_shape],
+    ids=lambda change: change.__name__,
+)
+def test_damaged_member_is_named(tmp_path, change):
+    source = save(tmp_path, **arrays())
+    rewrite(tmp_path / "data.npz", change)
+    assert message(source).startswith(f"{source}: ")
+
+
+def test_damage_gives_no_other_error(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, **arrays())
+    data = path.read_bytes()
+    for position in range(0, len(data), 3):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x5A]) + data[position + 1 :])
+        with suppress(InputError):  # some bytes do not matter
+            load(str(path))
 
 
 def test_single_array_and_other_files_are_refused(tmp_path):

@@ -1,3 +1,5 @@
+import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,19 @@ def test_unsplit_folder_splits_by_hash_of_the_name(tmp_path):
     assert 5 <= expected <= 20
     assert len(data.test_labels) == 2 * expected
     assert len(data.train_labels) == 2 * (60 - expected)
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for index in range(20):
+            with open(os.fsencode(tmp_path / label) + b"/caf\xe9%d.png" % index, "wb") as file:
+                picture(index).save(file, "png")
+    data = load(str(tmp_path))
+    digests = [hashlib.sha256(b"caf\xe9%d.png" % index).hexdigest()[:8] for index in range(20)]
+    assert len(data.test_labels) == 2 * sum(int(digest, 16) % 5 == 0 for digest in digests)
+    os.rename(tmp_path / "b", os.fsencode(tmp_path) + b"/b\xff")
+    assert len(load(str(tmp_path)).sha256()) == 64
 
 
 def test_grey_images_keep_one_channel_and_transparency_is_dropped(tmp_path):

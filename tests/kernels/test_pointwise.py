@@ -18,6 +18,7 @@ from samebits.numerics import exact
 from samebits.numerics.exact import Q8, Q16, Q32
 from samebits.train import reference_layers as layers
 from samebits.train.reference_layers import Array
+from samebits.train.reference_loss import cross_entropy as reference_cross_entropy
 
 DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 LARGE = 16384  # elements from which the native kernels use several threads
@@ -501,3 +502,50 @@ def test_window_sums(pool, shape):
         acc, largest = eager.window_sum_grad(g, x.shape, *pool)
         assert_same(acc, back, range(len(back)))
         assert largest == max(map(abs, back))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("exponent", [-45, -14, 0, 9, 40])
+@pytest.mark.parametrize("limit", [Q8, 1, 0])
+def test_with_bias(k, shape, exponent, limit, threads):
+    acc = codes(shape, 2**30 - 1, 32, 3)
+    codes_w = tensor(spread(max(shape[1], 8), limit, 4)[: shape[1]] if limit else [0] * shape[1], 8)
+    delayed = tensor(spread(shape[1] + 8, 2**14, 5)[: shape[1]] if limit else [0] * shape[1], 16)
+    joint = [w * 32768 - a for w, a in zip(flat(codes_w), flat(delayed), strict=True)]
+    e_b, inner = -20, math.prod(shape[2:])
+    common = exponent
+    if any(joint):
+        common = max(exponent, e_b + max(map(abs, joint)).bit_length() - 30)
+    expected = [
+        exact.scaled(a, exponent - common)
+        + exact.scaled(joint[i // inner % shape[1]], e_b - common)
+        for i, a in enumerate(flat(acc))
+    ]
+    largest = max(map(abs, flat(acc)))
+    actual, top, e = k.with_bias(acc.clone(), largest, exponent, codes_w, delayed, e_b)
+    assert e == common
+    assert_same(actual, expected, flat(acc))
+    assert top == max(map(abs, expected))
+
+
+# --- loss ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [-150, -31, -15, -14, -13, -3, 0, 8, 14, 36, 80])
+@pytest.mark.parametrize(
+    ("rows", "classes", "bits"), [(1, 1, 32), (5, 7, 32), (3, 40, 8), (9, 2, 32)]
+)
+def test_cross_entropy(k, rows, classes, bits, exponent):
+    limit = exact.CODE_MAX[bits]
+    z = codes((rows, classes), limit, bits, rows + exponent)
+    targets = [(3 * r) % classes for r in range(rows)]
+    loss, gradient = reference_cross_entropy(
+        Array(flat(z), (rows, classes), exponent, bits), targets
+    )
+    actual, units = k.cross_entropy(z, exponent, torch.tensor(targets))
+    assert math.ldexp(float(units), -24) * 0.6931471805599453 / rows == loss
+    same_codes(
+        k.shorten(actual, eager.largest_of(actual), -24),
+        (gradient.codes, gradient.exponent),
+        flat(z),
+    )

@@ -156,6 +156,68 @@ def test_foreign_and_missing_files_are_refused(tmp_path):
         read_checkpoint(path)
 
 
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("header", ["1", "null", '"x"', "[]", "{}", "{", NESTED], ids=range(7))
+def test_header_that_is_no_object_is_damage(tmp_path, header):
+    path = tmp_path / "checkpoint-1.safetensors"
+    save_file({"x": torch.zeros(2)}, path, {"samebits": header})
+    with pytest.raises(CheckpointError, match=r"checkpoint-1.safetensors: damaged"):
+        read_checkpoint(path)
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "1",
+        "null",
+        "{}",
+        '{"x": 1}',
+        '{"x": {"data_offsets": [0, "9"]}}',
+        '{"x": {"data_offsets": 1}}',
+    ],
+)
+def test_file_header_of_another_shape_is_damage(tmp_path, header):
+    path = tmp_path / "checkpoint-1.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "3"},
+        {"step": True},
+        {"config": {"list": []}},
+        {"config": {"map": [["arch", {"tensor": "x"}]]}},
+        {"config": {"map": 1}},
+        {"progress": None},
+        {"progress": {"float": "0x1p+99999"}},
+        {"optimizer": {"map": [[[], 1]]}},
+        {"optimizer": {"a": 1, "b": 2}},
+    ],
+    ids=str,
+)
+def test_values_of_another_type_are_damage(tmp_path, changes):
+    """The content hash is no protection against whoever computes it anew."""
+    tensors = {"x": torch.zeros(2)}
+    empty = {"map": []}
+    document = {
+        "format": module.FORMAT, "step": 3, "optimizer": empty, "config": empty, "progress": empty,
+        **changes,
+    }  # fmt: skip
+    document["sha256"] = module._content_sha256(tensors, document)
+    path = tmp_path / "checkpoint-1.safetensors"
+    save_file(tensors, path, {"samebits": json.dumps(document)})
+    with pytest.raises(CheckpointError, match=r"checkpoint-1.safetensors: damaged"):
+        read_checkpoint(path)
+
+
 def test_newest_falls_back_and_says_so(tmp_path):
     said = []
     assert newest_checkpoint(tmp_path, said.append) is None

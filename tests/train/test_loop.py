@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,7 +7,13 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.train.checkpoint import list_checkpoints, parameter_sha256, read_checkpoint
+from samebits.train import record
+from samebits.train.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    parameter_sha256,
+    read_checkpoint,
+)
 from samebits.train.config import TrainConfig
 from samebits.train.loop import Silent, data_order, evaluate, restore_engine, train
 from samebits.train.record import append_metrics, read_metrics, repair_metrics
@@ -111,6 +118,60 @@ def test_checkpoint_evaluates_to_the_reported_accuracy(numerics, uninterrupted):
     assert evaluate(engine, DATA) == result.correct
 
 
+def restored(config, data=DATA, arch=None):
+    """restore_engine of a finished run's checkpoint whose configuration was changed."""
+    checkpoint = Checkpoint(12, {}, {}, config, {})
+    return restore_engine(Path("c.safetensors"), checkpoint, data, arch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"batch": "64"},
+            "c.safetensors: its configuration is not one that samebits writes: expec",
+        ),
+        ({"arch": 5}, "expected arch of type str, found 5"),
+        ({"numerics": []}, "expected numerics of type str, found []"),
+        ({"lr": None}, "expected lr of type float, found None"),
+        ({"batch": -1}, "expected batch >= 1, found -1"),
+        ({"input_shape": [1, 6, "6"]}, "expected an input shape [C, H, W] and a number of classes"),
+        ({"input_shape": 3}, "expected an input shape [C, H, W] and a number of classes"),
+        ({"classes": 0}, "expected an input shape [C, H, W] and a number of classes"),
+        ({"arch": "own:net"}, "which is not run unasked; if you trust it, give --arch own:net"),
+    ],
+    ids=str,
+)
+def test_configuration_of_a_checkpoint_is_not_trusted(uninterrupted, changes, text):
+    _, out = uninterrupted("float32")
+    config = json.loads((out / "config.json").read_text())
+    with pytest.raises(CheckpointError) as caught:
+        restored({**config, **changes})
+    assert text in str(caught.value)
+
+
+def test_checkpoint_without_an_option_is_refused(uninterrupted):
+    _, out = uninterrupted("float32")
+    config = json.loads((out / "config.json").read_text())
+    for key in ("momentum", "input_shape", "classes"):
+        with pytest.raises(CheckpointError, match=f"expected the option '{key}'"):
+            restored({name: value for name, value in config.items() if name != key})
+
+
+def test_data_that_the_model_cannot_take(uninterrupted):
+    _, out = uninterrupted("float32")
+    path = list_checkpoints(out)[-1]
+    checkpoint = read_checkpoint(path)
+    with pytest.raises(
+        InputError, match=r"expected images \[1, 6, 6\] as in training, found \[1, 8"
+    ):
+        restore_engine(path, checkpoint, make_data(size=8))
+    with pytest.raises(InputError, match="expected at most the 3 classes the model"):
+        restore_engine(path, checkpoint, make_data(classes=4))
+    fewer = make_data(classes=2)
+    assert evaluate(restore_engine(path, checkpoint, fewer), fewer) > 0
+
+
 def test_seed_decides_the_result(numerics, uninterrupted, tmp_path):
     result, _ = uninterrupted(numerics)
     again = train(make_config(numerics), DATA, tmp_path / "again")
@@ -151,6 +212,7 @@ def test_optimizers_resume_exactly(numerics, uninterrupted, tmp_path, changes):
 
 def test_resuming_a_finished_run_repeats_its_result(numerics, tmp_path):
     first = train(make_config(numerics, epochs=1), DATA, tmp_path)
+    assert train(make_config(numerics, epochs=1), DATA, tmp_path, resume=True) == first
     (tmp_path / "result.json").unlink()
     second = train(make_config(numerics, epochs=1), DATA, tmp_path, resume=True)
     assert second.step_seconds_median is None
@@ -218,6 +280,8 @@ def test_learning_rate_that_overflows(numerics, tmp_path):
     text = str(caught.value)
     assert text.startswith("training diverged in step ")
     assert "lower the learning rate (--lr)" in text
+    assert text.count("lower the learning rate") == 1
+    assert text.count("diverged") == 1
     assert "Earlier checkpoints are intact" in text
     for path in list_checkpoints(tmp_path):
         read_checkpoint(path)
@@ -235,6 +299,10 @@ def test_learning_rate_that_overflows(numerics, tmp_path):
         ({"seed": 2**32}, "expected a seed in 0..4294967295"),
         ({"lr": float("inf")}, "expected a finite lr >= 0, found inf"),
         ({"momentum": 1.0}, "expected momentum in [0, 1), found 1.0"),
+        ({"batch": "64"}, "expected batch of type int, found '64'"),
+        ({"seed": True}, "expected seed of type int, found True"),
+        ({"arch": 5}, "expected arch of type str, found 5"),
+        ({"shards": 2.0}, "expected shards of type int | None, found 2.0"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs sgd with a momentum > 0"),
     ],
 )
@@ -298,6 +366,13 @@ def test_resume_with_other_data_is_refused(tmp_path):
         train(make_config(epochs=1), make_data(98), tmp_path, resume=True)
 
 
+def test_run_can_be_resumed_after_its_data_moved(tmp_path):
+    first = train(make_config(epochs=1), DATA, tmp_path)
+    moved = make_config(epochs=1, data="elsewhere")
+    assert train(moved, DATA, tmp_path, resume=True) == first
+    assert json.loads((tmp_path / "config.json").read_text())["data"] == "elsewhere"
+
+
 def test_truncated_checkpoint_falls_back(uninterrupted, tmp_path):
     result, _ = uninterrupted("float32")
     with pytest.raises(Stop):
@@ -320,10 +395,78 @@ def test_metrics_are_repaired(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
 
 
-def test_leftover_temporary_files_are_removed(tmp_path):
-    (tmp_path / ".checkpoint-00000001.safetensors.123.tmp").write_bytes(b"half")
+def hidden(folder):
+    return sorted(path.name for path in folder.glob(".*"))
+
+
+def test_own_temporary_files_are_removed_from_a_run(tmp_path):
     train(make_config(epochs=1), DATA, tmp_path)
-    assert not list(tmp_path.glob(".*"))
+    for name in ("checkpoint-00000001.safetensors", "config.json", "metrics.jsonl", "result.json"):
+        (tmp_path / f".{name}.123.tmp").write_bytes(b"half")
+    (tmp_path / ".mine.tmp").write_text("mine")
+    (tmp_path / ".config.json.draft.tmp").write_text("mine")
+    train(make_config(epochs=1), DATA, tmp_path, resume=True)
+    assert hidden(tmp_path) == [".config.json.draft.tmp", ".mine.tmp"]
+
+
+def test_temporary_files_of_a_folder_without_a_run_stay(tmp_path):
+    (tmp_path / ".config.json.123.tmp").write_text("mine")
+    train(make_config(epochs=1), DATA, tmp_path)
+    assert hidden(tmp_path) == [".config.json.123.tmp"]
+
+
+def test_run_killed_before_its_first_file_is_cleaned_up(tmp_path):
+    (tmp_path / ".samebits.lock").touch()
+    (tmp_path / ".config.json.123.tmp").write_text("half")
+    train(make_config(epochs=1), DATA, tmp_path)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_folder_of_something_else_is_left_alone(tmp_path, name, options):
+    (tmp_path / name).write_text('{"arch": "theirs"}')
+    with pytest.raises(InputError, match=f"holds a {name} that no training run wrote"):
+        train(make_config(epochs=1), DATA, tmp_path, **options)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_only_the_same_run_is_overwritten(tmp_path):
+    train(make_config(epochs=1), DATA, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"holds another training run \(seed: expected 1, found 0"):
+        train(make_config(epochs=1, seed=1), DATA, tmp_path, overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_second_process_in_a_folder_is_refused(tmp_path):
+    class Second(Silent):
+        def stepped(self, step, loss):
+            with pytest.raises(InputError, match="another run is writing there"):
+                train(make_config(epochs=1), DATA, tmp_path, resume=True)
+
+    train(make_config(epochs=1), DATA, tmp_path, reporter=Second())
+    assert hidden(tmp_path) == []
+    train(make_config(epochs=1), DATA, tmp_path, resume=True)
+
+
+def test_folder_can_be_used_where_locks_do_not_exist(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "fcntl", None)
+    train(make_config(epochs=1), DATA, tmp_path)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("world", ["1", ""])
+def test_one_process_may_train(tmp_path, monkeypatch, world):
+    monkeypatch.setenv("WORLD_SIZE", world)
+    train(make_config(epochs=1), DATA, tmp_path)
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="found WORLD_SIZE=2 in the environment: distributed"):
+        train(make_config(epochs=1), DATA, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arch", ["mlp", "resnet8", "resnet20", "mobilenetv2"])

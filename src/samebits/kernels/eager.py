@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from samebits.kernels import softmax
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
 from samebits.numerics import exact
 
@@ -152,6 +153,19 @@ def add_bias(acc: Tensor, exponent: int, bias: Tensor) -> Acc:
     return acc, largest_of(acc)
 
 
+def with_bias(
+    acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
+) -> tuple[Tensor, int, int]:
+    """(acc, largest, exponent) with a bias J * 2**e_b added, 30 bits left for it (training.md 5)."""
+    value = joint(codes, delayed)
+    length = largest_of(value).bit_length()
+    if length == 0:
+        return acc, largest, exponent
+    common = max(exponent, e_b + length - 30)
+    acc, largest = add_bias(acc, exponent - common, scale(value, e_b - common))
+    return acc, largest, common
+
+
 def channel_sum(g: Tensor) -> Tensor:
     """Sum over all but dimension 1, int64 [channels]."""
     return g.long().sum(dim=[d for d in range(g.dim()) if d != 1])
@@ -273,6 +287,16 @@ def window_sum_grad(
             acc[:, :, rows, cols] += g.long()
     acc = acc[:, :, padding[0] : padding[0] + h, padding[1] : padding[1] + w]
     return acc, largest_of(acc)
+
+
+def cross_entropy(z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
+    """Gradient codes (int32, exponent -24) of the mean cross-entropy of logits [n, classes], and
+    the sum of the rows' losses over ln 2 in units of 2**-24."""
+    z = z.long()
+    p, u = softmax.exponentials(z.amax(1, keepdim=True) - z, exponent)
+    total = p.sum(1, keepdim=True)
+    codes = divide(*softmax.gradient_codes(p, total, target)).to(torch.int32)
+    return codes, softmax.loss_rows(total, u, target)
 
 
 # --- optimizer ------------------------------------------------------------------------------

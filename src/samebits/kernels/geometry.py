@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ def window_count(size: int, kernel: int, stride: int, padding: int, dilation: in
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+@functools.lru_cache(maxsize=4096)
 def conv_shape(
     x: tuple[int, ...],
     weight: tuple[int, ...],

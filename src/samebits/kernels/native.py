@@ -7,13 +7,14 @@ to C as pointers to dense memory, images as NHWC ("channels last"), weights as O
 from __future__ import annotations
 
 import ctypes
+import functools
 from ctypes import byref, c_int, c_int64, c_void_p
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.kernels import build, eager
+from samebits.kernels import build, eager, softmax
 from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Gradient, Term, combine_shifts
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
 from samebits.numerics import exact
@@ -58,7 +59,16 @@ _RETURNS_LARGEST = (
     *("conv", "product", "conv_input_grad", "conv_weight_grad"),
     *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
     *("max_i8", "max_i16", "max_i32", "max_i64", "add_bias", "batch_norm_grad"),
-    *("add_i8", "add_grad", "combine", "lazy_update", "joint_max", "reach"),
+    *(
+        "with_bias",
+        "cross_entropy",
+        "add_i8",
+        "add_grad",
+        "combine",
+        "lazy_update",
+        "joint_max",
+        "reach",
+    ),
 )
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
@@ -169,7 +179,8 @@ class Native:
             rows = w.numel() // (s.groups * columns)
             reach = _checked(self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns)))
             wide = self.largest_of(g) * reach > exact.Q32
-            dx = torch.zeros(s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32)
+            make = torch.empty if s.stride == (1, 1) else torch.zeros  # a stride leaves gaps
+            dx = make(s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_input_grad(
                 byref(_shape(s)), _p(g), _p(w), _p(dx), int(wide), _threads()
             )
@@ -186,7 +197,7 @@ class Native:
             )
         else:
             wide = bits == 32 or s.n * s.oh * s.ow * exact.Q16 * exact.Q8 > exact.Q32
-            dw = torch.zeros(shape, dtype=torch.int64 if wide else torch.int32)
+            dw = torch.empty(shape, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_weight_grad(
                 byref(_shape(s)), _p(g), bits, _p(x), _p(dw), int(wide), _threads()
             )
@@ -202,6 +213,27 @@ class Native:
             _p(rows), c_int64(count), c_int64(channels), c_int64(exponent), _p(values), _threads()
         )
         return _unrows(rows), int(largest)
+
+    def with_bias(
+        self,
+        acc: Tensor,
+        largest: int,
+        exponent: int,
+        codes: Tensor,
+        delayed: Tensor,
+        e_b: int,
+    ) -> tuple[Tensor, int, int]:
+        if acc.dtype != torch.int32:
+            return eager.with_bias(acc, largest, exponent, codes, delayed, e_b)
+        rows = _rows(acc)
+        channels = codes.numel()
+        common = c_int64(exponent)
+        values = torch.empty(channels, dtype=torch.int32)
+        count = c_int64(rows.numel() // channels)
+        sizes = (count, c_int64(channels), c_int64(e_b))
+        state = (_p(codes), _p(delayed), _p(values))
+        top = self._with_bias(_p(rows), *sizes, *state, byref(common), _threads())
+        return (acc, largest, exponent) if top < 0 else (_unrows(rows), int(top), common.value)
 
     def channel_sum(self, g: Tensor) -> Tensor:
         rows = _rows(g)
@@ -336,6 +368,16 @@ class Native:
         self._max_pool_grad(byref(pool), _p(g), BITS[g.dtype], _p(where), _p(dx), _threads())
         return dx.permute(0, 3, 1, 2), self.largest_of(dx)
 
+    def cross_entropy(self, z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
+        z = z.to(torch.int32).contiguous()
+        n, classes = z.shape
+        target = target.contiguous()
+        out = torch.empty_like(z)
+        t1, t2 = softmax.power_tables()
+        scratch = torch.empty(2 * classes, dtype=torch.int64)
+        arguments = (_p(z), c_int64(n), c_int64(classes), c_int64(exponent), _p(target))
+        return out, int(self._cross_entropy(*arguments, _p(t1), _p(t2), _p(scratch), _p(out)))
+
     # --- optimizer --------------------------------------------------------------------------
 
     def direction(
@@ -469,6 +511,7 @@ def _like(v: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(order, dtype=v.dtype).copy_(v)
 
 
+@functools.lru_cache(maxsize=4096)
 def _shape(s: ConvShape) -> _Conv:
     return _Conv(
         *(s.n, s.h, s.w, s.ci, s.oh, s.ow, s.co, s.kh, s.kw),

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from samebits.errors import CheckpointError, SamebitsError
 
@@ -134,16 +133,15 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify a checkpoint. Raises CheckpointError when it is missing or damaged."""
-    _check_size(path)
+    entries = _checked_entries(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER_KEY)
-            if header is None:
-                raise CheckpointError(
-                    f"{path}: expected a checkpoint written by samebits, found a safetensors file "
-                    "without its header; give a training output folder"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+        header = entries.get("__metadata__", {}).get(HEADER_KEY)
+        if header is None:
+            raise CheckpointError(
+                f"{path}: expected a checkpoint written by samebits, found a safetensors file "
+                "without its header; give a training output folder"
+            )
+        tensors = load(path.read_bytes())  # safetensors opens no path that is not UTF-8
         document = json.loads(header)
         recorded = document.pop("sha256")
         found = _content_sha256(tensors, document)
@@ -167,7 +165,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
             config=_decode(document["config"], {}),
             progress=_decode(document["progress"], {}),
         )
-        for name, kind in (("step", int), ("optimizer", dict), ("config", dict), ("progress", dict)):
+        for name, kind in (
+            ("step", int),
+            ("optimizer", dict),
+            ("config", dict),
+            ("progress", dict),
+        ):
             value = getattr(checkpoint, name)
             if type(value) is not kind:
                 raise TypeError(f"{name}: expected {kind.__name__}, found {type(value).__name__}")
@@ -267,8 +270,11 @@ def _content_sha256(tensors: Mapping[str, torch.Tensor], document: Mapping[str, 
     return hashlib.sha256(f"{parameter_sha256(tensors)}\n{text}".encode()).hexdigest()
 
 
-def _check_size(path: Path) -> None:
-    """Compare the file size with the one its header promises, for a message with both numbers."""
+def _checked_entries(path: Path) -> dict[str, Any]:
+    """The safetensors header of a file that is as long as it promises.
+
+    Compared here for a message with both numbers.
+    """
     try:
         found = path.stat().st_size
         with path.open("rb") as file:
@@ -279,7 +285,7 @@ def _check_size(path: Path) -> None:
                     f"{path}: truncated: expected at least {expected} bytes, found {found}; "
                     f"{_ADVICE}"
                 )
-            entries = json.loads(file.read(length))
+            entries: dict[str, Any] = json.loads(file.read(length))
         ends = [entry["data_offsets"][1] for key, entry in entries.items() if key[:2] != "__"]
         expected = 8 + length + max(ends, default=0)
     except OSError as error:
@@ -293,3 +299,4 @@ def _check_size(path: Path) -> None:
         raise CheckpointError(
             f"{path}: truncated or extended: expected {expected} bytes, found {found}; {_ADVICE}"
         )
+    return entries

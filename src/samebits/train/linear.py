@@ -39,7 +39,10 @@ class Products(Operation):
         acc, largest = k.conv(_image(codes), _kernel(w), shape)
         exponent = e_x + e_w
         if bias is not None:
-            acc, largest, exponent = _with_bias(k, acc, largest, exponent, bias)
+            e_b = bias.exponent - exact.DELAYED_BITS
+            acc, largest, exponent = k.with_bias(
+                acc, largest, exponent, bias.codes, bias.delayed, e_b
+            )
         if out_width == 32:
             acc, exponent = k.shorten(acc, largest, exponent)
         else:
@@ -71,17 +74,6 @@ class Products(Operation):
             total = k.channel_sum(g)
             db = BFPTensor(*k.shorten(total, k.largest_of(total), e_g))
         return dx, dw, db, None, None
-
-
-def _with_bias(k: Any, acc: Tensor, largest: int, exponent: int, bias: BFPParameter) -> Any:
-    """(acc, largest, exponent) with the bias added at a common exponent that leaves it 30 bits."""
-    value, e_b = bias.joint()
-    length = int(value.abs().max()).bit_length()
-    if length == 0:
-        return acc, largest, exponent
-    common = max(exponent, e_b + length - 30)
-    acc, largest = k.add_bias(acc, exponent - common, k.scale(value, e_b - common))
-    return acc, largest, common
 
 
 def _image(rows: Tensor) -> Tensor:

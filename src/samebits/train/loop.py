@@ -301,11 +301,10 @@ class _Run:
         saved, elements = saved_activations(
             self.engine, self._batch(torch.arange(self.config.batch // self.config.shard_count()))
         )
-        if seconds:
-            median = statistics.median(seconds)
-        else:  # nothing was left to do: keep what the run itself measured
-            earlier = read_json(self.out / RESULT)
-            median = earlier.get("step_seconds_median") if earlier.get("sha256") == sha256 else None
+        median = statistics.median(seconds) if seconds else None
+        earlier = read_json(self.out / RESULT)
+        if median is None and earlier.get("sha256") == sha256:  # nothing was left to do
+            median = earlier.get("step_seconds_median")
         result = TrainResult(
             accuracy=correct / len(self.data.test_labels),
             correct=correct,

@@ -5,71 +5,20 @@ The value returned is a float64 scalar for reports and `backward()`; the gradien
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
-import mpmath
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
-from samebits.kernels.eager import divide, largest_of, scale
+from samebits.kernels.eager import largest_of, scale
 from samebits.numerics import exact
 from samebits.train.tensor import BFPTensor, Operation, quantize_real
 
-LOG2_E = 1549082005  # rne(log2(e) * 2**30)
 LN_2 = 0.6931471805599453
 MAX_CLASSES = 1 << 14
-CAP = 1 << 21
-
-
-@functools.cache
-def _power_tables() -> tuple[Tensor, Tensor]:
-    """T1[i] = rne(2**(-i/256) * 2**30), T2[i] = rne(2**(-i/65536) * 2**30)."""
-    with mpmath.workprec(120):
-        tables = [
-            torch.tensor(
-                [int(mpmath.nint(mpmath.mpf(2) ** (30 - mpmath.mpf(i) / d))) for i in range(256)]
-            )
-            for d in (256, 65536)
-        ]
-    return tables[0], tables[1]
-
-
-def _exponentials(d: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
-    """P = 2**24 * exp(-d * 2**exponent) and u = d * 2**exponent * log2(e) in units of 2**-16."""
-    product = d * LOG2_E
-    shift = exponent - 14
-    if shift >= 0:
-        left = min(shift, 22)
-        u = torch.where(product > (CAP >> left), CAP, product.clamp(max=CAP) << left)
-        u = u.clamp(max=CAP)
-    else:
-        u = (product >> min(-shift, 63)).clamp(max=CAP)
-    t1, t2 = (t.to(d.device) for t in _power_tables())
-    fraction = u & 65535
-    p = (t1[fraction >> 8] * t2[fraction & 255]) >> 30
-    whole = u >> 16
-    return torch.where(whole > 24, 0, p >> (6 + whole.clamp(max=24))), u
-
-
-def _log2(s: Tensor) -> int:
-    """The sum of log2(s) in units of 2**-24 over an int64 tensor of values >= 1 (24 squarings)."""
-    values = s.cpu().numpy().ravel()
-    length = np.array([int(v).bit_length() - 1 for v in values], dtype=np.int64)
-    v = np.where(
-        length >= 30, values >> np.maximum(length - 30, 0), values << np.maximum(30 - length, 0)
-    )
-    bits = np.zeros_like(values)
-    for _ in range(24):
-        v = (v * v) >> 30
-        high = v >> 31  # v < 2**32: the next bit of the logarithm
-        bits = 2 * bits + high
-        v = v >> high
-    return int(((length << 24) + bits).sum())
 
 
 class CrossEntropy(Operation):
@@ -78,15 +27,9 @@ class CrossEntropy(Operation):
     @staticmethod
     def forward(ctx: Any, logits: BFPTensor, target: Tensor) -> Tensor:
         z, e_z = logits.resolved()
-        z = z.long()
         n = z.shape[0]
-        p, u = _exponentials(z.amax(1, keepdim=True) - z, e_z)
-        total = p.sum(1, keepdim=True)
-        hit = torch.zeros_like(p).scatter_(1, target.view(-1, 1), 1)
-        q = divide((p - total * hit) << 24, total * n)
-        ctx.save_for_backward(q.to(torch.int32))
-        u_target = u.gather(1, target.view(-1, 1))
-        rows = _log2(total) - n * (24 << 24) + (int(u_target.sum()) << 8)
+        q, rows = kernels.of(z).cross_entropy(z, e_z, target)
+        ctx.save_for_backward(q)
         value = LN_2 * math.ldexp(float(rows), -24) / float(n)
         return torch.tensor(value, dtype=torch.float64)  # on the CPU: its arithmetic is IEEE's
 

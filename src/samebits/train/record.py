@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def _locked(out: Path) -> Iterator[bool]:
     try:
         yield interrupted
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         os.close(descriptor)
 
 
@@ -84,8 +85,9 @@ def _lock(path: Path) -> int:
             ) from error
         except OSError:  # a file system without locks
             return descriptor
-        if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
         os.close(descriptor)  # its owner ended and removed it between the two calls
 
 
@@ -95,16 +97,16 @@ def _prepare(
     checkpoints = list_checkpoints(out)
     present = [out / name for name in (CONFIG, METRICS, RESULT) if (out / name).exists()]
     present += checkpoints
-    if present and not (resume or overwrite):
-        raise InputError(
-            f"{out}: already holds a training run ({present[0].name}); give --resume to continue "
-            "it, or another --out"
-        )
     stored = read_json(out / CONFIG)
     ours = "data_sha256" in stored if (out / CONFIG).exists() else bool(checkpoints)
     if present and not ours:
         raise InputError(
             f"{out}: holds a {present[0].name} that no training run wrote; give another --out"
+        )
+    if present and not (resume or overwrite):
+        raise InputError(
+            f"{out}: already holds a training run ({present[0].name}); give --resume to continue "
+            "it, or another --out"
         )
     if present and overwrite:
         difference = first_difference(identity, stored)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -189,9 +189,8 @@ class BFPParameter(BFPTensor):
     @staticmethod
     def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
         """The weight state of real values (training.md 2); conv weights are kept channels-last."""
-        values = _finite(x.detach(), name)
-        largest = Fraction(float(values.abs().max())) if values.numel() else 0
-        exponent = exact.initial_weight([largest], name)[2]
+        values = x.detach().double()
+        exponent = exact.initial_weight([_largest(values, name)], name)[2]
         value = torch.round(times_power(values, exact.DELAYED_BITS - exponent)).long()
         kernel = kernels.eager
         codes = kernel.scale(value, -exact.DELAYED_BITS)
@@ -243,15 +242,19 @@ _MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """Copies on another device, for as long as the original lives: tied parameters stay tied."""
 
 
-def _finite(x: Tensor, name: str) -> Tensor:
-    """x as float64; NaN or infinity is an error that names the first index."""
-    if not torch.isfinite(x).all():
-        index = tuple(int(i) for i in (~torch.isfinite(x)).nonzero()[0])
-        raise NonFiniteError(
-            f"tensor {name!r}: expected finite values, found {float(x[index])} at index {index}; "
-            "remove or replace non-finite values"
-        )
-    return x.double()
+def _largest(x: Tensor, name: str) -> float:
+    """max|x| (0 if empty); NaN or infinity is an error that names the first index."""
+    if x.numel() == 0:
+        return 0.0
+    low, high = torch.aminmax(x)  # NaN comes through
+    largest = max(-float(low), float(high))
+    if math.isfinite(largest) and not math.isnan(float(low)):
+        return largest
+    index = tuple(int(i) for i in (~torch.isfinite(x)).nonzero()[0])
+    raise NonFiniteError(
+        f"tensor {name!r}: expected finite values, found {float(x[index])} at index {index}; "
+        "remove or replace non-finite values"
+    )
 
 
 def times_power(x: Tensor, exponent: int) -> Tensor:
@@ -264,8 +267,10 @@ def times_power(x: Tensor, exponent: int) -> Tensor:
 
 def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
-    values = _finite(x.detach(), name)
-    largest = float(values.abs().max()) if values.numel() else 0.0
-    exponent = smallest_exponent(largest, bits)
-    codes = torch.round(times_power(values, -exponent))
+    values = x.detach()
+    exponent = smallest_exponent(_largest(values, name), bits)
+    # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it holds
+    # the factor and the codes.
+    narrow = values.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
+    codes = torch.round(times_power(values if narrow else values.double(), -exponent))
     return codes.to(CODE_TYPE[bits]), exponent

@@ -316,7 +316,7 @@ int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
 }
 
 /* dx = transposed conv(g, w); int64 when `wide`, else int32 (the caller has bounded the sums).
- * dx must be zeroed by the caller (pixels no window reaches). Returns max |dx| or -1. */
+ * With a stride dx must be zeroed by the caller (pixels no window reaches). Returns max |dx| or -1. */
 int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t *w, void *dx,
                                  int wide, int threads) {
     threads = crew(s, threads);
@@ -431,7 +431,7 @@ static void pack_input(const Conv *s, const int8_t *x, int64_t c0, int64_t cg, i
 }
 
 /* dw (OHWI) = sum over pixels of g * x; g has 16 or 32 bits. dw is int64, or int32 when the caller
- * has bounded the sums (16-bit gradients only), and zeroed. Returns max |dw| or -1. */
+ * has bounded the sums (16-bit gradients only). Returns max |dw| or -1. */
 int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
                                   void *dw, int wide, int threads) {
     threads = crew(s, threads);
@@ -445,13 +445,15 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
     int64_t size = blocks * chunk * MR;
     int16_t *packed = scratch(size * halves * 2);
     if (!packed) return -1;
-#pragma omp parallel num_threads(threads) reduction(| : failed)
+    int64_t largest = 0;
+#pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
     {
         int16_t *b = scratch(chunk * NR * 2);
         if (!b) failed = 1;
         for (int64_t group = 0; group < s->groups; group++)
             for (int64_t p0 = 0; p0 < total; p0 += chunk) {
                 int64_t count = min64(chunk, total - p0), pairs = (count + 1) / 2;
+                int last = p0 + count == total;
 #pragma omp for schedule(static)
                 for (int64_t i = 0; i < blocks * halves; i++)
                     pack_gradient(g, width, i >= blocks, s->co, group * og, og, p0, count,
@@ -471,8 +473,15 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                             acc_panel(&acc, packed + block * pairs * 2 * MR, b, pairs, 2);
                             acc_store(&acc, tile);
                             for (int64_t i = 0; i < m; i++) {
-                                int32_t *o = (int32_t *)dw + at + i * columns;
-                                for (int64_t j = 0; j < n; j++) o[j] += tile[i][j];
+                                int32_t *o = (int32_t *)dw + at + i * columns, top = 0;
+                                if (p0)
+                                    for (int64_t j = 0; j < n; j++) tile[i][j] += o[j];
+                                for (int64_t j = 0; j < n; j++) {
+                                    int32_t v = tile[i][j], a = v < 0 ? -v : v;
+                                    o[j] = v;
+                                    top = a > top ? a : top;
+                                }
+                                if (last) largest = max64(largest, top);
                             }
                             continue;
                         }
@@ -491,8 +500,15 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                             }
                         }
                         for (int64_t i = 0; i < m; i++) {
-                            int64_t *o = (int64_t *)dw + at + i * columns;
-                            for (int64_t j = 0; j < n; j++) o[j] += sum[i][j];
+                            int64_t *o = (int64_t *)dw + at + i * columns, top = 0;
+                            if (p0)
+                                for (int64_t j = 0; j < n; j++) sum[i][j] += o[j];
+                            for (int64_t j = 0; j < n; j++) {
+                                int64_t v = sum[i][j], a = v < 0 ? -v : v;
+                                o[j] = v;
+                                top = a > top ? a : top;
+                            }
+                            if (last) largest = max64(largest, top);
                         }
                     }
                 }
@@ -500,14 +516,7 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
         free(b);
     }
     free(packed);
-    if (failed) return -1;
-    int64_t largest = 0, elements = s->co * columns;
-#pragma omp parallel for num_threads(threads) reduction(max : largest)
-    for (int64_t i = 0; i < elements; i++) {
-        int64_t v = wide ? ((const int64_t *)dw)[i] : ((const int32_t *)dw)[i];
-        largest = max64(largest, v < 0 ? -v : v);
-    }
-    return largest;
+    return failed ? -1 : largest;
 }
 
 /* --- depthwise (one input channel and one output channel a group) --------------------------- */

@@ -63,6 +63,26 @@ int64_t samebits_add_bias(int32_t *acc, int64_t rows, int64_t c, int64_t exponen
     return top;
 }
 
+/* Adds the bias J = W * 2**15 - A (exponent e_b) to acc (exponent *common), both brought to the
+ * exponent that leaves the bias 30 bits, which is stored in *common (5). `bias` is scratch of c.
+ * Returns the largest magnitude, or -1 and changes nothing when the bias is all zeros. */
+int64_t samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, int64_t e_b, const int8_t *w,
+                           const int16_t *a, int32_t *bias, int64_t *common, int threads) {
+    int64_t top = 0, bits = 0;
+    for (int64_t k = 0; k < c; k++) {
+        bias[k] = w[k] * 32768 - a[k];
+        int64_t v = magnitude(bias[k]);
+        top = MAX(top, v);
+    }
+    if (top == 0) return -1;
+    while (top >> bits) bits++;
+    int64_t exponent = *common;
+    if (e_b + bits - 30 > *common) *common = e_b + bits - 30;
+    Shift s = shift_by(e_b - *common);
+    for (int64_t k = 0; k < c; k++) bias[k] = (int32_t)scale64(bias[k], s);
+    return samebits_add_bias(acc, rows, c, exponent - *common, bias, threads);
+}
+
 /* sum over rows of g, per channel (bias gradient, 7). */
 void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c, int64_t *restrict sum) {
     memset(sum, 0, (size_t)c * 8);
@@ -384,4 +404,51 @@ void samebits_max_pool_grad(const Pool *s, const void *g, int width, const uint8
                     dx[((n * s->h + a) * s->w + b) * s->c + k] += v;
                 }
             }
+}
+
+/* --- loss (6) ------------------------------------------------------------------------------- */
+
+static int64_t log2_24(int64_t s) {
+    int64_t length = 63 - __builtin_clzll((unsigned long long)s), bits = 0;
+    int64_t v = length >= 30 ? s >> (length - 30) : s << (30 - length);
+    for (int i = 0; i < 24; i++) {
+        v = v * v >> 30;
+        int64_t high = v >> 31;
+        bits = 2 * bits + high;
+        v >>= high;
+    }
+    return (length << 24) + bits;
+}
+
+/* Gradient codes (exponent -24) of the mean cross-entropy of logits [n][c]; returns the sum over rows
+ * of log2(S) - 24 + u_y in units of 2**-24. `scratch` holds 2 * c. Tables: 256 entries each. */
+int64_t samebits_cross_entropy(const int32_t *z, int64_t n, int64_t c, int64_t exponent,
+                               const int64_t *target, const int64_t *t1, const int64_t *t2,
+                               int64_t *scratch, int32_t *out) {
+    const int64_t log2_e = 1549082005, cap = (int64_t)1 << 21;
+    int64_t *p = scratch, *u = scratch + c, loss = 0, shift = exponent - 14;
+    int left = shift < 0 ? 0 : shift > 22 ? 22 : (int)shift;
+    int right = shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift;
+    for (int64_t r = 0; r < n; r++, z += c, out += c) {
+        int64_t top = z[0], total = 0, y = target[r];
+        for (int64_t j = 1; j < c; j++) top = MAX(top, z[j]);
+        for (int64_t j = 0; j < c; j++) {
+            int64_t v = (top - z[j]) * log2_e >> right;
+            v = v > cap >> left ? cap : v << left;
+            u[j] = v > cap ? cap : v;
+            int64_t f = u[j] & 65535, whole = u[j] >> 16;
+            p[j] = whole > 24 ? 0 : (t1[f >> 8] * t2[f & 255] >> 30) >> (6 + whole);
+            total += p[j];
+        }
+        int64_t divisor = total * n;
+        for (int64_t j = 0; j < c; j++) {
+            int64_t v = (p[j] - (j == y ? total : 0)) * ((int64_t)1 << 24);
+            int64_t q = v / divisor, rest = v % divisor;
+            if (rest < 0) q--, rest += divisor;
+            q += 2 * rest > divisor || (2 * rest == divisor && (q & 1));
+            out[j] = (int32_t)q;
+        }
+        loss += log2_24(total) - (24 << 24) + (u[y] << 8);
+    }
+    return loss;
 }
