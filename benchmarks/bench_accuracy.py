@@ -1,7 +1,7 @@
-"""Accuracy of BFP against float32 over several seeds: the same data, order, initial values, schedule.
+"""Accuracy of BFP against float32 over several seeds: same data, order, initial values, schedule.
 
-Runs `samebits train` once per seed and numerics, with any further options given, and writes the mean
-test accuracies and their difference.
+Runs `samebits train` once per seed and numerics, with any further options given, and writes the
+mean test accuracies and their difference.
 
     python benchmarks/bench_accuracy.py --seeds 5 --out runs/digits.json -- \
         --data digits --arch cnn --epochs 10

@@ -156,7 +156,7 @@ def add_bias(acc: Tensor, exponent: int, bias: Tensor) -> Acc:
 def with_bias(
     acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
 ) -> tuple[Tensor, int, int]:
-    """(acc, largest, exponent) with a bias J * 2**e_b added, 30 bits left for it (training.md 5)."""
+    """(acc, largest, exponent) with a bias J * 2**e_b added; 30 bits are left for it."""
     value = joint(codes, delayed)
     length = largest_of(value).bit_length()
     if length == 0:
