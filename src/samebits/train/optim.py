@@ -33,22 +33,27 @@ def lazy_update(
     codes, exponent = parameter.parts[0]
     delayed, k = parameter.delayed, kernels.of(codes)
     m, x = lr
-    if k.largest_of(p) == 0:
-        return
     shift = e_p + x - (exponent - exact.DELAYED_BITS)
+    one_pass = shift <= 15 and _stays_in_range(parameter.largest_code(), m, shift)
+    if not one_pass and k.largest_of(p) == 0:
+        return
     if shift > 15:
         k.lazy_resplit(codes, delayed, p, 0, 0, shift - 15)
         exponent += shift - 15
         shift = 15
-    largest = k.lazy_carry(codes, delayed, p, m, shift, False)
     by = 0
-    if not 64 <= largest <= exact.Q8:
-        top = k.joint_max(codes, delayed, p, m, shift)
-        by = _resplit_shift(largest, top, exponent)
-    if by == 0:
-        k.lazy_carry(codes, delayed, p, m, shift, True)
+    if one_pass:
+        largest: int | None = k.lazy_carry(codes, delayed, p, m, shift, True)
     else:
-        k.lazy_resplit(codes, delayed, p, m, shift, by)
+        largest = k.lazy_carry(codes, delayed, p, m, shift, False)
+        if not 64 <= largest <= exact.Q8:
+            top = k.joint_max(codes, delayed, p, m, shift)
+            by = _resplit_shift(largest, top, exponent)
+        if by == 0:
+            k.lazy_carry(codes, delayed, p, m, shift, True)
+        else:
+            k.lazy_resplit(codes, delayed, p, m, shift, by)
+            largest = None
     torch.autograd.graph.increment_version([codes, delayed])  # written through pointers
     exponent += by
     if exponent > exact.EXPONENT_MAX:
@@ -57,6 +62,16 @@ def lazy_update(
             f"{exact.EXPONENT_MAX}); lower the learning rate"
         )
     parameter.set_exponent(exponent)
+    if largest is not None:
+        parameter.remember_largest_code(largest)
+
+
+def _stays_in_range(largest: int | None, m: int, shift: int) -> bool:
+    """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough."""
+    if largest is None:
+        return False
+    carry = exact.scaled((1 << 14) + exact.scaled(m * exact.Q16, shift), -exact.DELAYED_BITS) + 1
+    return 64 + carry <= largest <= exact.Q8 - carry
 
 
 def _resplit_shift(largest: int, joint: int, exponent: int) -> int:

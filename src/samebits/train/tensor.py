@@ -173,6 +173,7 @@ class BFPParameter(BFPTensor):
     """
 
     delayed: Tensor
+    _largest: tuple[int, int] = (0, -1)
     exponent_cell: Tensor  # the exponent as a 0-dim int64 tensor, kept current for state_dict()
     _is_param = True  # what torch.nn.Module asks of a parameter
 
@@ -215,6 +216,15 @@ class BFPParameter(BFPTensor):
     def dequantize(self) -> Tensor:
         value, exponent = self.joint()
         return times_power(value.double(), exponent)
+
+    def largest_code(self) -> int | None:
+        """max|W| where the last update left it, None if W may have changed since."""
+        largest, version = self._largest
+        return largest if version == self.parts[0][0]._version else None
+
+    def remember_largest_code(self, largest: int) -> None:
+        """Keep max|W| for as long as W is not written."""
+        self._largest = (largest, self.parts[0][0]._version)
 
     def to_device(self, device: torch.device) -> BFPParameter:
         """A copy on another device; layers that share this parameter get the same copy."""

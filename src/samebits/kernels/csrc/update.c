@@ -95,13 +95,17 @@ static int64_t carry_max(const int8_t *restrict w, const int16_t *restrict a,
     return top;
 }
 
-static void carry_range(int8_t *restrict w, int16_t *restrict a, const int16_t *restrict p,
-                        int64_t n, int32_t m, Shift s, Shift carry) {
+static int64_t carry_range(int8_t *restrict w, int16_t *restrict a, const int16_t *restrict p,
+                           int64_t n, int32_t m, Shift s, Shift carry) {
+    int64_t top = 0;
     for (int64_t i = 0; i < n; i++) {
-        int64_t t = a[i] + scale64(m * p[i], s), r = scale64(t, carry);
-        w[i] = (int8_t)(w[i] - r);
+        int64_t t = a[i] + scale64(m * p[i], s), r = scale64(t, carry), code = w[i] - r;
+        w[i] = (int8_t)code;
         a[i] = (int16_t)(t - r * 32768);
+        code = magnitude(code);
+        top = MAX(top, code);
     }
+    return top;
 }
 
 /* The same in 32 bits, for updates below 2**29 (|P| * m * 2**shift): nearly all of them. */
@@ -117,17 +121,21 @@ static int64_t carry_max32(const int8_t *restrict w, const int16_t *restrict a,
     return top;
 }
 
-static void carry_range32(int8_t *restrict w, int16_t *restrict a, const int16_t *restrict p,
-                          int64_t n, int32_t m, Shift32 s, Shift32 carry) {
+static int64_t carry_range32(int8_t *restrict w, int16_t *restrict a, const int16_t *restrict p,
+                             int64_t n, int32_t m, Shift32 s, Shift32 carry) {
+    int32_t top = 0;
     for (int64_t i = 0; i < n; i++) {
-        int32_t t = a[i] + scale32(m * p[i], s), r = scale32(t, carry);
-        w[i] = (int8_t)(w[i] - r);
+        int32_t t = a[i] + scale32(m * p[i], s), r = scale32(t, carry), code = w[i] - r;
+        w[i] = (int8_t)code;
         a[i] = (int16_t)(t - r * 32768);
+        code = code < 0 ? -code : code;
+        top = MAX(top, code);
     }
+    return top;
 }
 
-/* t = A + rne(m * P * 2**shift), shift <= 15; r = rne(t / 2**15). Returns the largest |W - r|, or with
- * `commit` writes W - r and t - r * 2**15 (the caller has seen that they fit). m < 2**16. */
+/* t = A + rne(m * P * 2**shift), shift <= 15; r = rne(t / 2**15). Returns the largest |W - r|; with
+ * `commit` writes W - r and t - r * 2**15 (the caller knows that they fit). m < 2**16. */
 int64_t samebits_lazy_update(int8_t *w, int16_t *a, const int16_t *p, int64_t m, int64_t shift,
                              int64_t n, int commit, int threads) {
     int64_t top = 0;
@@ -135,7 +143,7 @@ int64_t samebits_lazy_update(int8_t *w, int16_t *a, const int16_t *p, int64_t m,
     if (shift <= -2 && shift >= -24) {
         Shift32 s = shift32_by(shift), carry = shift32_by(-15);
         if (commit) {
-            PARALLEL(n, n, carry_range32(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
+            PARALLEL_MAX(n, n, top, carry_range32(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
         } else {
             PARALLEL_MAX(n, n, top, carry_max32(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
         }
@@ -143,7 +151,7 @@ int64_t samebits_lazy_update(int8_t *w, int16_t *a, const int16_t *p, int64_t m,
     }
     Shift s = shift_by(shift), carry = shift_by(-15);
     if (commit) {
-        PARALLEL(n, n, carry_range(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
+        PARALLEL_MAX(n, n, top, carry_range(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
     } else {
         PARALLEL_MAX(n, n, top, carry_max(w + lo, a + lo, p + lo, len, (int32_t)m, s, carry))
     }
