@@ -2,10 +2,10 @@
 
     python benchmarks/bench_train.py --out runs/bench_train.json
 
-Time. All variants of one model live in one process and take turns (A, B, C, A, B, C, ...), so
-that a change in the machine's load meets all of them. A variant's ratio is its time over float32's
-of the same repetition. A step is everything from real images to updated parameters: input
-quantization, forward, loss, backward, optimizer.
+Time. Every variant takes turns with float32 (A, B, A, B, ...) in a process of its own: a change in
+the machine's load meets both, and the threads and memory of one variant do not weigh on another. A
+variant's ratio is its time over float32's of the same repetition. A step is everything from real
+images to updated parameters: input quantization, forward, loss, backward, optimizer.
 
 Memory. Every (model, variant) runs in fresh processes with one thread:
   peak_tensor_bytes  largest sum of live tensor allocations during a step, parameters and optimizer
@@ -179,6 +179,8 @@ def measure_time(model_name: str, variants: list[str], repetitions: int) -> dict
                 raise
             # Someone else's prototype: that it fails here is the result, not our failure.
             missing[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
+    if missing and len(steps) == 1:  # nothing to pair float32 with
+        return {"not_available": missing, "variants": {}}
     inner = max(1, math.ceil(TARGET_SECONDS / seconds(steps[BASELINE], 1)))
     times: dict[str, list[float]] = {variant: [] for variant in steps}
     for _ in range(repetitions):
@@ -328,6 +330,30 @@ def in_fresh_process(threads: int, arguments: list[str]) -> dict[str, Any]:
         return outcome
 
 
+def time_pairs(
+    model_name: str, variants: list[str], threads: int, repetitions: int
+) -> dict[str, Any]:
+    """Step times of every variant, each paired with float32; float32's own from the first pair."""
+    merged: dict[str, Any] = {}
+    for variant in [v for v in variants if v != BASELINE] or [BASELINE]:
+        print(f"{model_name}: time, {variant}, {threads} threads", file=sys.stderr)
+        pair = list(dict.fromkeys((BASELINE, variant)))
+        timed = in_fresh_process(
+            threads,
+            [
+                *("--worker", "time", "--models", model_name, "--variants", *pair),
+                *("--repetitions", str(repetitions)),
+            ],
+        )
+        if not merged:
+            merged = timed
+        merged["not_available"] |= timed["not_available"]
+        merged["variants"] = timed["variants"] | merged["variants"]
+    order = [v for v in variants if v in merged["variants"]]
+    merged["variants"] = {v: merged["variants"][v] for v in order}
+    return merged
+
+
 def run(models: list[str], variants: list[str], threads: list[int], repetitions: int) -> Any:
     """All measurements of all models."""
     results = []
@@ -339,11 +365,7 @@ def run(models: list[str], variants: list[str], threads: list[int], repetitions:
             "memory": {},
         }
         for count in threads:
-            print(f"{model_name}: time, {count} threads", file=sys.stderr)
-            arguments = ["--worker", "time", "--models", model_name, "--variants", *variants]
-            entry["time"][str(count)] = in_fresh_process(
-                count, [*arguments, "--repetitions", str(repetitions)]
-            )
+            entry["time"][str(count)] = time_pairs(model_name, variants, count, repetitions)
         missing = entry["time"][str(threads[0])]["not_available"]
         for variant in variants:
             if variant in missing:

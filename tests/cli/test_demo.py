@@ -23,6 +23,8 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
         assert f"{100 * result['accuracy']:.2f} %" in done.out
         assert f"sha256 {result['sha256']} {numerics}\n" in done.out
         assert f"{result['bytes_per_parameter']:.2f}" in page
+    assert "same bits: yes\n" in done.out
+    assert "The run was computed in 2 ways: the hash is the same." in page
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "<script" not in page
@@ -33,7 +35,20 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
     first = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
     second = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
     assert first["runs"]["bfp"]["sha256"] == second["runs"]["bfp"]["sha256"]
+    assert first["same_bits"] is True
+    assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
     assert first["report"] == str(tmp_path / "demo/report.html")
+
+
+def test_demo_fails_where_the_bits_differ(samebits, short_demo, tmp_path, monkeypatch):
+    from samebits.kernels import eager
+
+    relu = eager.relu
+    monkeypatch.setattr(eager, "relu", lambda x, high=127: relu(x, min(high, 100)))
+    done = samebits("demo", "--out", tmp_path / "demo")
+    assert done.code == 1
+    assert "same bits: NO\n" in done.out
+    assert "there are 2 different hashes" in (tmp_path / "demo/report.html").read_text()
 
 
 def test_demo_deletes_no_other_run(samebits, short_demo, npz, tmp_path):
