@@ -16,8 +16,8 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-SOURCES = ("conv.c", "pointwise.c", "update.c")
-HEADERS = ("tile.h", "integer.h")
+SOURCES = ("conv.c", "depthwise.c", "pointwise.c", "update.c")
+HEADERS = ("conv.h", "integer.h", "tile.h")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
 
@@ -61,7 +61,7 @@ def _processor() -> str:
         return platform.machine() + platform.processor()
 
 
-def library(arch: str | None = None) -> ctypes.CDLL:
+def load(arch: str | None = None) -> ctypes.CDLL:
     """The compiled kernels for `-march=<arch>` (default: this machine's own instruction set).
 
     `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit.

@@ -83,7 +83,7 @@ class Native:
     """The loaded library. `arch` limits the instruction set (speed only)."""
 
     def __init__(self, arch: str | None = None) -> None:
-        library = build.library(arch)
+        library = build.load(arch)
         for names, result in (
             (_RETURNS_LARGEST, c_int64),
             (_RETURNS_NOTHING, None),
