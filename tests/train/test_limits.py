@@ -181,3 +181,18 @@ def test_optimizer_state_of_another_kind_is_refused(key: str, value: object) -> 
         optimizer.load_state_dict(state)
     with pytest.raises(CheckpointError, match="this optimizer"):
         Adam(model.parameters()).load_state_dict(state)
+
+
+def test_tied_parameters_stay_tied_on_another_device() -> None:
+    """The meta device stands in for any other: it takes shapes and types, no GPU needed."""
+    source = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    source[2].weight = source[0].weight
+    twin = convert(source)
+    assert twin[0].weight is twin[2].weight
+    old = twin[0].weight
+    twin.to("meta")
+    moved = twin[0].weight
+    assert moved is twin[2].weight
+    assert moved is not old
+    assert (moved.device.type, moved.codes.device.type, moved.delayed.device.type) == ("meta",) * 3
+    assert (moved.codes.dtype, moved.delayed.dtype) == (torch.int8, torch.int16)
