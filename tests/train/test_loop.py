@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from samebits.train.checkpoint import (
     list_checkpoints,
     parameter_sha256,
     read_checkpoint,
+    write_checkpoint,
 )
 from samebits.train.config import TrainConfig
 from samebits.train.loop import Silent, data_order, evaluate, restore_engine, train
@@ -476,3 +478,29 @@ def test_every_architecture_takes_a_bfp_step(arch, tmp_path):
     assert result.steps == 1
     assert result.bytes_per_parameter < 5.3
     assert result.saved_bytes_per_element < 1.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"model": ("codes", -128)}, r"expected integers in \[-127, 127\], found -128"),
+        ({"model": ("delayed", 16385)}, r"expected integers in \[-16384, 16384\]"),
+        ({"model": ("exponent", 4000)}, r"expected integers in \[-128, 127\], found 4000"),
+        ({"progress": {"loss_sum": "much", "train_loss": None}}, "expected numbers for loss_sum"),
+        ({"progress": {}}, "expected numbers for loss_sum"),
+    ],
+)
+def test_forged_state_is_refused(tmp_path, changes, text):
+    """Well-formed files with a right checksum, but values that no run could have written."""
+    train(make_config("bfp", epochs=1), DATA, tmp_path)
+    path = list_checkpoints(tmp_path)[-1]
+    checkpoint = read_checkpoint(path)
+    for field, value in changes.items():
+        if field == "model":
+            name = next(key for key in checkpoint.model if key.endswith(value[0]))
+            checkpoint.model[name].fill_(value[1])
+        else:
+            checkpoint = dataclasses.replace(checkpoint, progress=value)
+    write_checkpoint(tmp_path, checkpoint)
+    with pytest.raises(CheckpointError, match=text):
+        train(make_config("bfp", epochs=1), DATA, tmp_path, resume=True)

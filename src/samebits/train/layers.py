@@ -321,9 +321,9 @@ def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
             module.counting = False
 
 
-def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """`load_state_dict` with errors written for a user."""
+def load_state(model: nn.Module, state: dict[str, Tensor], source: object = "state") -> None:
+    """`load_state_dict` whose CheckpointError names the `source` and every tensor that is wrong."""
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise CheckpointError(f"the checkpoint is of another model: {error}") from None
+        raise CheckpointError(f"{source}: not the state of this model: {error}") from None

@@ -38,6 +38,7 @@ from samebits.train.engine import (
     Float32Engine,
     OptimizerSettings,
 )
+from samebits.train.layers import load_state
 from samebits.train.measure import bytes_per_parameter, saved_activations
 from samebits.train.record import (
     CONFIG,
@@ -210,10 +211,15 @@ class _Run:
         path = checkpoint_path(self.out, checkpoint.step)
         check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
         self._check_identity(path, checkpoint)
-        self.engine.model.load_state_dict(checkpoint.model)
+        load_state(self.engine.model, checkpoint.model, path)
         self.engine.optimizer.load_state_dict(checkpoint.optimizer)
-        self.loss_sum = checkpoint.progress["loss_sum"]
-        self.train_loss = checkpoint.progress["train_loss"]
+        loss_sum, train_loss = (checkpoint.progress.get(k) for k in ("loss_sum", "train_loss"))
+        if type(loss_sum) is not float or type(train_loss) not in (float, type(None)):
+            raise CheckpointError(
+                f"{path}: damaged: expected numbers for loss_sum and train_loss, found "
+                f"{loss_sum!r} and {train_loss!r}; delete it to resume from the one before it"
+            )
+        self.loss_sum, self.train_loss = loss_sum, train_loss
         repair_metrics(self.out, checkpoint.step)
         self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
         return checkpoint.step
@@ -357,7 +363,7 @@ def restore_engine(
     initialise(model, config.seed)
     engine = make_engine(config, model)
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
-    engine.model.load_state_dict(checkpoint.model)
+    load_state(engine.model, checkpoint.model, path)
     return engine
 
 
