@@ -345,7 +345,7 @@ def test_a_state_dict_that_does_not_fit(change, wanted):
     model = small()
     state = copy.deepcopy(model.state_dict())
     change(state)
-    with pytest.raises(CheckpointError, match=f"(?s)the checkpoint is of another model.*{wanted}"):
+    with pytest.raises(CheckpointError, match=f"(?s)not the state of this model.*{wanted}"):
         load_state(model, state)
 
 
