@@ -200,6 +200,7 @@ class _Run:
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
+        self.correct: int | None = None  # of the test split, after the last epoch run here
 
     def restore(self) -> int:
         """Continue from the newest intact checkpoint; the number of steps already done."""
@@ -272,11 +273,12 @@ class _Run:
     def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
+        self.correct = evaluate(self.engine, self.data)
         record = {
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,
-            "test_accuracy": evaluate(self.engine, self.data) / len(self.data.test_labels),
+            "test_accuracy": self.correct / len(self.data.test_labels),
             "lr": self.schedule.at(step - 1),
             "seconds": round(seconds, 3),
         }
@@ -300,8 +302,8 @@ class _Run:
         )
 
     def finish(self, seconds: list[float]) -> TrainResult:
-        """Evaluate, measure and write result.json."""
-        correct = evaluate(self.engine, self.data)
+        """Measure and write result.json; a run that was finished already is evaluated again."""
+        correct = evaluate(self.engine, self.data) if self.correct is None else self.correct
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
         saved, elements = saved_activations(
