@@ -522,10 +522,11 @@ def test_with_bias(k, shape, exponent, limit, threads):
         for i, a in enumerate(flat(acc))
     ]
     largest = max(map(abs, flat(acc)))
-    actual, top, e = k.with_bias(acc.clone(), largest, exponent, codes_w, delayed, e_b)
-    assert e == common
-    assert_same(actual, expected, flat(acc))
-    assert top == max(map(abs, expected))
+    for v in layouts(acc):
+        actual, top, e = k.with_bias(v.clone(), largest, exponent, codes_w, delayed, e_b)
+        assert e == common
+        assert_same(actual, expected, flat(acc))
+        assert top == max(map(abs, expected))
 
 
 # --- loss ------------------------------------------------------------------------------------

@@ -307,6 +307,12 @@ def joint(codes: Tensor, delayed: Tensor) -> Tensor:
     return codes.long() * 32768 - delayed
 
 
+def split(value: Tensor) -> tuple[Tensor, Tensor]:
+    """`exact.split`: (W, A) in int64 of a joint value."""
+    codes = scale(value, -exact.DELAYED_BITS)
+    return codes, (codes << exact.DELAYED_BITS) - value
+
+
 @dataclass(frozen=True)
 class Term:
     """One addend of a direction: integers `v` times a 16-bit coefficient m * 2**x."""
@@ -387,6 +393,6 @@ def joint_max(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> 
 def lazy_resplit(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int) -> None:
     """J = rne((J - rne(m * P * 2**shift)) * 2**-by), split again."""
     value = scale(joint(codes, delayed) - scale(p.long() * m, shift), -by)
-    code = scale(value, -15)
-    codes.copy_(code)
-    delayed.copy_(code * 32768 - value)
+    new_codes, new_delayed = split(value)
+    codes.copy_(new_codes)
+    delayed.copy_(new_delayed)

@@ -19,6 +19,7 @@ from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Gradient, Term, combine
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
 from samebits.numerics import exact
 
+MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 
 
@@ -56,19 +57,10 @@ class _Terms(ctypes.Structure):
 
 
 _RETURNS_LARGEST = (
-    *("conv", "product", "conv_input_grad", "conv_weight_grad"),
+    *("conv", "product", "conv_input_grad", "conv_weight_grad", "reach"),
     *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
-    *("max_i8", "max_i16", "max_i32", "max_i64", "add_bias", "batch_norm_grad"),
-    *(
-        "with_bias",
-        "cross_entropy",
-        "add_i8",
-        "add_grad",
-        "combine",
-        "lazy_update",
-        "joint_max",
-        "reach",
-    ),
+    *("max_i8", "max_i16", "max_i32", "max_i64", "with_bias", "batch_norm_grad", "cross_entropy"),
+    *("add_i8", "add_grad", "combine", "lazy_update", "joint_max"),
 )
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
@@ -108,7 +100,7 @@ class Native:
         v = _dense(v)
         if v.dtype not in (torch.int32, torch.int64):
             v = v.int()
-        if exponent < -24 and v.dtype == torch.int32:  # beyond what 32-bit rounding can hold
+        if exponent < -MAX_SHIFT_32 and v.dtype == torch.int32:
             v = v.long()
         out = torch.empty_like(v, dtype=CODE_TYPE[bits])
         name = f"_scale_{_TYPE[v.dtype]}_i{bits}"
@@ -203,17 +195,6 @@ class Native:
             )
         return dw.permute(0, 3, 1, 2), _checked(largest)
 
-    def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Acc:
-        if acc.dtype != torch.int32 or exponent > 0:
-            return eager.add_bias(acc, exponent, bias)
-        rows = _rows(acc)
-        values = bias.to(torch.int32).contiguous()
-        count, channels = rows.numel() // values.numel(), values.numel()
-        largest = self._add_bias(
-            _p(rows), c_int64(count), c_int64(channels), c_int64(exponent), _p(values), _threads()
-        )
-        return _unrows(rows), int(largest)
-
     def with_bias(
         self,
         acc: Tensor,
@@ -253,7 +234,7 @@ class Native:
         return out
 
     def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
-        if exponent < -24:  # beyond what 32-bit rounding can hold
+        if exponent < -MAX_SHIFT_32:
             return eager.channel_affine(z, m, b, exponent)
         rows = _rows(z)
         out = torch.empty_like(rows)

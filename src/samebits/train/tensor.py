@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
-from samebits.kernels.eager import BITS, CODE_TYPE, joint
+from samebits.kernels.eager import BITS, CODE_TYPE, joint, split
 from samebits.kernels.geometry import smallest_exponent
 from samebits.numerics import exact
 
@@ -163,7 +163,7 @@ def gradient(grad: Tensor) -> Part:
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""PyTorch functions on BFP tensors, e.g. torch.add -> the residual addition; see `functional`."""
+"""PyTorch functions on BFP tensors, e.g. torch.add -> residual addition; `pointwise` fills it."""
 
 
 class BFPParameter(BFPTensor):
@@ -193,9 +193,7 @@ class BFPParameter(BFPTensor):
         values = x.detach().double()
         exponent = exact.initial_weight([_largest(values, name)], name)[2]
         value = torch.round(times_power(values, exact.DELAYED_BITS - exponent)).long()
-        kernel = kernels.eager
-        codes = kernel.scale(value, -exact.DELAYED_BITS)
-        delayed = codes * (1 << exact.DELAYED_BITS) - value
+        codes, delayed = split(value)
         order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         return BFPParameter(
             codes.to(torch.int8).contiguous(memory_format=order),

@@ -42,6 +42,7 @@ SCALE(scale_i64_i8, int64_t, int8_t, Shift, shift_by, scale64)
 SCALE(scale_i64_i16, int64_t, int16_t, Shift, shift_by, scale64)
 SCALE(scale_i64_i32, int64_t, int32_t, Shift, shift_by, scale64)
 
+/* acc = rne(acc * 2**shift) + bias[channel], in place; the largest magnitude. */
 static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Shift32 s,
                               const int32_t *restrict bias) {
     int32_t top = 0;
@@ -51,15 +52,6 @@ static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Sh
             acc[k] = v;
             top = MAX(top, a);
         }
-    return top;
-}
-
-/* acc = rne(acc * 2**exponent) + bias[channel], in place; returns the largest magnitude (5). */
-int64_t samebits_add_bias(int32_t *acc, int64_t rows, int64_t c, int64_t exponent,
-                          const int32_t *bias, int threads) {
-    Shift32 s = shift32_by(exponent);
-    int64_t top = 0;
-    PARALLEL_MAX(rows, rows * c, top, add_bias_range(acc + lo * c, len, c, s, bias))
     return top;
 }
 
@@ -80,7 +72,9 @@ int64_t samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, int64_t e_b, c
     if (e_b + bits - 30 > *common) *common = e_b + bits - 30;
     Shift s = shift_by(e_b - *common);
     for (int64_t k = 0; k < c; k++) bias[k] = (int32_t)scale64(bias[k], s);
-    return samebits_add_bias(acc, rows, c, exponent - *common, bias, threads);
+    Shift32 down = shift32_by(exponent - *common);
+    PARALLEL_MAX(rows, rows * c, top, add_bias_range(acc + lo * c, len, c, down, bias))
+    return top;
 }
 
 /* sum over rows of g, per channel (bias gradient, 7). */
