@@ -1,6 +1,8 @@
 # `make demo` and `make test` need Python >= 3.11 (a C compiler makes them fast): they create .venv
 # and install the versions in constraints.txt. pip's own variables are honoured (PIP_INDEX_URL,
 # PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); see CONTRIBUTING.md for the smaller CPU build of torch.
+# Where apt-get may be used (as root, or by sudo without a password), they also install the compiler
+# and emulator of the Cortex-M tests; elsewhere those tests are skipped and say why.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,16 +13,22 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DECLARED := pyproject.toml constraints.txt
 
+# command:package
+ARM := arm-none-eabi-gcc:gcc-arm-none-eabi qemu-system-arm:qemu-system-arm
+OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-user \
+	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
+	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
+
 .PHONY: demo test test-slow lint format bench clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.stamp-demo
+demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 	$(BIN)/samebits demo --out demo-out
 
-test: lint
+test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-test-slow: lint
+test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -63,3 +71,12 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
 	touch $@
+
+# System packages: never an error, since everything works without them but the tests that need them.
+$(VENV)/.stamp-arm: Makefile | $(BIN)/python
+	@tools/system_packages.sh $(ARM)
+	@touch $@
+
+$(VENV)/.stamp-others: Makefile | $(BIN)/python
+	@tools/system_packages.sh $(OTHERS)
+	@touch $@

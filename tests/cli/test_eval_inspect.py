@@ -26,11 +26,14 @@ def test_eval_repeats_the_accuracy(samebits, npz, trained):
     done = samebits("eval", out, "--data", npz)
     assert done.code == 0
     assert done.out == (
-        f"accuracy {100 * result.accuracy:.2f} % ({result.correct} of 24)\nsha256 {result.sha256}\n"
+        f"accuracy {100 * result.accuracy:.2f} % ({result.correct} of 24)\n"
+        f"arithmetic: {result.arithmetic}\n"
+        f"sha256 {result.sha256}\n"
     )
     file = list_checkpoints(out)[-1]
     record = json.loads(samebits("eval", file, "--data", npz, "--json").out)
     assert (record["correct"], record["sha256"]) == (result.correct, result.sha256)
+    assert record["arithmetic"] == result.arithmetic
 
 
 def test_inspect_lists_every_tensor(samebits, trained):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
@@ -147,6 +148,21 @@ def test_affine_ranges_hold_zero():
     assert exact.affine_parameters([Fraction(0)], fmt) == (1, 0)
     assert exact.affine_parameters([], fmt) == (1, 0)
     assert exact.affine_parameters([Fraction(-127)], FORMATS["symmetric-s8"]) == (1, 0)
+
+
+def test_the_zero_point_is_added_after_rounding():
+    """As ONNX's QuantizeLinear does: the parity or sign of a tie is the quotient's."""
+    fmt, scale = FORMATS["asymmetric-u8"], Fraction(3, 4)
+    ties = [Fraction(k, 2) for k in (-5, -3, -1, 1, 3, 5)]
+    for zero_point in (6, 7):
+        for rounding, rounded in TIES.items():
+            found = [
+                exact.encode(tie * scale, scale, zero_point, replace(fmt, rounding=rounding))
+                for tie in ties
+            ]
+            assert_same(found, [r + zero_point for r in rounded], ties)
+    assert exact.encode(Fraction(300), Fraction(1), 7, fmt) == 255
+    assert exact.encode(Fraction(-8), Fraction(1), 7, fmt) == 0
 
 
 def test_non_finite_values():

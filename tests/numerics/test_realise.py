@@ -217,6 +217,18 @@ def test_float64_inputs(name, rounding):
             check(x, fmt, torch.full(x.shape, word) if rounding is Rounding.STOCHASTIC else None)
 
 
+def test_ties_do_not_depend_on_the_zero_point():
+    """Scale 1 and an odd zero point: the code of every tie is its own even neighbour, moved."""
+    fmt = FORMATS["asymmetric-u8"]
+    ties = torch.arange(-101, 154, dtype=torch.float32) + 0.5
+    ties[0], ties[-1] = -101.0, 154.0
+    found = check(ties, fmt)
+    assert (found.scale.item(), found.zero_point) == (1.0, 101)
+    assert_same(found.codes[1:-1], torch.round(ties[1:-1]).to(torch.int64) + 101, ties[1:-1])
+    for rounding in (Rounding.HALF_UP, Rounding.HALF_AWAY, Rounding.FLOOR):
+        check(ties, replace(fmt, rounding=rounding))
+
+
 # --- stochastic rounding --------------------------------------------------------------------
 
 

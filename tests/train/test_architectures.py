@@ -1,3 +1,4 @@
+import itertools
 import sys
 
 import pytest
@@ -14,6 +15,7 @@ PARAMETERS = {  # with 10 classes; resnet8: the MLPerf Tiny network (78,666 with
     "resnet20": 272474,
     "resnet18": 11173962,
     "mobilenetv2": 587178,
+    "smooth": 70986,
 }
 
 
@@ -29,8 +31,10 @@ def test_every_architecture_gives_logits(name, shape):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_convolutions_before_batch_norm_have_no_bias(name):
-    for module in build(name, (3, 32, 32), 10).modules():
-        if isinstance(module, nn.Conv2d):
+    modules = list(build(name, (3, 32, 32), 10).modules())
+    for module, after in itertools.pairwise(modules):
+        if isinstance(after, nn.BatchNorm2d):
+            assert isinstance(module, nn.Conv2d)
             assert module.bias is None
 
 
@@ -38,8 +42,8 @@ def test_unknown_architecture_lists_the_known_ones():
     with pytest.raises(InputError) as caught:
         build("resnet9", (3, 32, 32), 10)
     assert str(caught.value) == (
-        "unknown architecture 'resnet9'; expected one of mlp, cnn, resnet8, resnet20, resnet18, "
-        "mobilenetv2, or module:callable"
+        "unknown architecture 'resnet9'; expected one of mlp, cnn, smooth, resnet8, resnet20, "
+        "resnet18, mobilenetv2, or module:callable"
     )
 
 

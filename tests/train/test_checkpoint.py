@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import hashlib
 import json
@@ -22,6 +23,7 @@ from samebits.train.checkpoint import (
     write_atomically,
     write_checkpoint,
 )
+from samebits.train.deploy import Exponents, Site
 
 
 def example(step=3, seed=0):
@@ -46,6 +48,7 @@ def example(step=3, seed=0):
         },
         config={"arch": "cnn", "lr": 1 / 3, "input_shape": [1, 8, 8]},
         progress={"epoch": 1, "loss_sum": 2.0**-1074},
+        exponents=Exponents((Site("input", -7), Site("0 (Linear)", 3))),
     )
 
 
@@ -65,6 +68,10 @@ def test_round_trip_is_exact(tmp_path):
     after = read_checkpoint(path)
     for field in ("step", "model", "optimizer", "config", "progress"):
         assert same(sorted_model(getattr(before, field)), sorted_model(getattr(after, field)))
+    assert after.exponents == before.exponents
+    path = write_checkpoint(tmp_path, dataclasses.replace(before, exponents=None))
+    assert read_checkpoint(path).exponents is None
+    assert b"exponents" not in path.read_bytes()
 
 
 def sorted_model(value):

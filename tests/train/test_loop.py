@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
-from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.train import record
 from samebits.train.checkpoint import (
     Checkpoint,
@@ -17,8 +17,10 @@ from samebits.train.checkpoint import (
     write_checkpoint,
 )
 from samebits.train.config import TrainConfig
-from samebits.train.loop import Silent, data_order, evaluate, restore_engine, train
+from samebits.train.deploy import Exponents, Site, calibrate
+from samebits.train.loop import Silent, data_order, evaluate, final_classifier, train
 from samebits.train.record import append_metrics, read_metrics, repair_metrics
+from samebits.train.restore import open_deployed, restore_engine
 
 
 def make_data(count=96, classes=3, size=6):
@@ -107,7 +109,9 @@ def test_run_folder_and_result(numerics, uninterrupted):
     assert json.loads((out / "config.json").read_text())["numerics"] == numerics
     metrics = read_metrics(out)
     assert [(r["epoch"], r["step"]) for r in metrics] == [(1, 6), (2, 12)]
-    assert metrics[-1]["test_accuracy"] == result.accuracy
+    if numerics == "float32":
+        assert metrics[-1]["test_accuracy"] == result.accuracy
+    assert result.arithmetic == {"float32": "float32", "bfp": "deployed"}[numerics]
     assert metrics[-1]["train_loss"] == result.train_loss
     newest = read_checkpoint(list_checkpoints(out)[-1])
     assert parameter_sha256(newest.model) == result.sha256
@@ -116,8 +120,47 @@ def test_run_folder_and_result(numerics, uninterrupted):
 def test_checkpoint_evaluates_to_the_reported_accuracy(numerics, uninterrupted):
     result, out = uninterrupted(numerics)
     path = list_checkpoints(out)[-1]
-    engine = restore_engine(path, read_checkpoint(path), DATA)
-    assert evaluate(engine, DATA) == result.correct
+    checkpoint = read_checkpoint(path)
+    engine = restore_engine(path, checkpoint, DATA)
+    classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
+    assert (evaluate(classifier, DATA), arithmetic) == (result.correct, result.arithmetic)
+
+
+def test_only_the_last_checkpoint_has_frozen_exponents(numerics, uninterrupted):
+    _, out = uninterrupted(numerics)
+    first, last = [read_checkpoint(path).exponents for path in list_checkpoints(out)]
+    assert first is None
+    assert (last is not None) == (numerics == "bfp")
+    if last is not None:
+        batches = [DATA.batch("train", torch.arange(64)), DATA.batch("train", torch.arange(64, 96))]
+        assert last == calibrate(open_deployed(out).model, batches)
+
+
+def test_open_deployed(uninterrupted):
+    result, out = uninterrupted("bfp")
+    path = list_checkpoints(out)[-1]
+    for given in (out, path):
+        opened = open_deployed(given, "cnn")
+        assert (opened.path, opened.input_shape, opened.classes) == (path, (1, 6, 6), 3)
+        assert parameter_sha256(opened.model.state_dict()) == result.sha256
+    with pytest.raises(UnsupportedError, match="expected the frozen exponents that a finished run"):
+        open_deployed(list_checkpoints(out)[0])
+    with pytest.raises(UnsupportedError, match="trained with --numerics bfp, found float32"):
+        open_deployed(uninterrupted("float32")[1])
+    with pytest.raises(CheckpointError, match="expected the architecture 'mlp', found 'cnn'"):
+        open_deployed(out, "mlp")
+    with pytest.raises(InputError, match="no such file or folder"):
+        open_deployed(out / "nothing")
+
+
+def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 3))
+    reporter = StopAfter(None)
+    result = train(make_config("bfp", epochs=1), DATA, tmp_path, model=model, reporter=reporter)
+    assert result.arithmetic == "training (batch of 32)"
+    assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
+    assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
+    assert "1 (LayerNorm)" in reporter.said[0]
 
 
 def restored(config, data=DATA, arch=None):
@@ -160,6 +203,17 @@ def test_checkpoint_without_an_option_is_refused(uninterrupted):
             restored({name: value for name, value in config.items() if name != key})
 
 
+def test_sizes_of_a_checkpoint_take_no_memory(numerics, uninterrupted):
+    _, out = uninterrupted(numerics)
+    path = list_checkpoints(out)[-1]
+    checkpoint = read_checkpoint(path)
+    huge = dataclasses.replace(checkpoint, config={**checkpoint.config, "classes": 10**12})
+    with pytest.raises(
+        CheckpointError, match=r"expected \w+ \[1000000000000, 64\], found \w+ \[3,"
+    ):
+        restore_engine(path, huge, DATA)
+
+
 def test_data_that_the_model_cannot_take(uninterrupted):
     _, out = uninterrupted("float32")
     path = list_checkpoints(out)[-1]
@@ -190,9 +244,11 @@ def test_resumed_run_equals_the_uninterrupted_one(numerics, uninterrupted, tmp_p
     resumed = train(make_config(numerics), DATA, tmp_path, checkpoint_every=2, resume=True)
     assert resumed.sha256 == result.sha256
     assert resumed.train_loss == result.train_loss
+    assert (resumed.correct, resumed.arithmetic) == (result.correct, result.arithmetic)
     assert without_time(read_metrics(tmp_path)) == without_time(read_metrics(whole))
     last = [read_checkpoint(list_checkpoints(folder)[-1]) for folder in (whole, tmp_path)]
     assert str(last[0].optimizer) == str(last[1].optimizer)
+    assert last[0].exponents == last[1].exponents
 
 
 @pytest.mark.parametrize(
@@ -504,3 +560,14 @@ def test_forged_state_is_refused(tmp_path, changes, text):
     write_checkpoint(tmp_path, checkpoint)
     with pytest.raises(CheckpointError, match=text):
         train(make_config("bfp", epochs=1), DATA, tmp_path, resume=True)
+
+
+def test_forged_exponents_are_refused(uninterrupted):
+    _, out = uninterrupted("bfp")
+    path = list_checkpoints(out)[-1]
+    checkpoint = dataclasses.replace(
+        read_checkpoint(path), exponents=Exponents((Site("input", 1),))
+    )
+    classifier, _ = final_classifier(restore_engine(path, checkpoint, DATA), checkpoint.exponents)
+    with pytest.raises(CheckpointError, match="the frozen exponents belong to another model"):
+        evaluate(classifier, DATA)

@@ -11,10 +11,14 @@ from collections.abc import Sequence
 
 import typer
 
+from samebits.cli.compile import compile_command
 from samebits.cli.demo import demo_command
 from samebits.cli.eval import eval_command
 from samebits.cli.inspect import inspect_command
+from samebits.cli.quantize import quantize_command
+from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
+from samebits.cli.verify import verify_command
 from samebits.errors import SamebitsError
 
 __all__ = ["app", "main"]
@@ -30,6 +34,11 @@ app = typer.Typer(
 app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("eval")(eval_command)
+app.command("quantize")(quantize_command)
+app.command("compile")(compile_command)
+app.command("verify")(verify_command)
+app.command("trace")(trace_command)
+app.command("audit")(audit_command)
 app.command("inspect")(inspect_command)
 
 

@@ -4,70 +4,269 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from samebits.cli.output import RunProgress, log_console, print_json, set_threads
 
+if TYPE_CHECKING:
+    from samebits.data.dataset import Dataset
+    from samebits.report.deployment import Deployment
+    from samebits.report.training import Run
+    from samebits.train.config import TrainConfig
+    from samebits.verify.model import Model
+
 EPOCHS = 5
+SMOOTH_EPOCHS = 10
+SMOOTH_LR = 0.2
+CALIBRATION = 256
+BACKENDS = (
+    *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
+    *("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer"),
+)
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and report.html.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the C and report.html.")] = Path(
         "samebits-demo"
     ),
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a small network on handwritten digits in BFP and in float32; write report.html.
+    """Train on handwritten digits, quantize, compile and verify; write report.html.
 
     The BFP run is repeated with the plain PyTorch kernels on one thread: its hash must be the same.
+    It is then exported to C and run on every backend at hand, as is a float model with tanh, GELU
+    and sigmoid after quantization: no output may differ. (onnxruntime computes that second model in
+    float32 and is compared for information.)
     """
-    import torch
-
-    from samebits import kernels
     from samebits.data import load
-    from samebits.report.training import Run, same_bits_section, training_report, training_rows
+    from samebits.report.deployment import deployment_section
+    from samebits.report.training import same_bits_section, training_report
     from samebits.train.checkpoint import write_atomically
-    from samebits.train.config import NUMERICS, TrainConfig
-    from samebits.train.loop import train
-    from samebits.train.record import read_metrics
 
     set_threads(threads)
     data = load("digits")
-    runs: list[Run] = []
-    configs = {
-        numerics: TrainConfig(
-            data="digits", arch="cnn", numerics=numerics, epochs=EPOCHS, batch=64, seed=seed
-        )
-        for numerics in NUMERICS
-    }
-    for numerics, config in configs.items():
-        folder = out / numerics
+    runs = _training_runs(data, out, seed)
+    hashes = _same_bits(runs, data)
+    deployments = [_deploy_bfp(out, data), _deploy_float(out, data, seed)]
+    same = len(set(hashes.values())) == 1 and all(map(_all_equal, deployments))
+    report = out / "report.html"
+    sections = [same_bits_section(hashes), *map(deployment_section, deployments)]
+    write_atomically(report, training_report(runs, sections).encode())
+    if as_json:
+        record = {
+            "report": str(report),
+            "runs": {run.name: dict(run.result) for run in runs},
+            "hashes": hashes,
+            "deployments": [
+                {
+                    "title": d.title,
+                    "accuracy": dict(d.accuracy),
+                    "memory": dict(d.memory),
+                    "tables": dict(d.tables),
+                    "verdicts": [v.to_dict() for v in d.verdicts],
+                }
+                for d in deployments
+            ],
+            "same_bits": same,
+        }
+        print_json(record)
+        raise typer.Exit(0 if same else 1)
+    _print_training(runs)
+    for name, sha256 in hashes.items():
+        print(f"sha256 {sha256} bfp, {name}")
+    for deployment in deployments:
+        _print_deployment(deployment)
+    print("same bits: yes" if same else "same bits: NO")
+    log_console().print(f"report: {report}")
+    if not same:
+        raise typer.Exit(1)
+
+
+# --- training ---------------------------------------------------------------------------------
+
+
+def _config(numerics: str, seed: int, arch: str = "cnn", **options: Any) -> TrainConfig:
+    from samebits.train.config import TrainConfig
+
+    return TrainConfig(
+        **{
+            "data": "digits",
+            "arch": arch,
+            "numerics": numerics,
+            "epochs": EPOCHS,
+            "batch": 64,
+            "seed": seed,
+            **options,
+        }
+    )
+
+
+def _training_runs(data: Dataset, out: Path, seed: int) -> list[Run]:
+    """The same network in BFP and in float32."""
+    from samebits.report.training import Run
+    from samebits.train.config import NUMERICS
+    from samebits.train.loop import train
+    from samebits.train.record import read_metrics
+
+    runs = []
+    for numerics in NUMERICS:
+        config, folder = _config(numerics, seed), out / numerics
         with RunProgress(f"cnn {numerics}") as reporter:
             result = train(config, data, folder, overwrite=True, reporter=reporter)
         runs.append(Run(numerics, config.to_dict(), result.to_dict(), read_metrics(folder)))
-    own = f"{kernels.realisation()} kernels, {torch.get_num_threads()} threads"
-    hashes = {own: runs[NUMERICS.index("bfp")].result["sha256"]}
+    return runs
+
+
+def _same_bits(runs: list[Run], data: Dataset) -> dict[str, str]:
+    """Hashes of the BFP run as it was computed, and once more with other kernels."""
+    import torch
+
+    from samebits import kernels
+    from samebits.train.config import TrainConfig
+    from samebits.train.loop import train
+
+    bfp = next(run for run in runs if run.name == "bfp")
+    threads = torch.get_num_threads()
+    hashes = {f"{kernels.realisation()} kernels, {threads} threads": str(bfp.result["sha256"])}
     torch.set_num_threads(1)
     with (
         tempfile.TemporaryDirectory() as work,
         kernels.use("eager"),
         RunProgress("cnn bfp, PyTorch kernels") as reporter,
     ):
-        again = train(configs["bfp"], data, Path(work), overwrite=True, reporter=reporter)
-    hashes["PyTorch kernels, 1 thread"] = again.sha256
-    same = len(set(hashes.values())) == 1
-    report = out / "report.html"
-    write_atomically(report, training_report(runs, [same_bits_section(hashes)]).encode())
-    if as_json:
-        results = {run.name: dict(run.result) for run in runs}
-        print_json({"report": str(report), "runs": results, "hashes": hashes, "same_bits": same})
-        raise typer.Exit(0 if same else 1)
+        config = TrainConfig(**dict(bfp.config))
+        again = train(config, data, Path(work), overwrite=True, reporter=reporter)
+    torch.set_num_threads(threads)
+    return {**hashes, "PyTorch kernels, 1 thread": again.sha256}
+
+
+# --- deployment -------------------------------------------------------------------------------
+
+
+def _deploy_bfp(out: Path, data: Dataset) -> Deployment:
+    """The BFP model: exported, compiled, run on every backend on the whole test set."""
+    from samebits.verify.model import load_model
+
+    model = load_model(out / "bfp")
+    return _deployment(
+        "From training to C",
+        "The network trained in BFP, with its exponents frozen, exported and compiled to C99 "
+        "without floating point. Every backend computes the logits of the whole test set.",
+        model,
+        data,
+        out / "c-bfp",
+        ("training", *BACKENDS),
+        [],
+        (),
+    )
+
+
+def _deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
+    """A float model with tanh, GELU and sigmoid: trained, imported, quantized, compiled."""
+    import torch
+
+    from samebits.ir.rewrite import simplify
+    from samebits.onnx import save_qdq
+    from samebits.pytorch import import_module
+    from samebits.quantize import quantize
+    from samebits.train.architectures import build
+    from samebits.train.loop import train
+    from samebits.verify.accuracy import correct, float_outputs, images
+    from samebits.verify.model import model_of
+
+    config = _config("float32", seed, "smooth", epochs=SMOOTH_EPOCHS, lr=SMOOTH_LR)
+    module = build("smooth", data.input_shape, data.classes)
+    with RunProgress("smooth float32") as reporter:
+        train(config, data, out / "smooth", model=module, overwrite=True, reporter=reporter)
+    graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
+    name = graph.inputs[0]
+    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
+    with Status("calibrating", console=log_console()):
+        quantized, report = quantize(graph, samples)
+    save_qdq(quantized, out / "smooth-int8.onnx")
+    float_percent = 100 * correct(float_outputs(graph, data), data) / len(data.test_labels)
+    return _deployment(
+        "From a float PyTorch model to C",
+        "A float32 network with tanh, GELU and sigmoid, imported from PyTorch, quantized to 8 bits "
+        f"after training with {CALIBRATION} images. Each function between two quantized layers is "
+        "one table lookup; every entry is correctly rounded.",
+        model_of(quantized, "smooth-int8.onnx"),
+        data,
+        out / "c-smooth",
+        BACKENDS,
+        [("float32 model", float_percent)],
+        tuple(report.to_dict()["tensors"]),
+    )
+
+
+def _deployment(
+    title: str,
+    summary: str,
+    model: Model,
+    data: Dataset,
+    folder: Path,
+    backends: tuple[str, ...],
+    accuracy: list[tuple[str, float]],
+    layers: tuple[Any, ...],
+) -> Deployment:
+    from dataclasses import asdict
+
+    from samebits.codegen import write_package
+    from samebits.codegen.requirements import BOARDS, requirements
+    from samebits.ir.transfer import transfer_tables
+    from samebits.onnx import save_qdq
+    from samebits.report.deployment import Deployment
+    from samebits.verify.accuracy import correct, image_codes
+    from samebits.verify.model import ONNX_FILE
+    from samebits.verify.run import verify_model
+
+    codes = image_codes(model, data)
+    with Status("reference", console=log_console()) as status:
+        expected, verdicts = verify_model(model, codes, backends, started=status.update)
+        status.update("sizes")
+        needs = [requirements(model.integer, board) for board in BOARDS]
+    package = write_package(model.integer, folder, vectors=[c[:16] for c in codes])
+    save_qdq(model.real, folder / ONNX_FILE)
+    percent = 100 * correct(expected, data) / len(data.test_labels)
+    memory = [
+        ("constants in flash", package.constants),
+        ("arena in RAM", package.arena),
+        ("scratch in RAM", package.scratch),
+    ]
+    for n in needs:
+        for what, count in (("flash", n.flash), ("RAM", n.ram), ("stack", n.stack)):
+            if count is not None:
+                memory.append((f"{n.target}: {what}", count))
+    return Deployment(
+        title,
+        summary,
+        [*accuracy, ("integers, every backend without a difference", percent)],
+        verdicts,
+        memory,
+        asdict(transfer_tables(model.integer)),
+        layers,
+    )
+
+
+def _all_equal(deployment: Deployment) -> bool:
+    """No output differs; binary32 runtimes count where they provably must agree."""
+    return all(v.equal or v.skipped is not None or v.note for v in deployment.verdicts)
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def _print_training(runs: list[Run]) -> None:
+    from samebits.report.training import training_rows
+
     header, rows = training_rows(runs)
     table = Table(title="Handwritten digits, small convolutional network")
     for index, title in enumerate(header[:-1]):
@@ -77,8 +276,19 @@ def demo_command(
     Console(highlight=False).print(table)
     for row in rows:
         print(f"sha256 {row[-1]} {row[0]}")  # the last column would not fit a narrow terminal
-    print(f"sha256 {again.sha256} bfp again, PyTorch kernels, 1 thread")
-    print("same bits: yes" if same else "same bits: NO")
-    log_console().print(f"report: {report}")
-    if not same:
-        raise typer.Exit(1)
+
+
+def _print_deployment(deployment: Deployment) -> None:
+    from samebits.report.deployment import verdict_rows
+
+    table = Table("backend", "differing", "samples", title=deployment.title)
+    for what, differing, samples, _ in verdict_rows(deployment.verdicts):
+        table.add_row(Text(what), differing, samples)
+    Console(highlight=False).print(table)
+    for name, percent in deployment.accuracy:
+        print(f"accuracy {percent:.2f} % {name}")
+    memory = dict(deployment.memory)
+    print(f"arena {memory['arena in RAM']:,} bytes, constants {memory['constants in flash']:,}")
+    t = deployment.tables
+    if t["pairs"]:
+        print(f"{t['pairs']} transfer functions share {t['tables']} tables, {t['bytes']:,} bytes")

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.model import open_model
-from samebits.cli.output import print_json, set_threads
+from samebits.cli.output import log_console, print_json, set_threads
 
 
 def eval_command(
-    model: Annotated[Path, typer.Argument(help="A training output folder or a checkpoint file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A training folder, a checkpoint, an .onnx file or compiled folder."),
+    ],
     data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
     arch: Annotated[
         str | None,
@@ -22,15 +24,22 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Test accuracy of a trained model."""
+    from samebits.verify.model import is_graph
+
+    if is_graph(model):
+        _evaluate_graph(model, data, as_json)
+        return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.loop import evaluate, restore_engine
+    from samebits.train.loop import evaluate, final_classifier
+    from samebits.train.restore import open_checkpoint, restore_engine
 
     set_threads(threads)
-    path, checkpoint = open_model(model)
+    path, checkpoint = open_checkpoint(model, log_console().print)
     dataset = load(data)
     engine = restore_engine(path, checkpoint, dataset, arch)
-    correct = evaluate(engine, dataset)
+    classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
+    correct = evaluate(classifier, dataset)
     total = len(dataset.test_labels)
     sha256 = parameter_sha256(checkpoint.model)
     if as_json:
@@ -40,6 +49,7 @@ def eval_command(
                 "data": data,
                 "step": checkpoint.step,
                 "accuracy": correct / total,
+                "arithmetic": arithmetic,
                 "correct": correct,
                 "test_count": total,
                 "sha256": sha256,
@@ -47,4 +57,36 @@ def eval_command(
         )
         return
     print(f"accuracy {100 * correct / total:.2f} % ({correct} of {total})")
+    print(f"arithmetic: {arithmetic}")
     print(f"sha256 {sha256}")
+
+
+def _evaluate_graph(path: Path, name: str, as_json: bool) -> None:
+    """A quantized graph in its integers, a float one in binary64."""
+    from samebits.data import load
+    from samebits.verify.accuracy import correct, float_outputs, image_codes
+    from samebits.verify.backends.pytorch import PyTorch
+    from samebits.verify.model import is_quantized, load_graph, model_of
+
+    graph = load_graph(path)
+    data = load(name)
+    if is_quantized(graph):
+        model = model_of(graph, str(path))
+        outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+    else:
+        outputs, arithmetic = float_outputs(graph, data), "float"
+    right, total = correct(outputs, data), len(data.test_labels)
+    if as_json:
+        print_json(
+            {
+                "model": str(path),
+                "data": name,
+                "accuracy": right / total,
+                "arithmetic": arithmetic,
+                "correct": right,
+                "test_count": total,
+            }
+        )
+        return
+    print(f"accuracy {100 * right / total:.2f} % ({right} of {total})")
+    print(f"arithmetic: {arithmetic}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,20 +12,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.model import open_model
-from samebits.cli.output import print_json
+from samebits.cli.output import log_console, print_json
 
 
 def inspect_command(
-    file: Annotated[Path, typer.Argument(help="A training output folder or a checkpoint file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A training folder, a checkpoint, an .onnx file or compiled folder."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """What a checkpoint holds: tensors, shapes, dtypes, exponents, SHA-256."""
+    """What a model holds: a checkpoint's tensors, or an ONNX file's graph and its integer form."""
     import torch
 
     from samebits.train.checkpoint import parameter_sha256
+    from samebits.train.restore import open_checkpoint
+    from samebits.verify.model import is_graph
 
-    path, checkpoint = open_model(file)
+    if is_graph(file):
+        _inspect_graph(file, as_json)
+        return
+    path, checkpoint = open_checkpoint(file, log_console().print)
     tensors: list[dict[str, Any]] = []
     for name, tensor in sorted(checkpoint.model.items()):
         entry: dict[str, Any] = {
@@ -59,3 +68,31 @@ def inspect_command(
         table.add_row(Text(entry["name"]), entry["dtype"], shape, exponent)
     Console(highlight=False).print(table)
     print(f"sha256 {sha256}")
+
+
+def _inspect_graph(file: Path, as_json: bool) -> None:
+    """The real graph as it was imported, and the integer graph if it is quantized."""
+    from samebits.ir.printer import text
+    from samebits.ir.transfer import transfer_tables
+    from samebits.verify.model import is_quantized, load_graph, model_of
+
+    graph = load_graph(file)
+    integer = model_of(graph, str(file)).integer if is_quantized(graph) else None
+    if as_json:
+        record: dict[str, Any] = {"file": str(file), "kind": "graph", "quantized": bool(integer)}
+        for key, level in (("real", graph), ("integer", integer)):
+            if level is not None:
+                record[key] = {
+                    "inputs": [str(level.values[name]) for name in level.inputs],
+                    "outputs": [str(level.values[name]) for name in level.outputs],
+                    "operators": dict(Counter(node.op for node in level.nodes)),
+                    "constant_bytes": sum(array.nbytes for array in level.constants.values()),
+                }
+        if integer is not None:
+            record["tables"] = asdict(transfer_tables(integer))
+        print_json(record)
+        return
+    print(text(graph), end="")
+    if integer is not None:
+        print("\nas integers:")
+        print(text(integer), end="")

@@ -156,9 +156,9 @@ def affine_parameters(values: Sequence[Fraction], fmt: Format) -> tuple[Fraction
 def encode(
     value: Fraction, scale: Fraction, zero_point: int, fmt: Format, random: int | None = None
 ) -> int:
-    """One real to one code: value / scale + zero_point, one rounding, saturate."""
-    ratio = value / scale + zero_point
-    code = round_ratio(ratio.numerator, ratio.denominator, fmt.rounding, random)
+    """One real to one code: round(value / scale) + zero_point, saturate."""
+    ratio = value / scale
+    code = round_ratio(ratio.numerator, ratio.denominator, fmt.rounding, random) + zero_point
     return min(max(code, fmt.code_min), fmt.code_max)
 
 

@@ -57,7 +57,7 @@ def quantize(
         codes = _round_exact(ratio, fmt, random)
         return QTensor(_join(codes, x, fmt), fmt, exponent=exponent.reshape(shape))
     scale, zero_point = _affine_parameters(blocks, fmt, name)
-    codes = _round_quotient(blocks, scale.unsqueeze(-1), zero_point, fmt, random)
+    codes = _round_quotient(blocks, scale.unsqueeze(-1), fmt, random) + zero_point
     return QTensor(_join(codes, x, fmt), fmt, scale=scale.reshape(shape), zero_point=zero_point)
 
 
@@ -186,9 +186,9 @@ def _round_exact(ratio: torch.Tensor, fmt: Format, random: torch.Tensor | None) 
 
 
 def _round_quotient(
-    x: torch.Tensor, scale: torch.Tensor, zero_point: int, fmt: Format, random: torch.Tensor | None
+    x: torch.Tensor, scale: torch.Tensor, fmt: Format, random: torch.Tensor | None
 ) -> torch.Tensor:
-    """x / scale + zero_point to integers, before saturation; both have 24-bit significands.
+    """x / scale to integers, before zero point and saturation; both have 24-bit significands.
 
     x / scale = (X / S) * 2**shift with 2**23 <= |X|, S < 2**24, or X = 0. `shift` is limited to
     [-34, 35] without changing a code: above, |x / scale| > 2**34 saturates whatever the zero
@@ -210,9 +210,9 @@ def _round_quotient(
         # random * denominator < remainder * 2**32, both divided by 2**min(down, 32): below 2**59
         left = (random * significand) << (down - 32).clamp(min=0)
         right = remainder << (32 - down).clamp(min=0)
-        return floor + zero_point + (left < right)
+        return floor + (left < right)
     side = torch.sign(2 * remainder - denominator)
-    return _settle(floor + zero_point, side, fmt.rounding)
+    return _settle(floor, side, fmt.rounding)
 
 
 def _settle(floor: torch.Tensor, side: torch.Tensor, rounding: Rounding) -> torch.Tensor:

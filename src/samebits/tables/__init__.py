@@ -3,5 +3,27 @@
 from __future__ import annotations
 
 from samebits.tables.activation import ACTIVATIONS, ActivationTable, activation_table
+from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
+from samebits.tables.segments import Segments, fit_segments
+from samebits.tables.sharing import share
+from samebits.tables.transfer import CodeRange, Transfer, evaluate, exp_table, transfer_table
 
-__all__ = ["ACTIVATIONS", "ActivationTable", "activation_table"]
+__all__ = [
+    "ACTIVATIONS",
+    "OPERATORS",
+    "ActivationTable",
+    "Apply",
+    "CodeRange",
+    "Constant",
+    "Expression",
+    "Segments",
+    "Transfer",
+    "Variable",
+    "activation_table",
+    "apply",
+    "evaluate",
+    "exp_table",
+    "fit_segments",
+    "share",
+    "transfer_table",
+]

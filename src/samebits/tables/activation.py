@@ -20,15 +20,13 @@ from mpmath import libmp
 
 from samebits.errors import UnsupportedError
 from samebits.numerics import exact
+from samebits.tables.interval import GUARD, PRECISIONS, Float
 
 CODES = range(-exact.Q8, exact.Q8 + 1)
-PRECISIONS = (96, 192, 384, 1024, 4096)  # bits; 192 has served every table of every exponent
-GUARD = 8  # bits given to the errors of an evaluation: fewer than 20 operations of 1-2 ulp each
 UNLIMITED = -1000  # below every exponent that a table can have
 FLOOR = -1200  # errors and values below 2**FLOOR count as that: far below any code of any table
 SATURATED = 12  # |x| >= 2**12: exp(-|x|) and erfc(|x| / sqrt(2)) times x are below 2**FLOOR
 
-Float = tuple[int, int, int, int]  # libmp's (sign, mantissa, exponent, bit count)
 Interval = tuple[int, int, int]  # (low, high, power): the value lies in [low, high] * 2**power
 
 

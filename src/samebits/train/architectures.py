@@ -53,6 +53,18 @@ def cnn(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Module:
     )
 
 
+def smooth(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Module:
+    """Two 3x3 convolutions and a hidden layer with tanh, GELU and sigmoid: work for tables."""
+    channels = _image(input_shape, "smooth", 4)
+    wide = 2 * width
+    features = wide * (input_shape[1] // 4) * (input_shape[2] // 4)
+    return nn.Sequential(
+        *(nn.Conv2d(channels, width, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(width, wide, 3, padding=1), nn.GELU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(features, 32), nn.Sigmoid(), nn.Linear(32, classes)),
+    )
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch-norm and a residual sum (He et al. 2016, fig. 2)."""
 
@@ -154,6 +166,7 @@ def _image(input_shape: Shape, name: str, smallest: int) -> int:
 ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
+    "smooth": smooth,
     "resnet8": resnet8,
     "resnet20": resnet20,
     "resnet18": resnet18,

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load, save
 
 from samebits.errors import CheckpointError, SamebitsError
+from samebits.train.deploy import Exponents
 
 FORMAT = "samebits-checkpoint-1"
 HEADER_KEY = "samebits"
@@ -33,7 +34,8 @@ State = dict[str, Any]
 class Checkpoint:
     """What a checkpoint holds. `optimizer` is shaped like `torch.optim.Optimizer.state_dict()`.
 
-    `progress` holds ints, floats, strings and None (epoch, partial sums); `config` is the run's.
+    `progress` holds ints, floats, strings and None (epoch, partial sums); `config` is the run's;
+    `exponents` are the frozen ones of a finished run that can be deployed.
     """
 
     step: int
@@ -41,6 +43,7 @@ class Checkpoint:
     optimizer: State
     config: State
     progress: State
+    exponents: Exponents | None = None
 
 
 def parameter_sha256(state: Mapping[str, torch.Tensor]) -> str:
@@ -115,13 +118,15 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
     """Write a checkpoint atomically, then drop all but the newest `keep`."""
     tensors = {f"model.{name}": _plain(tensor) for name, tensor in checkpoint.model.items()}
     optimizer = _encode(checkpoint.optimizer, "optimizer", tensors)
-    document = {
+    document: State = {
         "format": FORMAT,
         "step": checkpoint.step,
         "optimizer": optimizer,
         "config": _encode(checkpoint.config, "config", tensors),
         "progress": _encode(checkpoint.progress, "progress", tensors),
     }
+    if checkpoint.exponents is not None:
+        document["exponents"] = checkpoint.exponents.to_dict()
     document["sha256"] = _content_sha256(tensors, document)
     path = checkpoint_path(folder, checkpoint.step)
     write_atomically(path, save(tensors, {HEADER_KEY: json.dumps(document, sort_keys=True)}))
@@ -164,6 +169,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
             optimizer=_decode(document["optimizer"], tensors),
             config=_decode(document["config"], {}),
             progress=_decode(document["progress"], {}),
+            exponents=(
+                Exponents.from_dict(document["exponents"], path)
+                if "exponents" in document
+                else None
+            ),
         )
         for name, kind in (
             ("step", int),

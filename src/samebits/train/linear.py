@@ -36,7 +36,7 @@ class Products(Operation):
         k = kernels.of(codes)
         ctx.save_for_backward(codes, w)
         ctx.exponents, ctx.shape = (e_x, e_w), shape
-        acc, largest = k.conv(_image(codes), _kernel(w), shape)
+        acc, largest = k.conv(as_image(codes), as_kernel(w), shape)
         exponent = e_x + e_w
         if bias is not None:
             e_b = bias.exponent - exact.DELAYED_BITS
@@ -47,7 +47,7 @@ class Products(Operation):
             acc, exponent = k.shorten(acc, largest, exponent)
         else:
             acc, exponent = k.requantize(acc, largest, exponent, 8)
-        return BFPTensor(_like(acc, codes), exponent)
+        return BFPTensor(as_input(acc, codes), exponent)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -55,17 +55,17 @@ class Products(Operation):
         codes, e_g = gradient(grad)
         x, w = ctx.saved_tensors
         (e_x, e_w), shape = ctx.exponents, ctx.shape
-        k, g = kernels.of(codes), _image(codes)
+        k, g = kernels.of(codes), as_image(codes)
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             g16, e_16 = g, e_g
             if g.dtype == torch.int32:
                 g16, e_16 = k.requantize(g, k.largest_of(g), e_g, 16)
-            acc, largest = k.conv_input_grad(g16, _kernel(w), shape)
+            acc, largest = k.conv_input_grad(g16, as_kernel(w), shape)
             acc, exponent = k.requantize(acc, largest, e_16 + e_w, 16)
-            dx = BFPTensor(_like(acc, x), exponent)
+            dx = BFPTensor(as_input(acc, x), exponent)
         if ctx.needs_input_grad[1]:
-            acc, largest = k.conv_weight_grad(g, _image(x), shape)
+            acc, largest = k.conv_weight_grad(g, as_image(x), shape)
             acc, exponent = k.shorten(acc, largest, e_g + e_x)
             dw = BFPTensor(
                 acc.view(w.shape) if w.dim() == 2 else acc, exponent, min(largest, exact.Q32)
@@ -76,18 +76,18 @@ class Products(Operation):
         return dx, dw, db, None, None
 
 
-def _image(rows: Tensor) -> Tensor:
+def as_image(rows: Tensor) -> Tensor:
     """[n, k] as an image of n pixels [1, k, 1, n], without a copy of dense rows."""
     return rows if rows.dim() == 4 else rows.contiguous()[None, None].permute(0, 3, 1, 2)
 
 
-def _kernel(matrix: Tensor) -> Tensor:
+def as_kernel(matrix: Tensor) -> Tensor:
     """[m, k] as a 1x1 kernel."""
     return matrix if matrix.dim() == 4 else matrix[:, :, None, None]
 
 
-def _like(image: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `_image` where `like` is rows."""
+def as_input(image: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `as_image` where `like` is rows."""
     return image if like.dim() == 4 else image.permute(0, 2, 3, 1)[0, 0]
 
 

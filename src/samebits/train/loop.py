@@ -10,6 +10,7 @@ import os
 import re
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,10 +19,10 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
-from samebits.data.dataset import Split, shape_text
-from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.data.dataset import Split
+from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.numerics import philox
-from samebits.train.architectures import Shape, build, initialise
+from samebits.train.architectures import build, initialise
 from samebits.train.checkpoint import (
     Checkpoint,
     check_same_tensors,
@@ -31,6 +32,13 @@ from samebits.train.checkpoint import (
     write_checkpoint,
 )
 from samebits.train.config import TrainConfig
+from samebits.train.deploy import (
+    CALIBRATION_BATCH,
+    CALIBRATION_IMAGES,
+    Exponents,
+    calibrate,
+    deployed,
+)
 from samebits.train.engine import (
     Batch,
     BfpEngine,
@@ -93,10 +101,12 @@ class Silent:
 class TrainResult:
     """What a finished run reports; written as result.json. Times in seconds.
 
+    `arithmetic` is that of the accuracy: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
     """
 
     accuracy: float
+    arithmetic: str
     correct: int
     test_count: int
     sha256: str
@@ -129,15 +139,51 @@ def make_engine(config: TrainConfig, model: nn.Module) -> Engine:
     return BfpEngine(model, settings, config.shard_count(), config.seed)
 
 
-def evaluate(engine: Engine, data: Dataset, split: Split = "test") -> int:
+class Classifier(Protocol):
+    """What is evaluated: an engine, or a deployed model."""
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """[N, classes]."""
+        ...
+
+
+def evaluate(classifier: Classifier, data: Dataset, split: Split = "test") -> int:
     """Correctly classified samples of a split, in batches of 32 in stored order."""
     labels = data.labels(split)
     correct = 0
     for start in range(0, len(labels), EVALUATION_BATCH):
         indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-        guesses = engine.logits(data.batch(split, indices)).argmax(1)
+        guesses = classifier.logits(data.batch(split, indices)).argmax(1)
         correct += int((guesses == labels[indices]).sum())
     return correct
+
+
+def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:
+    """What the accuracy of a trained model is measured with, and the name of its arithmetic."""
+    if isinstance(engine, Float32Engine):
+        return engine, "float32"
+    if exponents is None:
+        return engine, f"training (batch of {EVALUATION_BATCH})"
+    return deployed(engine.model, exponents), "deployed"
+
+
+def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
+    """Exponents from the first training images (training.md 11); None, and the reason said, where
+    the model cannot be deployed."""
+    if isinstance(engine, Float32Engine):
+        return None
+    count = min(CALIBRATION_IMAGES, len(data.train_labels))
+    batches = [
+        torch.arange(start, min(start + CALIBRATION_BATCH, count))
+        for start in range(0, count, CALIBRATION_BATCH)
+    ]
+    try:
+        exponents = calibrate(engine.model, (data.batch("train", batch) for batch in batches))
+        deployed(engine.model, exponents).codes(data.batch("train", batches[0]))  # fits 32 bits
+    except UnsupportedError as error:
+        say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
+        return None
+    return exponents
 
 
 def train(
@@ -200,7 +246,7 @@ class _Run:
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
-        self.correct: int | None = None  # of the test split, after the last epoch run here
+        self.exponents: Exponents | None = None  # once the last step is done
 
     def restore(self) -> int:
         """Continue from the newest intact checkpoint; the number of steps already done."""
@@ -221,6 +267,7 @@ class _Run:
                 f"{loss_sum!r} and {train_loss!r}; delete it to resume from the one before it"
             )
         self.loss_sum, self.train_loss = loss_sum, train_loss
+        self.exponents = checkpoint.exponents
         repair_metrics(self.out, checkpoint.step)
         self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
         return checkpoint.step
@@ -273,12 +320,12 @@ class _Run:
     def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
-        self.correct = evaluate(self.engine, self.data)
+        correct = evaluate(self.engine, self.data)
         record = {
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,
-            "test_accuracy": self.correct / len(self.data.test_labels),
+            "test_accuracy": correct / len(self.data.test_labels),
             "lr": self.schedule.at(step - 1),
             "seconds": round(seconds, 3),
         }
@@ -286,6 +333,8 @@ class _Run:
         self.reporter.epoch_done(record)
 
     def _save(self, step: int) -> None:
+        if step == self.schedule.total:
+            self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
         write_checkpoint(
             self.out,
             Checkpoint(
@@ -298,12 +347,14 @@ class _Run:
                     "loss_sum": self.loss_sum,
                     "train_loss": self.train_loss,
                 },
+                exponents=self.exponents,
             ),
         )
 
     def finish(self, seconds: list[float]) -> TrainResult:
         """Measure and write result.json; a run that was finished already is evaluated again."""
-        correct = evaluate(self.engine, self.data) if self.correct is None else self.correct
+        classifier, arithmetic = final_classifier(self.engine, self.exponents)
+        correct = evaluate(classifier, self.data)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
         saved, elements = saved_activations(
@@ -315,6 +366,7 @@ class _Run:
             median = earlier.get("step_seconds_median")
         result = TrainResult(
             accuracy=correct / len(self.data.test_labels),
+            arithmetic=arithmetic,
             correct=correct,
             test_count=len(self.data.test_labels),
             sha256=sha256,
@@ -329,67 +381,3 @@ class _Run:
         )
         write_json(self.out / RESULT, result.to_dict())
         return result
-
-
-def restore_engine(
-    path: Path, checkpoint: Checkpoint, data: Dataset, arch: str | None = None
-) -> Engine:
-    """The trained model of a checkpoint, ready to evaluate on `data`.
-
-    A checkpoint may come from anywhere, so the code that a `module:callable` architecture names
-    runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
-    the data does not fit the model.
-    """
-    config, input_shape, classes = _restored_config(path, checkpoint)
-    if arch is not None and arch != config.arch:
-        raise CheckpointError(
-            f"{path}: expected the architecture {arch!r}, found {config.arch!r}; give --arch "
-            "the one it was trained with, or another checkpoint"
-        )
-    if arch is None and ":" in config.arch:
-        raise CheckpointError(
-            f"{path}: its architecture {config.arch!r} is code outside samebits, which is not run "
-            f"unasked; if you trust it, give --arch {config.arch}"
-        )
-    if data.input_shape != input_shape:
-        raise InputError(
-            f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
-            f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
-        )
-    if data.classes > classes:
-        raise InputError(
-            f"{data.source}: expected at most the {classes} classes the model was trained on, "
-            f"found {data.classes}; give data of the same classes"
-        )
-    model = build(config.arch, input_shape, classes)
-    initialise(model, config.seed)
-    engine = make_engine(config, model)
-    check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
-    load_state(engine.model, checkpoint.model, path)
-    return engine
-
-
-def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, Shape, int]:
-    """Options, input shape and class count of a checkpoint. Raises CheckpointError."""
-    stored = checkpoint.config
-    fields = TrainConfig.__dataclass_fields__
-    missing = [key for key in (*fields, "input_shape", "classes") if key not in stored]
-    if missing:
-        raise CheckpointError(
-            f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
-            "the samebits version that wrote it"
-        )
-    try:
-        config = TrainConfig(**{key: stored[key] for key in fields})
-    except InputError as error:
-        raise CheckpointError(
-            f"{path}: its configuration is not one that samebits writes: {error}; train again"
-        ) from error
-    shape, classes = stored["input_shape"], stored["classes"]
-    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) == 3 else [None]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        raise CheckpointError(
-            f"{path}: expected an input shape [C, H, W] and a number of classes in its "
-            f"configuration, found {shape!r} and {classes!r}; train again"
-        )
-    return config, tuple(shape), classes

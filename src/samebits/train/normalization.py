@@ -20,6 +20,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
 
 MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
+FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
 Scalars = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -74,8 +75,7 @@ class BatchNorm(Operation):
         else:
             centre = running_mean.cpu().numpy()
             mean = np.ldexp(centre, -e_z)
-            with np.errstate(invalid="ignore", divide="ignore"):  # `bound` tells
-                inv = 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
+            inv = _running_inverse(running_var, eps)
         a = _scalars(gamma) * inv
         alpha = np.ldexp(a, e_z)
         offset = mean * alpha if training else centre * a
@@ -83,11 +83,7 @@ class BatchNorm(Operation):
         bound = float((127.0 * np.abs(alpha) + np.abs(shift)).max())
         ctx.save_for_backward(z)
         ctx.scalars = (mean, inv, a, e_z, n, training)
-        if not math.isfinite(bound):
-            raise RangeError(
-                "batch norm: the scale of a channel is not finite: expected running statistics, "
-                f"gamma and beta that give finite values, found {bound}"
-            )
+        _check_finite(bound)
         if bound == 0:
             return BFPTensor(torch.zeros_like(z), exact.EXPONENT_MIN)
         exponent = exact.fits(bound, 30)
@@ -143,6 +139,40 @@ def _input_grad(
     exponent = max(exact.fits(top, 24), exact.fits(reach, 61))
     abc = torch.stack([_integers(v, exponent) for v in (a, beta_z, gamma0)])
     return BFPTensor(*k.batch_norm_grad(g, z, abc, e_g + exponent))
+
+
+def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
+    with np.errstate(invalid="ignore", divide="ignore"):  # `_check_finite` tells
+        return 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
+
+
+def _check_finite(bound: float) -> None:
+    if not math.isfinite(bound):
+        raise RangeError(
+            "batch norm: the scale of a channel is not finite: expected running statistics, "
+            f"gamma and beta that give finite values, found {bound}"
+        )
+
+
+def frozen_affine(
+    gamma: BFPParameter,
+    beta: BFPParameter,
+    running_mean: Tensor,
+    running_var: Tensor,
+    eps: float,
+    e_z: int,
+) -> tuple[Tensor, Tensor, int]:
+    """(M, B, e) of deployed batch norm, (z * M + B) * 2**e (training.md 11); int64 [channels].
+
+    |z * M + B| < 2**24 for every 8-bit code z. Not finite: RangeError.
+    """
+    a = _scalars(gamma) * _running_inverse(running_var, eps)
+    alpha = np.ldexp(a, e_z)
+    shift = _scalars(beta) - running_mean.cpu().numpy() * a
+    bound = float((128.0 * np.abs(alpha) + np.abs(shift)).max())
+    _check_finite(bound)
+    exponent = exact.fits(bound, FROZEN_BITS) if bound else 0
+    return _integers(alpha, exponent), _integers(shift, exponent), exponent
 
 
 def _running(buffer: Tensor, value: Scalars, momentum: float) -> None:

@@ -67,12 +67,10 @@ class Relu(Operation):
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
         codes, exponent = x.resolved()
-        high = 127
-        if clip is not None:
-            high = min(exact.round_real(clip / exact.power(exponent)), 127 + 1)
+        high = 128 if clip is None else clip_code(clip, exponent)
         y = kernels.of(codes).relu(codes, min(high, 127))
         ctx.save_for_backward(y)
-        ctx.high = 128 if clip is None else high
+        ctx.high = high
         return BFPTensor(y, exponent)
 
     @staticmethod
@@ -80,6 +78,11 @@ class Relu(Operation):
         g, e_g = gradient(grad)
         (y,) = ctx.saved_tensors
         return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
+
+
+def clip_code(clip: int, exponent: int) -> int:
+    """The clip value on the grid of an exponent; 128 where no 8-bit code reaches it."""
+    return min(exact.round_real(clip / exact.power(exponent)), 128)
 
 
 def relu(x: BFPTensor) -> BFPTensor:
@@ -371,8 +374,8 @@ FUNCTIONS.update(
         torch.Tensor.reshape: reshape,
         torch.reshape: reshape,
         torch.Tensor.view: reshape,
-        torch.relu: relu,
-        torch.Tensor.relu: relu,
+        torch.relu: lambda x: relu(narrow(x, "relu")),
+        torch.Tensor.relu: lambda x: relu(narrow(x, "relu")),
         torch.nn.functional.relu: lambda x, inplace=False: relu(narrow(x, "relu")),
     }
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -146,9 +148,29 @@ class Operation(torch.autograd.Function):
     """Base of the differentiable operations: forward and backward over BFP tensors."""
 
     @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls, *args: Any) -> Any:
+        """Compute in the training arithmetic, or as the interpreter of this context says."""
+        interpreter = _INTERPRETER.get()
+        return cls.compute(*args) if interpreter is None else interpreter(cls, *args)
+
+    @classmethod
+    def compute(cls, *args: Any) -> Any:
         """torch.autograd.Function.apply, which has no annotation of its own."""
-        return super().apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return super().apply(*args)  # type: ignore[no-untyped-call]
+
+
+Interpreter = Callable[..., BFPTensor]  # (operation, *its arguments)
+_INTERPRETER: ContextVar[Interpreter | None] = ContextVar("interpreter", default=None)
+
+
+@contextlib.contextmanager
+def interpreting(interpreter: Interpreter) -> Iterator[None]:
+    """Give every operation inside a with block to `interpreter` (deployment does)."""
+    token = _INTERPRETER.set(interpreter)
+    try:
+        yield
+    finally:
+        _INTERPRETER.reset(token)
 
 
 def gradient(grad: Tensor) -> Part:
@@ -191,7 +213,7 @@ class BFPParameter(BFPTensor):
     def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
         """The weight state of real values (training.md 2); conv weights are kept channels-last."""
         values = x.detach().double()
-        exponent = exact.initial_weight([_largest(values, name)], name)[2]
+        exponent = exact.initial_weight([largest_magnitude(values, name)], name)[2]
         value = torch.round(times_power(values, exact.DELAYED_BITS - exponent)).long()
         codes, delayed = split(value)
         order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
@@ -250,7 +272,7 @@ _MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """Copies on another device, for as long as the original lives: tied parameters stay tied."""
 
 
-def _largest(x: Tensor, name: str) -> float:
+def largest_magnitude(x: Tensor, name: str) -> float:
     """max|x| (0 if empty); NaN or infinity is an error that names the first index."""
     if x.numel() == 0:
         return 0.0
@@ -276,7 +298,7 @@ def times_power(x: Tensor, exponent: int) -> Tensor:
 def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
     values = x.detach()
-    exponent = smallest_exponent(_largest(values, name), bits)
+    exponent = smallest_exponent(largest_magnitude(values, name), bits)
     # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it holds
     # the factor and the codes.
     narrow = values.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126

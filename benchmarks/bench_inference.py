@@ -1,0 +1,196 @@
+"""Batch-1 inference on one thread: generated C against onnxruntime in the same run, and
+instructions per inference on Cortex-M.
+
+    python benchmarks/bench_inference.py --out runs/bench_inference.json
+
+Every contender is timed in turns (one burst each, round after round), so that a busy machine slows
+all alike; the figure is the median over the rounds. A ratio above 1 means that ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from machine import facts
+from samebits.codegen import write_package
+from samebits.codegen.execute import build, instruction_count
+from samebits.codegen.interface import Interface
+from samebits.codegen.requirements import requirements
+from samebits.codegen.targets import TARGETS
+from samebits.codegen.toolchain import host_compiler
+from samebits.errors import SamebitsError
+from samebits.ir import Graph
+from samebits.ir.rewrite import simplify
+from samebits.numerics import philox
+from samebits.onnx import to_qdq
+from samebits.pytorch import import_module
+from samebits.quantize import quantize
+from samebits.train.architectures import build as build_architecture
+from samebits.train.architectures import initialise
+from samebits.verify.inputs import dequantize, random_codes
+from samebits.verify.model import Model, model_of
+
+Run = Callable[[], Any]
+ROUNDS, BURST_SECONDS = 15, 0.1
+FLAGS = ("-O3", "-march=native")
+BOARDS = ("cortex-m0-large", "cortex-m3", "cortex-m55")
+
+
+def samples(shape: tuple[int, ...], count: int, site: int) -> torch.Tensor:
+    """Reproducible images in [-1, 1]: speed does not depend on what they show."""
+    words = philox.words(count * int(np.prod(shape)), (0, site)).to(torch.float64)
+    return (words * 2.0**-31 - 1).to(torch.float32).reshape(count, *shape)
+
+
+def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
+    """A float network of the architecture and its 8-bit form (weights per channel, minmax)."""
+    module = build_architecture(arch, shape, 10)
+    initialise(module, 0)
+    module.train()
+    with torch.no_grad():
+        for site in range(4):  # running statistics that keep activations alive
+            module(samples(shape, 32, site))
+    graph = simplify(import_module(module.eval(), (torch.zeros(1, *shape),)))
+    calibration = [{graph.inputs[0]: x[None].numpy()} for x in samples(shape, 16, 9)]
+    real, _ = quantize(graph, calibration)
+    return graph, model_of(real, arch)
+
+
+def c_library(model: Model, folder: Path) -> Run:
+    """The generated C as a shared library, called through ctypes."""
+    write_package(model.integer, folder)
+    library = folder / "model.so"
+    sources = [str(path) for path in sorted(folder.glob("*.c")) if path.name != "main.c"]
+    compiler = host_compiler().path
+    assert compiler is not None
+    command = [compiler, "-std=c99", *FLAGS, "-shared", "-fPIC", *sources, "-o", str(library)]
+    subprocess.run(command, check=True)
+    graph = model.integer
+    inputs = [np.ascontiguousarray(a) for a in random_codes(graph, 1)]
+    outputs = [np.zeros(graph.values[n].shape, graph.values[n].dtype) for n in graph.outputs]
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*inputs, *outputs)]
+    function = ctypes.CDLL(str(library)).model_run
+    kept = (inputs, outputs)  # the pointers stay valid as long as the closure lives
+    return lambda: (function(*pointers), kept)[1]
+
+
+def onnx_session(graph: Graph, model: Model) -> Run:
+    """onnxruntime with all its optimizations on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    exported = to_qdq(graph, tables="float")  # what any other tool would write
+    session = onnxruntime.InferenceSession(
+        exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    value = model.integer.values[model.integer.inputs[0]]
+    image = dequantize(random_codes(model.integer, 1)[0], value)
+    feed = {session.get_inputs()[0].name: image}
+    return lambda: session.run(None, feed)
+
+
+def timed(contenders: dict[str, Run]) -> dict[str, float]:
+    """Seconds per call, median over the rounds."""
+    calls = {}
+    for name, run in contenders.items():
+        run()
+        start = time.perf_counter()
+        for _ in range(5):
+            run()
+        calls[name] = max(1, int(BURST_SECONDS / ((time.perf_counter() - start) / 5)))
+    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            rounds[name].append((time.perf_counter() - start) / calls[name])
+    return {name: statistics.median(times) for name, times in rounds.items()}
+
+
+def on_boards(model: Model, folder: Path) -> dict[str, Any]:
+    """Instructions, flash, RAM and stack of one inference on each emulated board."""
+    found: dict[str, Any] = {}
+    write_package(model.integer, folder / "package")
+    for name in BOARDS:
+        reason = TARGETS[name].unavailable()
+        if reason is not None:
+            found[name] = {"skipped": reason}
+            continue
+        try:
+            program = build(
+                folder / "package", TARGETS[name], folder / name, Interface.of(model.integer)
+            )
+            count = instruction_count(program, random_codes(model.integer, 1))[0]
+            needs = requirements(model.integer, name)
+            found[name] = {
+                "instructions": count,
+                "flash": needs.flash,
+                "ram": needs.ram,
+                "stack": needs.stack,
+            }
+        except SamebitsError as error:
+            found[name] = {"skipped": str(error)}
+    return found
+
+
+def main() -> None:
+    """Print a line per model and contender; write everything as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--models", nargs="+", default=["resnet8", "cnn", "mobilenetv2"])
+    parser.add_argument("--boards", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    for arch in options.models:
+        shape = (3, 32, 32)
+        graph, model = quantized(arch, shape)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            report = write_package(model.integer, folder / "c")
+            contenders: dict[str, Run] = {
+                "ours int8": c_library(model, folder / "c"),
+                "onnxruntime int8 QDQ": onnx_session(model.real, model),
+                "onnxruntime float32": onnx_session(graph, model),
+            }
+            seconds = timed(contenders)
+            boards = on_boards(model, folder) if options.boards else {}
+        record = {
+            "model": arch,
+            "input": shape,
+            "seconds": seconds,
+            "arena": report.arena,
+            "constants": report.constants,
+            "scratch": report.scratch,
+            "boards": boards,
+        }
+        results.append(record)
+        own = seconds["ours int8"]
+        for contender, value in seconds.items():
+            print(f"{arch:12} {contender:22} {1e6 * value:9.1f} us   ratio {value / own:5.2f}")
+        print(f"{arch:12} arena {report.arena:,} bytes, constants {report.constants:,}")
+        for board, entry in boards.items():
+            text = entry.get("skipped") or f"{entry['instructions']:,} instructions"
+            print(f"{arch:12} {board:16} {text}")
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""`samebits quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from samebits.cli.output import log_console, print_json
+
+if TYPE_CHECKING:
+    from samebits.quantize import Report
+
+
+def quantize_command(
+    model: Annotated[Path, typer.Argument(help="A float32 ONNX model.")],
+    calibration: Annotated[
+        Path,
+        typer.Option(
+            "--calibration",
+            help="NPZ file of samples: one array [samples, ...] for each input of the model.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The quantized ONNX model to write.")],
+    scheme: Annotated[
+        str,
+        typer.Option(
+            "--scheme",
+            help="Format of activations: asymmetric-s8, asymmetric-u8, symmetric-s8, "
+            "symmetric-s8-full, power-of-two-s8, and the same with 16 bits.",
+        ),
+    ] = "asymmetric-s8",
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            help="Format of weights: symmetric-s8, asymmetric-s8, power-of-two-s8, and the same "
+            "with 16 bits.",
+        ),
+    ] = "symmetric-s8",
+    calibrate: Annotated[
+        str, typer.Option("--calibrate", help="minmax, percentile or mse.")
+    ] = "minmax",
+    percentile: Annotated[
+        float, typer.Option("--percentile", help="Per cent of the elements kept (percentile).")
+    ] = 99.99,
+    output_bits: Annotated[
+        int | None, typer.Option("--output-bits", help="8 or 16 bits for the model's outputs.")
+    ] = None,
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="One scale per weight, not per output channel.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Quantize a float model after training; writes standard QDQ ONNX."""
+    from samebits.ir.rewrite import simplify
+    from samebits.onnx import load, save_qdq
+    from samebits.quantize import Settings, load_samples, quantize
+
+    settings = Settings(
+        activations=scheme,
+        weights=weights,
+        per_channel=not per_tensor,
+        calibration=calibrate,
+        percentile=percentile,
+        output_bits=output_bits,
+    )
+    graph = simplify(load(model))
+    samples = load_samples(calibration, graph)
+    console = log_console()
+    shown = track(
+        samples,
+        description="calibrate",
+        total=len(samples),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    quantized, report = quantize(graph, shown, settings)
+    save_qdq(quantized, out)
+    if as_json:
+        print_json({"model": str(model), "out": str(out), **report.to_dict()})
+        return
+    print_report(report)
+    print(f"wrote {out}")
+
+
+def print_report(report: Report) -> None:
+    """The activations as a table, then the totals."""
+    table = Table("tensor", "operator", "format", "scale", "zero", "range", "clipped", "SQNR dB")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for tensor in report.tensors:
+        ratio = "exact" if tensor.sqnr_db is None else f"{tensor.sqnr_db:.1f}"
+        table.add_row(
+            printable(tensor.name),
+            tensor.op,
+            tensor.format,
+            f"{tensor.scale:.6g}",
+            str(tensor.zero_point),
+            f"{tensor.low:.4g} .. {tensor.high:.4g}",
+            f"{100 * tensor.clip_rate:.2f} %",
+            ratio,
+        )
+    Console(highlight=False, markup=False, emoji=False).print(table)
+    print(f"calibrated on {report.calibration_samples} samples, compared on {report.samples}")
+    print(f"constants {report.bytes_before} bytes before, {report.bytes_after} bytes after")
+
+
+def printable(name: str) -> str:
+    """A name from a model file without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)

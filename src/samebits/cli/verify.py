@@ -1,0 +1,79 @@
+"""`samebits verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from samebits.cli.output import log_console, print_json
+
+
+def verify_command(
+    model: Annotated[
+        Path, typer.Argument(help="A quantized .onnx file, a training or a compiled folder.")
+    ],
+    inputs: Annotated[str, typer.Option(help="An .npz archive of samples, or random:N.")],
+    backends: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; default torch,c,onnxruntime.")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Needed for a model of a module:callable of your own: its name."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of random:N.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a model on several backends and compare their bits; exit code 1 on any difference."""
+    from samebits.verify.backend import backend_named
+    from samebits.verify.inputs import read_inputs
+    from samebits.verify.model import load_model
+    from samebits.verify.run import DEFAULT_BACKENDS, verify_model
+
+    names = DEFAULT_BACKENDS if backends is None else tuple(backends.split(","))
+    for name in names:
+        backend_named(name)
+    loaded = load_model(model, arch)
+    samples = read_inputs(inputs, loaded.integer, seed)
+    console = log_console()
+    with Status("reference", console=console) as status:
+        _, verdicts = verify_model(loaded, samples, names, started=status.update)
+    compared = [v for v in verdicts if v.skipped is None]
+    same = all(v.equal for v in compared)
+    if as_json:
+        print_json(
+            {
+                "model": str(model),
+                "samples": len(samples[0])
+                // loaded.integer.values[loaded.integer.inputs[0]].shape[0],
+                "same_bits": same,
+                "verdicts": [v.to_dict() for v in verdicts],
+            }
+        )
+        raise typer.Exit(0 if same else 1)
+    table = Table("backend", "differing", "of", "largest", "samples", "sha256")
+    for v in verdicts:
+        if v.skipped is not None:
+            table.add_row(v.backend, Text(f"skipped: {v.skipped}"))
+            continue
+        table.add_row(
+            v.backend,
+            f"{v.differing:,}",
+            f"{v.total:,}",
+            f"{v.largest:g}",
+            f"{v.samples} of {v.sample_count}",
+            v.sha256[:16],
+        )
+    Console(highlight=False).print(table)
+    for v in verdicts:
+        for d in v.first:
+            print(f"{v.backend}: output {d.output!r} {list(d.index)}: {d.expected} != {d.found}")
+        if v.note and not v.equal:
+            print(f"{v.backend}: {v.note}")
+    print("same bits: yes" if same else "same bits: NO")
+    raise typer.Exit(0 if same else 1)

@@ -1,0 +1,134 @@
+/* The harness of a bare-metal board: every sample of input.bin through the model to output.bin.
+
+   counts.bin: the ticks of each sample. totals.bin, written last: the ticks of an empty measurement
+   and the most bytes of stack used. trace.bin (with SAMEBITS_TRACE): per layer its index, its number
+   of codes and the hash of docs/spec/graph.md, section 7, low word first. All are 32-bit words,
+   little-endian, as the processor is. */
+#include "harness.h"
+#include "samebits_glue.h"
+#include "timer.h"
+
+static int32_t file_open(const char *name, uint32_t length, uint32_t mode)
+{
+    const void *block[3];
+
+    block[0] = name;
+    block[1] = (const void *)(uintptr_t)mode;
+    block[2] = (const void *)(uintptr_t)length;
+    return semihost(SYS_OPEN, block);
+}
+
+/* The number of bytes not transferred. */
+static uint32_t transfer(uint32_t operation, int32_t file, void *data, uint32_t bytes)
+{
+    uint32_t block[3];
+
+    block[0] = (uint32_t)file;
+    block[1] = (uint32_t)(uintptr_t)data;
+    block[2] = bytes;
+    return (uint32_t)semihost(operation, block);
+}
+
+#define OPEN_READ 1u  /* "rb" */
+#define OPEN_WRITE 5u /* "wb" */
+#define OPEN(name, mode) file_open(name, (uint32_t)sizeof(name) - 1u, mode)
+
+#ifdef SAMEBITS_TRACE
+static int32_t trace_file;
+static int trace_failed;
+
+void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width)
+{
+    const uint8_t *byte = codes;
+    const uint8_t *end = byte + count * width;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint32_t record[4];
+
+    for (; byte < end; ++byte) {
+        hash = (hash ^ *byte) * UINT64_C(0x100000001b3);
+    }
+    record[0] = layer;
+    record[1] = count;
+    record[2] = (uint32_t)(hash & UINT32_C(0xFFFFFFFF));
+    record[3] = (uint32_t)(hash >> 32);
+    if (transfer(SYS_WRITE, trace_file, record, sizeof record) != 0) {
+        trace_failed = 1;
+    }
+}
+#endif
+
+/* Bytes of stack that were used at some time, and not the paint below them. */
+static uint32_t stack_used(void)
+{
+    const uint32_t *word = __stack_start;
+
+    while (word < __stack_end && *word == STACK_PAINT) {
+        ++word;
+    }
+    return (uint32_t)(__stack_end - word) * (uint32_t)sizeof *word;
+}
+
+static void nothing(void)
+{
+}
+
+/* Neither inlined nor cloned: every measurement is of the same instructions around the call. */
+__attribute__((noinline, noclone)) static uint32_t measure(void (*function)(void))
+{
+    timer_reset();
+    function();
+    return timer_read();
+}
+
+int samebits_main(void)
+{
+    const int32_t input = OPEN("input.bin", OPEN_READ);
+    const int32_t output = OPEN("output.bin", OPEN_WRITE);
+    const int32_t counts = OPEN("counts.bin", OPEN_WRITE);
+    const int32_t totals = OPEN("totals.bin", OPEN_WRITE);
+    uint32_t ticks;
+    uint32_t total[2];
+    uint32_t i;
+
+    if (input == -1 || output == -1 || counts == -1 || totals == -1) {
+        return EXIT_NO_FILE;
+    }
+#ifdef SAMEBITS_TRACE
+    trace_file = OPEN("trace.bin", OPEN_WRITE);
+    if (trace_file == -1) {
+        return EXIT_NO_FILE;
+    }
+#endif
+    total[0] = measure(nothing);
+    for (;;) {
+        for (i = 0; i < INPUT_COUNT; ++i) {
+            const uint32_t missing = transfer(SYS_READ, input, inputs[i].data, inputs[i].bytes);
+
+            if (i == 0 && missing == inputs[i].bytes) {
+                total[1] = stack_used();
+                if (total[1] == (uint32_t)(__stack_end - __stack_start) * 4u) {
+                    return EXIT_STACK_OVERFLOW;
+                }
+                return transfer(SYS_WRITE, totals, total, sizeof total) ? EXIT_NO_OUTPUT
+                                                                        : EXIT_DONE;
+            }
+            if (missing != 0) {
+                return EXIT_SHORT_INPUT;
+            }
+        }
+        ticks = measure(run_model);
+        for (i = 0; i < OUTPUT_COUNT; ++i) {
+            if (transfer(SYS_WRITE, output, outputs[i].data, outputs[i].bytes) != 0) {
+                return EXIT_NO_OUTPUT;
+            }
+        }
+        if (transfer(SYS_WRITE, counts, &ticks, sizeof ticks) != 0) {
+            return EXIT_NO_OUTPUT;
+        }
+#ifdef SAMEBITS_TRACE
+        if (trace_failed) {
+            return EXIT_NO_OUTPUT;
+        }
+#endif
+    }
+}

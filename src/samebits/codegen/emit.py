@@ -1,0 +1,290 @@
+"""C text of a program: a pure function of the program and its memory layout.
+
+Every name is the prefix with an index; every number is printed by `_number`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from samebits.codegen.memory import Layout, Place, byte_size
+from samebits.codegen.names import CTYPES
+from samebits.codegen.program import Array, Call, Data, Field, Program, Struct, Structs
+from samebits.codegen.shapes import shape_struct
+from samebits.ir.graph import Value
+
+WIDTH = 96
+INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
+
+
+class Tables:
+    """Constant arrays by content: equal ones are stored once."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.names: dict[tuple[str, bytes], str] = {}
+        self.arrays: list[tuple[str, Array]] = []
+
+    def name(self, array: Array) -> str:
+        """The C name of an array."""
+        array = np.ascontiguousarray(array).reshape(-1)
+        key = (array.dtype.name, array.tobytes())
+        if key not in self.names:
+            self.names[key] = f"{self.prefix}_t{len(self.arrays)}"
+            self.arrays.append((self.names[key], array))
+        return self.names[key]
+
+    @property
+    def bytes(self) -> int:
+        """Flash that the arrays take."""
+        return sum(array.nbytes for _, array in self.arrays)
+
+
+def header(program: Program, layout: Layout, prefix: str) -> str:
+    """<prefix>.h: types and sizes of inputs and outputs, and model_run."""
+    upper = prefix.upper()
+    lines = [
+        "/* An integer model. Codes of inputs and outputs; all memory is static. */",
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "",
+        "#include <stdint.h>",
+        "",
+    ]
+    for kind, names in (("input", program.graph.inputs), ("output", program.graph.outputs)):
+        for index, name in enumerate(names):
+            value = program.graph.values[name]
+            lines.append(f"typedef {CTYPES[value.dtype]} {prefix}_{kind}{index}_t;")
+            lines.append(f"#define {upper}_{kind.upper()}{index}_SIZE {value.size}")
+    lines += [
+        f"#define {upper}_INPUTS {len(program.graph.inputs)}",
+        f"#define {upper}_OUTPUTS {len(program.graph.outputs)}",
+        f"#define {upper}_ARENA_BYTES {layout.plan.peak}",
+        f"#define {upper}_SCRATCH_BYTES {layout.scratch}",
+        f"#define {upper}_LAYERS {len(program.steps)}",
+        "",
+        "#ifdef SAMEBITS_TRACE",
+        "/* Called after every layer: `count` codes of `width` bytes, in this machine's order. */",
+        "void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);",
+        "#endif",
+        "",
+        "/* Not reentrant: the arena is static. Outputs must not overlap inputs. */",
+        f"void {prefix}_run({_parameters(program, prefix)});",
+        "",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def source(program: Program, layout: Layout, prefix: str, tables: Tables) -> str:
+    """<prefix>.c: parameters of the kernels and model_run. Fills `tables`."""
+    body = _Body(program, layout, prefix, tables)
+    lines = [
+        f'#include "{prefix}.h"',
+        "",
+        '#include "samebits_kernels.h"',
+        '#include "tables.h"',
+        "",
+    ]
+    lines += body.lines
+    if layout.plan.peak:
+        lines.append(
+            "static union {\n"
+            f"    uint8_t bytes[{layout.plan.peak}];\n"
+            "    int64_t alignment;\n"
+            f"}} {prefix}_arena;\n"
+        )
+    if layout.scratch:
+        lines.append(
+            "static union {\n"
+            f"    uint8_t bytes[{layout.scratch}];\n"
+            "    int64_t alignment;\n"
+            f"}} {prefix}_scratch;\n"
+        )
+    lines += [
+        "#ifdef SAMEBITS_TRACE",
+        "#define LAYER(index, codes, count, width) samebits_trace(index, codes, count, width);",
+        "#else",
+        "#define LAYER(index, codes, count, width)",
+        "#endif",
+        "",
+        f"void {prefix}_run({_parameters(program, prefix)}) {{",
+        *body.calls,
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tables_header(tables: Tables, prefix: str) -> str:
+    """tables.h: the constant data that model_run refers to."""
+    guard = f"{prefix.upper()}_TABLES_H"
+    lines = [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+    for name, array in tables.arrays:
+        lines.append(f"extern const {CTYPES[array.dtype.name]} {name}[{array.size}];")
+    return "\n".join([*lines, "", "#endif"]) + "\n"
+
+
+def tables_source(tables: Tables) -> str:
+    """tables.c: the constant data."""
+    parts = ['#include "tables.h"\n']
+    for name, array in tables.arrays:
+        ctype = CTYPES[array.dtype.name]
+        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{_numbers(array)}}};\n")
+    if not tables.arrays:  # C has no empty files
+        parts.append("\ntypedef int samebits_no_tables;\n")
+    return "".join(parts)
+
+
+def vectors_header(
+    inputs: Sequence[tuple[Value, Array]], outputs: Sequence[tuple[Value, Array]], prefix: str
+) -> str:
+    """test_vectors.h: samples of inputs and the outputs they must give."""
+    upper = prefix.upper()
+    samples = inputs[0][1].size // inputs[0][0].size if inputs else 1
+    parts = [f"#ifndef {upper}_TEST_VECTORS_H\n#define {upper}_TEST_VECTORS_H\n\n"]
+    parts.append(f'#include "{prefix}.h"\n\n#define {upper}_SAMPLES {samples}\n')
+    for kind, values in (("input", inputs), ("output", outputs)):
+        for index, (_, array) in enumerate(values):
+            parts.append(
+                f"\nstatic const {prefix}_{kind}{index}_t {prefix}_test_{kind}{index}"
+                f"[{array.size}] = {{\n{_numbers(array.reshape(-1))}}};\n"
+            )
+    parts.append("\n#endif\n")
+    return "".join(parts)
+
+
+# --- model_run ------------------------------------------------------------------------------
+
+
+def _parameters(program: Program, prefix: str) -> str:
+    inputs = [f"const {prefix}_input{i}_t *input{i}" for i in range(len(program.graph.inputs))]
+    outputs = [f"{prefix}_output{i}_t *output{i}" for i in range(len(program.graph.outputs))]
+    return ", ".join(inputs + outputs)
+
+
+class _Body:
+    """Parameters (`lines`) and calls of every step."""
+
+    def __init__(self, program: Program, layout: Layout, prefix: str, tables: Tables) -> None:
+        self.program, self.layout, self.prefix, self.tables = program, layout, prefix, tables
+        self.lines: list[str] = []
+        self.calls: list[str] = []
+        self.count = 0
+        read = {n for step in program.steps for n in step.reads} | {n for _, n in layout.copies}
+        places = [layout.places[name] for name in read]
+        places += [layout.places[step.value] for step in program.steps if step.view_of]
+        for index in range(len(program.graph.inputs)):
+            if Place("input", index) not in places:
+                self.calls.append(f"    (void)input{index};")
+        for index, step in enumerate(program.steps):
+            for call in step.calls:
+                self._call(call, self._pointer(step.value))
+            value = program.graph.values[step.value]
+            width = byte_size(value) // value.size
+            codes = self._pointer(step.value)
+            self.calls.append(f"    LAYER({index}u, {codes}, {value.size}u, {width}u)")
+        for index, name in layout.copies:
+            self._copy(index, name)
+
+    def _pointer(self, name: str) -> str:
+        place = self.layout.places[name]
+        if place.kind == "constant":
+            array = self.program.constant(name)
+            assert array is not None
+            return self.tables.name(array)
+        if place.kind == "arena":
+            return f"{self.prefix}_arena.bytes + {place.at}"
+        return f"{place.kind}{place.at}"
+
+    def _call(self, call: Call, output: str) -> None:
+        parameters = self._declare(call.parameters)
+        inputs = [self._pointer(name) for name in call.inputs]
+        scratch = [f"{self.prefix}_scratch.bytes"] if call.scratch else []
+        indent = "    "
+        if call.listed:
+            self.calls.append(f"    {{\n        const void *sources[{len(inputs)}];")
+            self.calls += [f"        sources[{i}] = {text};" for i, text in enumerate(inputs)]
+            inputs, indent = ["sources"], "        "
+        arguments = ", ".join([f"&{parameters}", *inputs, output, *scratch])
+        self.calls.append(f"{indent}samebits_run_{call.function}({arguments});")
+        if call.listed:
+            self.calls.append("    }")
+
+    def _copy(self, index: int, name: str) -> None:
+        value = self.program.graph.values[name]
+        width = byte_size(value) // value.size
+        fields: dict[str, Field] = {
+            "shape": shape_struct([value.size]),
+            "from": (1,),
+            "to": (1,),
+            "from_start": 0,
+            "to_start": 0,
+            "width": width,
+        }
+        self._call(Call("copy", Struct("copy", fields), (name,)), f"output{index}")
+
+    def _declare(self, struct: Struct) -> str:
+        """A static constant struct; its name."""
+        text = self._initialiser(struct, "    ")
+        name = f"{self.prefix}_p{self.count}"
+        self.count += 1
+        self.lines.append(f"static const samebits_{struct.type} {name} = {text};\n")
+        return name
+
+    def _initialiser(self, struct: Struct, indent: str) -> str:
+        inner = f",\n{indent}".join(
+            f".{key} = {self._field(field, indent + '    ')}"
+            for key, field in struct.fields.items()
+        )
+        return f"{{\n{indent}{inner}}}"
+
+    def _field(self, field: Field, indent: str) -> str:
+        if field is None:
+            return "0"
+        if isinstance(field, Data):
+            return self.tables.name(field.array)
+        if isinstance(field, Struct):
+            return self._initialiser(field, indent)
+        if isinstance(field, tuple):
+            return f"{{{', '.join(map(_number, field))}}}"
+        if isinstance(field, Structs):
+            items = ",\n    ".join(self._initialiser(item, "        ") for item in field.items)
+            name = f"{self.prefix}_p{self.count}"
+            self.count += 1
+            kind = f"samebits_{field.items[0].type}"
+            self.lines.append(
+                f"static const {kind} {name}[{len(field.items)}] = {{\n    {items}}};\n"
+            )
+            return name
+        return _number(field)
+
+
+# --- numbers --------------------------------------------------------------------------------
+
+
+def _number(value: int) -> str:
+    """An integer constant expression; the least one of a type has no literal in C."""
+    value = int(value)
+    if value in (INT32_MIN, INT64_MIN):
+        return f"(-{-value - 1} - 1)"
+    return str(value)
+
+
+def _numbers(array: Array) -> str:
+    """Lines of at most WIDTH columns."""
+    return "".join(f"    {line}\n" for line in _wrapped(_number(v) for v in array.tolist()))
+
+
+def _wrapped(texts: Iterable[str]) -> Iterable[str]:
+    line: list[str] = []
+    length = 0
+    for text in texts:
+        if line and length + len(text) + 2 > WIDTH - 4:
+            yield ", ".join(line) + ","
+            line, length = [], 0
+        line.append(text)
+        length += len(text) + 2
+    if line:
+        yield ", ".join(line)

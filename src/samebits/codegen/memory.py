@@ -1,0 +1,141 @@
+"""Where every stored value lives, and what a package needs of flash, RAM and stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from samebits.codegen.plan import Buffer, Plan, aligned, plan
+from samebits.codegen.program import Program
+from samebits.ir.graph import Value
+
+# Bytes of stack below samebits_run_<function>, callees included; tests/codegen measures them with
+# -fstack-usage. Local arrays of 64 accumulators are most of it.
+STACK = {
+    "conv8": 1600,
+    "depthwise8": 2048,
+    "conv16": 1800,
+    "conv_any": 1300,
+    "matmul": 2600,
+    "broadcast": 2700,
+    "affine": 2048,
+    "requantize": 2048,
+    "clip": 128,
+    "table": 128,
+    "interpolate": 192,
+    "max_pool": 256,
+    "sum_pool": 2400,
+    "reduce": 2300,
+    "softmax": 256,
+    "argmax": 192,
+    "copy": 192,
+    "fill": 128,
+    "gather": 128,
+}
+STACK_OF_RUN = 256  # model_run itself
+
+
+def byte_size(value: Value) -> int:
+    """Bytes of the codes."""
+    return value.size * int(value.dtype.lstrip("uint")) // 8
+
+
+@dataclass(frozen=True)
+class Place:
+    """kind: "input", "output", "constant" or "arena"; at: its index, or the offset in bytes."""
+
+    kind: str
+    at: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The place of every value that calls touch; `copies` are outputs written at the end."""
+
+    places: Mapping[str, Place]
+    copies: tuple[tuple[int, str], ...]
+    plan: Plan
+    scratch: int
+    stack: int
+
+
+def layout(program: Program) -> Layout:
+    """Places of all values. Graph inputs and outputs are the caller's memory."""
+    graph = program.graph
+    roots = _roots(program)
+    last = dict.fromkeys(roots.values(), -1)
+    for index, step in enumerate(program.steps):
+        for name in step.reads:
+            last[roots[name]] = index
+    places: dict[str, Place] = {}
+    for index, name in enumerate(graph.inputs):
+        places[name] = Place("input", index)
+    for name in roots:
+        if program.constant(name) is not None:
+            places[name] = Place("constant", name=name)
+    copies = []
+    for index, name in enumerate(graph.outputs):
+        if roots[name] in places:
+            copies.append((index, name))
+            last[roots[name]] = len(program.steps)
+        else:
+            places[roots[name]] = Place("output", index)
+    buffers, owner = _buffers(program, roots, last, places)
+    planned = plan(buffers)
+    for name, buffer in owner.items():
+        places[name] = Place("arena", planned.offsets[buffer])
+    calls = [call for step in program.steps for call in step.calls]
+    if copies:
+        functions = {*(call.function for call in calls), "copy"}
+    else:
+        functions = {call.function for call in calls}
+    return Layout(
+        {name: places[root] for name, root in roots.items()},
+        tuple(copies),
+        planned,
+        aligned(max((call.scratch or 0 for call in calls), default=0)),
+        STACK_OF_RUN + max((STACK[name] for name in functions), default=0),
+    )
+
+
+def _roots(program: Program) -> dict[str, str]:
+    """The value whose memory each value is a view of; itself if none."""
+    graph = program.graph
+    roots = {name: name for name in (*graph.inputs, *graph.constants)}
+    for step in program.steps:
+        roots[step.value] = roots[step.view_of] if step.view_of else step.value
+    return roots
+
+
+def _buffers(
+    program: Program, roots: Mapping[str, str], last: Mapping[str, int], places: Mapping[str, Place]
+) -> tuple[list[Buffer], dict[str, int]]:
+    """Lifetimes of what lies in the arena, and the buffer of each value. A value that takes over
+    an input's memory shares its buffer."""
+    sizes = {name: byte_size(program.graph.values[name]) for name in roots}
+    buffers: list[Buffer] = []
+    owner: dict[str, int] = {}
+    for index, step in enumerate(program.steps):
+        name = step.value
+        if name in places or roots[name] != name:
+            continue
+        end = max(last[name], index)
+        for candidate in step.in_place:
+            source = roots[candidate]
+            others = [roots[n] for n in step.reads if n not in step.in_place]
+            if (
+                source in owner
+                and last[source] == index
+                and sizes[candidate] == sizes[name]
+                and source not in others
+            ):
+                owner[name] = owner[source]
+                buffers[owner[name]] = Buffer(
+                    buffers[owner[name]].size, buffers[owner[name]].first, end
+                )
+                break
+        else:
+            owner[name] = len(buffers)
+            buffers.append(Buffer(aligned(sizes[name]), index, end))
+    return buffers, owner

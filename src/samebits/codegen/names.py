@@ -1,0 +1,32 @@
+"""Names in generated C: a checked prefix and an index, never text of a model."""
+
+from __future__ import annotations
+
+import re
+
+from samebits.errors import InputError
+
+KEYWORDS = frozenset(
+    (
+        *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
+        *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
+        *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch"),
+        *("typedef", "union", "unsigned", "void", "volatile", "while"),
+    )
+)
+# Files of the package that are not named after the prefix, and the entry point of the harness.
+RESERVED = frozenset({"main", "tables", "test_vectors", "samebits_kernels", "samebits_integer"})
+CTYPES = {name: f"{name}_t" for name in ("int8", "uint8", "int16", "uint16", "int32", "int64")}
+
+
+def checked_prefix(prefix: str) -> str:
+    """The prefix, if it can start C identifiers and name files; else InputError."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", prefix) and not (
+        prefix in KEYWORDS or prefix in RESERVED or prefix.startswith("samebits")
+    ):
+        return prefix
+    raise InputError(
+        f"prefix of the generated C: expected a C identifier of at most 40 letters, digits and "
+        f"underscores that is no keyword and none of {', '.join(sorted(RESERVED))} or samebits..., "
+        f"found {prefix[:60]!r}; choose another, such as 'model'"
+    )

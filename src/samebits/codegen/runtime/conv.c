@@ -1,0 +1,521 @@
+/* --- convolution ------------------------------------------------------------------------------
+ *
+ * A band of the scratch memory holds the rows that `tile` output pixels read, padding included. A
+ * kernel row of a pixel is then a run of codes side by side (or `runs` of them where it is
+ * dilated), and every output a dot product of runs with weights in the same order.
+ *
+ * Codes of 8 bits are held as x - least code of their type, so that they are not negative, and
+ * uint16 as x - 32768; biases are corrected for that. */
+
+#include "samebits_integer.h"
+
+/* Rows that the pixels from (oy, ox) on read, as [kernel_height][columns][depth]. */
+#define SAMEBITS_BAND(NAME, T, B, CODE)                                                            \
+    static void NAME(const samebits_conv *c, const T *x, int32_t group, int32_t oy, int32_t ox,    \
+                     int32_t columns, B *band, B pad) {                                            \
+        const int32_t depth = c->channels / c->groups;                                             \
+        const int32_t first = ox * c->stride_x - c->pad_left;                                      \
+        const int32_t begin = samebits_clamp32(-first, 0, columns);                                \
+        const int32_t end = samebits_clamp32(c->width - first, begin, columns);                    \
+        int32_t row, i, j;                                                                         \
+        for (row = 0; row < c->kernel_height; row++, band += columns * depth) {                    \
+            const int32_t y = oy * c->stride_y - c->pad_top + row * c->dilation_y;                 \
+            const int32_t inside = y >= 0 && y < c->height;                                        \
+            const int32_t from = inside ? begin : columns, to = inside ? end : columns;            \
+            for (i = 0; i < from * depth; i++) band[i] = pad;                                      \
+            for (i = to * depth; i < columns * depth; i++) band[i] = pad;                          \
+            if (from >= to) continue;                                                              \
+            x += (y * c->width + first + from) * c->channels + group * depth;                      \
+            if (c->groups == 1) {                                                                  \
+                for (i = 0; i < (to - from) * depth; i++) (band + from * depth)[i] = CODE(x[i]);   \
+            } else {                                                                               \
+                for (j = from; j < to; j++) {                                                      \
+                    const T *pixel = x + (j - from) * c->channels;                                 \
+                    for (i = 0; i < depth; i++) band[j * depth + i] = CODE(pixel[i]);              \
+                }                                                                                  \
+            }                                                                                      \
+            x -= (y * c->width + first + from) * c->channels + group * depth;                      \
+        }                                                                                          \
+    }
+
+#define SAMEBITS_FROM_S8(v) (uint8_t)((v) ^ 0x80)
+#define SAMEBITS_FROM_U16(v) (int16_t)((int32_t)(v)-32768)
+
+SAMEBITS_BAND(samebits_band_u8, uint8_t, uint8_t, (uint8_t))
+SAMEBITS_BAND(samebits_band_s8, uint8_t, uint8_t, SAMEBITS_FROM_S8)
+SAMEBITS_BAND(samebits_band_s8_16, int8_t, int16_t, (int16_t))
+SAMEBITS_BAND(samebits_band_u8_16, uint8_t, int16_t, (int16_t))
+SAMEBITS_BAND(samebits_band_s16, samebits_i16, int16_t, (int16_t))
+SAMEBITS_BAND(samebits_band_u16, samebits_u16, int16_t, SAMEBITS_FROM_U16)
+
+static int32_t samebits_columns(const samebits_conv *c, int32_t pixels) {
+    return (pixels - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
+}
+
+static void samebits_fill8(const samebits_conv *c, const void *x, int32_t n, int32_t group,
+                           int32_t oy, int32_t ox, int32_t columns, uint8_t *band) {
+    const uint8_t *image = (const uint8_t *)x + n * c->height * c->width * c->channels;
+    if (c->type == SAMEBITS_UINT8) {
+        samebits_band_u8(c, image, group, oy, ox, columns, band, (uint8_t)c->pad_code);
+    } else {
+        samebits_band_s8(c, image, group, oy, ox, columns, band, (uint8_t)(c->pad_code + 128));
+    }
+}
+
+static void samebits_fill16(const samebits_conv *c, const void *x, int32_t n, int32_t group,
+                            int32_t oy, int32_t ox, int32_t columns, int16_t *band) {
+    const int32_t start = n * c->height * c->width * c->channels;
+    const int16_t pad = (int16_t)(c->type == SAMEBITS_UINT16 ? c->pad_code - 32768 : c->pad_code);
+    switch (c->type) {
+    case SAMEBITS_INT8:
+        samebits_band_s8_16(c, (const int8_t *)x + start, group, oy, ox, columns, band, pad);
+        break;
+    case SAMEBITS_UINT8:
+        samebits_band_u8_16(c, (const uint8_t *)x + start, group, oy, ox, columns, band, pad);
+        break;
+    case SAMEBITS_INT16:
+        samebits_band_s16(c, (const samebits_i16 *)x + start, group, oy, ox, columns, band, pad);
+        break;
+    default:
+        samebits_band_u16(c, (const samebits_u16 *)x + start, group, oy, ox, columns, band, pad);
+        break;
+    }
+}
+
+/* 8 bits: weights lie in blocks of up to 16 output channels,
+ * [group][block][kernel row][run][length / 4][channel of the block][4], runs padded with zeros.
+ * samebits_dots computes `pixels` by `lanes` sums into acc[pixel][SAMEBITS_WIDTH]. */
+
+typedef struct {
+    const samebits_conv *conv;
+    int32_t quads;               /* weights of a run and channel, / 4 */
+    int32_t pixel, row, run;     /* bytes from one to the next in the band */
+    int32_t block;               /* bytes of a full block of weights */
+} samebits_steps;
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#define SAMEBITS_WIDTH 32
+#define SAMEBITS_PIXELS 8
+
+/* P pixels by B blocks; the last block has the lanes of `mask`, `last` bytes a quad. */
+SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
+                                   __mmask16 mask, int32_t last, const int32_t *bias, int32_t *acc,
+                                   const int32_t P, const int32_t B) {
+    __m512i sum[8][2];
+    const int8_t *w0 = w, *w1 = w + (B - 1) * s->block;
+    const int32_t first = B == 2 ? 64 : last;
+    const __mmask16 mask0 = B == 2 ? (__mmask16)0xffff : mask;
+    int32_t row, run, q, p;
+    for (p = 0; p < P; p++) {
+        sum[p][0] = _mm512_maskz_loadu_epi32(mask0, bias);
+        if (B == 2) sum[p][1] = _mm512_maskz_loadu_epi32(mask, bias + 16);
+    }
+    for (row = 0; row < s->conv->kernel_height; row++) {
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + row * s->row + run * s->run;
+            for (q = 0; q < s->quads; q++, from += 4, w0 += first, w1 += last) {
+                const __m512i v0 = _mm512_maskz_loadu_epi32(mask0, w0);
+                const __m512i v1 = B == 2 ? _mm512_maskz_loadu_epi32(mask, w1) : v0;
+                for (p = 0; p < P; p++) {
+                    int32_t four;
+                    __m512i codes;
+                    __builtin_memcpy(&four, from + p * s->pixel, 4);
+                    codes = _mm512_set1_epi32(four);
+                    sum[p][0] = _mm512_dpbusd_epi32(sum[p][0], codes, v0);
+                    if (B == 2) sum[p][1] = _mm512_dpbusd_epi32(sum[p][1], codes, v1);
+                }
+            }
+        }
+    }
+    for (p = 0; p < P; p++) {
+        _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH, sum[p][0]);
+        if (B == 2) _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH + 16, sum[p][1]);
+    }
+}
+
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    const int32_t rest = lanes > 16 ? lanes - 16 : lanes;
+    const __mmask16 mask = (__mmask16)((1u << rest) - 1u);
+    while (pixels > 0) {
+        const int32_t done = pixels >= 8 ? 8 : pixels >= 4 ? 4 : 1;
+        if (lanes > 16) {
+            if (done == 8) {
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 2);
+            } else if (done == 4) {
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 2);
+            } else {
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 2);
+            }
+        } else if (done == 8) {
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 1);
+        } else if (done == 4) {
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 1);
+        } else {
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 1);
+        }
+        x += done * s->pixel;
+        acc += done * SAMEBITS_WIDTH;
+        pixels -= done;
+    }
+}
+
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define SAMEBITS_WIDTH 16
+#define SAMEBITS_PIXELS 2
+
+/* 16-bit products, two summed to 32 bits: at most 2 * 255 * 128. Reads 16 bytes of weights for
+ * fewer lanes too; what follows the last block is slack. */
+SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
+                                   int32_t step, int32_t *acc, const int32_t P) {
+    __m256i sum[2][4];
+    int32_t row, run, q, p, j;
+    for (p = 0; p < P; p++) {
+        for (j = 0; j < 4; j++) sum[p][j] = _mm256_setzero_si256();
+    }
+    for (row = 0; row < s->conv->kernel_height; row++) {
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + row * s->row + run * s->run;
+            for (q = 0; q < s->quads; q++, from += 4, w += step) {
+                __m256i codes[2];
+                for (p = 0; p < P; p++) {
+                    int32_t four;
+                    __builtin_memcpy(&four, from + p * s->pixel, 4);
+                    codes[p] = _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+                }
+                for (j = 0; j < 4; j++) {
+                    const __m256i v = _mm256_cvtepi8_epi16(
+                        _mm_loadu_si128((const __m128i *)(const void *)(w + 16 * j)));
+                    for (p = 0; p < P; p++) {
+                        sum[p][j] = _mm256_add_epi32(sum[p][j], _mm256_madd_epi16(codes[p], v));
+                    }
+                }
+            }
+        }
+    }
+    for (p = 0; p < P; p++) {
+        for (j = 0; j < 2; j++) { /* halves of a lane: pairs, then the order of lanes */
+            const __m256i pairs = _mm256_hadd_epi32(sum[p][2 * j], sum[p][2 * j + 1]);
+            _mm256_storeu_si256((__m256i *)(void *)(acc + p * SAMEBITS_WIDTH + 8 * j),
+                                _mm256_permute4x64_epi64(pairs, 0xd8));
+        }
+    }
+}
+
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    int32_t p, lane;
+    if (pixels == 2) {
+        samebits_tile(s, x, w, lanes * 4, acc, 2);
+    } else {
+        samebits_tile(s, x, w, lanes * 4, acc, 1);
+    }
+    for (p = 0; p < pixels; p++) {
+        for (lane = 0; lane < lanes; lane++) {
+            int32_t *sum = acc + p * SAMEBITS_WIDTH + lane;
+            *sum = samebits_signed32((uint32_t)*sum + (uint32_t)bias[lane]);
+        }
+    }
+}
+
+#elif defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && defined(__ARMEL__)
+#include <arm_acle.h>
+#define SAMEBITS_WIDTH 16
+#define SAMEBITS_PIXELS 2
+
+SAMEBITS_INLINE uint32_t samebits_word(const void *p) {
+    uint32_t word;
+    __builtin_memcpy(&word, p, 4);
+    return word;
+}
+
+/* P pixels by L channels. Words hold four codes: SXTB16 and UXTB16 split them in two pairs, SMLAD
+ * multiplies and adds a pair; its sum wraps. */
+SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
+                                   int32_t step, const int32_t *bias, int32_t *acc,
+                                   const int32_t P, const int32_t L) {
+    int32_t sum[2][2], row, run, q, p, l;
+    for (p = 0; p < P; p++) {
+        for (l = 0; l < L; l++) sum[p][l] = bias[l];
+    }
+    for (row = 0; row < s->conv->kernel_height; row++) {
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + row * s->row + run * s->run;
+            for (q = 0; q < s->quads; q++, from += 4, w += step) {
+                int32_t even[2], odd[2];
+                for (l = 0; l < L; l++) {
+                    const uint32_t four = samebits_word(w + 4 * l);
+                    even[l] = (int32_t)__sxtb16((int8x4_t)four);
+                    odd[l] = (int32_t)__sxtb16((int8x4_t)(four >> 8 | four << 24));
+                }
+                for (p = 0; p < P; p++) {
+                    const uint32_t four = samebits_word(from + p * s->pixel);
+                    const int32_t a = (int32_t)__uxtb16(four);
+                    const int32_t b = (int32_t)__uxtb16(four >> 8 | four << 24);
+                    for (l = 0; l < L; l++) {
+                        sum[p][l] = __smlad(a, even[l], sum[p][l]);
+                        sum[p][l] = __smlad(b, odd[l], sum[p][l]);
+                    }
+                }
+            }
+        }
+    }
+    for (p = 0; p < P; p++) {
+        for (l = 0; l < L; l++) acc[p * SAMEBITS_WIDTH + l] = sum[p][l];
+    }
+}
+
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    int32_t lane;
+    for (lane = 0; lane + 1 < lanes; lane += 2) {
+        if (pixels == 2) {
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 2, 2);
+        } else {
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 1, 2);
+        }
+    }
+    if (lane < lanes) {
+        samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 1, 1);
+        if (pixels == 2) {
+            samebits_tile(s, x + s->pixel, w + 4 * lane, lanes * 4, bias + lane,
+                          acc + SAMEBITS_WIDTH + lane, 1, 1);
+        }
+    }
+}
+
+#else
+#define SAMEBITS_WIDTH 16
+#define SAMEBITS_PIXELS 1
+
+SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
+                                   const int32_t *bias, int32_t *acc, const int32_t lanes) {
+    uint32_t sum[SAMEBITS_WIDTH];
+    int32_t row, run, q, lane;
+    for (lane = 0; lane < lanes; lane++) sum[lane] = (uint32_t)bias[lane];
+    for (row = 0; row < s->conv->kernel_height; row++) {
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + row * s->row + run * s->run;
+            for (q = 0; q < s->quads; q++, from += 4, w += 4 * lanes) {
+                const int32_t a = from[0], b = from[1], c = from[2], d = from[3];
+                for (lane = 0; lane < lanes; lane++) {
+                    const int8_t *v = w + 4 * lane;
+                    sum[lane] += (uint32_t)(a * v[0] + b * v[1] + c * v[2] + d * v[3]);
+                }
+            }
+        }
+    }
+    for (lane = 0; lane < lanes; lane++) acc[lane] = samebits_signed32(sum[lane]);
+}
+
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    (void)pixels;
+    if (lanes == SAMEBITS_WIDTH) {
+        samebits_tile(s, x, w, bias, acc, SAMEBITS_WIDTH);
+    } else {
+        samebits_tile(s, x, w, bias, acc, lanes);
+    }
+}
+#endif
+
+void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch) {
+    const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
+    const int32_t *bias = (const int32_t *)c->bias;
+    int32_t acc[SAMEBITS_PIXELS * SAMEBITS_WIDTH];
+    int32_t n, group, oy, ox, o, p, i;
+    uint8_t *band = (uint8_t *)scratch;
+    samebits_steps s;
+    s.conv = c;
+    s.quads = (c->length + 3) / 4;
+    s.pixel = c->stride_x * depth;
+    s.run = c->dilation_x * depth;
+    s.block = c->kernel_height * c->runs * s.quads * 64;
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->groups; group++) {
+            const int8_t *weights = (const int8_t *)c->weights + group * outputs * (s.block / 16);
+            for (oy = 0; oy < c->out_height; oy++) {
+                for (ox = 0; ox < c->out_width; ox += c->tile) {
+                    const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
+                    const int32_t columns = samebits_columns(c, pixels);
+                    s.row = columns * depth;
+                    samebits_fill8(c, x, n, group, oy, ox, columns, band);
+                    for (o = 0; o < outputs; o += SAMEBITS_WIDTH) {
+                        const int32_t lanes = SAMEBITS_MIN(outputs - o, SAMEBITS_WIDTH);
+                        const int32_t channel = group * outputs + o;
+                        const int8_t *w = weights + o * (s.block / 16);
+                        int32_t start = c->out_start + n * c->out_batch + oy * c->out_row +
+                                        ox * c->out_pixel + channel;
+                        for (p = 0; p < pixels; p += SAMEBITS_PIXELS) {
+                            const int32_t some = SAMEBITS_MIN(pixels - p, SAMEBITS_PIXELS);
+                            samebits_dots(&s, band + p * s.pixel, w, lanes, bias + channel, some, acc);
+                            for (i = 0; i < some; i++, start += c->out_pixel) {
+                                samebits_finish32(&c->rescale, channel, lanes,
+                                                  acc + i * SAMEBITS_WIDTH, out, start);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* One input and one output channel per group; weights [KH][KW][C]. A product of a code (0 to 255)
+ * and a weight fits in 16 bits. */
+void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch) {
+    const int32_t channels = c->channels;
+    const int32_t *bias = (const int32_t *)c->bias;
+    uint8_t *band = (uint8_t *)scratch;
+    int32_t n, oy, ox, p, channel, row, column, i;
+    samebits_conv whole = *c;
+    whole.groups = 1; /* the band holds all channels */
+    for (n = 0; n < c->batch; n++) {
+        for (oy = 0; oy < c->out_height; oy++) {
+            for (ox = 0; ox < c->out_width; ox += c->tile) {
+                const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
+                const int32_t columns = samebits_columns(c, pixels);
+                samebits_fill8(&whole, x, n, 0, oy, ox, columns, band);
+                for (p = 0; p < pixels; p++) {
+                    const int32_t start =
+                        c->out_start + n * c->out_batch + oy * c->out_row + (ox + p) * c->out_pixel;
+                    for (channel = 0; channel < channels; channel += SAMEBITS_CHUNK) {
+                        const int32_t count = SAMEBITS_MIN(channels - channel, SAMEBITS_CHUNK);
+                        const int8_t *w = (const int8_t *)c->weights + channel;
+                        uint32_t sum[SAMEBITS_CHUNK];
+                        int32_t acc[SAMEBITS_CHUNK];
+                        for (i = 0; i < count; i++) sum[i] = (uint32_t)bias[channel + i];
+                        for (row = 0; row < c->kernel_height; row++) {
+                            for (column = 0; column < c->kernel_width; column++, w += channels) {
+                                const uint8_t *u = band + channel +
+                                                   (row * columns + p * c->stride_x +
+                                                    column * c->dilation_x) * channels;
+                                for (i = 0; i < count; i++) {
+                                    const int16_t product = (int16_t)((int16_t)u[i] * w[i]);
+                                    const int32_t wide = product;
+                                    sum[i] += (uint32_t)wide;
+                                }
+                            }
+                        }
+                        for (i = 0; i < count; i++) acc[i] = samebits_signed32(sum[i]);
+                        samebits_finish32(&c->rescale, channel, count, acc, out, start + channel);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Sum of n products; 32-bit sums of `block` of them are exact (0: not even one of two). */
+static int64_t samebits_dot16(const int16_t *x, const int16_t *w, int32_t n, int32_t block) {
+    int64_t total = 0;
+    int32_t i, start;
+    if (block == 0) {
+        for (i = 0; i < n; i++) total += (int32_t)x[i] * (int32_t)w[i];
+        return total;
+    }
+    for (start = 0; start < n; start += block) {
+        const int32_t end = SAMEBITS_MIN(n - start, block);
+        int32_t sum = 0;
+        for (i = 0; i < end; i++) sum += (int32_t)x[start + i] * (int32_t)w[start + i];
+        total += sum;
+    }
+    return total;
+}
+
+/* 16-bit weights [O][kernel row][run][length]; sums of 64 bits. */
+void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch) {
+    const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
+    const int64_t *bias = (const int64_t *)c->bias;
+    const int32_t taps = c->kernel_height * c->runs * c->length;
+    int32_t n, group, oy, ox, p, o, i, row, run;
+    int16_t *band = (int16_t *)scratch;
+    int64_t acc[SAMEBITS_CHUNK];
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->groups; group++) {
+            for (oy = 0; oy < c->out_height; oy++) {
+                for (ox = 0; ox < c->out_width; ox += c->tile) {
+                    const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
+                    const int32_t columns = samebits_columns(c, pixels);
+                    samebits_fill16(c, x, n, group, oy, ox, columns, band);
+                    for (p = 0; p < pixels; p++) {
+                        const int16_t *from = band + p * c->stride_x * depth;
+                        const int32_t start = c->out_start + n * c->out_batch + oy * c->out_row +
+                                              (ox + p) * c->out_pixel + group * outputs;
+                        for (o = 0; o < outputs; o += SAMEBITS_CHUNK) {
+                            const int32_t count = SAMEBITS_MIN(outputs - o, SAMEBITS_CHUNK);
+                            const int32_t channel = group * outputs + o;
+                            for (i = 0; i < count; i++) {
+                                const int16_t *w = (const int16_t *)c->weights + (channel + i) * taps;
+                                int64_t sum = bias[channel + i];
+                                for (row = 0; row < c->kernel_height; row++) {
+                                    for (run = 0; run < c->runs; run++, w += c->length) {
+                                        const int16_t *u =
+                                            from + (row * columns + run * c->dilation_x) * depth;
+                                        sum += samebits_dot16(u, w, c->length, c->block);
+                                    }
+                                }
+                                acc[i] = sum;
+                            }
+                            samebits_finish64(&c->rescale, channel, count, acc, out, start + o);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Every other combination of types, and weights that are data: one output at a time. */
+static uint64_t samebits_one(const samebits_conv_any *c, const void *x, const void *w, int32_t n,
+                             int32_t o, int32_t oy, int32_t ox) {
+    const int32_t depth = c->channels / c->groups;
+    const int32_t group = o / (c->out_channels / c->groups);
+    uint64_t sum = 0;
+    int32_t p, q, k;
+    for (p = 0; p < c->kernel_height; p++) {
+        for (q = 0; q < c->kernel_width; q++) {
+            const int32_t tap = ((o * c->kernel_height + p) * c->kernel_width + q) * depth;
+            int32_t y, z, inside;
+            if (c->transposed) {
+                const int32_t top = oy + c->pad_top - p * c->dilation_y;
+                const int32_t left = ox + c->pad_left - q * c->dilation_x;
+                y = top / c->stride_y;
+                z = left / c->stride_x;
+                inside = top >= 0 && left >= 0 && y * c->stride_y == top && z * c->stride_x == left;
+            } else {
+                y = oy * c->stride_y - c->pad_top + p * c->dilation_y;
+                z = ox * c->stride_x - c->pad_left + q * c->dilation_x;
+                inside = y >= 0 && z >= 0;
+            }
+            inside = inside && y < c->height && z < c->width;
+            if (!inside && c->transposed) continue;
+            for (k = 0; k < depth; k++) {
+                const int32_t from =
+                    ((n * c->height + y) * c->width + z) * c->channels + group * depth + k;
+                const int64_t code = inside ? samebits_get(x, c->x_type, from) : c->pad_code;
+                const int64_t zero = c->transposed ? c->pad_code : 0;
+                sum += (uint64_t)((code - zero) * samebits_get(w, c->w_type, tap + k));
+            }
+        }
+    }
+    return sum;
+}
+
+void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
+                           void *out) {
+    int32_t n, oy, ox, o, start = 0;
+    for (n = 0; n < c->batch; n++) {
+        for (oy = 0; oy < c->out_height; oy++) {
+            for (ox = 0; ox < c->out_width; ox++) {
+                for (o = 0; o < c->out_channels; o++, start++) {
+                    const uint64_t bias = (uint64_t)samebits_get(b, c->b_type, o);
+                    int64_t acc = samebits_signed64(bias + samebits_one(c, x, w, n, o, oy, ox));
+                    samebits_finish64(&c->rescale, o, 1, &acc, out, start);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+/* --- products, pools, reductions ------------------------------------------------------------- */
+
+#include "samebits_integer.h"
+
+/* The next element of an odometer over `shape`; 0 when it starts again. `a` and `b` are offsets. */
+static int32_t samebits_next(const samebits_shape *shape, int32_t *index, const int32_t *strides_a,
+                             int32_t *a, const int32_t *strides_b, int32_t *b) {
+    int32_t axis;
+    for (axis = shape->rank - 1; axis >= 0; axis--) {
+        index[axis]++;
+        *a += strides_a[axis];
+        *b += strides_b[axis];
+        if (index[axis] < shape->shape[axis]) return 1;
+        *a -= index[axis] * strides_a[axis];
+        *b -= index[axis] * strides_b[axis];
+        index[axis] = 0;
+    }
+    return 0;
+}
+
+void samebits_run_matmul(const samebits_matmul *c, const void *a, const void *b, void *out) {
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int32_t at_a = 0, at_b = 0, flat = 0, row, column, k, n, i, channel;
+    do {
+        for (row = 0; row < c->rows; row++) {
+            for (column = 0; column < c->columns; column += n, flat += n) {
+                n = SAMEBITS_MIN(c->columns - column, SAMEBITS_CHUNK);
+                channel = c->rescale.channels > 1 ? column : 0;
+                if (c->wide) {
+                    int64_t acc[SAMEBITS_CHUNK] = {0}, term[SAMEBITS_CHUNK];
+                    for (k = 0; k < c->depth; k++) {
+                        const int64_t v =
+                            samebits_get(a, c->a_type, at_a + row * c->depth + k) - c->a_zero;
+                        samebits_load64(b, c->b_type, at_b + k * c->columns + column, 1, n, term);
+                        for (i = 0; i < n; i++) acc[i] += v * (term[i] - c->b_zero);
+                    }
+                    samebits_finish64(&c->rescale, channel, n, acc, out, flat);
+                } else {
+                    uint32_t sum[SAMEBITS_CHUNK] = {0};
+                    int32_t acc[SAMEBITS_CHUNK];
+                    for (k = 0; k < c->depth; k++) {
+                        const uint32_t v = (uint32_t)(int32_t)(
+                            samebits_get(a, c->a_type, at_a + row * c->depth + k) - c->a_zero);
+                        samebits_load32(b, c->b_type, at_b + k * c->columns + column, 1, n, acc);
+                        for (i = 0; i < n; i++) sum[i] += v * (uint32_t)(acc[i] - c->b_zero);
+                    }
+                    for (i = 0; i < n; i++) acc[i] = samebits_signed32(sum[i]);
+                    samebits_finish32(&c->rescale, channel, n, acc, out, flat);
+                }
+            }
+        }
+    } while (samebits_next(&c->leading, index, c->a_strides, &at_a, c->b_strides, &at_b));
+}
+
+/* The taps of a window that lie inside: from *first to before *last. */
+static void samebits_inside(int32_t start, int32_t dilation, int32_t kernel, int32_t size,
+                            int32_t *first, int32_t *last) {
+    *first = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    *last = start < size ? SAMEBITS_MIN((size - 1 - start) / dilation + 1, kernel) : 0;
+}
+
+#define SAMEBITS_MAX_INTO(T)                                                                       \
+    {                                                                                              \
+        const T *from = (const T *)x + source;                                                     \
+        T *to = (T *)out + target;                                                                 \
+        if (started) {                                                                             \
+            for (i = 0; i < c->channels; i++) to[i] = SAMEBITS_MAX(to[i], from[i]);                \
+        } else {                                                                                   \
+            for (i = 0; i < c->channels; i++) to[i] = from[i];                                     \
+        }                                                                                          \
+    }                                                                                              \
+    break;
+
+void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out) {
+    int32_t n, oy, ox, p, q, i, target = 0;
+    for (n = 0; n < c->batch; n++) {
+        for (oy = 0; oy < c->out_height; oy++) {
+            for (ox = 0; ox < c->out_width; ox++, target += c->channels) {
+                const int32_t top = oy * c->stride_y - c->pad_top;
+                const int32_t left = ox * c->stride_x - c->pad_left;
+                int32_t p0, p1, q0, q1, started = 0;
+                samebits_inside(top, c->dilation_y, c->kernel_height, c->height, &p0, &p1);
+                samebits_inside(left, c->dilation_x, c->kernel_width, c->width, &q0, &q1);
+                for (p = p0; p < p1; p++) {
+                    for (q = q0; q < q1; q++, started = 1) {
+                        const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
+                        const int32_t source = ((n * c->height + y) * c->width + z) * c->channels;
+                        switch (c->type) {
+                        case SAMEBITS_INT8: SAMEBITS_MAX_INTO(int8_t)
+                        case SAMEBITS_UINT8: SAMEBITS_MAX_INTO(uint8_t)
+                        case SAMEBITS_INT16: SAMEBITS_MAX_INTO(samebits_i16)
+                        default: SAMEBITS_MAX_INTO(samebits_u16)
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
+    int32_t n, oy, ox, p, q, i, channel, count, target = 0;
+    for (n = 0; n < c->batch; n++) {
+        for (oy = 0; oy < c->out_height; oy++) {
+            for (ox = 0; ox < c->out_width; ox++) {
+                const int32_t top = oy * c->stride_y - c->pad_top;
+                const int32_t left = ox * c->stride_x - c->pad_left;
+                int32_t p0, p1, q0, q1;
+                int64_t taps, factor;
+                samebits_inside(top, c->dilation_y, c->kernel_height, c->height, &p0, &p1);
+                samebits_inside(left, c->dilation_x, c->kernel_width, c->width, &q0, &q1);
+                taps = (int64_t)(p1 - p0) * (q1 - q0);
+                factor = c->balance ? c->balance / taps : 1;
+                for (channel = 0; channel < c->channels; channel += count, target += count) {
+                    int64_t acc[SAMEBITS_CHUNK];
+                    int32_t sum[SAMEBITS_CHUNK] = {0}, term[SAMEBITS_CHUNK];
+                    count = SAMEBITS_MIN(c->channels - channel, SAMEBITS_CHUNK);
+                    for (i = 0; i < count; i++) acc[i] = -taps * c->zero;
+                    for (p = p0; p < p1; p++) {
+                        for (q = q0; q < q1; q++) {
+                            const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
+                            samebits_load32(
+                                x, c->type,
+                                ((n * c->height + y) * c->width + z) * c->channels + channel, 1,
+                                count, term);
+                            for (i = 0; i < count; i++) sum[i] += term[i];
+                        }
+                        for (i = 0; i < count; i++) { /* a row of at most 2**15 codes fits */
+                            acc[i] += sum[i];
+                            sum[i] = 0;
+                        }
+                    }
+                    for (i = 0; i < count; i++) acc[i] *= factor;
+                    samebits_finish64(&c->rescale, c->rescale.channels > 1 ? channel : 0, count, acc,
+                                      out, target);
+                }
+            }
+        }
+    }
+}
+
+/* Sums, maxima or minima of n kept elements, `step` apart, over all reduced ones. */
+static void samebits_fold(const samebits_reduce *c, const void *x, int32_t start, int32_t step,
+                          int32_t n, int64_t *acc) {
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int64_t term[SAMEBITS_CHUNK];
+    int32_t at = 0, unused = 0, i, first = 1;
+    do {
+        samebits_load64(x, c->type, start + at, step, n, term);
+        if (c->operation == SAMEBITS_REDUCE_SUM) {
+            for (i = 0; i < n; i++) acc[i] = (first ? 0 : acc[i]) + (term[i] - c->zero);
+        } else if (c->operation == SAMEBITS_REDUCE_MAX) {
+            for (i = 0; i < n; i++) acc[i] = first ? term[i] : SAMEBITS_MAX(acc[i], term[i]);
+        } else {
+            for (i = 0; i < n; i++) acc[i] = first ? term[i] : SAMEBITS_MIN(acc[i], term[i]);
+        }
+        first = 0;
+    } while (samebits_next(&c->reduced, index, c->reduced_strides, &at, c->reduced_strides, &unused));
+}
+
+void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out) {
+    const int32_t last = c->kept.rank - 1, inner = c->kept.shape[last];
+    const int32_t step = c->kept_strides[last];
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int32_t at = 0, unused = 0, flat = 0, i, n, channel;
+    samebits_shape outer = c->kept;
+    outer.rank = last;
+    do {
+        for (i = 0; i < inner; i += n, flat += n) {
+            int64_t acc[SAMEBITS_CHUNK];
+            n = samebits_chunk(&c->rescale, flat, inner - i, &channel);
+            samebits_fold(c, x, at + i * step, step, n, acc);
+            samebits_finish64(&c->rescale, channel, n, acc, out, flat);
+        }
+    } while (samebits_next(&outer, index, c->kept_strides, &at, c->kept_strides, &unused));
+}
+
+/* numerator / denominator rounded half to even; neither is negative. */
+static int64_t samebits_quotient(int64_t numerator, int64_t denominator) {
+    const int64_t quotient = numerator / denominator;
+    const int64_t rest = numerator - quotient * denominator, other = denominator - rest;
+    return quotient + (rest > other || (rest == other && (quotient & 1)));
+}
+
+void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
+    int32_t row, i, start = 0;
+    for (row = 0; row < c->rows; row++, start += c->columns) {
+        int64_t largest = samebits_get(x, c->type, start), sum = 0;
+        for (i = 1; i < c->columns; i++) {
+            largest = SAMEBITS_MAX(largest, samebits_get(x, c->type, start + i));
+        }
+        for (i = 0; i < c->columns; i++) {
+            sum += c->table[largest - samebits_get(x, c->type, start + i)];
+        }
+        for (i = 0; i < c->columns; i++) {
+            const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
+            const int64_t code = samebits_quotient(power * c->numerator, sum * c->denominator);
+            samebits_put(out, c->out_type, start + i,
+                         samebits_clamp64(code + c->zero, c->low, c->high));
+        }
+    }
+}
+
+void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out) {
+    int32_t outer, inner, i;
+    for (outer = 0; outer < c->outer; outer++) {
+        for (inner = 0; inner < c->inner; inner++) {
+            const int32_t start = outer * c->count * c->inner + inner;
+            int64_t largest = samebits_get(x, c->type, start);
+            int32_t at = 0;
+            for (i = 1; i < c->count; i++) {
+                const int64_t v = samebits_get(x, c->type, start + i * c->inner);
+                if (v > largest) {
+                    largest = v;
+                    at = i;
+                }
+            }
+            samebits_put(out, SAMEBITS_INT64, outer * c->inner + inner, at);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+/* --- loads, requantization, stores ----------------------------------------------------------- */
+
+#include "samebits_integer.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+
+#define SAMEBITS_LOAD(T, WIDE)                                                                     \
+    {                                                                                              \
+        const T *from = (const T *)p + start;                                                      \
+        if (step == 1) {                                                                           \
+            for (i = 0; i < n; i++) to[i] = (WIDE)from[i];                                         \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) to[i] = (WIDE)from[i * step];                                  \
+        }                                                                                          \
+    }                                                                                              \
+    break;
+
+void samebits_load32(const void *p, uint8_t type, int32_t start, int32_t step, int32_t n,
+                     int32_t *to) {
+    int32_t i;
+    switch (type) {
+    case SAMEBITS_INT8: SAMEBITS_LOAD(int8_t, int32_t)
+    case SAMEBITS_UINT8: SAMEBITS_LOAD(uint8_t, int32_t)
+    case SAMEBITS_INT16: SAMEBITS_LOAD(samebits_i16, int32_t)
+    case SAMEBITS_UINT16: SAMEBITS_LOAD(samebits_u16, int32_t)
+    case SAMEBITS_INT32: SAMEBITS_LOAD(samebits_i32, int32_t)
+    default: SAMEBITS_LOAD(samebits_i64, int32_t)
+    }
+}
+
+void samebits_load64(const void *p, uint8_t type, int32_t start, int32_t step, int32_t n,
+                     int64_t *to) {
+    int32_t i;
+    switch (type) {
+    case SAMEBITS_INT8: SAMEBITS_LOAD(int8_t, int64_t)
+    case SAMEBITS_UINT8: SAMEBITS_LOAD(uint8_t, int64_t)
+    case SAMEBITS_INT16: SAMEBITS_LOAD(samebits_i16, int64_t)
+    case SAMEBITS_UINT16: SAMEBITS_LOAD(samebits_u16, int64_t)
+    case SAMEBITS_INT32: SAMEBITS_LOAD(samebits_i32, int64_t)
+    default: SAMEBITS_LOAD(samebits_i64, int64_t)
+    }
+}
+
+#define SAMEBITS_STORE_AS(T, C)                                                                    \
+    {                                                                                              \
+        T *to = (T *)out + start;                                                                  \
+        for (i = 0; i < n; i++) to[i] = (C)y[i];                                                   \
+    }                                                                                              \
+    break;
+
+#define SAMEBITS_STORE_ALL                                                                         \
+    switch (type) {                                                                                \
+    case SAMEBITS_INT8: SAMEBITS_STORE_AS(int8_t, int8_t)                                          \
+    case SAMEBITS_UINT8: SAMEBITS_STORE_AS(uint8_t, uint8_t)                                       \
+    case SAMEBITS_INT16: SAMEBITS_STORE_AS(samebits_i16, int16_t)                                  \
+    case SAMEBITS_UINT16: SAMEBITS_STORE_AS(samebits_u16, uint16_t)                                \
+    case SAMEBITS_INT32: SAMEBITS_STORE_AS(samebits_i32, int32_t)                                  \
+    default: SAMEBITS_STORE_AS(samebits_i64, int64_t)                                              \
+    }
+
+static void samebits_store32(uint8_t type, int32_t n, const int32_t *y, void *out, int32_t start) {
+    int32_t i;
+    SAMEBITS_STORE_ALL
+}
+
+static void samebits_store64(uint8_t type, int32_t n, const int64_t *y, void *out, int32_t start) {
+    int32_t i;
+    SAMEBITS_STORE_ALL
+}
+
+/* How many of `count` ascending thresholds are <= acc. */
+#define SAMEBITS_SEARCH(T)                                                                         \
+    {                                                                                              \
+        const T *row = (const T *)r->multipliers + (channel + i) * step * r->count;                \
+        int32_t below = 0, above = r->count;                                                       \
+        while (below < above) {                                                                    \
+            int32_t middle = below + (above - below) / 2;                                          \
+            if (row[middle] <= acc[i]) {                                                           \
+                below = middle + 1;                                                                \
+            } else {                                                                               \
+                above = middle;                                                                    \
+            }                                                                                      \
+        }                                                                                          \
+        acc[i] = SAMEBITS_MIN(r->low + below, r->high);                                            \
+    }
+
+/* acc * m / 2**s rounded half to even, by a product of 128 bits; |acc| and m below 2**62. */
+static int64_t samebits_long(int64_t acc, int64_t m, int32_t s) {
+    const uint64_t u = (uint64_t)(acc < 0 ? -acc : acc), v = (uint64_t)m, mask = 0xffffffffu;
+    const uint64_t a = (u & mask) * (v & mask), b = (u >> 32) * (v & mask);
+    const uint64_t c = (u & mask) * (v >> 32), d = (u >> 32) * (v >> 32);
+    const uint64_t middle = (a >> 32) + (b & mask) + (c & mask);
+    const uint64_t low = (middle << 32) | (a & mask), high = d + (b >> 32) + (c >> 32) + (middle >> 32);
+    uint64_t quotient, half, rest, below; /* what is shifted out: its first bit, the others */
+    if (s > 64) {
+        quotient = high >> (s - 64);
+        half = high >> (s - 65) & 1u;
+        rest = high & (((uint64_t)1 << (s - 65)) - 1u);
+        below = low;
+    } else {
+        quotient = s == 64 ? high : (high << (64 - s)) | (low >> s);
+        half = low >> (s - 1) & 1u;
+        rest = low & (((uint64_t)1 << (s - 1)) - 1u);
+        below = 0;
+    }
+    quotient += half && (rest != 0 || below != 0 || (quotient & 1u));
+    return acc < 0 ? -(int64_t)quotient : (int64_t)quotient;
+}
+
+static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n, int64_t *acc) {
+    const int64_t *m = (const int64_t *)r->multipliers;
+    const uint8_t *s = r->shifts;
+    int32_t i, step = r->channels > 1;
+    if (r->form == SAMEBITS_THRESHOLDS64) {
+        for (i = 0; i < n; i++) SAMEBITS_SEARCH(int64_t)
+    } else if (r->form == SAMEBITS_LONG) {
+        for (i = 0; i < n; i++) {
+            const int32_t c = (channel + i) * step;
+            acc[i] = samebits_clamp64(samebits_long(acc[i], m[c], s[c]) + r->zero, r->low, r->high);
+        }
+    } else if (step) {
+        for (i = 0; i < n; i++) {
+            acc[i] = samebits_clamp64(
+                samebits_round64(acc[i] * m[channel + i], s[channel + i]) + r->zero, r->low, r->high);
+        }
+    } else {
+        const int64_t factor = m[0], low = r->low, high = r->high, zero = r->zero;
+        const int32_t shift = s[0];
+        for (i = 0; i < n; i++) {
+            acc[i] = samebits_clamp64(samebits_round64(acc[i] * factor, shift) + zero, low, high);
+        }
+    }
+}
+
+static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
+    const int32_t *m = (const int32_t *)r->multipliers;
+    const uint8_t *s = r->shifts;
+    const int32_t low = r->low, high = r->high, zero = r->zero;
+    const int32_t step = r->channels > 1;
+    int32_t i;
+    switch (r->form) {
+    case SAMEBITS_SHIFT:
+        if (step) {
+            for (i = 0; i < n; i++) {
+                int32_t q = samebits_round32(acc[i], s[channel + i]);
+                acc[i] = samebits_clamp32(q + zero, low, high);
+            }
+        } else {
+            const int32_t shift = s[0];
+            for (i = 0; i < n; i++) {
+                acc[i] = samebits_clamp32(samebits_round32(acc[i], shift) + zero, low, high);
+            }
+        }
+        break;
+    case SAMEBITS_NARROW:
+        if (step) {
+            for (i = 0; i < n; i++) {
+                int32_t q = samebits_round32(acc[i] * m[channel + i], s[channel + i]);
+                acc[i] = samebits_clamp32(q + zero, low, high);
+            }
+        } else {
+            const int32_t factor = m[0], shift = s[0];
+            for (i = 0; i < n; i++) {
+                acc[i] = samebits_clamp32(samebits_round32(acc[i] * factor, shift) + zero, low, high);
+            }
+        }
+        break;
+    case SAMEBITS_PRODUCT:
+        if (step) {
+            for (i = 0; i < n; i++) {
+                int64_t v = (int64_t)acc[i] * m[channel + i];
+                acc[i] = (int32_t)samebits_clamp64(samebits_round64(v, s[channel + i]) + zero, low, high);
+            }
+        } else {
+            const int64_t factor = m[0];
+            const int32_t shift = s[0];
+            for (i = 0; i < n; i++) {
+                int64_t v = samebits_round64(acc[i] * factor, shift);
+                acc[i] = (int32_t)samebits_clamp64(v + zero, low, high);
+            }
+        }
+        break;
+    default: /* SAMEBITS_THRESHOLDS32 */
+        for (i = 0; i < n; i++) SAMEBITS_SEARCH(int32_t)
+        break;
+    }
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+/* Codes of 16 accumulators. */
+SAMEBITS_INLINE __m512i samebits_sixteen(const samebits_rescale *r, __m512i acc, __mmask16 mask,
+                                         int32_t channel) {
+    const int32_t *m = (const int32_t *)r->multipliers;
+    const __m512i zero = _mm512_set1_epi32(r->zero), one = _mm512_set1_epi32(1);
+    const int32_t step = r->channels > 1;
+    __m512i s, f;
+    if (step) {
+        s = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, r->shifts + channel));
+    } else {
+        s = _mm512_set1_epi32(r->shifts[0]);
+    }
+    if (r->form != SAMEBITS_SHIFT) {
+        f = step ? _mm512_maskz_loadu_epi32(mask, m + channel) : _mm512_set1_epi32(m[0]);
+    } else {
+        f = one;
+    }
+    if (r->form != SAMEBITS_PRODUCT) {
+        __m512i below = _mm512_sub_epi32(_mm512_sllv_epi32(one, _mm512_sub_epi32(s, one)), one);
+        __m512i v = r->form == SAMEBITS_SHIFT ? acc : _mm512_mullo_epi32(acc, f);
+        __m512i odd = _mm512_and_si512(_mm512_srav_epi32(v, s), one);
+        v = _mm512_srav_epi32(_mm512_add_epi32(_mm512_add_epi32(v, below), odd), s);
+        v = _mm512_max_epi32(_mm512_add_epi32(v, zero), _mm512_set1_epi32(r->low));
+        return _mm512_min_epi32(v, _mm512_set1_epi32(r->high));
+    } else { /* 64-bit products of the even and of the odd lanes */
+        const __m512i unit = _mm512_set1_epi64(1), wide = _mm512_set1_epi64(r->zero);
+        const __m512i low = _mm512_set1_epi64(r->low), high = _mm512_set1_epi64(r->high);
+        const __m512i mask32 = _mm512_set1_epi64(0xffffffff);
+        __m512i even = _mm512_mul_epi32(acc, f);
+        __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(acc, 32), _mm512_srli_epi64(f, 32));
+        __m512i se = _mm512_and_si512(s, mask32), so = _mm512_srli_epi64(s, 32);
+        __m512i be = _mm512_sub_epi64(_mm512_sllv_epi64(unit, _mm512_sub_epi64(se, unit)), unit);
+        __m512i bo = _mm512_sub_epi64(_mm512_sllv_epi64(unit, _mm512_sub_epi64(so, unit)), unit);
+        __m512i oe = _mm512_and_si512(_mm512_srav_epi64(even, se), unit);
+        __m512i oo = _mm512_and_si512(_mm512_srav_epi64(odd, so), unit);
+        even = _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(even, be), oe), se);
+        odd = _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(odd, bo), oo), so);
+        even = _mm512_min_epi64(_mm512_max_epi64(_mm512_add_epi64(even, wide), low), high);
+        odd = _mm512_min_epi64(_mm512_max_epi64(_mm512_add_epi64(odd, wide), low), high);
+        return _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+    }
+}
+
+static int samebits_vector(const samebits_rescale *r, int32_t channel, int32_t n,
+                           const int32_t *acc, void *out, int32_t start) {
+    int32_t i;
+    if (r->form < SAMEBITS_SHIFT || r->form > SAMEBITS_PRODUCT || r->type > SAMEBITS_UINT8) return 0;
+    for (i = 0; i < n; i += 16) {
+        __mmask16 mask = n - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - i)) - 1u);
+        __m512i v = _mm512_maskz_loadu_epi32(mask, acc + i);
+        v = samebits_sixteen(r, v, mask, channel + i);
+        _mm512_mask_cvtepi32_storeu_epi8((uint8_t *)out + start + i, mask, v);
+    }
+    return 1;
+}
+#endif
+
+void samebits_finish32(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc,
+                       void *out, int32_t start) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    if (samebits_vector(r, channel, n, acc, out, start)) return;
+#endif
+    if (r->form >= SAMEBITS_WIDE) {
+        int64_t wide[SAMEBITS_CHUNK];
+        int32_t i;
+        for (i = 0; i < n; i++) wide[i] = acc[i];
+        samebits_finish64(r, channel, n, wide, out, start);
+        return;
+    }
+    if (r->form != SAMEBITS_STORE) samebits_narrow(r, channel, n, acc);
+    samebits_store32(r->type, n, acc, out, start);
+}
+
+void samebits_finish64(const samebits_rescale *r, int32_t channel, int32_t n, int64_t *acc,
+                       void *out, int32_t start) {
+    if (r->form >= SAMEBITS_WIDE) {
+        samebits_wide(r, channel, n, acc);
+    } else if (r->form != SAMEBITS_STORE) { /* proved to fit in 32 bits */
+        int32_t narrow[SAMEBITS_CHUNK], i;
+        for (i = 0; i < n; i++) narrow[i] = (int32_t)acc[i];
+        samebits_narrow(r, channel, n, narrow);
+        samebits_store32(r->type, n, narrow, out, start);
+        return;
+    }
+    samebits_store64(r->type, n, acc, out, start);
+}

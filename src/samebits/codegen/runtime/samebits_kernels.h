@@ -1,0 +1,211 @@
+/* Integer inference kernels: C99, no floating point, no allocation, no recursion.
+ *
+ * Every function computes one operator of the integer graph exactly; sums wrap modulo 2**32 or
+ * 2**64 on the way and are proved to fit at the end. Parameters are constant data. */
+#ifndef SAMEBITS_KERNELS_H
+#define SAMEBITS_KERNELS_H
+
+#include <stdint.h>
+
+/* Types of codes. */
+#define SAMEBITS_INT8 0
+#define SAMEBITS_UINT8 1
+#define SAMEBITS_INT16 2
+#define SAMEBITS_UINT16 3
+#define SAMEBITS_INT32 4
+#define SAMEBITS_INT64 5
+
+/* How an accumulator becomes a code: y = min(max(f(acc) + zero, low), high). Shifts are at least 1
+ * and round half to even. From SAMEBITS_WIDE on the accumulator is taken as 64 bits. */
+#define SAMEBITS_STORE 0        /* y = acc, nothing else */
+#define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
+#define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
+#define SAMEBITS_PRODUCT 3      /* acc * m >> s, 32 by 32 to 64 bits, int32_t m */
+#define SAMEBITS_THRESHOLDS32 4 /* low + how many of `count` ascending int32_t are <= acc */
+#define SAMEBITS_WIDE 5         /* acc * m >> s in 64 bits, int64_t m */
+#define SAMEBITS_LONG 6         /* acc * m >> s in 128 bits, int64_t m */
+#define SAMEBITS_THRESHOLDS64 7 /* thresholds of int64_t */
+
+typedef struct {
+    const void *multipliers; /* or thresholds, [channels][count] */
+    const uint8_t *shifts;
+    int32_t channels; /* 1, or the length of the last axis */
+    int32_t count;
+    int32_t zero, low, high;
+    uint8_t form, type; /* type: of the codes that are stored */
+} samebits_rescale;
+
+/* Convolution, also of one row of pixels (linear) and of the phases of a transposed one.
+ * A kernel row is read as `runs` runs of `length` codes that lie side by side. */
+typedef struct {
+    int32_t batch, height, width, channels;
+    int32_t out_height, out_width, out_channels;
+    int32_t groups, kernel_height, kernel_width;
+    int32_t stride_y, stride_x, pad_top, pad_left, dilation_y, dilation_x;
+    int32_t pad_code;
+    int32_t runs, length;
+    int32_t tile; /* output pixels per filled band of the scratch memory */
+    int32_t out_batch, out_row, out_pixel, out_start; /* in elements */
+    int32_t block; /* conv16: products that a 32-bit sum holds */
+    uint8_t type;  /* of x */
+    const void *weights;
+    const void *bias; /* int32_t (8 bits) or int64_t (16 bits), of x - least code of its type */
+    samebits_rescale rescale;
+} samebits_conv;
+
+/* Any types, weights in the order [O, KH, KW, C / groups] that need not be constant. */
+typedef struct {
+    int32_t batch, height, width, channels;
+    int32_t out_height, out_width, out_channels;
+    int32_t groups, kernel_height, kernel_width;
+    int32_t stride_y, stride_x, pad_top, pad_left, dilation_y, dilation_x;
+    int32_t pad_code; /* conv_transpose: the zero that is subtracted from x */
+    uint8_t x_type, w_type, b_type, transposed;
+    samebits_rescale rescale;
+} samebits_conv_any;
+
+#define SAMEBITS_MAX_RANK 8
+
+/* Element (i0, .., i[rank - 1]) of `shape` lies at sum i * strides. */
+typedef struct {
+    int32_t rank;
+    int32_t shape[SAMEBITS_MAX_RANK];
+} samebits_shape;
+
+typedef struct {
+    int32_t strides[SAMEBITS_MAX_RANK];
+    int64_t factor; /* sum: of this term; others: the zero that is subtracted */
+    uint8_t type;
+} samebits_source;
+
+#define SAMEBITS_SUM 0
+#define SAMEBITS_MULTIPLY 1
+#define SAMEBITS_MAXIMUM 2
+#define SAMEBITS_MINIMUM 3
+
+typedef struct {
+    samebits_shape shape;
+    const samebits_source *sources;
+    int32_t count;
+    int64_t offset;
+    uint8_t operation, wide; /* wide: 64-bit sums */
+    samebits_rescale rescale;
+} samebits_broadcast;
+
+typedef struct {
+    int32_t size, channels;
+    const void *factors, *offsets; /* [channels], int32_t or (wide) int64_t */
+    uint8_t type, wide;
+    samebits_rescale rescale;
+} samebits_affine;
+
+typedef struct {
+    int32_t size;
+    uint8_t type;
+    samebits_rescale rescale;
+} samebits_requantize;
+
+typedef struct {
+    int32_t size;
+    int64_t low, high;
+    uint8_t type;
+} samebits_clip;
+
+typedef struct {
+    int32_t size, channels; /* channels: 1, or rows of the table */
+    const void *table;
+    uint8_t type, out_type;
+} samebits_table;
+
+typedef struct {
+    int32_t size;
+    const int64_t *base, *slope;
+    int64_t low, high;
+    uint8_t bits, shift, type, out_type;
+} samebits_interpolate;
+
+/* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
+typedef struct {
+    samebits_shape leading;
+    int32_t a_strides[SAMEBITS_MAX_RANK], b_strides[SAMEBITS_MAX_RANK];
+    int32_t rows, depth, columns;
+    int32_t a_zero, b_zero;
+    uint8_t a_type, b_type, wide;
+    samebits_rescale rescale;
+} samebits_matmul;
+
+typedef struct {
+    int32_t batch, height, width, channels, out_height, out_width;
+    int32_t kernel_height, kernel_width;
+    int32_t stride_y, stride_x, pad_top, pad_left, dilation_y, dilation_x;
+    int32_t zero;
+    int64_t balance; /* 0, or the common multiple of the counts */
+    uint8_t type, wide;
+    samebits_rescale rescale;
+} samebits_pool;
+
+#define SAMEBITS_REDUCE_SUM 0
+#define SAMEBITS_REDUCE_MAX 1
+#define SAMEBITS_REDUCE_MIN 2
+
+/* kept: the axes that remain, in order, with their strides in x; reduced: the others. */
+typedef struct {
+    samebits_shape kept, reduced;
+    int32_t kept_strides[SAMEBITS_MAX_RANK], reduced_strides[SAMEBITS_MAX_RANK];
+    int32_t zero;
+    uint8_t operation, type;
+    samebits_rescale rescale;
+} samebits_reduce;
+
+typedef struct {
+    int32_t rows, columns;
+    const int32_t *table;
+    int64_t numerator, denominator, zero, low, high;
+    uint8_t type, out_type;
+} samebits_softmax;
+
+typedef struct {
+    int32_t outer, count, inner;
+    uint8_t type;
+} samebits_argmax;
+
+typedef struct {
+    samebits_shape shape;
+    int32_t from[SAMEBITS_MAX_RANK], to[SAMEBITS_MAX_RANK]; /* strides */
+    int32_t from_start, to_start;
+    uint8_t width; /* bytes of an element */
+} samebits_copy;
+
+typedef struct {
+    int32_t size;
+    int64_t code;
+    uint8_t type;
+} samebits_fill;
+
+typedef struct {
+    int32_t outer, source, count, inner; /* inner: bytes */
+    const int32_t *indices;
+} samebits_gather;
+
+void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
+void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
+void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
+void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
+                           void *out);
+void samebits_run_matmul(const samebits_matmul *c, const void *a, const void *b, void *out);
+void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sources, void *out);
+void samebits_run_affine(const samebits_affine *c, const void *x, void *out);
+void samebits_run_requantize(const samebits_requantize *c, const void *x, void *out);
+void samebits_run_clip(const samebits_clip *c, const void *x, void *out);
+void samebits_run_table(const samebits_table *c, const void *x, void *out);
+void samebits_run_interpolate(const samebits_interpolate *c, const void *x, void *out);
+void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
+void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
+void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
+void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
+void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
+void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
+void samebits_run_fill(const samebits_fill *c, void *out);
+void samebits_run_gather(const samebits_gather *c, const void *x, void *out);
+
+#endif

@@ -1,0 +1,106 @@
+"""The compilers and emulators that generated C is built and run with, found or explained.
+
+A tool that is not there is no error here: `Tool.missing` says what to install (package names of
+Debian and Ubuntu), and whoever needs the tool decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST_COMPILERS = ("cc", "gcc", "clang")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program by its command: where it is (None: not found), and what installs it."""
+
+    command: str
+    path: str | None
+    packages: tuple[str, ...]
+
+    @property
+    def missing(self) -> str | None:
+        """Why the tool cannot be used; None if it can."""
+        if self.path is not None:
+            return None
+        return f"{self.command} is not installed ({install(self.packages)})"
+
+
+# What `apt install` needs for each command. Cross compilers bring a C library where the target
+# has an operating system; bare-metal programs use only the compiler's own headers and libgcc.
+PACKAGES = {
+    "cc": ("gcc",),
+    "gcc": ("gcc",),
+    "clang": ("clang", "libclang-rt-dev"),
+    "valgrind": ("valgrind",),
+    "arm-none-eabi-gcc": ("gcc-arm-none-eabi",),
+    "s390x-linux-gnu-gcc": ("gcc-s390x-linux-gnu", "libc6-dev-s390x-cross"),
+    "riscv64-linux-gnu-gcc": ("gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"),
+    "qemu-system-arm": ("qemu-system-arm",),
+    "qemu-s390x": ("qemu-user",),
+    "qemu-riscv64": ("qemu-user",),
+}
+
+
+def install(packages: tuple[str, ...]) -> str:
+    """The advice that ends a message about a missing tool."""
+    return f"install it, on Debian: apt install {' '.join(packages)}"
+
+
+def find(command: str) -> Tool:
+    """The tool that `command` names: a name looked up in PATH, or a path."""
+    return Tool(command, shutil.which(command), PACKAGES.get(command, (Path(command).name,)))
+
+
+def host_compiler() -> Tool:
+    """The first of $CC, cc, gcc, clang that is there."""
+    for name in (os.environ.get("CC"), *HOST_COMPILERS):
+        if name and (tool := find(name)).path:
+            return tool
+    return Tool("cc", None, PACKAGES["cc"])
+
+
+def companion(compiler: str, program: str) -> str:
+    """The binutils program that belongs to a compiler: ("arm-none-eabi-gcc", "nm") gives
+    "arm-none-eabi-nm"; a host compiler's is the host's own."""
+    name = Path(compiler).name
+    return f"{name.removesuffix('gcc')}{program}" if name.endswith("-gcc") else program
+
+
+@functools.cache
+def link_failure(compiler: str, flags: tuple[str, ...], program: str) -> str | None:
+    """Why the compiler cannot link this small program with these flags (a library or header that
+    is not installed, a flag it does not know): its first error. None if it can."""
+    with tempfile.TemporaryDirectory() as work:
+        command = [compiler, *flags, "-x", "c", "-", "-o", os.path.join(work, "probe")]
+        try:
+            run = subprocess.run(
+                command, input=program, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            return str(error)
+    return first_error(run.stderr) if run.returncode else None
+
+
+def first_error(text: str) -> str:
+    """The first line of a compiler's messages that tells of an error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = ("error", "cannot find", "undefined reference", "multiple definition", "overflowed")
+    wanted = [line for line in lines if any(word in line for word in words)]
+    return (wanted or lines or ["no message"])[0]
+
+
+@functools.cache
+def has_machine(emulator: str, machine: str) -> bool:
+    """Whether this version of the system emulator knows a board."""
+    run = subprocess.run(
+        [emulator, "-machine", "help"], capture_output=True, text=True, check=False
+    )
+    return any(line.split()[:1] == [machine] for line in run.stdout.splitlines())

@@ -1,0 +1,29 @@
+"""Graphs of real and integer operators: data, rules, exact meaning, rewrites and lowering."""
+
+from samebits.ir import (
+    integer,
+    real_linear,
+    real_more,
+    real_pointwise,
+    real_quantize,
+    real_reduce,
+    real_shape,
+    real_window,
+)
+from samebits.ir.graph import Graph, GraphBuilder, Node, Quantization, Value
+
+__all__ = [
+    "Graph",
+    "GraphBuilder",
+    "Node",
+    "Quantization",
+    "Value",
+    "integer",
+    "real_linear",
+    "real_more",
+    "real_pointwise",
+    "real_quantize",
+    "real_reduce",
+    "real_shape",
+    "real_window",
+]

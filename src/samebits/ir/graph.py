@@ -1,0 +1,209 @@
+"""Graphs as data: values, nodes, and the builder that makes them. docs/spec/graph.md section 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.ops import Attribute, op_named
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """value = scale * (code - zero_point), exactly."""
+
+    scale: Fraction
+    zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0:
+            raise ValueError(f"expected a positive scale, found {self.scale}")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a graph: its type and shape, and what its integers stand for (if known)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    quantization: Quantization | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation; `inputs` and `outputs` are value names, "" an optional input left out."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+    @property
+    def output(self) -> str:
+        return self.outputs[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A program without control flow. `nodes` are in topological order; `constants` are read-only.
+
+    inputs, outputs: value names. values: the type of every value, constants included.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    values: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        for array in self.constants.values():
+            array.setflags(write=False)
+        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
+        object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+
+    def producers(self) -> dict[str, Node]:
+        """The node that writes each value (inputs and constants have none)."""
+        return {output: node for node in self.nodes for output in node.outputs}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read each value, in order; graph outputs are not consumers."""
+        readers: dict[str, list[Node]] = {name: [] for name in self.values}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    readers[name].append(node)
+        return readers
+
+    @property
+    def integer(self) -> bool:
+        """Every node is an integer operator."""
+        return all(op_named(node.op).integer for node in self.nodes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph({self.name!r}, {len(self.nodes)} nodes, {len(self.constants)} constants, "
+            f"inputs {', '.join(str(self.values[n]) for n in self.inputs)}, "
+            f"outputs {', '.join(str(self.values[n]) for n in self.outputs)})"
+        )
+
+
+class GraphBuilder:
+    """Builds a Graph node by node; the types of outputs follow from the operators' shape rules."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inputs: list[str] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.values: dict[str, Value] = {}
+        self._node_names: set[str] = set()
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def unique(self, hint: str) -> str:
+        """A value or node name that is not taken: `hint`, or `hint.2`, `hint.3`, ..."""
+        hint = hint or "value"
+        name, count = hint, 1
+        while name in self.values or name in self._node_names:
+            count += 1
+            name = f"{hint}.{count}"
+        return name
+
+    def input(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        quantization: Quantization | None = None,
+    ) -> str:
+        """A graph input."""
+        name = self._declare(Value(self.unique(name), dtype, tuple(shape), quantization))
+        self.inputs.append(name)
+        return name
+
+    def constant(self, name: str, array: Array, quantization: Quantization | None = None) -> str:
+        """A constant; equal arrays (type, shape, bytes) are stored once."""
+        array = np.ascontiguousarray(array).reshape(np.shape(array))
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if quantization is None and key in self._shared:
+            return self._shared[key]
+        value = Value(self.unique(name), array.dtype.name, array.shape, quantization)
+        self.constants[self._declare(value)] = array
+        if quantization is None:
+            self._shared[key] = value.name
+        return value.name
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Attribute] | None = None,
+        name: str = "",
+        outputs: Sequence[str] = (),
+        quantization: Quantization | None = None,
+    ) -> str:
+        """Append a node; the name of its first output. See `add_all`."""
+        return self.add_all(op, inputs, attributes, name, outputs, quantization)[0]
+
+    def add_all(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Attribute] | None = None,
+        name: str = "",
+        outputs: Sequence[str] = (),
+        quantization: Quantization | None = None,
+    ) -> tuple[str, ...]:
+        """Append a node with its defaults filled in; the names of all outputs.
+
+        `outputs` are wished names. Raises ValueError where the operator's rules are broken.
+        """
+        record = op_named(op)
+        filled = record.complete(attributes or {}, name or op)
+        types = record.infer([self.values[i] if i else None for i in inputs], filled)
+        node_name = self.unique(name or op)
+        self._node_names.add(node_name)
+        names = []
+        for index, (dtype, shape) in enumerate(types):
+            hint = outputs[index] if index < len(outputs) else f"{node_name}.out"
+            value = Value(self.unique(hint), dtype, shape, quantization)
+            names.append(self._declare(value))
+        self.nodes.append(Node(op, node_name, tuple(inputs), tuple(names), filled))
+        return tuple(names)
+
+    def build(self, outputs: Iterable[str]) -> Graph:
+        """The finished graph; constants that nothing reads are dropped."""
+        outputs = tuple(outputs)
+        used = {name for node in self.nodes for name in node.inputs} | set(outputs)
+        constants = {name: array for name, array in self.constants.items() if name in used}
+        values = {
+            name: value
+            for name, value in self.values.items()
+            if name not in self.constants or name in used
+        }
+        return Graph(self.name, tuple(self.inputs), outputs, tuple(self.nodes), constants, values)
+
+    def _declare(self, value: Value) -> str:
+        self.values[value.name] = value
+        return value.name

@@ -1,0 +1,182 @@
+"""The interpreter: the living definition of what a graph computes.
+
+Real graphs compute in float64 (float mode) or in rationals (exact mode); integer graphs compute
+exactly what their operators' records say, and a result that does not fit its type is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import InputError, RangeError, SamebitsError
+from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.ops import Array, op_named
+from samebits.ir.real import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
+
+
+def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]:
+    """The outputs of a graph, in order, as arrays of their declared types.
+
+    inputs: one array for each graph input, of its shape and with values its type holds.
+    exact:  real numbers are Fractions from end to end; real outputs are object arrays of them.
+
+    Raises InputError for inputs that do not fit, RangeError for an integer that leaves its type,
+    UnsupportedError for an operator that is not rational in exact mode.
+    """
+    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+    live = _checked_inputs(graph, inputs, exact)
+    for index, node, results in _steps(graph, live, exact):
+        live.update(zip(node.outputs, results, strict=True))
+        for name in {*node.inputs, *node.outputs}:
+            if last.get(name, -1) <= index:
+                live.pop(name, None)
+    return [
+        _declared(_read(graph, live, name, exact), graph.values[name]) for name in graph.outputs
+    ]
+
+
+def trace(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> dict[str, Array]:
+    """Every value but the constants, by name, in the order of computation; types as in `run`."""
+    live = _checked_inputs(graph, inputs, exact)
+    for _, node, results in _steps(graph, live, exact):
+        live.update(zip(node.outputs, results, strict=True))
+    return {
+        name: _declared(array, graph.values[name])
+        for name, array in live.items()
+        if name and name not in graph.constants
+    }
+
+
+def evaluate(node: Node, arrays: Sequence[Array | None], types: Mapping[str, Value]) -> list[Array]:
+    """The outputs of one node: float64 or Fractions where real, else of the declared type."""
+    record = op_named(node.op)
+    try:
+        # NaN and infinities of float mode are results like others.
+        with np.errstate(all="ignore"):
+            results = record.meaning(arrays, node.attributes)
+    except SamebitsError as error:
+        raise type(error)(f"node {node.name!r} ({node.op}): {error}") from error
+    except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+        raise InputError(f"node {node.name!r} ({node.op}): {error}") from error
+    return [
+        _carried(np.asarray(result), types[name]) if name else np.asarray(result)
+        for name, result in zip(node.outputs, results, strict=False)
+    ]
+
+
+def carry(array: Array, dtype: str, exact: bool, name: str = "tensor") -> Array:
+    """An array of a declared type as the operators take it: reals as float64 or Fractions."""
+    if dtype not in FLOATS:
+        return array
+    return rationals(array, name) if exact else array.astype(np.float64, copy=False)
+
+
+def _steps(
+    graph: Graph, live: Mapping[str, Array], exact: bool
+) -> Iterator[tuple[int, Node, list[Array]]]:
+    for index, node in enumerate(graph.nodes):
+        arrays = [_read(graph, live, name, exact) if name else None for name in node.inputs]
+        yield index, node, evaluate(node, arrays, graph.values)
+
+
+def _read(graph: Graph, live: Mapping[str, Array], name: str, exact: bool) -> Array:
+    if name in live:
+        return live[name]
+    return carry(graph.constants[name], graph.values[name].dtype, exact, name)
+
+
+# --- types ----------------------------------------------------------------------------------
+
+
+def _carried(array: Array, value: Value) -> Array:
+    """A node's result as it is kept between nodes; its shape and range are those declared."""
+    if array.shape != value.shape:
+        raise InputError(
+            f"value {value.name!r}: expected shape {list(value.shape)}, found {list(array.shape)}"
+        )
+    if value.dtype in FLOATS:
+        return array if array.dtype == object else array.astype(np.float64, copy=False)
+    kind = array_type(value.dtype)
+    if array.dtype == kind and value.dtype not in NARROW:
+        return array
+    low, high = code_range(value.dtype)
+    outside = np.asarray((array < low) | (array > high))
+    if outside.any():
+        raise RangeError(
+            f"value {value.name!r}: expected {value.dtype} in [{low}, {high}], "
+            f"{_first(array, outside)}"
+        )
+    return array.astype(kind)
+
+
+def _declared(array: Array, value: Value) -> Array:
+    if value.dtype in FLOATS and array.dtype != object:
+        with np.errstate(over="ignore"):  # beyond the type is its infinity
+            return array.astype(value.dtype)
+    return array
+
+
+def _first(array: Array, wrong: Array) -> str:
+    index = int(np.argmax(wrong.reshape(-1)))
+    return f"found {array.reshape(-1)[index]} at flat index {index}"
+
+
+def _checked_inputs(graph: Graph, inputs: Sequence[Any], exact: bool) -> dict[str, Array]:
+    if len(inputs) != len(graph.inputs):
+        raise InputError(
+            f"graph {graph.name!r}: expected {len(graph.inputs)} inputs "
+            f"({', '.join(graph.inputs)}), found {len(inputs)}"
+        )
+    return {
+        name: _checked_input(np.asarray(array), graph.values[name], exact)
+        for name, array in zip(graph.inputs, inputs, strict=True)
+    }
+
+
+def _checked_input(array: Array, value: Value, exact: bool) -> Array:
+    where = f"input {value.name!r}"
+    if array.shape != value.shape:
+        raise InputError(
+            f"{where}: expected shape {list(value.shape)}, found {list(array.shape)}; "
+            "reshape it, or cut the batch into pieces of that size"
+        )
+    kind = array.dtype.kind
+    if value.dtype in FLOATS:
+        if array.dtype == object and exact:
+            return rationals(array, value.name)
+        if kind != "f":
+            raise InputError(
+                f"{where}: expected {value.dtype} numbers, found {array.dtype}; "
+                f"convert them with astype({value.dtype!r})"
+            )
+        _check_representable(array, value, where)
+        return carry(array, value.dtype, exact, value.name)
+    if value.dtype == "bool" and kind == "b":
+        return array
+    if value.dtype not in (*INTEGERS, *NARROW) or kind not in "iu":
+        raise InputError(f"{where}: expected {value.dtype} codes, found {array.dtype}")
+    low, high = code_range(value.dtype)
+    outside = (array < low) | (array > high)
+    if outside.any():
+        raise InputError(
+            f"{where}: expected codes in [{low}, {high}] ({value.dtype}), "
+            f"{_first(array, outside)}; quantize the input to that type"
+        )
+    return array.astype(array_type(value.dtype), copy=False)
+
+
+def _check_representable(array: Array, value: Value, where: str) -> None:
+    if array.dtype == value.dtype:
+        return
+    with np.errstate(over="ignore"):
+        stored = array.astype(value.dtype)
+    changed = (stored != array) & ~(np.isnan(array) & np.isnan(stored))
+    if changed.any():
+        raise InputError(
+            f"{where}: expected numbers that {value.dtype} holds, {_first(array, changed)} "
+            f"({array.dtype}); round them with astype({value.dtype!r})"
+        )

@@ -1,0 +1,283 @@
+"""What a real value is while a graph is lowered: codes, sums of codes, functions of codes.
+
+Every state is an exact description: nothing is rounded until a QuantizeLinear asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Array, GraphBuilder, Node, Quantization
+from samebits.numerics.exact import round_real
+from samebits.tables.expression import Expression, Variable, apply
+
+Order = tuple[int, ...]
+ONE = (Fraction(1),)
+NONE = (Fraction(0),)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Integers of the graph being built: axis i of the stored tensor is real axis order[i]."""
+
+    name: str
+    order: Order
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An accumulator that is not emitted yet, so that constants added to it join its bias.
+
+    bias: one integer per channel (last stored axis), or one for all.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    order: Order
+    name: str
+    bias: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """min(max(gain[c] * unit * (code - zero) + offset[c], low), high), c along real axis `axis`.
+
+    `unit` and `zero` are the stored quantization of codes; a Sum has unit 1 and zero 0.
+    """
+
+    source: Codes | Sum
+    unit: Fraction = Fraction(1)
+    zero: int = 0
+    gain: tuple[Fraction, ...] = ONE
+    offset: tuple[Fraction, ...] = NONE
+    axis: int | None = None
+    low: Fraction | None = None
+    high: Fraction | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Only unit * (code - zero)."""
+        return self.gain == ONE and self.offset == NONE and self.low is self.high is None
+
+    @property
+    def clipped(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    def over(self, channels: int) -> list[tuple[Fraction, Fraction]]:
+        """(gain, offset) of each channel."""
+        gain = self.gain if len(self.gain) == channels else self.gain * channels
+        offset = self.offset if len(self.offset) == channels else self.offset * channels
+        return list(zip(gain, offset, strict=True))
+
+    def clip(self, low: Fraction | None, high: Fraction | None) -> Linear:
+        """Clipped once more: min(max(value, low), high)."""
+
+        def bounded(end: Fraction | None) -> Fraction | None:
+            if end is None:
+                return None
+            end = end if low is None else max(end, low)
+            return end if high is None else min(end, high)
+
+        new_low = low if self.low is None else bounded(self.low)
+        new_high = high if self.high is None else bounded(self.high)
+        if new_low is not None and new_high is not None and new_low > new_high:
+            new_low = new_high
+        return replace(self, low=new_low, high=new_high)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A function of one tensor of codes, element by element; one per channel, or one for all.
+
+    The variable of the expressions is unit * (code - zero).
+    """
+
+    source: Codes
+    unit: Fraction
+    zero: int
+    expressions: tuple[Expression, ...]
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The softmax of plain codes over real axis `axis`."""
+
+    source: Codes
+    unit: Fraction
+    axis: int
+
+
+@dataclass(frozen=True)
+class ConstantCodes:
+    """Constant integers with scales and zero points, one or one per index of `axis`."""
+
+    codes: Array  # integers, zero points already subtracted (int64)
+    scale: tuple[Fraction, ...]
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class ConstantReals:
+    """Constant real numbers, exactly, as float64."""
+
+    values: Array
+
+    def scalar(self) -> Fraction | None:
+        """The value if there is one only."""
+        return Fraction(float(self.values.reshape(-1)[0])) if self.values.size == 1 else None
+
+
+State = Codes | Linear | Point | Softmax | ConstantCodes | ConstantReals
+
+
+def point_of(x: Linear | Point) -> Point:
+    """A linear function of codes as an expression. Sums have none: UnsupportedError."""
+    if isinstance(x, Point):
+        return x
+    if isinstance(x.source, Sum):
+        raise UnsupportedError(
+            "expected a QuantizeLinear between the accumulator and this point-wise function; "
+            "quantize the model with 8- or 16-bit outputs of Conv, Gemm and MatMul"
+        )
+    channels = max(len(x.gain), len(x.offset))
+    expressions = []
+    for gain, offset in x.over(channels):
+        e: Expression = Variable()
+        if gain != 1:
+            e = apply("Mul", e, gain)
+        if offset != 0:
+            e = apply("Add", e, offset)
+        if x.low is not None:
+            e = apply("Max", e, x.low)
+        if x.high is not None:
+            e = apply("Min", e, x.high)
+        expressions.append(e)
+    return Point(x.source, x.unit, x.zero, tuple(expressions), x.axis if channels > 1 else None)
+
+
+class Emitter:
+    """The integer graph under construction, with the bookkeeping of axis orders."""
+
+    def __init__(self, name: str) -> None:
+        self.builder = GraphBuilder(name)
+        self._arranged: dict[tuple[str, Order], str] = {}
+        self._emitted: dict[tuple[Any, ...], str] = {}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.builder.values[name].shape
+
+    def dtype(self, name: str) -> str:
+        return self.builder.values[name].dtype
+
+    def arranged(self, codes: Codes, order: Order) -> str:
+        """The stored tensor with its axes in another order."""
+        if codes.order == order:
+            return codes.name
+        perm = tuple(codes.order.index(axis) for axis in order)
+        key = (codes.name, perm)
+        if key not in self._arranged:
+            shape = self.shape(codes.name)
+            moved = [axis for axis in perm if shape[axis] != 1]
+            quantization = self.builder.values[codes.name].quantization
+            if moved == sorted(moved):  # only axes of size 1 change place
+                op, attributes = "reshape", {"shape": tuple(shape[axis] for axis in perm)}
+            else:
+                op, attributes = "transpose", {"perm": perm}
+            self._arranged[key] = self.builder.add(
+                op,
+                [codes.name],
+                attributes,
+                name=f"{codes.name}.{op}",
+                quantization=quantization,
+            )
+        return self._arranged[key]
+
+    def accumulate(self, total: Sum) -> Codes:
+        """Emit a sum; one that is read twice is emitted once."""
+        attributes = {**total.attributes, "dtype": "int64"}
+        inputs = list(total.inputs)
+        key = (total.op, total.inputs, repr(sorted(attributes.items())), total.bias, total.order)
+        if key not in self._emitted:
+            late = any(total.bias)
+            if total.op in ("conv", "conv_transpose", "linear"):
+                outputs = self.shape(inputs[1])[0]
+                bias = total.bias if len(total.bias) == outputs else total.bias * outputs
+                inputs.append(self.builder.constant(f"{total.name}.bias", integers(bias)))
+                late = False
+            elif total.op == "add" and len(total.bias) == 1:
+                attributes["offset"] = attributes["offset"] + total.bias[0]
+                late = False
+            name = self.builder.add(total.op, inputs, attributes, name=total.name)
+            if late:
+                bias_name = self.builder.constant(f"{total.name}.bias", integers(total.bias))
+                name = self.builder.add(
+                    "add",
+                    [name, bias_name],
+                    {"factors": (1, 1), "dtype": "int64"},
+                    name=f"{total.name}.add_bias",
+                )
+            self._emitted[key] = name
+        return Codes(self._emitted[key], total.order)
+
+    def accumulated_shape(self, total: Sum) -> tuple[int, ...]:
+        """The stored shape a sum will have."""
+        return self.shape(self.accumulate(total).name)
+
+    def stored(self, x: Linear) -> Codes:
+        """The codes behind a linear state."""
+        return self.accumulate(x.source) if isinstance(x.source, Sum) else x.source
+
+
+def integers(values: Sequence[int] | Array) -> Array:
+    """int32 where all fit, else int64."""
+    array = np.asarray(values, np.int64)
+    fits = not array.size or (array.min() >= -(1 << 31) and array.max() < 1 << 31)
+    return array.astype(np.int32 if fits else np.int64)
+
+
+def weights(values: Array) -> Array:
+    """Codes minus their zero points in the narrowest signed type."""
+    if not values.size or (values.min() >= -128 and values.max() <= 127):
+        return values.astype(np.int8)
+    if values.min() >= -(1 << 15) and values.max() < 1 << 15:
+        return values.astype(np.int16)
+    raise UnsupportedError(
+        f"expected weights of at most 16 bits after their zero point, found {int(values.min())} "
+        f"to {int(values.max())}"
+    )
+
+
+def with_offset(x: Linear, what: Node) -> Linear:
+    """A sum whose constant offset has become its bias: rne(offset / gain), channel by channel."""
+    assert isinstance(x.source, Sum)
+    if x.offset == NONE:
+        return x
+    channels = max(len(x.gain), len(x.offset))
+    last = x.source.order[-1]
+    if channels > 1 and x.axis != last:
+        raise UnsupportedError(
+            f"node {what.name!r} ({what.op}): expected a constant along the channels of the "
+            f"accumulator, found one along axis {x.axis}"
+        )
+    added = [round_real(offset / gain) for gain, offset in x.over(channels)]
+    old = x.source.bias
+    width = max(len(old), channels)
+    old, new = (v if len(v) == width else tuple(v) * width for v in (old, tuple(added)))
+    bias = tuple(int(a + b) for a, b in zip(old, new, strict=True))
+    return replace(x, source=replace(x.source, bias=bias), offset=NONE)
+
+
+def quantization_of(x: Linear) -> Quantization | None:
+    """Scale and zero point of plain codes or of a sum with one scale."""
+    if len(x.gain) != 1 or x.clipped or x.offset != NONE:
+        return None
+    scale = x.gain[0] * x.unit
+    return Quantization(scale, x.zero) if scale > 0 else None

@@ -1,0 +1,118 @@
+"""The operator registry: one record per operator, real or integer.
+
+`real_*.py` and `integer.py` fill it; docs/spec/graph.md sections 2 and 3 list it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from samebits.ir.graph import Value
+
+Attribute = int | float | str | bool | Fraction | None | tuple[Any, ...]
+Attributes = Mapping[str, Any]
+Array = np.ndarray[Any, Any]
+Type = tuple[str, tuple[int, ...]]  # (dtype, shape)
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator.
+
+    inputs:     least and greatest number of inputs (None: no limit)
+    attributes: name -> default; REQUIRED has none
+    infer:      (types of the inputs, None where left out; complete attributes) -> output types.
+                Raises ValueError("expected ..., found ...") where shapes or types do not fit.
+    meaning:    (arrays, None where left out; complete attributes) -> output arrays. Exact: real
+                operators that are rational also take object arrays of Fraction.
+    integer:    an operator of integer graphs
+    """
+
+    name: str
+    inputs: tuple[int, int | None]
+    attributes: Attributes
+    infer: Callable[[Sequence[Value | None], Attributes], list[Type]]
+    meaning: Callable[[Sequence[Array | None], Attributes], list[Array]]
+    integer: bool = False
+
+    def complete(self, attributes: Attributes, where: str) -> dict[str, Any]:
+        """The attributes with defaults; ValueError for an unknown or missing one."""
+        unknown = sorted(set(attributes) - set(self.attributes))
+        if unknown:
+            raise ValueError(f"{where}: {self.name} has no attribute {unknown[0]!r}")
+        filled = {**self.attributes, **attributes}
+        missing = [key for key, value in filled.items() if value is REQUIRED]
+        if missing:
+            raise ValueError(f"{where}: {self.name} needs the attribute {missing[0]!r}")
+        return filled
+
+
+_OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add an operator; names are unique."""
+    if op.name in _OPS:
+        raise ValueError(f"operator {op.name!r} is registered twice")
+    _OPS[op.name] = op
+    return op
+
+
+def op_named(name: str) -> Op:
+    """The record of an operator; UnsupportedError if there is none."""
+    try:
+        return _OPS[name]
+    except KeyError:
+        raise UnsupportedError(f"expected a known operator, found {name!r}") from None
+
+
+def is_known(name: str) -> bool:
+    """Whether the operator has a record."""
+    return name in _OPS
+
+
+def known_ops() -> list[Op]:
+    """Every record, in order of registration."""
+    return list(_OPS.values())
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """numpy's broadcasting of shapes; ValueError if they do not fit."""
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        found = " and ".join(str(list(shape)) for shape in shapes)
+        raise ValueError(f"expected shapes that broadcast, found {found}") from None
+
+
+def window_count(size: int, kernel: int, stride: int, pads: int, dilation: int = 1) -> int:
+    """Windows along one axis, `pads` the sum of both ends; ValueError if there is none."""
+    count = (size + pads - dilation * (kernel - 1) - 1) // stride + 1
+    if count < 1:
+        raise ValueError(
+            f"expected a window that fits into {size} + {pads}, "
+            f"found {kernel} with dilation {dilation}"
+        )
+    return count
+
+
+def elements(shape: Sequence[int]) -> int:
+    """How many."""
+    return math.prod(shape)

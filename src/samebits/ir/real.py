@@ -1,0 +1,303 @@
+"""What the real operators share: their definition with its checks, and exact arrays.
+
+A tensor of real numbers is an array of float64 (float mode) or an object array of Fraction (exact
+mode). Tensors that ONNX types as integers or booleans are integer or boolean arrays in both modes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import NonFiniteError, UnsupportedError
+from samebits.ir.ops import REQUIRED, Array, Attributes, Op, Type, elements, register
+
+Inputs = Sequence[Any]  # Values or arrays, None where an optional input is left out
+
+FLOATS = ("float16", "float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NARROW = ("int4", "uint4")  # numpy has no such types: their codes lie in int8 and uint8 arrays
+NUMBERS = (*FLOATS, *INTEGERS)
+ANY = (*NUMBERS, *NARROW, "bool")
+
+ELEMENTS_MAX = 2**28  # of one tensor: 2 GiB of float64
+EXACT_FLOAT = 2**53  # float64 holds every integer up to here
+
+
+def code_range(dtype: str) -> tuple[int, int]:
+    """The least and greatest integer of a type, 4-bit types and bool included."""
+    if dtype in NARROW:
+        return (-8, 7) if dtype == "int4" else (0, 15)
+    if dtype == "bool":
+        return 0, 1
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def array_type(dtype: str) -> np.dtype[Any]:
+    """The numpy type of the arrays that hold tensors of this type."""
+    return np.dtype({"int4": "int8", "uint4": "uint8"}.get(dtype, dtype))
+
+
+# --- definition -----------------------------------------------------------------------------
+
+
+def define(
+    name: str,
+    inputs: int | tuple[int, int | None],
+    attributes: Attributes,
+    infer: Callable[[Inputs, Attributes], list[Type]],
+    meaning: Callable[[Inputs, Attributes], list[Array]],
+    rational: bool = True,
+) -> Op:
+    """Register a real operator. Both functions get the inputs at full length, None where left out.
+
+    rational: the meaning also takes object arrays; otherwise it is UnsupportedError in exact mode.
+    `infer` need not check the number of inputs or the size of the outputs: that is done here.
+    """
+    defaults = dict(attributes)
+    least, most = (inputs, inputs) if isinstance(inputs, int) else inputs
+
+    def full(given: Inputs) -> list[Any]:
+        listed = list(given)
+        if most is not None:
+            listed += [None] * (most - len(listed))
+        return listed
+
+    def checked(values: Inputs, attributes: Attributes) -> list[Type]:
+        if len(values) < least or (most is not None and len(values) > most):
+            wanted = f"{least}" if least == most else f"{least} to {most or 'many'}"
+            raise ValueError(f"expected {wanted} inputs of {name}, found {len(values)}")
+        required = values if most is None else values[:least]
+        if any(value is None for value in required):
+            raise ValueError(f"expected every required input of {name}, found one left out")
+        _check_numbers(name, defaults, attributes)
+        types = infer(full(values), attributes)
+        for _, shape in types:
+            check_elements(shape)
+        return types
+
+    def evaluated(arrays: Inputs, attributes: Attributes) -> list[Array]:
+        exact = any(array is not None and array.dtype == object for array in arrays)
+        if exact and not rational:
+            raise UnsupportedError(
+                f"expected rational operators in exact mode, found {name}; compute in float mode"
+            )
+        results = meaning(full(arrays), attributes)
+        return [_fractions(r) if r.dtype == object else r for r in map(np.asarray, results)]
+
+    return register(Op(name, (least, most), defaults, checked, evaluated))
+
+
+def _check_numbers(name: str, defaults: Attributes, attributes: Attributes) -> None:
+    for key, default in defaults.items():
+        value = attributes[key]
+        if isinstance(default, float) and (
+            isinstance(value, bool) or not isinstance(value, (int, float, Fraction))
+        ):
+            raise ValueError(f"expected {key} of {name} to be a number, found {value!r}")
+    unbounded = {"Clip": ("min", "max"), "Pad": ("value",)}.get(name, ())
+    for key, value in attributes.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            if key in unbounded and not math.isnan(value):
+                continue
+            raise ValueError(f"expected a finite {key} of {name}, found {value}")
+
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def check_elements(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape, unless it has more than ELEMENTS_MAX elements (ValueError)."""
+    if elements(shape) > ELEMENTS_MAX:
+        raise ValueError(f"expected at most {ELEMENTS_MAX} elements, found {list(shape)}")
+    return tuple(shape)
+
+
+def check_type(value: Any, allowed: Sequence[str], what: str = "input") -> str:
+    """The type of a value, which is one of `allowed`."""
+    if value.dtype not in allowed:
+        raise ValueError(f"expected {what} of {', '.join(allowed)}, found {value.dtype}")
+    return str(value.dtype)
+
+
+def check_same_type(values: Inputs, allowed: Sequence[str]) -> str:
+    """The one type that all values (None skipped) have."""
+    types = [check_type(value, allowed) for value in values if value is not None]
+    if len(set(types)) > 1:
+        raise ValueError(f"expected inputs of one type, found {', '.join(types)}")
+    return types[0]
+
+
+def check_axis(axis: Any, rank: int, what: str = "axis") -> int:
+    """The axis counted from 0; -rank <= axis < rank."""
+    if not is_integer(axis) or not -rank <= axis < rank:
+        raise ValueError(f"expected {what} in [{-rank}, {rank}), found {axis!r}")
+    return int(axis) % rank
+
+
+def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
+    """Distinct axes, counted from 0, in order."""
+    listed = tuple(check_axis(axis, rank) for axis in integers(axes, "axes"))
+    if len(set(listed)) != len(listed):
+        raise ValueError(f"expected axes that differ, found {list(axes)}")
+    return tuple(sorted(listed))
+
+
+def is_integer(value: Any) -> bool:
+    """An int and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integers(
+    value: Any, what: str, length: int | None = None, least: int | None = None
+) -> tuple[int, ...]:
+    """The attribute as a tuple of integers, of this length and each at least `least`."""
+    if not isinstance(value, (tuple, list)) or not all(map(is_integer, value)):
+        raise ValueError(f"expected {what} to be a tuple of integers, found {value!r}")
+    if length is not None and len(value) != length:
+        raise ValueError(f"expected {length} numbers in {what}, found {list(value)}")
+    if least is not None and any(number < least for number in value):
+        raise ValueError(f"expected {what} of at least {least}, found {list(value)}")
+    return tuple(value)
+
+
+def choice(attributes: Attributes, key: str, allowed: Sequence[str]) -> str:
+    """A text attribute that is one of `allowed`."""
+    if attributes[key] not in allowed:
+        raise ValueError(f"expected {key} of {', '.join(allowed)}, found {attributes[key]!r}")
+    return str(attributes[key])
+
+
+def float32(value: float) -> float:
+    """The binary32 value next to a decimal: what a default of ONNX is."""
+    return float(np.float32(value))
+
+
+# --- exact arrays ---------------------------------------------------------------------------
+
+
+def _fraction(value: Any) -> Fraction:
+    if type(value) is Fraction:
+        return value
+    if isinstance(value, float):
+        raise TypeError(f"expected a rational, found the float {value}")
+    return Fraction(value)
+
+
+_to_fraction = np.frompyfunc(_fraction, 1, 1)
+_float_to_fraction = np.frompyfunc(Fraction, 1, 1)
+_numerator = np.frompyfunc(lambda value: value.numerator, 1, 1)
+_denominator = np.frompyfunc(lambda value: value.denominator, 1, 1)
+
+
+def _elementwise(function: Any, array: Array) -> Array:
+    # frompyfunc gives a bare object for a 0-d array.
+    result = np.empty(array.shape, dtype=object)
+    result[...] = function(array.astype(object))
+    return result
+
+
+def _fractions(array: Array) -> Array:
+    """An object array of ints and Fractions as Fractions."""
+    return _elementwise(_to_fraction, array)
+
+
+def rationals(array: Array, name: str = "tensor") -> Array:
+    """An array of floats, ints or Fractions as Fractions; NonFiniteError for NaN or infinity."""
+    if array.dtype == object:
+        return _fractions(array)
+    if array.dtype.kind == "f":
+        finite = np.isfinite(array)
+        if not finite.all():
+            index = int(np.argmin(finite.reshape(-1)))
+            raise NonFiniteError(
+                f"tensor {name!r}: expected finite values in exact mode, found "
+                f"{array.reshape(-1)[index]} at flat index {index}; compute in float mode"
+            )
+        return _elementwise(_float_to_fraction, array)
+    return _fractions(array.astype(object))
+
+
+def map_exact(function: Callable[..., Any], *arrays: Array) -> Array:
+    """A Python function over the elements of object arrays, broadcast."""
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), dtype=object)
+
+
+def number(value: float | Fraction, like: Array) -> Any:
+    """An attribute as the number that computes with `like`: Fraction, float, or int."""
+    if like.dtype == object:
+        return Fraction(value)
+    return float(value) if like.dtype.kind == "f" else int(value)
+
+
+def common_unit(array: Array, axis: int | None = None) -> tuple[Array, Array]:
+    """Integers and units with array = integers * unit, the units as large as can be.
+
+    One unit for the whole array, or one for each position along `axis` (its dimension is kept,
+    the others have size 1). Both are object arrays, of Python ints and of Fractions.
+    """
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    shape = tuple(array.shape[i] if i == axis else 1 for i in range(array.ndim))
+    numerators, denominators = _elementwise(_numerator, array), _elementwise(_denominator, array)
+    greatest = np.asarray(np.gcd.reduce(_flat(numerators, others), axis=-1, initial=0)).reshape(
+        shape
+    )
+    least = np.asarray(np.lcm.reduce(_flat(denominators, others), axis=-1, initial=1)).reshape(
+        shape
+    )
+    greatest = map_exact(lambda g: g or 1, greatest)
+    # array / unit = numerator / greatest * (least / denominator), both divisions exact.
+    whole = numerators // greatest * (least // denominators)
+    return np.asarray(whole, dtype=object), map_exact(Fraction, greatest, least)
+
+
+def _flat(array: Array, axes: tuple[int, ...]) -> Array:
+    kept = [i for i in range(array.ndim) if i not in axes]
+    moved = array.transpose([*kept, *axes])
+    return moved.reshape((*(array.shape[i] for i in kept), math.prod(array.shape[i] for i in axes)))
+
+
+def bilinear(
+    function: Callable[[Array, Array], Array],
+    a: Array,
+    b: Array,
+    axis: int | None = None,
+    unit_shape: tuple[int, ...] = (),
+) -> Array:
+    """function(a, b), whose every output is a sum of products a * b, each b used at most once.
+
+    axis: the axis of `b` that reaches the output, if one does, and there reshaped to `unit_shape`.
+    Integers and exact numbers go through float64 matrix products where every partial sum is an
+    integer of at most 2**53, hence exact in any order; through Python integers elsewhere.
+    """
+    if a.dtype.kind == "f" and b.dtype.kind == "f":
+        return function(a, b)
+    if a.dtype != object and b.dtype != object:
+        return _integer_sums(function, a.astype(np.int64), b.astype(np.int64), axis)
+    whole_a, unit_a = common_unit(rationals(a))
+    whole_b, unit_b = common_unit(rationals(b), axis)
+    sums = _integer_sums(function, whole_a, whole_b, axis)
+    scale = unit_a.reshape(()) * unit_b.reshape(() if axis is None else unit_shape)
+    return np.asarray(sums * scale, dtype=object)
+
+
+def _integer_sums(
+    function: Callable[[Array, Array], Array], a: Array, b: Array, axis: int | None
+) -> Array:
+    others = tuple(i for i in range(b.ndim) if i != axis)
+    # float64 sums of magnitudes: off by less than a factor of 2, so half of the limit is safe.
+    sums = _flat(np.abs(b), others).astype(np.float64).sum(axis=-1)
+    largest = np.max(np.abs(a).astype(np.float64), initial=0.0) * np.max(sums, initial=0.0)
+    if largest <= EXACT_FLOAT // 2:
+        return function(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+    return function(a, b)
+
+
+def attributes_of(*required: str, **defaults: Any) -> Mapping[str, Any]:
+    """The attributes of an operator: those without a default, then those with one."""
+    return {**dict.fromkeys(required, REQUIRED), **defaults}

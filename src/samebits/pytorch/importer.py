@@ -1,0 +1,194 @@
+"""torch modules as real graphs: torch.export, then one mapping rule for each ATen operator."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.ir.graph import Graph, GraphBuilder
+from samebits.pytorch import aten
+from samebits.pytorch.call import RULES, Call, Result, dtype_name, module_path, operator_name
+
+ROUNDS = 3  # of decomposition: what one brings in may need the next
+CHECKS = ("_assert", "sym_constrain_range")  # calls of torch's own checks start with these
+
+
+def import_module(module: nn.Module, example_inputs: tuple[torch.Tensor, ...]) -> Graph:
+    """The real graph of a module in eval mode, for inputs of the examples' shapes and types.
+
+    Graph inputs are named as the arguments of `forward`; outputs are what it returns, flattened.
+    Operators without a rule are decomposed by torch as far as it can. The module's training modes
+    are restored. Raises InputError for examples that the module does not take, UnsupportedError
+    for what cannot be traced, with every ATen operator that has no rule and the modules it is in.
+    """
+    name = type(module).__name__
+    if not isinstance(example_inputs, tuple) or not all(
+        isinstance(example, torch.Tensor) for example in example_inputs
+    ):
+        found = type(example_inputs).__name__
+        raise InputError(f"{name}: expected a tuple of tensors as example inputs, found {found}")
+    with _eval_mode(module), torch.no_grad(), warnings.catch_warnings():
+        # torch's own deprecations: nothing that a user of this function could change.
+        warnings.simplefilter("ignore")
+        program = _exported(module, example_inputs, name)
+    return _Import(program, name).run()
+
+
+@contextmanager
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _exported(
+    module: nn.Module, example_inputs: tuple[torch.Tensor, ...], name: str
+) -> ExportedProgram:
+    """The functional program, operators without a rule decomposed."""
+    try:
+        module(*example_inputs)
+    except Exception as error:  # the module's own code: whatever it raises
+        shapes = ", ".join(str(list(example.shape)) for example in example_inputs)
+        raise InputError(
+            f"{name}: expected example inputs that the module takes, found {shapes} "
+            f"({type(error).__name__}: {_first_line(error)})"
+        ) from error
+    try:
+        # The empty table makes operators in place functional and keeps all others whole.
+        program = torch.export.export(module, example_inputs).run_decompositions({})
+        table = torch.export.default_decompositions()
+        for _ in range(ROUNDS):
+            missing = {call.target for call in _calls(program) if operator_name(call) not in RULES}
+            known: dict[Any, Any] = {op: table[op] for op in missing if op in table}
+            if not known:
+                break
+            program = program.run_decompositions(known)
+    except Exception as error:  # torch.export's errors have no common type
+        raise UnsupportedError(
+            f"{name}: expected a module that torch.export can trace, found "
+            f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
+            "data out of forward"
+        ) from error
+    return program
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _calls(program: ExportedProgram) -> list[fx.Node]:
+    """The calls that compute something."""
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and node.target is not operator.getitem
+        and not operator_name(node).startswith(CHECKS)
+    ]
+
+
+class _Import:
+    def __init__(self, program: ExportedProgram, name: str) -> None:
+        self.program, self.name = program, name
+        self.builder = GraphBuilder(name)
+        self.results: dict[fx.Node, Result] = {}
+
+    def run(self) -> Graph:
+        calls = set(_calls(self.program))
+        self._check(calls)
+        kinds = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node, kinds[node.name])
+            elif node.target is operator.getitem:
+                self.results[node] = self.results[node.args[0]][node.args[1]]
+            elif node in calls:
+                self.results[node] = self._call(node)
+        return self.builder.build(self._outputs())
+
+    def _check(self, calls: set[fx.Node]) -> None:
+        """Everything without a rule, in one error."""
+        places: dict[str, list[str]] = {}
+        for node in self.program.graph.nodes:
+            if node in calls and operator_name(node) not in RULES:
+                path = module_path(node) or "the module itself"
+                found = places.setdefault(str(node.target), [])
+                if path not in found:
+                    found.append(path)
+        if places:
+            listed = "; ".join(f"{op} in {', '.join(paths)}" for op, paths in places.items())
+            raise UnsupportedError(
+                f"{self.name}: expected ATen operators that graphs have, found {listed}; "
+                "replace these modules or functions"
+            )
+        mutated = self.program.graph_signature.buffers_to_mutate
+        if mutated:
+            raise UnsupportedError(
+                f"{self.name}: expected a module that keeps its buffers, found changes of "
+                f"{', '.join(mutated.values())}; import it in a form without state"
+            )
+
+    def _placeholder(self, node: fx.Node, spec: Any) -> None:
+        if spec.kind == InputKind.USER_INPUT:
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                raise UnsupportedError(
+                    f"{self.name}: expected tensors as inputs, found {value!r} for {node.name}"
+                )
+            dtype = dtype_name(value.dtype, f"input {node.name}")
+            shape = tuple(int(size) for size in value.shape)
+            self.results[node] = self.builder.input(node.name, dtype, shape)
+            return
+        if not node.users:  # num_batches_tracked and the like
+            return
+        tensor = self.program.state_dict.get(spec.target)
+        if tensor is None:
+            tensor = self.program.constants[spec.target]
+        dtype_name(tensor.dtype, str(spec.target))
+        array = np.array(tensor.detach().cpu().numpy())
+        self.results[node] = self.builder.constant(str(spec.target), array)
+
+    def _call(self, node: fx.Node) -> Result:
+        call = Call(node, self.builder, self.results)
+        try:
+            result = RULES[operator_name(node)](call)
+        except ValueError as error:
+            raise UnsupportedError(f"{call.where}: {error}; replace it in the module") from error
+        names = [result] if isinstance(result, str) else list(result)
+        metas = [call.meta] if isinstance(result, str) else list(call.meta)
+        for name, meta in zip(names, metas, strict=True):
+            if name and call.shape(name) != tuple(meta.shape):
+                raise call.unsupported(f"shape {list(meta.shape)}", list(call.shape(name)))
+        return result
+
+    def _outputs(self) -> list[str]:
+        (output,) = (node for node in self.program.graph.nodes if node.op == "output")
+        names = []
+        specs = self.program.graph_signature.output_specs
+        for index, (node, spec) in enumerate(zip(output.args[0], specs, strict=True)):
+            if spec.kind != OutputKind.USER_OUTPUT:  # a module in place also changes its input
+                continue
+            result = self.results.get(node) if isinstance(node, fx.Node) else None
+            if not isinstance(result, str):
+                raise UnsupportedError(
+                    f"{self.name}: expected tensors as outputs, found {node!r} at place {index}"
+                )
+            names.append(result)
+        return names
+
+
+__all__ = ["aten", "import_module"]

@@ -1,0 +1,272 @@
+"""Where a float graph is quantized: which values get codes, and which share one scale.
+
+The rules, for the operators of docs/spec/graph.md section 2:
+
+* graph inputs, and outputs of Conv, ConvTranspose, Gemm, MatMul, of sums and products of tensors,
+  of pools, means and every operator not named here are quantized. A Relu or Clip that alone reads
+  such an accumulator merges: its output is quantized instead. So does the addition of a bias to a
+  MatMul.
+* A point-wise expression of one quantized tensor is quantized once, where it ends: where something
+  else than the same expression reads it.
+* Data movement (and Max, Min and Concat of tensors) has the scale of what it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Graph, Node
+
+POINTWISE = frozenset(
+    (
+        *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid", "Clip"),
+        *("HardSigmoid", "HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log"),
+        *("Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Swish", "Shrink"),
+        *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+        *("Cast", "Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Mod", "Min", "Max", "Sum", "Mean"),
+        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not"),
+        *("Where",),
+    )
+)
+LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+ACCUMULATORS = LINEAR | frozenset(
+    (
+        *("Add", "Sub", "Mul", "Sum", "Mean"),
+        *("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"),
+    )
+)
+MOVEMENT = frozenset(
+    (
+        *("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split"),
+        *("Slice", "Expand", "Tile", "Gather", "Resize", "DepthToSpace", "SpaceToDepth"),
+        *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"),
+    )
+)
+MERGING = frozenset(("Relu", "Clip"))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The result of `place`.
+
+    quantized: values that get QuantizeLinear and DequantizeLinear, in the order of the graph
+    group:     value or constant with codes -> the name of its group; one scale for each group
+    operands:  (node name, position of an input) where a constant is read as codes
+    biases:    output of a MatMul -> the constant that an Add merged with it adds
+    """
+
+    quantized: tuple[str, ...]
+    group: dict[str, str]
+    operands: frozenset[tuple[str, int]]
+    biases: dict[str, str]
+
+    def members(self) -> dict[str, list[str]]:
+        """Group -> its quantized values and constants."""
+        members: dict[str, list[str]] = {}
+        for name, group in self.group.items():
+            members.setdefault(group, []).append(name)
+        return members
+
+
+def is_movement(node: Node) -> bool:
+    """The codes of the output are codes of the inputs, with the same scale."""
+    if node.op == "Pad":
+        # Zero has a code in every format; another fill value gets a scale of its own.
+        return node.attributes["mode"] != "constant" or node.attributes["value"] == 0
+    return node.op in MOVEMENT
+
+
+def moved_inputs(node: Node) -> tuple[int, ...]:
+    """Positions of the inputs whose elements a movement moves."""
+    return (0,) if node.op == "Gather" else tuple(range(len(node.inputs)))
+
+
+def place(graph: Graph) -> Placement:
+    """Decide where a float32 graph is quantized.
+
+    Raises InputError if it is quantized already, UnsupportedError for other float types.
+    """
+    _check(graph)
+    search = _Search(graph)
+    while search.once():
+        pass
+    return search.placement()
+
+
+def _check(graph: Graph) -> None:
+    for node in graph.nodes:
+        if "QuantizeLinear" in node.op or "Integer" in node.op:
+            raise InputError(
+                f"graph {graph.name!r}: expected a float model, found {node.op} (node "
+                f"{node.name!r}); it is quantized already"
+            )
+    for value in graph.values.values():
+        if value.dtype in ("float16", "float64"):
+            raise UnsupportedError(
+                f"graph {graph.name!r}: expected float32 tensors, found {value.dtype} (value "
+                f"{value.name!r}); convert the model to float32"
+            )
+
+
+@dataclass
+class _Search:
+    """Repeats passes over the graph until no new value has to be quantized."""
+
+    graph: Graph
+    required: set[str] = field(default_factory=set)
+    visited: set[str] = field(default_factory=set)  # required, or movements of required values
+
+    def __post_init__(self) -> None:
+        self.producers = self.graph.producers()
+        self.consumers = self.graph.consumers()
+        for name in (*self.graph.inputs, *self.graph.outputs):
+            self.require(name)
+
+    def is_real(self, name: str) -> bool:
+        return bool(name) and self.graph.values[name].dtype == "float32"
+
+    def is_variable(self, name: str) -> bool:
+        return bool(name) and name not in self.graph.constants
+
+    def require(self, name: str) -> None:
+        """This value needs codes: it is quantized, or what it is moved from."""
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            if name in self.visited or not self.is_variable(name) or not self.is_real(name):
+                continue
+            self.visited.add(name)
+            node = self.producers.get(name)
+            if node is not None and is_movement(node):
+                waiting += [node.inputs[i] for i in moved_inputs(node)]
+            else:
+                self.required.add(name)
+
+    def once(self) -> bool:
+        """One pass in topological order; True if a value was added."""
+        before = len(self.required)
+        # The one tensor that a value not quantized is a function of; itself for all others.
+        self.root: dict[str, str] = {name: name for name in self.graph.inputs}
+        self.axis: dict[str, int] = {}  # of such a function with constants along one axis
+        self.sums: set[str] = set()  # accumulators that wait for the Relu or bias that reads them
+        self.operands: set[tuple[str, int]] = set()
+        self.biases: dict[str, str] = {}
+        self.shared: list[list[str]] = []  # values that have one scale
+        for node in self.graph.nodes:
+            for name in node.outputs:
+                self.root[name] = name
+            for name in self.needs(node):
+                self.require(name)
+        return len(self.required) > before
+
+    def needs(self, node: Node) -> Iterable[str]:
+        """The values that this node wants quantized."""
+        inputs = [name for name in node.inputs if name]
+        variables = [name for name in inputs if self.is_variable(name)]
+        output = node.output
+        if is_movement(node):
+            moved = [node.inputs[i] for i in moved_inputs(node)]
+            self.read_constants(node, moved_inputs(node))
+            self.shared.append([*moved, *node.outputs])
+            return moved
+        if node.op in POINTWISE and variables:
+            if variables[0] in self.sums:
+                return self.accumulator(node)
+            roots = {self.root[name] for name in variables}
+            axes = self.expression(node, next(iter(roots))) if len(roots) == 1 else None
+            if axes is not None:
+                axes |= {self.axis[name] for name in variables if name in self.axis}
+                if len(axes) > 1:  # a table has one row per index of one axis
+                    return variables
+                if output not in self.required:
+                    self.root[output] = roots.pop()
+                    if axes:
+                        self.axis[output] = axes.pop()
+                return ()
+            self.read_constants(node, range(len(node.inputs)))
+            if node.op in ("Max", "Min"):
+                self.shared.append([*inputs, output])
+        if node.op in ACCUMULATORS:
+            return [*variables, *self.accumulator(node)]
+        return [*variables, *node.outputs]
+
+    def accumulator(self, node: Node) -> Iterable[str]:
+        """Its output, unless the one node that reads it merges with it."""
+        output = node.output
+        readers = self.consumers[output]
+        if output in self.graph.outputs or output in self.required or len(readers) != 1:
+            return (output,)
+        bias = self.bias(node, readers[0])
+        if not bias and readers[0].op not in MERGING:
+            return (output,)
+        if bias:
+            self.biases[output] = bias
+        self.sums.add(output)
+        return ()
+
+    def bias(self, product: Node, node: Node) -> str:
+        """The constant, one number per column, that `node` adds to a MatMul; "" if it does not."""
+        if product.op != "MatMul" or node.op != "Add":
+            return ""
+        values = self.graph.values
+        result = values[node.output].shape
+        for name in node.inputs:
+            if name in self.graph.constants and self.is_real(name):
+                value = values[name]
+                one_row = value.shape[-1:] == result[-1:] and value.size == result[-1]
+                if value.shape and one_row and values[product.output].shape == result:
+                    return name
+        return ""
+
+    def expression(self, node: Node, root: str) -> set[int] | None:
+        """The axes along which the constants of a function of `root` vary; None if it is not
+        element by element, or if they vary along several axes."""
+        values = self.graph.values
+        shape = values[root].shape
+        if values[node.output].shape != shape:
+            return None
+        axes: set[int] = set()
+        for name in node.inputs:
+            if name in self.graph.constants:
+                axes |= _varying(values[name].shape, len(shape))
+        return axes if len(axes) <= 1 else None
+
+    def read_constants(self, node: Node, positions: Iterable[int]) -> None:
+        for position in positions:
+            name = node.inputs[position]
+            if name in self.graph.constants and self.is_real(name):
+                self.operands.add((node.name, position))
+
+    def placement(self) -> Placement:
+        parent: dict[str, str] = {}
+
+        def find(name: str) -> str:
+            while parent.setdefault(name, name) != name:
+                parent[name] = name = parent.setdefault(parent[name], parent[name])
+            return name
+
+        for shared in self.shared:
+            real = [name for name in shared if self.is_real(name)]
+            for name in real[1:]:
+                parent[find(name)] = find(real[0])
+        order = [*self.graph.inputs, *(n for node in self.graph.nodes for n in node.outputs)]
+        coded = [name for name in order if name in self.visited]
+        constants = {
+            node.inputs[position]
+            for node in self.graph.nodes
+            for position in range(len(node.inputs))
+            if (node.name, position) in self.operands
+        }
+        return Placement(
+            tuple(name for name in order if name in self.required),
+            {name: find(name) for name in (*coded, *sorted(constants))},
+            frozenset(self.operands),
+            self.biases,
+        )
+
+
+def _varying(shape: tuple[int, ...], rank: int) -> set[int]:
+    """The axes of a tensor of this rank along which a constant of this shape varies."""
+    return {rank - len(shape) + i for i, size in enumerate(shape) if size != 1}

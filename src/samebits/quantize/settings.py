@@ -1,0 +1,109 @@
+"""What to quantize to: schemes by name, calibration, outputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from samebits.errors import InputError
+from samebits.numerics import Format, catalog
+
+METHODS = ("minmax", "percentile", "mse")
+
+
+def _power_of_two(bits: int) -> Format:
+    """Qm.n of any n: a signed format whose scale is the power of two that the range asks for."""
+    name = f"power-of-two-s{bits}"
+    return replace(catalog.qmn(0, bits - 1), name=name, fraction_bits=0)
+
+
+def _schemes(bits: int) -> list[Format]:
+    return [
+        catalog.asymmetric(bits, signed=True),
+        catalog.asymmetric(bits, signed=False),
+        catalog.symmetric(bits),
+        catalog.symmetric(bits, full=True),
+        _power_of_two(bits),
+    ]
+
+
+ACTIVATIONS: dict[str, Format] = {fmt.name: fmt for bits in (8, 16) for fmt in _schemes(bits)}
+WEIGHTS: dict[str, Format] = {
+    fmt.name: fmt
+    for bits in (8, 16)
+    for fmt in (
+        catalog.symmetric(bits),
+        catalog.asymmetric(bits, signed=True),
+        _power_of_two(bits),
+    )
+}
+
+
+def widened(fmt: Format, bits: int) -> Format:
+    """The activation scheme of the same kind with 8 or 16 bits."""
+    return ACTIVATIONS[fmt.name.replace(str(fmt.bits), str(bits))]
+
+
+def code_type(fmt: Format) -> str:
+    """numpy's name of the integer type that holds the codes."""
+    return f"{'uint' if fmt.code_min == 0 else 'int'}{fmt.bits}"
+
+
+def narrow(fmt: Format) -> bool:
+    """The type holds a code below code_min (the restricted symmetric range)."""
+    return fmt.code_min != 0 and fmt.code_min > -(1 << (fmt.bits - 1))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `quantize` quantizes.
+
+    activations: a key of ACTIVATIONS. asymmetric-*, symmetric-* (the range restricted to
+                 +-code_max), symmetric-*-full (one code more below), power-of-two-* (scale 2**-n)
+    weights:     a key of WEIGHTS
+    per_channel: one weight scale for each output channel, else one for the tensor
+    calibration: minmax; percentile (each tail beyond it is clipped); mse (the clipping
+                 thresholds of least squared error). Of activations: weights keep their range
+    percentile:  the share of elements kept, in per cent, above 50 and up to 100
+    output_bits: of graph outputs; None: as the activations
+    report_samples: samples that the report compares
+    """
+
+    activations: str = "asymmetric-s8"
+    weights: str = "symmetric-s8"
+    per_channel: bool = True
+    calibration: str = "minmax"
+    percentile: float = 99.99
+    output_bits: int | None = None
+    report_samples: int = 16
+
+    def __post_init__(self) -> None:
+        _one_of("activations", self.activations, ACTIVATIONS)
+        _one_of("weights", self.weights, WEIGHTS)
+        _one_of("calibration", self.calibration, METHODS)
+        if not (math.isfinite(self.percentile) and 50 < self.percentile <= 100):
+            raise InputError(
+                f"percentile: expected above 50 and up to 100, found {self.percentile}"
+            )
+        if self.output_bits not in (None, 8, 16):
+            raise InputError(f"output bits: expected 8 or 16, found {self.output_bits}")
+        if self.report_samples < 1:
+            raise InputError(f"report samples: expected 1 or more, found {self.report_samples}")
+
+    @property
+    def activation_format(self) -> Format:
+        return ACTIVATIONS[self.activations]
+
+    @property
+    def output_format(self) -> Format:
+        fmt = self.activation_format
+        return widened(fmt, self.output_bits or fmt.bits)
+
+    @property
+    def weight_format(self) -> Format:
+        return WEIGHTS[self.weights]
+
+
+def _one_of(what: str, found: str, known: dict[str, Format] | tuple[str, ...]) -> None:
+    if found not in known:
+        raise InputError(f"{what}: expected one of {', '.join(known)}, found {found!r}")

@@ -1,0 +1,59 @@
+"""Test accuracy of an integer graph: the class with the largest logit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from samebits.data.dataset import Dataset, Split, shape_text
+from samebits.errors import InputError
+from samebits.ir import Graph, interpreter
+from samebits.verify.inputs import chunks, joined, quantize
+from samebits.verify.model import Model
+
+Array = np.ndarray[Any, Any]
+
+
+def images(data: Dataset, split: Split, count: int | None = None) -> Array:
+    """The first `count` images of a split as the network sees them, float32 [n, C, H, W]."""
+    import torch
+
+    labels = data.test_labels if split == "test" else data.train_labels
+    total = len(labels) if count is None else min(count, len(labels))
+    return data.batch(split, torch.arange(total)).numpy()
+
+
+def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[Array]:
+    """The test images as codes of the model's input. InputError where they do not fit."""
+    graph = model.integer
+    value = graph.values[graph.inputs[0]]
+    if len(graph.inputs) != 1 or value.quantization is None or value.shape[1:] != data.input_shape:
+        raise InputError(
+            f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
+            f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
+        )
+    return [quantize(images(data, "test", count), value)]
+
+
+def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
+    """The outputs of a float graph for every test image, in binary64."""
+    value = graph.values[graph.inputs[0]]
+    if len(graph.inputs) != 1 or value.shape[1:] != data.input_shape:
+        raise InputError(
+            f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
+            f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
+        )
+    parts = chunks(graph, [images(data, "test")])
+    return joined([interpreter.run(graph, part) for part in parts])
+
+
+def correct(outputs: list[Array], data: Dataset) -> int:
+    """How many test images have their label's logit as the largest, the first of equal ones."""
+    logits = outputs[0].reshape(len(outputs[0]), -1)
+    labels = data.test_labels[: len(logits)].numpy()
+    if logits.shape[1] < data.classes:
+        raise InputError(
+            f"{data.source}: expected at most {logits.shape[1]} classes, found {data.classes}"
+        )
+    return int((logits.argmax(1) == labels).sum())

@@ -1,0 +1,144 @@
+"""Samples for a graph: read from an archive or drawn at random, as codes and as reals."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import InputError, NonFiniteError
+from samebits.ir import Graph, Value
+from samebits.ir.integer import limits
+from samebits.numerics import philox
+
+Array = np.ndarray[Any, Any]
+LARGEST_ARCHIVE = 4 << 30  # bytes, unpacked
+EXACT_BITS = 16
+
+
+def quantize(array: Array, value: Value) -> Array:
+    """Real numbers as the codes of an input: saturate(rne(x / scale) + zero_point).
+
+    binary32 numbers and scales have 24-bit significands. If x / scale is not exactly halfway
+    between two codes of at most 16 bits, it is at least 2**-42 of itself away from that, more than
+    the error of a binary64 division, so the rounded quotient is the exact one.
+    """
+    assert value.quantization is not None
+    x = np.asarray(array, np.float32).astype(np.float64)
+    if not np.isfinite(x).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise NonFiniteError(
+            f"input {value.name!r}: expected finite values, found {x[index]} at index {index}; "
+            "remove or replace non-finite values"
+        )
+    low, high = limits(value.dtype)
+    with np.errstate(over="ignore"):
+        codes = np.rint(x / float(value.quantization.scale)) + value.quantization.zero_point
+    return np.clip(codes, low, high).astype(value.dtype)
+
+
+def dequantize(codes: Array, value: Value) -> Array:
+    """Codes as binary32 reals: the exact value, rounded once where it has more than 24 bits."""
+    if value.quantization is None:
+        return codes
+    scale = float(value.quantization.scale)
+    return ((codes.astype(np.int64) - value.quantization.zero_point) * scale).astype(np.float32)
+
+
+def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
+    """Codes over the whole range of each input's type, from (seed, input, element) alone."""
+    out = []
+    for site, name in enumerate(graph.inputs):
+        value = graph.values[name]
+        low, high = limits(value.dtype)
+        shape = (samples * value.shape[0], *value.shape[1:]) if value.shape else ()
+        words = philox.words(int(np.prod(shape)), (seed, site)).numpy()
+        out.append((low + words % (high - low + 1)).reshape(shape).astype(value.dtype))
+    return out
+
+
+def read_inputs(text: str, graph: Graph, seed: int = 0) -> list[Array]:
+    """The codes that `--inputs` names: an .npz archive, or random:N."""
+    if text.startswith("random:"):
+        count = text.removeprefix("random:")
+        if not (count.isascii() and count.isdigit() and 1 <= int(count) <= 1_000_000):
+            raise InputError(f"--inputs: expected random:N with 1 <= N <= 1000000, found {text!r}")
+        return random_codes(graph, int(count), seed)
+    return codes_of(read_archive(Path(text)), graph, text)
+
+
+def read_archive(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, read without pickle and in bounded memory."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+        if total > LARGEST_ARCHIVE:
+            raise InputError(f"{path}: expected at most {LARGEST_ARCHIVE} bytes, found {total}")
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # a damaged archive may raise anything
+        raise InputError(
+            f"{path}: not a readable .npz archive of plain arrays ({type(error).__name__}: {error})"
+        ) from error
+
+
+def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]:
+    """One array of codes per graph input: given by name, or a single one of any name."""
+    names = graph.inputs
+    if len(names) == 1 and len(arrays) == 1:
+        arrays = {names[0]: next(iter(arrays.values()))}
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{source}: expected an array for each input ({', '.join(map(repr, names))}), found "
+            f"{', '.join(map(repr, arrays)) or 'none'}"
+        )
+    out = []
+    for name in names:
+        value, array = graph.values[name], arrays[name]
+        if array.ndim == len(value.shape) - 1 and value.shape[0] == 1:
+            array = array[None] if array.shape == value.shape[1:] else array
+        fits = array.ndim == len(value.shape) and array.shape[1:] == value.shape[1:]
+        if not fits or len(array) == 0 or (value.shape and len(array) % value.shape[0]):
+            wanted = ["N", *value.shape[1:]]
+            raise InputError(
+                f"{source}: input {name!r}: expected shape [{', '.join(map(str, wanted))}] with N "
+                f"a multiple of {value.shape[0] if value.shape else 1}, found {list(array.shape)}"
+            )
+        if array.dtype.name == value.dtype:
+            out.append(array)
+        elif array.dtype.kind == "f" and value.quantization is not None:
+            out.append(quantize(array, value))
+        else:
+            raise InputError(
+                f"{source}: input {name!r}: expected real numbers or {value.dtype} codes, found "
+                f"{array.dtype}"
+            )
+    if (
+        len({len(array) // graph.values[n].shape[0] for n, array in zip(names, out, strict=True)})
+        > 1
+    ):
+        raise InputError(f"{source}: expected as many samples for every input")
+    return out
+
+
+def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
+    """The samples in pieces of the graph's own size along axis 0."""
+    sizes = [graph.values[name].shape[0] for name in graph.inputs]
+    count = len(inputs[0]) // sizes[0]
+    return [
+        [a[i * size : (i + 1) * size] for a, size in zip(inputs, sizes, strict=True)]
+        for i in range(count)
+    ]
+
+
+def joined(parts: Sequence[Sequence[Array]]) -> list[Array]:
+    """Outputs of the pieces, one after the other along axis 0."""
+    return [
+        np.concatenate([np.atleast_1d(p) for p in column]) for column in zip(*parts, strict=True)
+    ]

@@ -1,0 +1,95 @@
+"""What backends run: an integer graph, and the quantized real graph it was lowered from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import InputError
+from samebits.ir import Graph
+from samebits.ir.lower import lower
+from samebits.ir.rewrite import simplify
+from samebits.ir.verify import verify
+
+CHECKPOINT = ".safetensors"
+ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
+QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "ConvInteger", "MatMulInteger"}
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model to verify.
+
+    source:   where it came from, for messages
+    real:     the quantized real graph (QDQ form)
+    integer:  the same function on codes; what every backend must compute
+    deployed: the samebits.train model in deployed arithmetic, if it is one
+    """
+
+    source: str
+    real: Graph
+    integer: Graph
+    deployed: Any = field(default=None)
+
+
+def model_of(graph: Graph, source: str, deployed: Any = None) -> Model:
+    """The model of a quantized real graph. Raises UnsupportedError where it cannot be lowered."""
+    real = simplify(graph)
+    if not is_quantized(real):
+        raise InputError(
+            f"{source}: expected a quantized model (QuantizeLinear and DequantizeLinear nodes), "
+            "found a float one; quantize it first: samebits quantize MODEL.onnx --calibration "
+            "X.npz --out Q.onnx"
+        )
+    integer = lower(real)
+    verify(integer)
+    return Model(source, real, integer, deployed)
+
+
+def is_quantized(graph: Graph) -> bool:
+    """Whether anything in a real graph is quantized."""
+    return any(node.op in QUANTIZING for node in graph.nodes)
+
+
+def is_graph(path: Path) -> bool:
+    """Whether a path names an ONNX file or a compiled folder."""
+    return path.suffix == ".onnx" or (path / ONNX_FILE).is_file()
+
+
+def load_graph(path: Path) -> Graph:
+    """The real graph of an ONNX file or of a compiled folder."""
+    from samebits.onnx import load
+
+    return load(path / ONNX_FILE if path.is_dir() else path)
+
+
+def load_model(path: Path, arch: str | None = None) -> Model:
+    """The model of an ONNX file, a training output folder or checkpoint, or a compiled folder.
+
+    `arch` repeats the name of a module:callable architecture that may be run. Raises SamebitsError.
+    """
+    if is_graph(path):
+        return model_of(load_graph(path), str(path))
+    if path.is_dir() or path.suffix == CHECKPOINT:
+        return _trained(path, arch)
+    if not path.exists():
+        raise InputError(
+            f"{path}: no such file or folder; expected an .onnx file, a training output folder, a "
+            f"checkpoint, or a compiled folder (with {ONNX_FILE})"
+        )
+    raise InputError(
+        f"{path}: expected an .onnx file, a training output folder, a checkpoint or a compiled "
+        f"folder, found a file ending in {path.suffix or 'nothing'}"
+    )
+
+
+def _trained(path: Path, arch: str | None) -> Model:
+    from samebits.train.deploy import deployed
+    from samebits.train.export import to_graph
+    from samebits.train.restore import open_deployed
+
+    opened = open_deployed(path, arch)
+    channels, height, width = opened.input_shape
+    graph = to_graph(opened.model, opened.exponents, (channels, height, width))
+    return model_of(graph, str(path), deployed(opened.model, opened.exponents))

@@ -1,0 +1,194 @@
+"""Compiles packages and runs them: many small graphs in one program, or one package's harness."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare import assert_same
+from samebits.codegen.package import texts
+from samebits.ir.graph import Graph
+from samebits.ir.interpreter import trace
+from samebits.ir.layers import fnv1a, layers
+
+Array = np.ndarray[Any, Any]
+WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"]
+
+
+@pytest.fixture(scope="session")
+def cc() -> str:
+    found = shutil.which(os.environ.get("CC", "cc"))
+    if found is None:
+        pytest.skip("needs a C compiler")
+    return found
+
+
+def compile_c(
+    compiler: str, folder: Path, sources: Sequence[str], out: str, *flags: str
+) -> subprocess.CompletedProcess[str]:
+    """Warnings are errors."""
+    command = [compiler, *WARNINGS, *flags, "-o", out, *sources]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return done
+
+
+def shared_kernels(compiler: str, folder: Path, files: dict[str, str], *flags: str) -> str:
+    """The kernels' object file, compiled once per folder."""
+    for name, text in files.items():
+        if name.startswith("samebits_"):
+            (folder / name).write_text(text)
+    if not (folder / "kernels.o").exists():
+        compile_c(compiler, folder, ["-c", "samebits_kernels.c"], "kernels.o", *flags)
+    return "kernels.o"
+
+
+def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[list[Array]]:
+    """Samples over the whole types, the first two all least and all greatest codes."""
+    result = []
+    for index in range(samples):
+        sample = []
+        for name in graph.inputs:
+            value = graph.values[name]
+            info = np.iinfo(value.dtype)
+            codes = rng.integers(info.min, info.max, value.shape, value.dtype, endpoint=True)
+            if index < 2:
+                codes = np.full(value.shape, (info.min, info.max)[index], value.dtype)
+            sample.append(codes)
+        result.append(sample)
+    return result
+
+
+@pytest.fixture
+def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
+    """same_in_c(graphs): every layer of every graph is in C what the interpreter says."""
+
+    def check(
+        graphs: Sequence[Graph],
+        *flags: str,
+        samples: int = 4,
+        compiler: str = cc,
+        inputs: Sequence[Sequence[Sequence[Array]]] | None = None,
+    ) -> None:
+        flags = flags or ("-O1",)
+        rng = np.random.default_rng(7)
+        sources, bodies, expected, stdin = [], [], [], []
+        for number, graph in enumerate(graphs):
+            prefix = f"g{number}"
+            folder = tmp_path / prefix
+            folder.mkdir(exist_ok=True)
+            files, _ = texts(graph, prefix=prefix, vectors=None)
+            files[f"{prefix}.c"] = files[f"{prefix}.c"].replace(
+                '"tables.h"', f'"{prefix}/tables.h"'
+            )
+            for name in (f"{prefix}.c", f"{prefix}.h"):
+                (tmp_path / name).write_text(files[name])
+            for name in ("tables.c", "tables.h"):
+                (folder / name).write_text(files[name])
+            kernels = shared_kernels(compiler, tmp_path, files, *flags)
+            sources += [f"{prefix}.c", f"{prefix}/tables.c"]
+            cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
+            bodies.append(_runs(graph, prefix, len(cases)))
+            for sample in cases:
+                values = trace(graph, sample)
+                for index, name in enumerate(layers(graph)):
+                    array = np.asarray(values[name], graph.values[name].dtype)
+                    expected.append((number, name, index, fnv1a(array), array))
+                for name in graph.outputs:
+                    dtype = graph.values[name].dtype
+                    array = graph.constants.get(name)
+                    array = np.asarray(values[name] if array is None else array, dtype)
+                    expected.append((number, name, "output", fnv1a(array), array))
+                stdin += [a.astype(a.dtype.newbyteorder("<")).tobytes() for a in sample]
+        (tmp_path / "all.c").write_text(_program(bodies, len(graphs)))
+        compile_c(
+            compiler,
+            tmp_path,
+            ["all.c", *sources, kernels],
+            "all",
+            "-I.",
+            "-DSAMEBITS_TRACE",
+            *flags,
+        )
+        done = subprocess.run(
+            [str(tmp_path / "all")], input=b"".join(stdin), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()[:4000]
+        lines = done.stdout.decode().split("\n")[:-1]
+        assert len(lines) == len(expected)
+        for line, (number, name, index, wanted, array) in zip(lines, expected, strict=True):
+            where, digest, data = line.split(" ")
+            assert where == str(index), (graphs[number], name)
+            codes = np.frombuffer(bytes.fromhex(data), array.dtype.newbyteorder("<"))
+            if int(digest, 16) != wanted:
+                print(graphs[number], name, *graphs[number].nodes, sep="\n")
+            assert_same(codes, array.reshape(-1), list(np.ndindex(array.shape)))
+            assert int(digest, 16) == wanted
+
+    return check
+
+
+def _runs(graph: Graph, prefix: str, samples: int) -> str:
+    upper = prefix.upper()
+    lines = []
+    for kind, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for i in range(len(names)):
+            lines.append(
+                f"    static {prefix}_{kind}{i}_t {kind}{i}[{upper}_{kind.upper()}{i}_SIZE];"
+            )
+    lines.append("    int k;")
+    lines.append(f"    for (k = 0; k < {samples}; k++) {{")
+    for i, name in enumerate(graph.inputs):
+        width = np.dtype(graph.values[name].dtype).itemsize
+        lines.append(f"        get(input{i}, {width}, {upper}_INPUT{i}_SIZE);")
+    arguments = [f"input{i}" for i in range(len(graph.inputs))]
+    arguments += [f"output{i}" for i in range(len(graph.outputs))]
+    lines.append(f"        {prefix}_run({', '.join(arguments)});")
+    for i, name in enumerate(graph.outputs):
+        width = np.dtype(graph.values[name].dtype).itemsize
+        lines.append(f'        show("output", output{i}, {width}, {upper}_OUTPUT{i}_SIZE);')
+    lines.append("    }")
+    return f"static void run_{prefix}(void) {{\n" + "\n".join(lines) + "\n}\n"
+
+
+def _program(bodies: Sequence[str], count: int) -> str:
+    includes = "".join(f'#include "g{i}.h"\n' for i in range(count))
+    calls = "".join(f"    run_g{i}();\n" for i in range(count))
+    return f"""#include <stdio.h>
+#include <stdlib.h>
+#include "samebits_io.h"
+{includes}
+static void get(void *codes, uint32_t width, uint32_t count) {{
+    static uint8_t bytes[1 << 22];
+    if (fread(bytes, width, count, stdin) != count) exit(3);
+    samebits_decode(bytes, width, count, codes);
+}}
+static void show(const char *name, const void *codes, uint32_t width, uint32_t count) {{
+    const uint64_t hash = samebits_fnv1a(codes, width, count);
+    uint32_t i, b;
+    printf("%s %08lx%08lx ", name, (unsigned long)(hash >> 32),
+           (unsigned long)(hash & 0xffffffffu));
+    for (i = 0; i < count; i++) {{
+        for (b = 0; b < width; b++) {{
+            printf("%02x", (unsigned)samebits_io_byte(codes, width, i, b));
+        }}
+    }}
+    putchar('\\n');
+}}
+void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {{
+    char name[16];
+    sprintf(name, "%lu", (unsigned long)layer);
+    show(name, codes, width, count);
+}}
+{"".join(bodies)}
+int main(void) {{
+{calls}    return 0;
+}}
+"""

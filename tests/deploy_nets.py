@@ -1,0 +1,210 @@
+"""Small nets for the tests of deployment: the same net as reference nodes and as a BFP model.
+
+Importable by name like `compare`.
+"""
+
+import functools
+import random
+
+import mpmath
+import numpy as np
+import torch
+from torch import nn
+
+from samebits.train import convert, reference_deploy
+from samebits.train.deploy import Exponents, Site
+from samebits.train.reference import Node
+from samebits.train.reference_layers import Parameter
+from samebits.train.tensor import BFPParameter
+
+SLOPE = 0.01
+
+
+class Sum(nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+
+class Concat(nn.Module):
+    def forward(self, *tensors):
+        return torch.cat(tensors, 1)
+
+
+class Graph(nn.Module):
+    """Runs modules along reference nodes: a module's name is its node's name."""
+
+    def __init__(self, nodes, modules):
+        super().__init__()
+        self.nodes = nodes
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x):
+        values = {"x": x}
+        for node in self.nodes:
+            if node.op == "narrow":
+                values[node.name] = values[node.inputs[0]]
+            elif node.op != "input":
+                values[node.name] = self._modules[node.name](*(values[n] for n in node.inputs))
+        return values[self.nodes[-1].name]
+
+
+FUNCTIONS = {
+    "tanh": mpmath.tanh,
+    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "silu": lambda x: x / (1 + mpmath.exp(-x)),
+    "gelu": lambda x: x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2,
+    "leaky_relu": lambda x: x if x > 0 else x * float(np.float32(SLOPE)),
+}
+
+
+def table_codes(name, e_x, site):
+    """The 256 codes of an activation, from 400 bits: none of these lies closer to a tie."""
+    with mpmath.workprec(400):
+        values = [FUNCTIONS[name](mpmath.ldexp(j, e_x)) for j in range(-128, 128)]
+        rounded = [int(mpmath.nint(mpmath.ldexp(value, -site))) for value in values]
+    return [min(max(code, -128), 127) for code in rounded]
+
+
+def table(name):
+    return {"codes": functools.partial(table_codes, name)}
+
+
+def image_net():
+    """Every layer of images."""
+    nodes = [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"padding": 1}),
+        Node("norm1", "batch_norm", ("conv1",)),
+        Node("relu1", "relu", ("norm1",)),
+        Node("depthwise", "conv2d", ("relu1",), {"padding": 1, "groups": 4}),
+        Node("norm2", "batch_norm", ("depthwise",), {"eps": 1e-3}),
+        Node("sum1", "add", ("norm2", "relu1")),
+        Node("relu2", "relu6", ("sum1",)),
+        Node("strided", "conv2d", ("relu2",), {"stride": 2, "padding": 1, "groups": 2}),
+        Node("shortcut", "avg_pool", ("relu2",), {"kernel": 3, "stride": 2, "padding": 1}),
+        Node("joined", "concat", ("strided", "shortcut")),
+        Node("silu", "table", ("joined",), table("silu")),
+        Node("pool", "max_pool", ("silu",), {"kernel": 3, "stride": 1, "padding": 1}),
+        Node("dilated", "conv2d", ("pool",), {"dilation": 2, "padding": 2}),
+        Node("mean", "global_avg_pool", ("dilated",)),
+        Node("flat", "flatten", ("mean",)),
+        Node("fc", "linear", ("flat",), {"out_width": 32}),
+    ]
+    modules = {
+        "conv1": nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        "norm1": nn.BatchNorm2d(4),
+        "relu1": nn.ReLU(),
+        "depthwise": nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        "norm2": nn.BatchNorm2d(4, eps=1e-3),
+        "sum1": Sum(),
+        "relu2": nn.ReLU6(),
+        "strided": nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
+        "shortcut": nn.AvgPool2d(3, stride=2, padding=1),
+        "joined": Concat(),
+        "silu": nn.SiLU(),
+        "pool": nn.MaxPool2d(3, stride=1, padding=1),
+        "dilated": nn.Conv2d(10, 3, 3, dilation=2, padding=2),
+        "mean": nn.AdaptiveAvgPool2d(1),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(3, 5),
+    }
+    return nodes, modules
+
+
+def vector_net():
+    """Every table, batch norm of vectors, a 32-bit value that a layer narrows, a last ReLU."""
+    nodes = [
+        Node("x", "input"),
+        Node("flat", "flatten", ("x",)),
+        Node("fc1", "linear", ("flat",)),
+        Node("tanh", "table", ("fc1",), table("tanh")),
+        Node("sigmoid", "table", ("tanh",), table("sigmoid")),
+        Node("norm", "batch_norm", ("sigmoid",)),
+        Node("gelu", "table", ("norm",), table("gelu")),
+        Node("leaky", "table", ("gelu",), table("leaky_relu")),
+        Node("wide", "linear", ("leaky",), {"out_width": 32}),
+        Node("narrow", "narrow", ("wide",)),
+        Node("out", "linear", ("narrow",)),
+        Node("relu", "relu", ("out",)),
+    ]
+    modules = {
+        "flat": nn.Flatten(),
+        "fc1": nn.Linear(72, 6),
+        "tanh": nn.Tanh(),
+        "sigmoid": nn.Sigmoid(),
+        "norm": nn.BatchNorm1d(6),
+        "gelu": nn.GELU(),
+        "leaky": nn.LeakyReLU(SLOPE),
+        "out": nn.Linear(5, 4),
+        "relu": nn.ReLU(),
+        "wide": nn.Linear(6, 5),  # the last one registered hands over 32 bits
+    }
+    return nodes, modules
+
+
+NETS = {"image": image_net, "vector": vector_net}
+SHAPE = (2, 6, 6)
+ROUNDING = (
+    "input",
+    "batch_norm",
+    "table",
+    "avg_pool",
+    "global_avg_pool",
+    "add",
+    "concat",
+    "narrow",
+)
+
+
+def make_net(name, seed):
+    """(nodes, BFP model) with parameters and statistics of many scales."""
+    rng = random.Random(f"{name} {seed}")
+    nodes, modules = NETS[name]()
+    model = Graph(nodes, modules)
+    with torch.no_grad():
+        for key, value in model.state_dict().items():
+            if not value.dtype.is_floating_point:
+                continue
+            scale = 2.0 ** rng.randint(-4, 2)
+            numbers = [rng.gauss(0.0, scale) for _ in range(value.numel())]
+            if key.endswith("running_var"):
+                numbers = [abs(number) for number in numbers]
+            value.copy_(torch.tensor(numbers).view(value.shape))
+    return nodes, convert(model).eval()
+
+
+def make_images(count, seed, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(count, *SHAPE, generator=generator)
+
+
+def rounds(node):
+    wide = node.attributes.get("out_width") == 32
+    return node.op in ROUNDING or (node.op in ("linear", "conv2d") and not wide)
+
+
+def shifted(exponents, seed):
+    """The exponents, a few off: more codes saturate, others lose bits."""
+    rng = random.Random(seed)
+    moved = [Site(s.name, s.exponent + rng.choice((-3, -1, 0, 0, 2))) for s in exponents.sites]
+    return Exponents(tuple(moved))
+
+
+def reference(nodes, model, images, exponents):
+    """The last node's output by the plain-integer restatement."""
+    parameters, buffers = {}, {}
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, BFPParameter)
+        codes, delayed = parameter.parts[0][0], parameter.delayed
+        state = (codes.flatten().tolist(), delayed.flatten().tolist(), parameter.parts[0][1])
+        parameters[name] = Parameter(state, tuple(codes.shape))
+    for name, buffer in model.named_buffers():
+        buffers[name] = buffer.tolist()
+    sites = [node.name for node in nodes if rounds(node)]
+    frozen = dict(zip(sites, (s.exponent for s in exponents.sites), strict=True))
+    values = images.double().flatten().tolist()
+    done = reference_deploy.evaluate(
+        nodes, parameters, buffers, values, tuple(images.shape), frozen
+    )
+    return done[nodes[-1].name]

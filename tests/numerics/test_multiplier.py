@@ -1,0 +1,107 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samebits.numerics.exact import round_ratio
+from samebits.numerics.multiplier import (
+    PRODUCT_BITS,
+    Multiplier,
+    Thresholds,
+    find_multiplier,
+    requantized,
+    threshold,
+)
+
+
+def realised(found, acc, zero, low, high):
+    if isinstance(found, Thresholds):
+        return low + sum(value <= acc for value in found.values)
+    return min(max(found(acc) + zero, low), high)
+
+
+def mismatches(ratio, zero, low, high, acc_low, acc_high):
+    found = find_multiplier(ratio, zero, low, high, acc_low, acc_high)
+    wrong = []
+    for acc in range(acc_low, acc_high + 1):
+        expected = requantized(acc, ratio, zero, low, high)
+        actual = realised(found, acc, zero, low, high)
+        if actual != expected:
+            wrong.append((acc, expected, actual))
+    return found, wrong
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 7, 20])
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_powers_of_two_are_a_shift_over_every_accumulator(shift, zero):
+    found, wrong = mismatches(Fraction(1, 1 << shift), zero, -128, 127, -5000, 5000)
+    assert wrong == []
+    if shift < 12:
+        assert found == Multiplier(1, shift)
+
+
+RATIOS = [
+    Fraction(3, 256),  # ties at odd multiples of 128
+    Fraction(1, 3),
+    Fraction(1, 6),  # ties at odd multiples of 3
+    Fraction(5, 6),
+    Fraction(7, 2),
+    Fraction(123),
+    Fraction(16777213, 1 << 30),
+    Fraction(np.float32(0.003).item())
+    * Fraction(np.float32(0.02).item())
+    / Fraction(np.float32(0.0031).item()),
+]
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("limits", [(0, -128, 127), (-3, -128, 127), (128, 0, 255), (0, 0, 6)])
+def test_every_accumulator(ratio, limits):
+    zero, low, high = limits
+    reach = 4 * int(max(high - low, 300) / ratio) + 2000
+    reach = min(reach, 40_000)
+    assert mismatches(ratio, zero, low, high, -reach, reach)[1] == []
+
+
+@given(
+    numerator=st.integers(1, 1 << 48),
+    denominator=st.integers(1, 1 << 60),
+    zero=st.integers(-128, 127),
+    acc_low=st.integers(-(1 << 30), 1 << 30),
+    span=st.integers(0, 1 << 30),
+)
+def test_random_ratios_around_every_step(numerator, denominator, zero, acc_low, span):
+    ratio = Fraction(numerator, denominator)
+    acc_high = acc_low + span
+    found = find_multiplier(ratio, zero, -128, 127, acc_low, acc_high)
+    accs = {acc_low, acc_high, (acc_low + acc_high) // 2, min(max(0, acc_low), acc_high)}
+    for code in range(-128, 128, 5):
+        at = threshold(code - zero, *ratio.as_integer_ratio())
+        accs |= {at - 1, at, at + 1}
+    for acc in sorted(acc for acc in accs if acc_low <= acc <= acc_high):
+        expected = requantized(acc, ratio, zero, -128, 127)
+        assert realised(found, acc, zero, -128, 127) == expected, (acc, found)
+    if isinstance(found, Multiplier):
+        assert found.m * max(abs(acc_low), abs(acc_high), 1) < 1 << PRODUCT_BITS
+        assert found.shift <= 62
+
+
+@given(st.integers(-300, 300), st.integers(1, 500), st.integers(1, 500))
+def test_threshold_is_the_first_accumulator_that_reaches_a_code(code, p, q):
+    at = threshold(code, p, q)
+    assert round_ratio(at * p, q) >= code > round_ratio((at - 1) * p, q)
+
+
+def test_ties_that_no_multiplier_reproduces_end_in_thresholds():
+    # ties at odd multiples of 3, to even: 1/6 is not dyadic, so no m / 2**s meets them all
+    found, wrong = mismatches(Fraction(1, 6), 0, -128, 127, -600, 600)
+    assert isinstance(found, Thresholds)
+    assert wrong == []
+
+
+def test_a_constant_needs_no_product():
+    assert find_multiplier(Fraction(1, 1 << 40), 0, -128, 127, -100, 100) == Multiplier(0, 0)
+    found = find_multiplier(Fraction(1), 0, -128, 127, 500, 600)
+    assert realised(found, 550, 0, -128, 127) == 127
