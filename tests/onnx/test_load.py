@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tracemalloc
 from collections.abc import Callable
@@ -524,3 +525,25 @@ def with_opsets(*versions: tuple[str, int]) -> Callable[[], onnx.ModelProto]:
 )
 def test_opsets(make: Callable[[], onnx.ModelProto], kind: type[SamebitsError], found: str) -> None:
     assert found in error_of(make(), kind)
+
+
+def test_many_nodes_of_one_name() -> None:
+    count = 20_000
+    names = ["x", *(f"v{index}" for index in range(count - 1)), "y"]
+    nodes = [
+        helper.make_node("Relu", [before], [after], name="same")
+        for before, after in itertools.pairwise(names)
+    ]
+    graph = from_model(graph_model(nodes, [x(1)]))
+    assert len({node.name for node in graph.nodes}) == count
+
+
+def test_messages_are_bounded() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="n" * 10**6, **{"a" * 10**6: 1})
+    message = error_of(graph_model([node], [x(1)]), UnsupportedError)
+    assert len(message) < 3000
+    many = [helper.make_node("Nonsense", ["x"], [f"y{i}"]) for i in range(100)]
+    many.append(helper.make_node("Sum", [f"y{i}" for i in range(100)], ["y"]))
+    message = error_of(graph_model(many, [x(1)]), UnsupportedError)
+    assert "found 100 that are not" in message
+    assert message.endswith("  and 50 more")

@@ -5,7 +5,7 @@ Every name is the prefix with an index; every number is printed by `_number`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from samebits.codegen.program import Array, Call, Data, Field, Program, Struct, 
 from samebits.codegen.shapes import shape_struct
 from samebits.ir.graph import Value
 
-WIDTH = 96
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
 
@@ -273,18 +272,9 @@ def _number(value: int) -> str:
 
 
 def _numbers(array: Array) -> str:
-    """Lines of at most WIDTH columns."""
-    return "".join(f"    {line}\n" for line in _wrapped(_number(v) for v in array.tolist()))
-
-
-def _wrapped(texts: Iterable[str]) -> Iterable[str]:
-    line: list[str] = []
-    length = 0
-    for text in texts:
-        if line and length + len(text) + 2 > WIDTH - 4:
-            yield ", ".join(line) + ","
-            line, length = [], 0
-        line.append(text)
-        length += len(text) + 2
-    if line:
-        yield ", ".join(line)
+    """Rows of a power of two of columns that fit in 100 characters."""
+    columns = {1: 16, 2: 8, 4: 8, 8: 4}[array.itemsize]
+    least = int(array.min(initial=0))
+    texts = list(map(_number if least in (INT32_MIN, INT64_MIN) else str, array.tolist()))
+    rows = (", ".join(texts[i : i + columns]) for i in range(0, len(texts), columns))
+    return "    " + ",\n    ".join(rows) + "\n"

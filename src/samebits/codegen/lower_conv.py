@@ -139,10 +139,9 @@ def transposed_calls(
     ]  # fmt: skip
     for ry, (rows, taps_y, pad_y, dilation_y) in enumerate(axes[0]):
         for rx, (columns, taps_x, pad_x, dilation_x) in enumerate(axes[1]):
-            if taps_y and taps_x:
-                part = w[:, taps_y][:, :, taps_x]
-            else:  # no tap reaches these outputs: the bias alone
-                part, pad_y, pad_x = np.zeros_like(w[:, :1, :1]), 0, 0
+            part = w[:, taps_y][:, :, taps_x]
+            if part.size == 0:  # no tap reaches these outputs: the bias alone
+                part = np.zeros_like(w[:, :1, :1])
             zeros = part.astype(np.int64).sum((1, 2, 3)).astype(object) * geometry.pad_code
             phase = replace(
                 geometry,

@@ -25,10 +25,10 @@ from samebits.numerics.multiplier import (
 )
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
-STORE, SHIFT, NARROW, PRODUCT, THRESHOLDS32, WIDE, LONG, THRESHOLDS64 = range(8)
+STORE, SHIFT, NARROW, PRODUCT, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(9)
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
 INT32, INT64 = limits("int32"), limits("int64")
-LARGEST_THRESHOLDS = 1 << 24  # entries of all channels
+SHORT_TABLE, LARGEST_TABLE = 512, 1 << 24  # thresholds of all channels
 
 
 def fits(low: int, high: int, dtype: tuple[int, int] = INT32) -> bool:
@@ -64,11 +64,11 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
             known[ratio, a, b] = _multiplier(ratio, zero, low, high, a, b)
         found = known[ratio, a, b]
         if found is None:
-            return _thresholds(ratios, ends, zero, low, high, attributes["dtype"], where)
+            return _stepwise(ratios, ends, attributes, where)
         factors.append(found)
     form = _form(factors, ends, zero)
     if form is None:
-        return _thresholds(ratios, ends, zero, low, high, attributes["dtype"], where)
+        return _stepwise(ratios, ends, attributes, where)
     width = np.int64 if form in (WIDE, LONG) else np.int32
     multipliers = None if form == SHIFT else Data(np.array([m for m, _ in factors], width))
     shifts = Data(np.array([s for _, s in factors], np.uint8))
@@ -169,34 +169,36 @@ def _form(
     return form
 
 
-def _thresholds(
-    ratios: Sequence[Fraction],
-    ends: Sequence[tuple[int, int]],
-    zero: int,
-    low: int,
-    high: int,
-    dtype: str,
-    where: str,
+def _stepwise(
+    ratios: Sequence[Fraction], ends: Sequence[tuple[int, int]], attributes: Any, where: str
 ) -> Struct:
-    """For every code above `low` the least accumulator that reaches it, within reach."""
-    if len(ratios) * (high - low) > LARGEST_THRESHOLDS:
+    """Where no multiplier is exact (ties in reach): a short table of thresholds, for every code
+    above `low` the least accumulator that reaches it, else a division."""
+    zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
+    dtype, channels = attributes["dtype"], len(ratios)
+    entries = channels * (high - low)
+    pairs = [r.as_integer_ratio() for r in ratios]
+    if entries > SHORT_TABLE and all(
+        max(abs(least), abs(most)) * p < 1 << 62 and q < 1 << 62
+        for (p, q), (least, most) in zip(pairs, ends, strict=True)
+    ):
+        numbers = Data(np.array(pairs, np.int64).reshape(-1))
+        return _struct(DIVIDE, dtype, numbers, None, channels, 0, zero, low, high)
+    if entries > LARGEST_TABLE:
         raise UnsupportedError(
-            f"{where}: no multiplier is exact and {len(ratios)} x {high - low} "
-            "thresholds are too many; use 8-bit outputs or one scale per tensor"
+            f"{where}: no multiplier is exact and {channels} x {high - low} thresholds are too "
+            "many; use 8-bit outputs or one scale per tensor"
         )
     rows = []
     for ratio, (least, most) in zip(ratios, ends, strict=True):
-        numerator, denominator = ratio.as_integer_ratio()
-        steps = (
-            threshold(code - zero, numerator, denominator) for code in range(low + 1, high + 1)
-        )
-        rows.append([min(max(step, least), most + 1) for step in steps])
-    used = max(
-        (sum(step <= most for step in row) for row, (_, most) in zip(rows, ends, strict=True)),
-        default=0,
-    )
+        first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
+        codes = range(first + 1 - zero, last + 1 - zero)
+        steps = [threshold(code, *ratio.as_integer_ratio()) for code in codes]
+        rows.append([least] * (first - low) + steps)
+    used = max(map(len, rows))
+    rows = [row + [most + 1] * (used - len(row)) for row, (_, most) in zip(rows, ends, strict=True)]
     narrow = all(fits(least, most + 1) for least, most in ends)
-    values = np.array([row[:used] for row in rows], np.int32 if narrow else np.int64)
+    values = np.array(rows, np.int32 if narrow else np.int64)
     table = Data(values.reshape(-1)) if used else Data(np.zeros(1, values.dtype))
     form = THRESHOLDS32 if narrow else THRESHOLDS64
-    return _struct(form, dtype, table, None, len(ratios), used, 0, low, high)
+    return _struct(form, dtype, table, None, channels, used, 0, low, high)

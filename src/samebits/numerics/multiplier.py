@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from samebits.numerics.exact import round_ratio
 
@@ -51,6 +52,7 @@ def threshold(code: int, numerator: int, denominator: int) -> int:
     return quotient + (remainder != 0 or code % 2 == 1)
 
 
+@lru_cache(maxsize=1 << 14)
 def find_multiplier(
     ratio: Fraction, zero: int, low: int, high: int, acc_low: int, acc_high: int
 ) -> Multiplier | Thresholds:

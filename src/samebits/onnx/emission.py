@@ -122,7 +122,8 @@ class Emission:
 
     def fresh(self, hint: str) -> str:
         """A name that neither the graph nor the ONNX model has."""
-        name, count = hint, self._counts.get(hint, 1)
+        count = self._counts.get(hint, 0) + 1
+        name = hint if count == 1 else f"{hint}.{count}"
         while name in self.reserved or self.builder.unique(name) != name:
             count += 1
             name = f"{hint}.{count}"

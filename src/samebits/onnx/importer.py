@@ -16,6 +16,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph
 from samebits.ir.real import ANY
 from samebits.onnx import mapping
+from samebits.onnx.emission import Emission
 from samebits.onnx.expand import EXPANDED, standard_function
 from samebits.onnx.step import MICROSOFT, RULES, Step
 from samebits.onnx.structure import (

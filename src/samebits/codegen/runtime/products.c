@@ -175,13 +175,6 @@ void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out) {
     } while (samebits_next(&outer, index, c->kept_strides, &at, c->kept_strides, &unused));
 }
 
-/* numerator / denominator rounded half to even; neither is negative. */
-static int64_t samebits_quotient(int64_t numerator, int64_t denominator) {
-    const int64_t quotient = numerator / denominator;
-    const int64_t rest = numerator - quotient * denominator, other = denominator - rest;
-    return quotient + (rest > other || (rest == other && (quotient & 1)));
-}
-
 void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
     int32_t row, i, start = 0;
     for (row = 0; row < c->rows; row++, start += c->columns) {

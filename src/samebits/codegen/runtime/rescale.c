@@ -109,12 +109,25 @@ static int64_t samebits_long(int64_t acc, int64_t m, int32_t s) {
     return acc < 0 ? -(int64_t)quotient : (int64_t)quotient;
 }
 
+int64_t samebits_quotient(int64_t numerator, int64_t denominator) {
+    const int64_t quotient = numerator / denominator;
+    const int64_t rest = numerator - quotient * denominator, other = denominator - rest;
+    return quotient + (rest > other || (rest == other && (quotient & 1)));
+}
+
 static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n, int64_t *acc) {
     const int64_t *m = (const int64_t *)r->multipliers;
     const uint8_t *s = r->shifts;
     int32_t i, step = r->channels > 1;
     if (r->form == SAMEBITS_THRESHOLDS64) {
         for (i = 0; i < n; i++) SAMEBITS_SEARCH(int64_t)
+    } else if (r->form == SAMEBITS_DIVIDE) {
+        for (i = 0; i < n; i++) {
+            const int64_t *ratio = m + 2 * (channel + i) * step;
+            const int64_t v = acc[i] * ratio[0];
+            const int64_t q = samebits_quotient(v < 0 ? -v : v, ratio[1]);
+            acc[i] = samebits_clamp64((v < 0 ? -q : q) + r->zero, r->low, r->high);
+        }
     } else if (r->form == SAMEBITS_LONG) {
         for (i = 0; i < n; i++) {
             const int32_t c = (channel + i) * step;

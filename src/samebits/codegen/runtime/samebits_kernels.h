@@ -24,7 +24,8 @@
 #define SAMEBITS_THRESHOLDS32 4 /* low + how many of `count` ascending int32_t are <= acc */
 #define SAMEBITS_WIDE 5         /* acc * m >> s in 64 bits, int64_t m */
 #define SAMEBITS_LONG 6         /* acc * m >> s in 128 bits, int64_t m */
-#define SAMEBITS_THRESHOLDS64 7 /* thresholds of int64_t */
+#define SAMEBITS_DIVIDE 7       /* acc * p / q in 64 bits, int64_t p, q for every channel */
+#define SAMEBITS_THRESHOLDS64 8 /* thresholds of int64_t */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */

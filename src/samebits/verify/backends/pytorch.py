@@ -10,7 +10,7 @@ import numpy as np
 from samebits.ir.layers import layers
 from samebits.verify.backend import Layer
 from samebits.verify.backends.reference import hashed
-from samebits.verify.inputs import chunks, joined
+from samebits.verify.inputs import chunks
 from samebits.verify.model import Model
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +29,7 @@ class PyTorch:
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
         from samebits.pytorch.executor import TorchExecutor
 
-        executor = TorchExecutor(model.integer, self.device)
-        return joined([executor.run(part) for part in chunks(model.integer, inputs)])
+        return TorchExecutor(model.integer, self.device).run(list(inputs))
 
     def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
         from samebits.pytorch.executor import TorchExecutor
