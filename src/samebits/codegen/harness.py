@@ -82,7 +82,7 @@ MAKEFILE = """\
 # make test       runs the test vectors
 # OPTIMIZE="-O3 -march=native" uses this machine's vector instructions; the codes stay the same.
 CC ?= cc
-OPTIMIZE ?= -O2
+OPTIMIZE ?= -O3
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
 SOURCES = @model@.c tables.c samebits_kernels.c
 HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_io.h

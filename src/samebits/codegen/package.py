@@ -48,7 +48,7 @@ class Report:
     """What the package needs, in bytes, and the names that C text does not hold.
 
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
-    bound below model_run on a 32-bit microcontroller, locals of all callees included.
+    bound of model_run and all it calls on Cortex-M.
     """
 
     generator: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,14 +121,16 @@ class GraphBuilder:
         self.values: dict[str, Value] = {}
         self._node_names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._counts: dict[str, int] = {}
 
     def unique(self, hint: str) -> str:
         """A value or node name that is not taken: `hint`, or `hint.2`, `hint.3`, ..."""
         hint = hint or "value"
-        name, count = hint, 1
+        name, count = hint, self._counts.get(hint, 1)
         while name in self.values or name in self._node_names:
             count += 1
             name = f"{hint}.{count}"
+        self._counts[hint] = count
         return name
 
     def input(
@@ -144,8 +147,9 @@ class GraphBuilder:
 
     def constant(self, name: str, array: Array, quantization: Quantization | None = None) -> str:
         """A constant; equal arrays (type, shape, bytes) are stored once."""
-        array = np.ascontiguousarray(array).reshape(np.shape(array))
-        key = (array.dtype.str, array.shape, array.tobytes())
+        if array.flags.writeable or not array.flags.c_contiguous:
+            array = np.array(array, order="C")  # the caller may change it later
+        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if quantization is None and key in self._shared:
             return self._shared[key]
         value = Value(self.unique(name), array.dtype.name, array.shape, quantization)

@@ -1,7 +1,8 @@
 """The integer operators: exact meaning on integer codes. docs/spec/graph.md section 3.
 
-Channels are the last axis. Sums are taken in int64, which holds every accumulator that passes
-the bound analysis (below 2**62); a result that leaves its declared type is an error, never a wrap.
+Channels are the last axis. Sums are taken in int64 where it holds them (always, for accumulators
+that pass the bound analysis), else in Python integers; a result that leaves its declared type is an
+error, never a wrap.
 """
 
 from __future__ import annotations
@@ -50,6 +51,22 @@ def narrowed(array: Array, dtype: str) -> Array:
     return array.astype(dtype)
 
 
+def magnitude(array: Array) -> int:
+    """The largest absolute value, 0 of no elements."""
+    return max(abs(int(array.min())), abs(int(array.max()))) if array.size else 0
+
+
+def wide(array: Array, largest: int) -> Array:
+    """As int64 if results of up to `largest` fit there, else as Python integers."""
+    return array.astype(np.int64 if largest < 1 << 63 else object)
+
+
+def plus(total: Array, bias: Array) -> Array:
+    """total + bias without a wrap."""
+    largest = magnitude(total) + magnitude(bias)
+    return np.asarray(wide(total, largest) + wide(bias, largest))
+
+
 # --- checks ---------------------------------------------------------------------------------
 
 
@@ -64,6 +81,13 @@ def _codes(value: Any, what: str = "x") -> None:
 
 def _integers(value: Any, what: str = "x") -> None:
     _expect(value.dtype in INTEGERS, f"integers for {what}", value.dtype)
+
+
+def _zeros(attributes: Attributes, *names: str) -> None:
+    """Zero points are codes of some type of at most 16 bits."""
+    for name in names:
+        zero = attributes[name]
+        _expect(-(1 << 15) <= zero < 1 << 16, f"{name} of at most 16 bits", zero)
 
 
 def _image(value: Any) -> tuple[int, int, int, int]:
@@ -82,6 +106,8 @@ def _window(
     attributes: Attributes, kernel: tuple[int, int]
 ) -> tuple[tuple[int, int], Pads, tuple[int, int]]:
     strides, pads, dilations = (attributes[k] for k in ("strides", "pads", "dilations"))
+    lengths = (len(strides), len(pads), len(dilations), len(kernel))
+    _expect(lengths == (2, 4, 2, 2), "2 strides, 4 pads, 2 dilations and a 2-d kernel", lengths)
     _expect(min(strides) >= 1 and min(dilations) >= 1, "strides and dilations >= 1", attributes)
     _expect(min(pads) >= 0 and min(kernel) >= 1, "pads >= 0 and a kernel >= 1", attributes)
     return strides, pads, dilations
@@ -151,7 +177,7 @@ def _conv(arrays: Arrays, a: Attributes) -> list[Array]:
         outputs = slice(group * o // a["groups"], (group + 1) * o // a["groups"])
         rows = windows[..., channels].reshape(*windows.shape[:3], -1)
         parts.append(rows @ w[outputs].reshape(-1, kh * kw * per_group).T)
-    return [narrowed(np.concatenate(parts, -1) + b, a["dtype"])]
+    return [narrowed(plus(np.concatenate(parts, -1), b), a["dtype"])]
 
 
 def _infer_conv_transpose(values: Values, a: Attributes) -> list[Type]:
@@ -165,6 +191,7 @@ def _infer_conv_transpose(values: Values, a: Attributes) -> list[Type]:
     _expect(o % groups == 0, f"outputs in {groups} groups", o)
     _expect(b.shape == (o,) and b.dtype in ACCUMULATORS, f"a bias of {o} int32 or int64", b)
     _window(a, (kh, kw))
+    _zeros(a, "zero")
     _expect(len(a["size"]) == 2 and min(a["size"]) >= 1, "size=(OH, OW) >= 1", a["size"])
     return [(_accumulator(a), (n, *a["size"], o))]
 
@@ -185,7 +212,7 @@ def _conv_transpose(arrays: Arrays, a: Attributes) -> list[Array]:
             y, z = i * sh + p * dh - top, j * sw + q * dw - left
             if 0 <= y < oh and 0 <= z < ow:
                 out[:, y, z, outputs] += rows[:, i, j] @ w[outputs, p, q].T
-    return [narrowed(out + b, a["dtype"])]
+    return [narrowed(plus(out, b), a["dtype"])]
 
 
 def _infer_linear(values: Values, a: Attributes) -> list[Type]:
@@ -199,7 +226,7 @@ def _infer_linear(values: Values, a: Attributes) -> list[Type]:
 
 def _linear(arrays: Arrays, a: Attributes) -> list[Array]:
     x, w, b = (v.astype(np.int64) for v in arrays)
-    return [narrowed(x @ w.T + b, a["dtype"])]
+    return [narrowed(plus(x @ w.T, b), a["dtype"])]
 
 
 def _infer_matmul(values: Values, a: Attributes) -> list[Type]:
@@ -208,6 +235,7 @@ def _infer_matmul(values: Values, a: Attributes) -> list[Type]:
     _codes(y, "b")
     _expect(len(x.shape) >= 2 and len(y.shape) >= 2, "matrices", f"{x} and {y}")
     _expect(x.shape[-1] == y.shape[-2], f"{x.shape[-1]} rows", y)
+    _zeros(a, "a_zero", "b_zero")
     leading = broadcast(x.shape[:-2], y.shape[:-2])
     return [(_accumulator(a), (*leading, x.shape[-2], y.shape[-1]))]
 
@@ -220,14 +248,17 @@ def _matmul(arrays: Arrays, a: Attributes) -> list[Array]:
 def _infer_affine(values: Values, a: Attributes) -> list[Type]:
     x, m, b = values
     _codes(x)
+    _expect(len(x.shape) >= 1, "channels along the last axis", x)
     for v in (m, b):
         _expect(v.shape == x.shape[-1:] and v.dtype in ACCUMULATORS, f"int32 [{x.shape[-1]}]", v)
     return [(_accumulator(a), x.shape)]
 
 
 def _affine(arrays: Arrays, a: Attributes) -> list[Array]:
-    x, m, b = (v.astype(np.int64) for v in arrays)
-    return [narrowed(x * m + b, a["dtype"])]
+    x, m, b = arrays
+    largest = magnitude(x) * magnitude(m) + magnitude(b)
+    x, m, b = (wide(v, largest) for v in (x, m, b))
+    return [narrowed(np.asarray(x * m + b), a["dtype"])]
 
 
 def _infer_add(values: Values, a: Attributes) -> list[Type]:
@@ -238,14 +269,16 @@ def _infer_add(values: Values, a: Attributes) -> list[Type]:
 
 
 def _add(arrays: Arrays, a: Attributes) -> list[Array]:
-    terms = (v.astype(np.int64) * k for v, k in zip(arrays, a["factors"], strict=True))
-    total = functools.reduce(np.add, terms)
+    pairs = list(zip(arrays, a["factors"], strict=True))
+    largest = sum(max(magnitude(v), 1) * abs(k) for v, k in pairs) + abs(a["offset"])
+    total = functools.reduce(np.add, (wide(v, largest) * k for v, k in pairs))
     return [narrowed(np.asarray(total + a["offset"]), a["dtype"])]
 
 
 def _infer_multiply(values: Values, a: Attributes) -> list[Type]:
     _codes(values[0], "a")
     _codes(values[1], "b")
+    _zeros(a, "a_zero", "b_zero")
     return [(_accumulator(a), broadcast(values[0].shape, values[1].shape))]
 
 
@@ -262,10 +295,8 @@ def round_product(acc: Array, numerator: int, denominator: int) -> Array:
 
     Python integers where 64 bits might not hold the product.
     """
-    largest = int(np.abs(acc).max(initial=0))
-    fits = max(largest * numerator, 1) + denominator < 1 << 62
-    wide = acc.astype(np.int64) if fits else acc.astype(object)
-    product = wide * numerator
+    largest = max(magnitude(acc), 1) * max(numerator, 1) + denominator
+    product = wide(acc, 2 * largest) * numerator
     quotient, remainder = product // denominator, product % denominator
     twice = remainder * 2
     up = (twice > denominator) | ((twice == denominator) & (quotient % 2 == 1))
@@ -294,7 +325,10 @@ def _bounded(a: Attributes) -> None:
 
 
 def _saturate(codes: Array, a: Attributes) -> Array:
-    return np.clip(codes + a["zero"], a["low"], a["high"]).astype(a["dtype"])
+    zero, low, high = a["zero"], a["low"], a["high"]
+    largest = max(magnitude(codes), abs(low - zero), abs(high - zero))
+    codes = wide(codes, largest)  # clipped first: no sum can wrap
+    return (np.clip(codes, low - zero, high - zero) + zero).astype(a["dtype"])
 
 
 def _requantize(arrays: Arrays, a: Attributes) -> list[Array]:
@@ -330,7 +364,8 @@ def _infer_interpolate(values: Values, a: Attributes) -> list[Type]:
     _expect(0 <= a["bits"] <= 16 and 1 <= a["shift"] <= 32, "bits 0 to 16, shift 1 to 32", dict(a))
     segments = 1 << (16 - a["bits"])
     for v in (base, slope):
-        _expect(v.shape == (segments,) and v.dtype in INTEGERS, f"{segments} integers", v)
+        known = v.dtype in (*CODES, "int32")
+        _expect(v.shape == (segments,) and known, f"{segments} integers of at most 32 bits", v)
     _bounded(a)
     return [(a["dtype"], x.shape)]
 
@@ -374,6 +409,7 @@ def _max_pool(arrays: Arrays, a: Attributes) -> list[Array]:
 
 
 def _infer_sum_pool(values: Values, a: Attributes) -> list[Type]:
+    _zeros(a, "zero")
     (_, shape) = _infer_pool(values, a)[0]
     return [(_accumulator(a), shape)]
 
@@ -401,6 +437,7 @@ def _reduced(shape: tuple[int, ...], a: Attributes) -> tuple[int, ...]:
 
 def _infer_reduce_sum(values: Values, a: Attributes) -> list[Type]:
     _codes(values[0])
+    _zeros(a, "zero")
     return [(_accumulator(a), _reduced(values[0].shape, a))]
 
 
@@ -473,7 +510,8 @@ def _argmax(arrays: Arrays, a: Attributes) -> list[Array]:
 
 def _infer_reshape(values: Values, a: Attributes) -> list[Type]:
     (x,) = values
-    _expect(math.prod(a["shape"]) == x.size, f"a shape of {x.size} elements", a["shape"])
+    fits = min(a["shape"], default=0) >= 0 and math.prod(a["shape"]) == x.size
+    _expect(fits, f"a shape of {x.size} elements", a["shape"])
     return [(x.dtype, tuple(a["shape"]))]
 
 
@@ -492,6 +530,8 @@ def _infer_expand(values: Values, a: Attributes) -> list[Type]:
 
 def _infer_slice(values: Values, a: Attributes) -> list[Type]:
     (x,) = values
+    lengths = [len(a[key]) for key in ("starts", "stops", "steps")]
+    _expect(lengths == [len(x.shape)] * 3, f"{len(x.shape)} starts, stops and steps", lengths)
     parts = list(zip(a["starts"], a["stops"], a["steps"], x.shape, strict=True))
     _expect(
         all(0 <= start < stop <= size and step > 0 for start, stop, step, size in parts),
@@ -522,6 +562,8 @@ def _infer_concat(values: Values, a: Attributes) -> list[Type]:
 
 def _infer_pad(values: Values, a: Attributes) -> list[Type]:
     (x,) = values
+    lengths = [len(a["before"]), len(a["after"])]
+    _expect(lengths == [len(x.shape)] * 2, f"{len(x.shape)} pads on either side", lengths)
     parts = list(zip(a["before"], x.shape, a["after"], strict=True))
     _expect(all(before >= 0 and after >= 0 for before, _, after in parts), "pads >= 0", parts)
     low, high = limits(x.dtype)

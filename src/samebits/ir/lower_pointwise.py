@@ -26,7 +26,7 @@ from samebits.ir.lowered import (
     point_of,
     with_offset,
 )
-from samebits.numerics.exact import round_real
+from samebits.numerics.exact import round_binary32, round_real
 from samebits.tables.expression import Expression, apply
 
 UNARY = (
@@ -205,7 +205,7 @@ def _pair(
     for x, c, swapped in ((a, b, False), (b, a, True)):
         if not (isinstance(c, constants) and isinstance(x, (Linear, Point))):
             continue
-        found = _channels(c, shape) if _shape(e, x) == shape else None
+        found = _channels(_meant(c, x), shape) if _shape(e, x) == shape else None
         if found is not None:
             return _with_constant(op, x, *found, swapped)
     x, y = _operand(e, a), _operand(e, b)
@@ -231,6 +231,19 @@ def _pair(
     if op in ("Max", "Min"):
         return _extreme(e, node, x, y)
     raise UnsupportedError("this operator of two tensors has no integer form")
+
+
+def _meant(c: ConstantReals | ConstantCodes, x: Linear | Point) -> ConstantReals | ConstantCodes:
+    """A bias in the units of the sum it is added to: its scale may be the binary32 rounding of the
+    sum's, and then stands for that (as in Conv and Gemm)."""
+    if isinstance(c, ConstantCodes) and isinstance(x, Linear) and isinstance(x.source, Sum):
+        count = max(len(c.scale), len(x.gain))
+        own, gains = (v if len(v) == count else v * count for v in (c.scale, x.gain))
+        if all(s == round_binary32(g) for s, g in zip(own, gains, strict=True)):
+            one_axis = len(x.gain) == 1 or c.codes.ndim > 0
+            axis = c.codes.ndim - 1 if len(x.gain) > 1 else c.axis
+            return replace(c, scale=x.gain, axis=axis) if one_axis else c
+    return c
 
 
 def _operand(e: Emitter, x: State | None) -> Linear | Point:

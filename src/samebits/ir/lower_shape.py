@@ -81,6 +81,8 @@ def _transpose(e: Emitter, graph: Graph, node: Node, states: Sequence[State | No
 
 
 def _concat(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    like = next((x for x in states if isinstance(x, Linear)), None)
+    states = [_constant_like(e, x, like) for x in states]
     codes = [_codes(x) for x in states]
     meanings = {
         (x.unit, x.zero, x.gain, x.offset, x.low, x.high) if isinstance(x, Linear) else None
@@ -101,6 +103,19 @@ def _concat(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
         quantization=e.builder.values[codes[0].name].quantization,
     )
     return [_with(states[0], Codes(name, order))]
+
+
+def _constant_like(e: Emitter, x: State | None, like: Linear | None) -> State | None:
+    """Constant codes stored with the zero point and type of a tensor that they are joined to."""
+    if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
+        return x
+    dtype = e.dtype(like.source.name)
+    low, high = limits(dtype)
+    stored = x.codes + like.zero
+    if x.scale != (like.unit,) or not like.plain or stored.min() < low or stored.max() > high:
+        return x
+    name = e.builder.constant("joined", stored.astype(dtype))
+    return Linear(Codes(name, _identity_order(stored.ndim)), like.unit, like.zero)
 
 
 def _sliced(e: Emitter, node: Node, codes: Codes, ranges: dict[int, range]) -> Codes:

@@ -23,7 +23,8 @@ def verify(graph: Graph) -> None:
         rule(name in graph.values, f"value {name!r} has no type")
     for name, array in graph.constants.items():
         value = graph.values[name]
-        rule(array.shape == value.shape, f"constant {name!r} is {array.shape}, typed {value}")
+        found = (array.dtype.name, array.shape)
+        rule(found == (value.dtype, value.shape), f"constant {name!r} is {found}, typed {value}")
         rule(not array.flags.writeable, f"constant {name!r} can be written")
     names = set()
     for node in graph.nodes:
@@ -38,7 +39,12 @@ def verify(graph: Graph) -> None:
             rule(name not in written, f"{where}: writes {name!r}, which is written already")
             rule(name in graph.values, f"{where}: output {name!r} has no type")
             written.add(name)
-        types = record.infer([graph.values[n] if n else None for n in node.inputs], node.attributes)
+        try:
+            types = record.infer(
+                [graph.values[n] if n else None for n in node.inputs], node.attributes
+            )
+        except ValueError as error:
+            raise GraphError(f"graph {graph.name!r}: {where}: {error}") from error
         rule(len(types) >= len(node.outputs), f"{where}: has {len(types)} outputs")
         for name, (dtype, shape) in zip(node.outputs, types, strict=False):
             value = graph.values[name]

@@ -286,37 +286,121 @@ static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_
     }
 }
 
-#else
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #define SAMEBITS_WIDTH 16
-#define SAMEBITS_PIXELS 1
+#define SAMEBITS_PIXELS 2
 
+/* As for AVX2: P pixels by 8 channels, widened by unpacking. */
 SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
-                                   const int32_t *bias, int32_t *acc, const int32_t lanes) {
-    uint32_t sum[SAMEBITS_WIDTH];
-    int32_t row, run, q, lane;
-    for (lane = 0; lane < lanes; lane++) sum[lane] = (uint32_t)bias[lane];
+                                   int32_t step, int32_t *acc, const int32_t P) {
+    const __m128i zero = _mm_setzero_si128();
+    __m128i sum[2][4];
+    int32_t row, run, q, p, j;
+    for (p = 0; p < P; p++) {
+        for (j = 0; j < 4; j++) sum[p][j] = zero;
+    }
     for (row = 0; row < s->conv->kernel_height; row++) {
         for (run = 0; run < s->conv->runs; run++) {
             const uint8_t *from = x + row * s->row + run * s->run;
-            for (q = 0; q < s->quads; q++, from += 4, w += 4 * lanes) {
-                const int32_t a = from[0], b = from[1], c = from[2], d = from[3];
-                for (lane = 0; lane < lanes; lane++) {
-                    const int8_t *v = w + 4 * lane;
-                    sum[lane] += (uint32_t)(a * v[0] + b * v[1] + c * v[2] + d * v[3]);
+            for (q = 0; q < s->quads; q++, from += 4, w += step) {
+                __m128i codes[2];
+                for (p = 0; p < P; p++) {
+                    int32_t four;
+                    __builtin_memcpy(&four, from + p * s->pixel, 4);
+                    codes[p] = _mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero);
+                    codes[p] = _mm_unpacklo_epi64(codes[p], codes[p]);
+                }
+                for (j = 0; j < 2; j++) {
+                    const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(w + 16 * j));
+                    const __m128i sign = _mm_cmpgt_epi8(zero, v);
+                    const __m128i low = _mm_unpacklo_epi8(v, sign), high = _mm_unpackhi_epi8(v, sign);
+                    for (p = 0; p < P; p++) {
+                        sum[p][2 * j] =
+                            _mm_add_epi32(sum[p][2 * j], _mm_madd_epi16(codes[p], low));
+                        sum[p][2 * j + 1] =
+                            _mm_add_epi32(sum[p][2 * j + 1], _mm_madd_epi16(codes[p], high));
+                    }
                 }
             }
         }
     }
-    for (lane = 0; lane < lanes; lane++) acc[lane] = samebits_signed32(sum[lane]);
+    for (p = 0; p < P; p++) {
+        for (j = 0; j < 2; j++) {
+            const __m128i a = _mm_shuffle_epi32(sum[p][2 * j], 0xd8);
+            const __m128i b = _mm_shuffle_epi32(sum[p][2 * j + 1], 0xd8);
+            const __m128i total = _mm_add_epi32(_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b));
+            _mm_storeu_si128((__m128i *)(void *)(acc + p * SAMEBITS_WIDTH + 4 * j), total);
+        }
+    }
 }
 
 static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
                           const int32_t *bias, int32_t pixels, int32_t *acc) {
+    int32_t p, lane;
+    for (lane = 0; lane < lanes; lane += 8) {
+        if (pixels == 2) {
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, acc + lane, 2);
+        } else {
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, acc + lane, 1);
+        }
+    }
+    for (p = 0; p < pixels; p++) {
+        for (lane = 0; lane < lanes; lane++) {
+            int32_t *sum = acc + p * SAMEBITS_WIDTH + lane;
+            *sum = samebits_signed32((uint32_t)*sum + (uint32_t)bias[lane]);
+        }
+    }
+}
+
+#else
+#define SAMEBITS_WIDTH 16
+#define SAMEBITS_PIXELS 1
+
+#define SAMEBITS_QUAD(v) (uint32_t)(a * (v)[0] + b * (v)[1] + c * (v)[2] + d * (v)[3])
+
+/* One pixel by L channels, 1 or 4. */
+SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
+                                   int32_t step, const int32_t *bias, int32_t *acc,
+                                   const int32_t L) {
+    uint32_t s0 = (uint32_t)bias[0], s1 = 0, s2 = 0, s3 = 0;
+    int32_t row, run, q;
+    if (L == 4) {
+        s1 = (uint32_t)bias[1];
+        s2 = (uint32_t)bias[2];
+        s3 = (uint32_t)bias[3];
+    }
+    for (row = 0; row < s->conv->kernel_height; row++) {
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + row * s->row + run * s->run;
+            for (q = 0; q < s->quads; q++, from += 4, w += step) {
+                const int32_t a = from[0], b = from[1], c = from[2], d = from[3];
+                s0 += SAMEBITS_QUAD(w);
+                if (L == 4) {
+                    s1 += SAMEBITS_QUAD(w + 4);
+                    s2 += SAMEBITS_QUAD(w + 8);
+                    s3 += SAMEBITS_QUAD(w + 12);
+                }
+            }
+        }
+    }
+    acc[0] = samebits_signed32(s0);
+    if (L == 4) {
+        acc[1] = samebits_signed32(s1);
+        acc[2] = samebits_signed32(s2);
+        acc[3] = samebits_signed32(s3);
+    }
+}
+
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    int32_t lane;
     (void)pixels;
-    if (lanes == SAMEBITS_WIDTH) {
-        samebits_tile(s, x, w, bias, acc, SAMEBITS_WIDTH);
-    } else {
-        samebits_tile(s, x, w, bias, acc, lanes);
+    for (lane = 0; lane + 4 <= lanes; lane += 4) {
+        samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 4);
+    }
+    for (; lane < lanes; lane++) {
+        samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 1);
     }
 }
 #endif

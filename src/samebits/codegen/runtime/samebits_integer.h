@@ -18,7 +18,12 @@ typedef uint16_t SAMEBITS_MAY_ALIAS samebits_u16;
 typedef int32_t SAMEBITS_MAY_ALIAS samebits_i32;
 typedef int64_t SAMEBITS_MAY_ALIAS samebits_i64;
 
-#define SAMEBITS_CHUNK 64 /* elements that a kernel holds in a local array */
+/* Elements that a kernel holds in a local array: at least 16, more for wide vectors. */
+#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define SAMEBITS_CHUNK 16
+#else
+#define SAMEBITS_CHUNK 64
+#endif
 #define SAMEBITS_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define SAMEBITS_MAX(a, b) ((a) > (b) ? (a) : (b))
 
