@@ -301,16 +301,13 @@ def test_interpolate(dtype, bits, shift):
         check("interpolate", [x, base, slope], **attributes)
 
 
-def test_interpolate_never_wraps():
-    """Slopes and bases of 64 bits are integers like others: saturated or an error."""
-    x = np.array([255], np.uint16)
-    attributes = {"bits": 8, "shift": 1, "low": -128, "high": 127, "dtype": "int8"}
-    for base, slope in ((2**63 - 1, 2), (0, 2**57), (0, 2**62)):
-        arrays = [x, np.full(256, base), np.full(256, slope)]
-        try:
-            check("interpolate", arrays, **attributes)
-        except RangeError:
-            continue
+@pytest.mark.parametrize(("bits", "shift"), [(16, 1), (16, 32), (8, 1), (8, 32)])
+def test_interpolate_with_the_largest_slopes(bits, shift):
+    x = np.array([0, 1, 255, 65535], np.uint16)
+    attributes = {"bits": bits, "shift": shift, "low": -32768, "high": 32767, "dtype": "int16"}
+    for base, slope in itertools.product((-(2**31), 0, 2**31 - 1), repeat=2):
+        arrays = [np.full(1 << (16 - bits), v, np.int32) for v in (base, slope)]
+        check("interpolate", [x, *arrays], **attributes)
 
 
 @pytest.mark.parametrize("dtype", [*CODES, "int32", "int64"])
@@ -452,6 +449,9 @@ def test_gather_refuses_indices_outside():
 
 TWO = np.array([-128, 127], np.int8)
 OVER = 2**31 // 127 + 1  # times 127 leaves int32
+ENDS = np.array([0, 65535], np.uint16)
+ZEROS = {"a_zero": -32768, "b_zero": -32768}
+LONG = np.full(21846, 65535, np.uint16)  # 98,303 each, less the zero point: beyond int32
 
 
 @pytest.mark.parametrize(
@@ -468,13 +468,13 @@ OVER = 2**31 // 127 + 1  # times 127 leaves int32
             {"size": (1, 2)},
         ),
         ("linear", [TWO, np.full((1, 2), 127, np.int8), [2**31 - 1 + 128]], {}),
-        ("matmul", [TWO[:, None], TWO[None]], {"a_zero": 2**24}),
+        ("matmul", [ENDS[:, None], ENDS[None]], ZEROS),
         ("affine", [TWO, [1, OVER], [0, 0]], {}),
         ("add", [TWO], {"factors": (OVER,)}),
         ("add", [TWO], {"factors": (1,), "offset": 2**31 - 1}),
-        ("multiply", [TWO, TWO], {"a_zero": 2**24}),
-        ("sum_pool", [TWO.reshape(1, 2, 1, 1)], {"kernel": (2, 1), "zero": -(2**30) - 1}),
-        ("reduce_sum", [TWO], {"axes": (0,), "zero": -(2**30) - 1}),
+        ("multiply", [ENDS, ENDS], ZEROS),
+        ("sum_pool", [LONG.reshape(1, -1, 1, 1)], {"kernel": (21846, 1), "zero": -32768}),
+        ("reduce_sum", [LONG], {"axes": (0,), "zero": -32768}),
     ],
     ids=lambda p: p if isinstance(p, str) else "",
 )
@@ -496,12 +496,18 @@ def test_the_largest_accumulators_fit():
     [
         ("add", [TWO], {"factors": (2**60,)}),
         ("add", [np.array([2**62]), np.array([2**62])], {"factors": (1, 1)}),
-        ("multiply", [TWO, TWO], {"a_zero": 2**60}),
-        ("matmul", [TWO[None], np.full((2, 1), 127, np.int8)], {"a_zero": 2**60}),
         ("linear", [TWO, np.full((1, 2), 127, np.int8), np.array([-(2**63)])], {}),
+        (
+            "conv",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), np.array([2**63 - 1])],
+            {},
+        ),
+        (
+            "conv_transpose",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), np.array([2**63 - 1])],
+            {"size": (1, 2)},
+        ),
         ("affine", [TWO, np.array([0, 2**60]), np.array([0, 0])], {}),
-        ("reduce_sum", [TWO], {"axes": (0,), "zero": 2**62}),
-        ("sum_pool", [TWO.reshape(1, 2, 1, 1)], {"kernel": (2, 1), "zero": 2**62}),
     ],
     ids=lambda p: p if isinstance(p, str) else "",
 )
@@ -553,6 +559,7 @@ REFUSED = [
     ("conv_transpose", [X, W, B], {"size": (4, 4), "pads": (1, 1)}),
     ("conv_transpose", [X, W, B], {"size": (4, 4), "groups": 2}),
     ("conv_transpose", [X, W, B], {"size": (4, 4), "dtype": "uint8"}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "zero": 65536}),
     ("conv_transpose", [("int32", X[1]), W, B], {"size": (4, 4)}),
     ("conv_transpose", [X, ("int8", (4, 3)), B], {"size": (4, 4)}),
     ("conv_transpose", [X, W, ("int32", (2,))], {"size": (4, 4)}),
@@ -567,6 +574,8 @@ REFUSED = [
     ("matmul", [("int8", (3,)), ("int8", (3, 2))], {}),
     ("matmul", [("int32", (2, 3)), ("int8", (3, 2))], {}),
     ("matmul", [("int8", (2, 2, 3)), ("int8", (3, 3, 2))], {}),
+    ("matmul", [V, ("int8", (3, 2))], {"a_zero": 65536}),
+    ("matmul", [V, ("int8", (3, 2))], {"b_zero": -32769}),
     ("affine", [V, ("int32", (2,)), ("int32", (3,))], {}),
     ("affine", [V, ("int32", (3,)), ("int32", (2,))], {}),
     ("affine", [V, ("int8", (3,)), ("int32", (3,))], {}),
@@ -579,6 +588,8 @@ REFUSED = [
     ("add", [], {"factors": ()}),
     ("multiply", [V, ("int8", (2, 4))], {}),
     ("multiply", [V, ("int32", (2, 3))], {}),
+    ("multiply", [V, V], {"a_zero": 65536}),
+    ("multiply", [V, V], {"b_zero": -32769}),
     ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(1),) * 2, **LIMITS}),
     ("requantize", [("int32", (2, 3))], {"ratios": (), **LIMITS}),
     ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(0),), **LIMITS}),
@@ -601,7 +612,7 @@ REFUSED = [
     ("interpolate", SEGMENTS, {**STEPS, "bits": 17}),
     ("interpolate", SEGMENTS, {**STEPS, "bits": -1}),
     ("interpolate", SEGMENTS, {**STEPS, "high": 128}),
-    ("interpolate", SEGMENTS, {**STEPS, "dtype": "int32"}),
+    ("interpolate", [*SEGMENTS[:2], ("int64", (256,))], STEPS),
     ("clip", [V], {"low": 2, "high": 1}),
     ("clip", [("float32", (2, 3))], {"low": 0, "high": 1}),
     ("max_pool", [("int8", (4, 4, 2))], {"kernel": (2, 2)}),
@@ -614,9 +625,11 @@ REFUSED = [
     ("max_pool", [X], {"kernel": (1, 1), "pads": (1, 0, 0, 0)}),  # a window in the pads alone
     ("sum_pool", [X], {"kernel": (2, 2), "pads": (2, 0, 0, 0)}),
     ("sum_pool", [X], {"kernel": (2, 2), "dtype": "int16"}),
+    ("sum_pool", [X], {"kernel": (2, 2), "zero": 65536}),
     ("reduce_sum", [V], {"axes": (2,)}),
     ("reduce_sum", [V], {"axes": (-1,)}),
     ("reduce_sum", [V], {"axes": (1, 1)}),
+    ("reduce_sum", [V], {"axes": (1,), "zero": -32769}),
     ("reduce_sum", [("int32", (2, 3))], {"axes": (1,)}),
     ("reduce_max", [("int8", (2, 0))], {"axes": (1,)}),
     ("reduce_min", [V], {"axes": (3,)}),

@@ -43,6 +43,7 @@ def compile_command(
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
     loaded = load_model(model, arch)
+    out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
     report = write_package(loaded.integer, out, prefix=prefix, vectors=vectors)
     save_qdq(loaded.real, out / ONNX_FILE)

@@ -44,7 +44,7 @@ def verify_command(
     with Status("reference", console=console) as status:
         _, verdicts = verify_model(loaded, samples, names, started=status.update)
     compared = [v for v in verdicts if v.skipped is None]
-    same = all(v.equal for v in compared)
+    same = all(v.equal for v in compared) if compared else None
     if as_json:
         print_json(
             {
@@ -75,5 +75,5 @@ def verify_command(
             print(f"{v.backend}: output {d.output!r} {list(d.index)}: {d.expected} != {d.found}")
         if v.note and not v.equal:
             print(f"{v.backend}: {v.note}")
-    print("same bits: yes" if same else "same bits: NO")
+    print({True: "same bits: yes", False: "same bits: NO", None: "nothing compared"}[same])
     raise typer.Exit(0 if same else 1)

@@ -15,6 +15,7 @@ from samebits.codegen.program import Array, Call, Data, Field, Program, Struct, 
 from samebits.codegen.shapes import shape_struct
 from samebits.ir.graph import Value
 
+WIDTH = 100
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
 
@@ -132,7 +133,7 @@ def tables_source(tables: Tables) -> str:
         ctype = CTYPES[array.dtype.name]
         parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{_numbers(array)}}};\n")
     if not tables.arrays:  # C has no empty files
-        parts.append("\ntypedef int samebits_no_tables;\n")
+        parts.append(f"\ntypedef int {tables.prefix}_no_tables;\n")
     return "".join(parts)
 
 
@@ -160,7 +161,7 @@ def vectors_header(
 def _parameters(program: Program, prefix: str) -> str:
     inputs = [f"const {prefix}_input{i}_t *input{i}" for i in range(len(program.graph.inputs))]
     outputs = [f"{prefix}_output{i}_t *output{i}" for i in range(len(program.graph.outputs))]
-    return ", ".join(inputs + outputs)
+    return wrapped_list([*inputs, *outputs], len(f"void {prefix}_run("))
 
 
 class _Body:
@@ -258,6 +259,18 @@ class _Body:
             )
             return name
         return _number(field)
+
+
+def wrapped_list(texts: Sequence[str], column: int) -> str:
+    """A list that begins at `column`; lines that would be too long go on at that column."""
+    lines = [""]
+    for index, text in enumerate(texts):
+        item = text + ("," if index + 1 < len(texts) else "")
+        if lines[-1] and column + len(lines[-1]) + 1 + len(item) > WIDTH - 3:
+            lines.append(item)
+        else:
+            lines[-1] += (" " if lines[-1] else "") + item
+    return ("\n" + " " * column).join(lines)
 
 
 # --- numbers --------------------------------------------------------------------------------

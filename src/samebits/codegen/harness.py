@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from samebits.codegen.emit import wrapped_list
 from samebits.codegen.memory import byte_size
 from samebits.ir.graph import Graph
 
@@ -117,7 +118,7 @@ def main_source(graph: Graph, prefix: str) -> str:
         buffers.append(f"static {prefix}_input{i}_t input{i}[{upper}_INPUT{i}_SIZE];")
         wrong = "return state < 0 ? 2 : 0;" if i == 0 else "return 2;"
         state = "const int state = " if i == 0 else ""
-        call = f"read_codes(bytes, {widths[value.name]}, {upper}_INPUT{i}_SIZE, input{i})"
+        call = f"read_codes(staging, {widths[value.name]}, {upper}_INPUT{i}_SIZE, input{i})"
         if state:
             reads.append(f"        {state}{call};\n        if (state != 1) {wrong}\n")
         else:
@@ -127,7 +128,7 @@ def main_source(graph: Graph, prefix: str) -> str:
         buffers.append(f"static {prefix}_output{i}_t output{i}[{upper}_OUTPUT{i}_SIZE];")
         writes.append(
             f"        if (!write_codes(output{i}, {widths[value.name]}, "
-            f"{upper}_OUTPUT{i}_SIZE, bytes)) return 2;\n"
+            f"{upper}_OUTPUT{i}_SIZE, staging)) return 2;\n"
         )
         compare.append(
             f"        for (i = 0; i < {upper}_OUTPUT{i}_SIZE; i++, total++) {{\n"
@@ -147,8 +148,8 @@ def main_source(graph: Graph, prefix: str) -> str:
             "read": "".join(reads),
             "write": "".join(writes),
             "compare": "".join(compare),
-            "arguments": ", ".join(arguments),
-            "test_arguments": ", ".join(test),
+            "arguments": wrapped_list(arguments, 8 + len(f"{prefix}_run(")),
+            "test_arguments": wrapped_list(test, 8 + len(f"{prefix}_run(")),
             "once": "" if inputs else "        return 0;\n",
         },
     )
@@ -158,7 +159,7 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
     """Inputs are read from test_vectors.h in the test."""
     own = "\n".join(lines[:inputs])
     return (
-        f"#ifndef SAMEBITS_TEST\n{own}\nstatic uint8_t bytes[{largest}];\n#endif\n"
+        f"#ifndef SAMEBITS_TEST\n{own}\nstatic uint8_t staging[{largest}];\n#endif\n"
         + "\n".join(lines[inputs:])
         + "\n"
     )

@@ -157,7 +157,7 @@ def _form(
         narrow = largest < 1 << 31 and (largest >> shift) + abs(zero) < 1 << 31 and shift <= 30
         if fits(low, high) and narrow:
             needed = SHIFT if m == 1 else NARROW
-        elif fits(low, high) and m < 1 << 31 and largest < 1 << 63:
+        elif fits(low, high) and m < 1 << 31 and product < 1 << 62 and shift <= 62:
             needed = PRODUCT
         elif m < 1 << 63 and largest < 1 << 63:
             needed = WIDE

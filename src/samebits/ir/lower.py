@@ -227,7 +227,9 @@ class _Lowering:
         dtype = self.graph.values[node.output].dtype
         name = node.output
         if isinstance(x, (ConstantReals, ConstantCodes)):
-            raise UnsupportedError("expected constants to be folded; run rewrite.simplify first")
+            raise UnsupportedError(
+                "expected something that depends on an input, found constants only"
+            )
         if isinstance(x, Softmax):
             return self._quantize_softmax(x, scale, zero, dtype, name)
         if isinstance(x, Linear) and isinstance(x.source, Sum):

@@ -1,6 +1,6 @@
 """One model on many backends, compared for equality."""
 
-from samebits.verify.backend import Backend, backend_named, backends
+from samebits.verify.backend import Backend, backend_named, known_backends
 from samebits.verify.compare import Difference, Verdict, compare
 from samebits.verify.model import Model, load_model, model_of
 
@@ -10,8 +10,8 @@ __all__ = [
     "Model",
     "Verdict",
     "backend_named",
-    "backends",
     "compare",
+    "known_backends",
     "load_model",
     "model_of",
 ]

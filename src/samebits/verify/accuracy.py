@@ -25,7 +25,8 @@ def images(data: Dataset, split: Split, count: int | None = None) -> Array:
 
 
 def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[Array]:
-    """The test images as codes of the model's input. InputError where they do not fit."""
+    """The test images as codes of the model's input, in whole batches. InputError where they do
+    not fit."""
     graph = model.integer
     value = graph.values[graph.inputs[0]]
     if len(graph.inputs) != 1 or value.quantization is None or value.shape[1:] != data.input_shape:
@@ -33,7 +34,7 @@ def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[A
             f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
             f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
         )
-    return [quantize(images(data, "test", count), value)]
+    return [whole_batches(quantize(images(data, "test", count), value), value.shape[0])]
 
 
 def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
@@ -44,13 +45,21 @@ def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
             f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
             f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
         )
-    parts = chunks(graph, [images(data, "test")])
-    return joined([interpreter.run(graph, part) for part in parts])
+    samples = images(data, "test")
+    parts = chunks(graph, [whole_batches(samples, value.shape[0])])
+    outputs = joined([interpreter.run(graph, part) for part in parts])
+    return [output[: len(samples)] for output in outputs]
+
+
+def whole_batches(samples: Array, batch: int) -> Array:
+    """The samples, with the last one again until they fill whole batches."""
+    missing = -len(samples) % batch
+    return np.concatenate([samples, np.repeat(samples[-1:], missing, axis=0)])
 
 
 def correct(outputs: list[Array], data: Dataset) -> int:
     """How many test images have their label's logit as the largest, the first of equal ones."""
-    logits = outputs[0].reshape(len(outputs[0]), -1)
+    logits = outputs[0].reshape(len(outputs[0]), -1)[: len(data.test_labels)]
     labels = data.test_labels[: len(logits)].numpy()
     if logits.shape[1] < data.classes:
         raise InputError(

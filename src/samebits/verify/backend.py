@@ -48,7 +48,7 @@ class Backend(Protocol):
 Factory = Callable[[Path | None], Backend]
 
 
-def backends() -> dict[str, Factory]:
+def known_backends() -> dict[str, Factory]:
     """Every backend by name. The argument is a folder for what is built, or None."""
     from samebits.verify.backends.onnxruntime import RUNTIMES, OnnxRuntime
     from samebits.verify.backends.program import PROGRAM_TARGETS, Program
@@ -73,7 +73,7 @@ def backends() -> dict[str, Factory]:
 
 def backend_named(name: str, work: Path | None = None) -> Backend:
     """The backend of a name. InputError lists the known ones."""
-    known = backends()
+    known = known_backends()
     if name not in known:
         raise InputError(f"unknown backend {name!r}; expected one of {', '.join(known)}")
     return known[name](work)

@@ -26,6 +26,11 @@ class Difference:
     found: float
 
 
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they become text."""
+    return value if np.isfinite(value) else str(value)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What came of a comparison.
@@ -56,7 +61,11 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         record = dict(vars(self))
-        record["first"] = [dict(vars(d)) for d in self.first]
+        record["largest"] = _number(self.largest)
+        record["first"] = [
+            {**vars(d), "expected": _number(d.expected), "found": _number(d.found)}
+            for d in self.first
+        ]
         record["equal"] = self.equal
         return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Value
-from samebits.ir.integer import limits
+from samebits.ir.integer import limits, magnitude
 from samebits.numerics import philox
+from samebits.numerics.exact import round_binary32
 
 Array = np.ndarray[Any, Any]
 LARGEST_ARCHIVE = 4 << 30  # bytes, unpacked
-EXACT_BITS = 16
+EXACT_BITS = 53
 
 
 def quantize(array: Array, value: Value) -> Array:
@@ -27,7 +29,8 @@ def quantize(array: Array, value: Value) -> Array:
     the error of a binary64 division, so the rounded quotient is the exact one.
     """
     assert value.quantization is not None
-    x = np.asarray(array, np.float32).astype(np.float64)
+    with np.errstate(over="ignore"):  # beyond binary32 is infinite, and said below
+        x = np.asarray(array, np.float32).astype(np.float64)
     if not np.isfinite(x).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise NonFiniteError(
@@ -44,8 +47,25 @@ def dequantize(codes: Array, value: Value) -> Array:
     """Codes as binary32 reals: the exact value, rounded once where it has more than 24 bits."""
     if value.quantization is None:
         return codes
-    scale = float(value.quantization.scale)
-    return ((codes.astype(np.int64) - value.quantization.zero_point) * scale).astype(np.float32)
+    scale, zero = value.quantization.scale, value.quantization.zero_point
+    centred = codes.astype(np.int64) - zero
+    bits = magnitude(centred).bit_length() + scale.numerator.bit_length()
+    if bits <= EXACT_BITS and Fraction(float(scale)) == scale:  # the product is exact in binary64
+        return (centred * float(scale)).astype(np.float32)
+    reals = [_binary32(int(c) * scale) for c in centred.reshape(-1)]
+    return np.array(reals, np.float32).reshape(codes.shape)
+
+
+def _binary32(value: Fraction) -> float:
+    rounded = float(round_binary32(abs(value)))
+    return -rounded if value < 0 else rounded
+
+
+def step(value: Value) -> int:
+    """Elements along axis 0 of one sample. A scalar input has one sample an element."""
+    if value.size == 0:
+        raise InputError(f"input {value.name!r}: expected elements, found shape {value.shape}")
+    return value.shape[0] if value.shape else 1
 
 
 def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
@@ -54,7 +74,7 @@ def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
     for site, name in enumerate(graph.inputs):
         value = graph.values[name]
         low, high = limits(value.dtype)
-        shape = (samples * value.shape[0], *value.shape[1:]) if value.shape else ()
+        shape = (samples * step(value), *value.shape[1:])
         words = philox.words(int(np.prod(shape)), (seed, site)).numpy()
         out.append((low + words % (high - low + 1)).reshape(shape).astype(value.dtype))
     return out
@@ -64,8 +84,11 @@ def read_inputs(text: str, graph: Graph, seed: int = 0) -> list[Array]:
     """The codes that `--inputs` names: an .npz archive, or random:N."""
     if text.startswith("random:"):
         count = text.removeprefix("random:")
-        if not (count.isascii() and count.isdigit() and 1 <= int(count) <= 1_000_000):
-            raise InputError(f"--inputs: expected random:N with 1 <= N <= 1000000, found {text!r}")
+        digits = count.isascii() and count.isdigit() and len(count) <= 7
+        if not digits or not 1 <= int(count) <= 1_000_000:
+            raise InputError(
+                f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}"
+            )
         return random_codes(graph, int(count), seed)
     return codes_of(read_archive(Path(text)), graph, text)
 
@@ -101,17 +124,18 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
     out = []
     for name in names:
         value, array = graph.values[name], arrays[name]
-        if array.ndim == len(value.shape) - 1 and value.shape[0] == 1:
-            array = array[None] if array.shape == value.shape[1:] else array
-        fits = array.ndim == len(value.shape) and array.shape[1:] == value.shape[1:]
-        if not fits or len(array) == 0 or (value.shape and len(array) % value.shape[0]):
+        size = step(value)
+        if value.shape[:1] == (1,) and array.shape == value.shape[1:]:
+            array = array[None]
+        fits = array.ndim == max(len(value.shape), 1) and array.shape[1:] == value.shape[1:]
+        if not fits or len(array) == 0 or len(array) % size:
             wanted = ["N", *value.shape[1:]]
             raise InputError(
                 f"{source}: input {name!r}: expected shape [{', '.join(map(str, wanted))}] with N "
-                f"a multiple of {value.shape[0] if value.shape else 1}, found {list(array.shape)}"
+                f"a multiple of {size}, found {list(array.shape)}"
             )
         if array.dtype.name == value.dtype:
-            out.append(array)
+            out.append(array.astype(value.dtype))  # in this machine's byte order
         elif array.dtype.kind == "f" and value.quantization is not None:
             out.append(quantize(array, value))
         else:
@@ -119,22 +143,23 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
                 f"{source}: input {name!r}: expected real numbers or {value.dtype} codes, found "
                 f"{array.dtype}"
             )
-    if (
-        len({len(array) // graph.values[n].shape[0] for n, array in zip(names, out, strict=True)})
-        > 1
-    ):
+    counts = {len(a) // step(graph.values[n]) for n, a in zip(names, out, strict=True)}
+    if len(counts) > 1:
         raise InputError(f"{source}: expected as many samples for every input")
     return out
 
 
 def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
     """The samples in pieces of the graph's own size along axis 0."""
-    sizes = [graph.values[name].shape[0] for name in graph.inputs]
-    count = len(inputs[0]) // sizes[0]
-    return [
-        [a[i * size : (i + 1) * size] for a, size in zip(inputs, sizes, strict=True)]
-        for i in range(count)
-    ]
+    values = [graph.values[name] for name in graph.inputs]
+    if not values:
+        raise InputError(f"model {graph.name!r}: expected an input, found none; nothing to verify")
+    sizes = [step(value) for value in values]
+    pieces = []
+    for i in range(len(inputs[0]) // sizes[0]):
+        piece = [a[i * size : (i + 1) * size] for a, size in zip(inputs, sizes, strict=True)]
+        pieces.append([p.reshape(v.shape) for p, v in zip(piece, values, strict=True)])
+    return pieces
 
 
 def joined(parts: Sequence[Sequence[Array]]) -> list[Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from samebits.verify.backend import Layer
 Array = np.ndarray[Any, Any]
 FORMAT = "samebits-trace-1"
 LARGEST_FILE = 1 << 30
+AXES_MAX, ELEMENTS_MAX = 32, 1 << 28
 SHOWN = 5
 
 
@@ -99,11 +101,11 @@ def _problem(record: object) -> str | None:
     entries, runs, codes = (record.get(key) for key in ("layers", "runs", "codes"))
     if not isinstance(entries, list) or not all(_is_layer(entry) for entry in entries):
         return "expected a list of layers with name, dtype and shape"
-    for key, table in (("runs", runs), ("codes", codes)):
+    for key, table, known in (("runs", runs, _is_hash), ("codes", codes, _is_text)):
         if key == "codes" and table is None:
             continue
         good = isinstance(table, list) and all(
-            isinstance(run, list) and len(run) == len(entries) and all(type(h) is str for h in run)
+            isinstance(run, list) and len(run) == len(entries) and all(map(known, run))
             for run in table
         )
         if not good:
@@ -111,6 +113,14 @@ def _problem(record: object) -> str | None:
     if codes is not None and len(codes) != len(runs or []):
         return "expected as many runs in 'codes' as in 'runs'"
     return None
+
+
+def _is_hash(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) is not None
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str)
 
 
 def _is_layer(entry: object) -> bool:
@@ -121,8 +131,9 @@ def _is_layer(entry: object) -> bool:
         type(entry.get("name")) is str
         and dtype in ("int8", "uint8", "int16", "uint16", "int32", "int64")
         and isinstance(shape, list)
-        and all(type(size) is int and size >= 0 for size in shape)
-        and math.prod(shape) <= 1 << 28
+        and len(shape) <= AXES_MAX
+        and all(type(size) is int and 0 <= size <= ELEMENTS_MAX for size in shape)
+        and math.prod(shape) <= ELEMENTS_MAX
     )
 
 

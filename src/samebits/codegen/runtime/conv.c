@@ -231,40 +231,46 @@ SAMEBITS_INLINE uint32_t samebits_word(const void *p) {
     return word;
 }
 
-/* P pixels by L channels. Words hold four codes: SXTB16 and UXTB16 split them in two pairs, SMLAD
- * multiplies and adds a pair; its sum wraps. */
+/* sum + the products of four codes and four weights, split in pairs: words hold four bytes,
+ * UXTB16 and SXTB16 take every other one, SMLAD multiplies two pairs and adds; its sum wraps. */
+#define SAMEBITS_PAIRS(sum, even, odd, w) __smlad(odd, w##_odd, __smlad(even, w##_even, sum))
+#define SAMEBITS_WEIGHTS(w, from)                                                                  \
+    const uint32_t w##_word = samebits_word(from);                                                 \
+    const int32_t w##_even = (int32_t)__sxtb16((int8x4_t)w##_word);                                \
+    const int32_t w##_odd = (int32_t)__sxtb16((int8x4_t)(w##_word >> 8 | w##_word << 24));
+#define SAMEBITS_CODES(x, from)                                                                    \
+    const uint32_t x##_word = samebits_word(from);                                                 \
+    const int32_t x##_even = (int32_t)__uxtb16(x##_word);                                          \
+    const int32_t x##_odd = (int32_t)__uxtb16(x##_word >> 8 | x##_word << 24);
+
+/* 1 or 2 pixels by 1 or 2 channels. */
 SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
                                    int32_t step, const int32_t *bias, int32_t *acc,
                                    const int32_t P, const int32_t L) {
-    int32_t sum[2][2], row, run, q, p, l;
-    for (p = 0; p < P; p++) {
-        for (l = 0; l < L; l++) sum[p][l] = bias[l];
-    }
+    const int32_t next = P == 2 ? s->pixel : 0;
+    int32_t s00 = bias[0], s01 = bias[L - 1], s10 = s00, s11 = s01, row, run;
     for (row = 0; row < s->conv->kernel_height; row++) {
         for (run = 0; run < s->conv->runs; run++) {
             const uint8_t *from = x + row * s->row + run * s->run;
-            for (q = 0; q < s->quads; q++, from += 4, w += step) {
-                int32_t even[2], odd[2];
-                for (l = 0; l < L; l++) {
-                    const uint32_t four = samebits_word(w + 4 * l);
-                    even[l] = (int32_t)__sxtb16((int8x4_t)four);
-                    odd[l] = (int32_t)__sxtb16((int8x4_t)(four >> 8 | four << 24));
-                }
-                for (p = 0; p < P; p++) {
-                    const uint32_t four = samebits_word(from + p * s->pixel);
-                    const int32_t a = (int32_t)__uxtb16(four);
-                    const int32_t b = (int32_t)__uxtb16(four >> 8 | four << 24);
-                    for (l = 0; l < L; l++) {
-                        sum[p][l] = __smlad(a, even[l], sum[p][l]);
-                        sum[p][l] = __smlad(b, odd[l], sum[p][l]);
-                    }
+            const uint8_t *end = from + 4 * s->quads;
+            for (; from != end; from += 4, w += step) {
+                SAMEBITS_CODES(a, from)
+                SAMEBITS_CODES(b, from + next)
+                SAMEBITS_WEIGHTS(u, w)
+                s00 = SAMEBITS_PAIRS(s00, a_even, a_odd, u);
+                if (P == 2) s10 = SAMEBITS_PAIRS(s10, b_even, b_odd, u);
+                if (L == 2) {
+                    SAMEBITS_WEIGHTS(v, w + 4)
+                    s01 = SAMEBITS_PAIRS(s01, a_even, a_odd, v);
+                    if (P == 2) s11 = SAMEBITS_PAIRS(s11, b_even, b_odd, v);
                 }
             }
         }
     }
-    for (p = 0; p < P; p++) {
-        for (l = 0; l < L; l++) acc[p * SAMEBITS_WIDTH + l] = sum[p][l];
-    }
+    acc[0] = s00;
+    if (L == 2) acc[1] = s01;
+    if (P == 2) acc[SAMEBITS_WIDTH] = s10;
+    if (P == 2 && L == 2) acc[SAMEBITS_WIDTH + 1] = s11;
 }
 
 static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
@@ -278,10 +284,10 @@ static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_
         }
     }
     if (lane < lanes) {
-        samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 1, 1);
         if (pixels == 2) {
-            samebits_tile(s, x + s->pixel, w + 4 * lane, lanes * 4, bias + lane,
-                          acc + SAMEBITS_WIDTH + lane, 1, 1);
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 2, 1);
+        } else {
+            samebits_tile(s, x, w + 4 * lane, lanes * 4, bias + lane, acc + lane, 1, 1);
         }
     }
 }

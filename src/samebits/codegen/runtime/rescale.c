@@ -147,6 +147,23 @@ static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n,
     }
 }
 
+/* acc * m / 2**s rounded half to even, + zero, clamped; |acc * m| < 2**62. */
+SAMEBITS_INLINE int32_t samebits_product(int32_t acc, int32_t m, int32_t s, int32_t zero,
+                                         int32_t low, int32_t high) {
+    const int64_t v = (int64_t)acc * m;
+#if UINTPTR_MAX <= 0xffffffff
+    if (s > 32) { /* the upper word decides but for ties: shifts of 64 bits take many instructions */
+        const int32_t upper = (int32_t)samebits_floor64(v, 32);
+        const int32_t half = (int32_t)((uint32_t)1 << (s - 33));
+        const int32_t rest = upper & (half + half - 1);
+        int32_t q = samebits_floor32(upper, s - 32);
+        q += rest > half || (rest == half && ((uint32_t)v != 0 || (q & 1)));
+        return samebits_clamp32(q + zero, low, high);
+    }
+#endif
+    return (int32_t)samebits_clamp64(samebits_round64(v, s) + zero, low, high);
+}
+
 static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
     const int32_t *m = (const int32_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -183,15 +200,13 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
     case SAMEBITS_PRODUCT:
         if (step) {
             for (i = 0; i < n; i++) {
-                int64_t v = (int64_t)acc[i] * m[channel + i];
-                acc[i] = (int32_t)samebits_clamp64(samebits_round64(v, s[channel + i]) + zero, low, high);
+                const int32_t c = channel + i;
+                acc[i] = samebits_product(acc[i], m[c], s[c], zero, low, high);
             }
         } else {
-            const int64_t factor = m[0];
-            const int32_t shift = s[0];
+            const int32_t factor = m[0], shift = s[0];
             for (i = 0; i < n; i++) {
-                int64_t v = samebits_round64(acc[i] * factor, shift);
-                acc[i] = (int32_t)samebits_clamp64(v + zero, low, high);
+                acc[i] = samebits_product(acc[i], factor, shift, zero, low, high);
             }
         }
         break;

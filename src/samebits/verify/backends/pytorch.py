@@ -10,7 +10,7 @@ import numpy as np
 from samebits.ir.layers import layers
 from samebits.verify.backend import Layer
 from samebits.verify.backends.reference import hashed
-from samebits.verify.inputs import chunks
+from samebits.verify.inputs import chunks, joined
 from samebits.verify.model import Model
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,10 @@ class PyTorch:
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
         from samebits.pytorch.executor import TorchExecutor
 
-        return TorchExecutor(model.integer, self.device).run(list(inputs))
+        executor = TorchExecutor(model.integer, self.device)
+        if all(model.integer.values[name].shape for name in model.integer.inputs):
+            return executor.run(list(inputs))
+        return joined([executor.run(part) for part in chunks(model.integer, inputs)])
 
     def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
         from samebits.pytorch.executor import TorchExecutor

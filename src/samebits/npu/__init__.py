@@ -1,0 +1,1 @@
+"""The neural processor: instruction set, assembler, simulator, compiler, concordant software."""

@@ -1,0 +1,111 @@
+"""Every form of requantization over every code, ties included, and where each form is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from samebits.codegen import rescale
+from samebits.ir.bounds import Interval
+from samebits.ir.graph import Graph, GraphBuilder
+from samebits.numerics.multiplier import requantized
+
+Check = Callable[..., None]
+F = Fraction
+RATIOS = (
+    F(1, 2), F(1, 256), F(1, 4096), F(3, 512), F(1, 3), F(1, 6), F(5, 14), F(7, 1000), F(1), F(2),
+    F(255, 65535), F(11184811, 1 << 32), F(1, 1 << 20), F(1 << 20), F(8388607, 1 << 31),
+    F(1, (1 << 40) + 1), F(16777213 * 16777199, 12345677 << 40),
+)  # fmt: skip
+
+
+def scaled(ratio: Fraction, factor: int, dtype: str, zero: int) -> Graph:
+    """All 65536 codes times `factor`, requantized."""
+    g = GraphBuilder("rescale")
+    x = g.input("x", "int16", (65536,))
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = {"ratios": (ratio,), "zero": zero, "low": low, "high": high, "dtype": dtype}
+    wide = "int64" if factor > 1 << 15 else "int32"
+    acc = g.add("add", [x], {"factors": (factor,), "offset": factor // 3, "dtype": wide})
+    return g.build([g.add("requantize", [x], a), g.add("requantize", [acc], a)])
+
+
+def test_every_code_in_every_form(same_in_c: Check) -> None:
+    kinds = ((1, "int8", 0), (65521, "uint8", 129), (1 << 30, "int8", -7), (3, "int16", 5))
+    graphs = [scaled(ratio, *kinds[i % 4]) for i, ratio in enumerate(RATIOS)]
+    codes = np.arange(-32768, 32768, dtype=np.int16)
+    same_in_c(graphs, inputs=[[[codes]]] * len(graphs))
+
+
+def form(ratio: Fraction, low: int, high: int, dtype: str = "int8", channels: int = 1) -> int:
+    a = {"zero": 0, "low": np.iinfo(dtype).min, "high": np.iinfo(dtype).max, "dtype": dtype}
+    made = rescale.rescaling(
+        Interval((low,), (high,)), {**a, "ratios": (ratio,) * channels}, "here"
+    )
+    found = made.fields["form"]
+    assert isinstance(found, int)
+    return found
+
+
+def test_the_narrowest_form_is_chosen() -> None:
+    scale = F(11184811, 1 << 32)
+    assert form(F(1, 256), -30000, 30000) == rescale.SHIFT
+    assert form(F(1, 256), -(1 << 31), (1 << 31) - 1) == rescale.PRODUCT
+    assert form(F(1, 256), -(1 << 40), 1 << 40) == rescale.WIDE
+    assert form(F(5, 1024), -30000, 30000) == rescale.NARROW
+    assert form(scale, -(1 << 20), 1 << 20) == rescale.PRODUCT
+    assert form(scale, -(1 << 40), 1 << 40) == rescale.WIDE
+    assert form(scale / 2**20, -(1 << 40), 1 << 40, "int16") in (rescale.WIDE, rescale.LONG)
+    assert form(F(1, 6), -3000, 3000) == rescale.THRESHOLDS32
+    assert form(F(1, 6), -(1 << 40), 1 << 40) in (rescale.THRESHOLDS64, rescale.DIVIDE)
+    assert form(F(1, 6), -30000, 30000, "int16") == rescale.DIVIDE
+    assert form(F(1, 6), -3000, 3000, channels=64) == rescale.DIVIDE
+
+
+def test_a_channel_with_one_code_keeps_the_multiplier() -> None:
+    """Dead channels of a pruned layer are common; they must not cost a table."""
+    a = {"zero": 3, "low": -128, "high": 127, "dtype": "int8"}
+    interval = Interval((-5000, 777, -5000), (5000, 777, 5000))
+    made = rescale.rescaling(interval, {**a, "ratios": (F(1, 100),) * 3}, "here")
+    assert made.fields["form"] != rescale.THRESHOLDS32
+    live = rescale.rescaling(
+        Interval((-5000, 0), (5000, 0)), {**a, "ratios": (F(11184811, 1 << 30),) * 2}, "here"
+    )
+    assert live.fields["form"] in (rescale.NARROW, rescale.PRODUCT)
+
+
+@settings(max_examples=100)
+@given(
+    st.fractions(F(1, 1 << 30), F(100), max_denominator=1 << 40),
+    st.integers(-(1 << 45), 1 << 45),
+    st.integers(0, 1 << 45),
+    st.integers(-200, 200),
+)
+def test_multipliers_are_the_definition_inside_their_interval(
+    ratio: Fraction, start: int, span: int, zero: int
+) -> None:
+    found = rescale._multiplier(ratio, zero, -128, 127, start, start + span)
+    if found is None:
+        return
+    m, shift = found
+    assert shift >= 1
+    points = {start, start + span, start + span // 2, start + span // 3}
+    points |= {round(F(2 * k + 1, 2) / ratio) + d for k in range(-130, 130) for d in (-1, 0, 1)}
+    for acc in points:
+        if start <= acc <= start + span:
+            exact = requantized(acc, ratio, zero, -128, 127)
+            assert requantized(acc, F(m, 1 << shift), zero, -128, 127) == exact
+
+
+def test_a_huge_zero_point_is_refused() -> None:
+    with pytest.raises(rescale.UnsupportedError, match="expected a zero point below"):
+        rescale.rescaling(
+            Interval((0,), (1,)),
+            {"ratios": (F(1),), "zero": 1 << 30, "low": 0, "high": 1, "dtype": "int8"},
+            "here",
+        )

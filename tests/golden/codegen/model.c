@@ -1,0 +1,137 @@
+#include "model.h"
+
+#include "samebits_kernels.h"
+#include "tables.h"
+
+static const samebits_conv model_p0 = {
+    .batch = 1,
+    .height = 4,
+    .width = 4,
+    .channels = 2,
+    .out_height = 4,
+    .out_width = 4,
+    .out_channels = 3,
+    .groups = 1,
+    .kernel_height = 3,
+    .kernel_width = 3,
+    .stride_y = 1,
+    .stride_x = 1,
+    .pad_top = 1,
+    .pad_left = 1,
+    .dilation_y = 1,
+    .dilation_x = 1,
+    .pad_code = 3,
+    .runs = 1,
+    .length = 6,
+    .tile = 4,
+    .out_batch = 48,
+    .out_row = 12,
+    .out_pixel = 3,
+    .out_start = 0,
+    .block = 0,
+    .type = 0,
+    .weights = model_t0,
+    .bias = model_t1,
+    .rescale = {
+        .multipliers = model_t2,
+        .shifts = model_t3,
+        .channels = 3,
+        .count = 0,
+        .zero = -4,
+        .low = -128,
+        .high = 127,
+        .form = 3,
+        .type = 0}};
+
+static const samebits_table model_p1 = {
+    .size = 48,
+    .channels = 1,
+    .table = model_t4,
+    .type = 0,
+    .out_type = 0};
+
+static const samebits_source model_p2[2] = {
+    {
+        .strides = {1},
+        .factor = 3,
+        .type = 0},
+    {
+        .strides = {1},
+        .factor = -1,
+        .type = 1}};
+
+static const samebits_broadcast model_p3 = {
+    .shape = {
+        .rank = 1,
+        .shape = {48}},
+    .sources = model_p2,
+    .count = 2,
+    .offset = 7,
+    .operation = 0,
+    .wide = 0,
+    .rescale = {
+        .multipliers = model_t5,
+        .shifts = model_t6,
+        .channels = 1,
+        .count = 0,
+        .zero = 0,
+        .low = -128,
+        .high = 127,
+        .form = 2,
+        .type = 0}};
+
+static const samebits_reduce model_p4 = {
+    .kept = {
+        .rank = 1,
+        .shape = {3}},
+    .reduced = {
+        .rank = 1,
+        .shape = {16}},
+    .kept_strides = {1},
+    .reduced_strides = {3},
+    .zero = 0,
+    .operation = 0,
+    .type = 0,
+    .rescale = {
+        .multipliers = 0,
+        .shifts = 0,
+        .channels = 1,
+        .count = 0,
+        .zero = 0,
+        .low = 0,
+        .high = 0,
+        .form = 0,
+        .type = 4}};
+
+static union {
+    uint8_t bytes[48];
+    int64_t alignment;
+} model_arena;
+
+static union {
+    uint8_t bytes[56];
+    int64_t alignment;
+} model_scratch;
+
+#ifdef SAMEBITS_TRACE
+#define LAYER(index, codes, count, width) samebits_trace(index, codes, count, width);
+#else
+#define LAYER(index, codes, count, width)
+#endif
+
+void model_run(const model_input0_t *input0, const model_input1_t *input1,
+               model_output0_t *output0, model_output1_t *output1) {
+    samebits_run_conv8(&model_p0, input0, model_arena.bytes + 0, model_scratch.bytes);
+    LAYER(0u, model_arena.bytes + 0, 48u, 1u)
+    samebits_run_table(&model_p1, model_arena.bytes + 0, model_arena.bytes + 0);
+    LAYER(1u, model_arena.bytes + 0, 48u, 1u)
+    {
+        const void *sources[2];
+        sources[0] = model_arena.bytes + 0;
+        sources[1] = input1;
+        samebits_run_broadcast(&model_p3, sources, output0);
+    }
+    LAYER(2u, output0, 48u, 1u)
+    samebits_run_reduce(&model_p4, output0, output1);
+    LAYER(3u, output1, 3u, 4u)
+}
