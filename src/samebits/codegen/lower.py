@@ -7,9 +7,7 @@ form (packed weights, strides, multipliers) is computed here, in Python integers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,25 +20,25 @@ from samebits.codegen.lower_conv import (
     transposed_geometry,
     wrapped,
 )
-from samebits.codegen.program import Array, Call, Data, Field, Program, Step, Struct, Structs
-from samebits.codegen.rescale import TYPES, fits32, rescaling, store
+from samebits.codegen.lower_move import concat, gather, moved, pad
+from samebits.codegen.program import Call, Data, Field, Program, Step, Struct, Structs
+from samebits.codegen.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.shapes import broadcast_strides, collapsed, contiguous, shape_struct
+from samebits.codegen.site import Context, Site
 from samebits.errors import UnsupportedError
-from samebits.ir.bounds import Interval, bounds
-from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.bounds import bounds
+from samebits.ir.graph import Graph, Node
 from samebits.ir.integer import balance_factors, limits
-from samebits.ir.interpreter import evaluate
 from samebits.ir.layers import fused
 
 MAX_SOURCES = 16
-LARGEST = 1 << 31  # elements of a tensor: indices are int32
-WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
+LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
 def lower(graph: Graph) -> Program:
     """The program of an integer graph. UnsupportedError names what C has no kernel for."""
     _check(graph)
-    context = _Context(graph, bounds(graph), {})
+    context = Context(graph, bounds(graph), {})
     hidden, producers = fused(graph), graph.producers()
     steps = []
     for node in graph.nodes:
@@ -66,106 +64,30 @@ def _check(graph: Graph) -> None:
             f"graph {graph.name!r}: expected an integer graph, found real operators; quantize "
             "and lower the model first"
         )
+    if not graph.inputs or not graph.outputs:
+        raise UnsupportedError(f"graph {graph.name!r}: expected inputs and outputs, found none")
     for value in graph.values.values():
-        if value.dtype not in TYPES or not 0 < value.size < LARGEST:
+        if value.dtype not in TYPES or not 0 < value.size * WIDTHS[value.dtype] < LARGEST:
             raise UnsupportedError(
-                f"value {value.name!r}: expected 1 to {LARGEST - 1} codes of "
-                f"{', '.join(TYPES)}, found {value.dtype} {list(value.shape)}"
+                f"value {value.name!r}: expected at least one code of {', '.join(TYPES)} and less "
+                f"than {LARGEST} bytes, found {value.dtype} {list(value.shape)}"
             )
 
 
-@dataclass(frozen=True)
-class _Context:
-    graph: Graph
-    bounds: Mapping[str, Interval]
-    folded: dict[str, Array]
-
-    def value(self, name: str) -> Value:
-        return self.graph.values[name]
-
-    def constant(self, name: str) -> Array | None:
-        found = self.graph.constants.get(name)
-        return self.folded.get(name) if found is None else found
-
-    def fold(self, node: Node) -> None:
-        """Compute a node whose inputs are all constant."""
-        arrays = [self.constant(name) for name in node.inputs]
-        for name, array in zip(
-            node.outputs, evaluate(node, arrays, self.graph.values), strict=True
-        ):
-            self.folded[name] = array.astype(self.value(name).dtype)
-
-
-@dataclass(frozen=True)
-class _Site:
-    """A node with the requantization that ends it."""
-
-    context: _Context
-    node: Node
-    output: str
-    rescale: Struct
-
-    @property
-    def a(self) -> Mapping[str, Any]:
-        return self.node.attributes
-
-    @property
-    def narrow(self) -> bool:
-        """The accumulator is proved to fit in 32 bits."""
-        return fits32(self.context.bounds[self.node.output])
-
-    @property
-    def where(self) -> str:
-        return f"node {self.node.name!r} ({self.node.op})"
-
-    def input(self, index: int) -> Value:
-        return self.context.value(self.node.inputs[index])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.context.value(self.node.output).shape
-
-    def required(self, index: int) -> Array:
-        """An input that has to be constant."""
-        found = self.context.constant(self.node.inputs[index])
-        if found is None:
-            raise UnsupportedError(
-                f"{self.where}: expected constant data for input {index}, found a computed "
-                "tensor; the C target has no kernel for that"
-            )
-        return found
-
-    def bounded(self, key: str) -> int:
-        """An attribute that a kernel subtracts in 32 bits."""
-        found = int(self.a[key])
-        if abs(found) >= 1 << 30:
-            raise UnsupportedError(f"{self.where}: expected |{key}| < 2**30, found {found}")
-        return found
-
-    def step(self, *calls: Call, in_place: Sequence[str] = ()) -> Step:
-        return Step(self.output, calls, tuple(in_place))
-
-    def call(self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str) -> Call:
-        return Call(function, Struct(type_, fields), inputs or self.node.inputs[:1])
-
-    def view(self) -> Step:
-        return Step(self.output, view_of=self.node.inputs[0])
-
-
-def _step(context: _Context, node: Node, requantize: Node | None) -> Step:
+def _step(context: Context, node: Node, requantize: Node | None) -> Step:
     if requantize is None:
         output, rescale = node.output, store(context.value(node.output).dtype)
     else:
         output = requantize.output
         where = f"node {requantize.name!r} (requantize)"
         rescale = rescaling(context.bounds[node.output], requantize.attributes, where)
-    return _RULES[node.op](_Site(context, node, output, rescale))
+    return _RULES[node.op](Site(context, node, output, rescale))
 
 
 # --- products -------------------------------------------------------------------------------
 
 
-def _conv(site: _Site) -> Step:
+def _conv(site: Site) -> Step:
     x, w, b = (site.input(i) for i in range(3))
     if site.node.op == "linear":
         geometry = row_geometry(math.prod(x.shape[:-1]), x.shape[-1], w.shape[0])
@@ -189,7 +111,7 @@ def _conv(site: _Site) -> Step:
     return site.step(any_call(geometry, dtypes, transposed, site.rescale, site.node.inputs))
 
 
-def _matmul(site: _Site) -> Step:
+def _matmul(site: Site) -> Step:
     a, b = site.input(0), site.input(1)
     leading = site.shape[:-2]
     strides = []
@@ -214,7 +136,7 @@ def _matmul(site: _Site) -> Step:
     return site.step(site.call("matmul", "matmul", fields, *site.node.inputs))
 
 
-def _affine(site: _Site) -> Step:
+def _affine(site: Site) -> Step:
     x = site.input(0)
     m, b = (site.context.constant(name) for name in site.node.inputs[1:])
     channels = x.shape[-1]
@@ -238,7 +160,7 @@ def _affine(site: _Site) -> Step:
 _SUM, _MULTIPLY, _MAXIMUM, _MINIMUM = range(4)
 
 
-def _broadcast(site: _Site) -> Step:
+def _broadcast(site: Site) -> Step:
     op, names = site.node.op, site.node.inputs
     if len(names) > MAX_SOURCES:
         raise UnsupportedError(
@@ -280,14 +202,14 @@ def _broadcast(site: _Site) -> Step:
 # --- element by element -----------------------------------------------------------------------
 
 
-def _requantize(site: _Site) -> Step:
+def _requantize(site: Site) -> Step:
     x = site.input(0)
     rescale = rescaling(site.context.bounds[x.name], site.a, site.where)
     fields = {"size": x.size, "type": TYPES[x.dtype], "rescale": rescale}
     return site.step(site.call("requantize", "requantize", fields), in_place=[x.name])
 
 
-def _clip(site: _Site) -> Step:
+def _clip(site: Site) -> Step:
     x = site.input(0)
     least, most = limits(x.dtype)
     low, high = max(site.a["low"], least), min(site.a["high"], most)
@@ -300,7 +222,7 @@ def _clip(site: _Site) -> Step:
     return site.step(site.call("clip", "clip", fields), in_place=[x.name])
 
 
-def _table(site: _Site) -> Step:
+def _table(site: Site) -> Step:
     x, table = site.input(0), site.required(1)
     fields = {
         "size": x.size,
@@ -312,7 +234,7 @@ def _table(site: _Site) -> Step:
     return site.step(site.call("table", "table", fields), in_place=[x.name])
 
 
-def _interpolate(site: _Site) -> Step:
+def _interpolate(site: Site) -> Step:
     x = site.input(0)
     fields = {
         "size": x.size,
@@ -328,7 +250,7 @@ def _interpolate(site: _Site) -> Step:
 # --- pools and reductions ---------------------------------------------------------------------
 
 
-def _pool(site: _Site) -> Step:
+def _pool(site: Site) -> Step:
     x, a = site.input(0), site.a
     if a["kernel"][1] > 1 << 15:
         raise UnsupportedError(f"{site.where}: expected a window of at most 2**15 columns")
@@ -351,13 +273,12 @@ def _pool(site: _Site) -> Step:
         "zero": site.bounded("zero") if "zero" in a else 0,
         "balance": balance,
         "type": TYPES[x.dtype],
-        "wide": int(not site.narrow),
         "rescale": site.rescale,
     }
     return site.step(site.call(site.node.op, "pool", fields))
 
 
-def _reduce(site: _Site) -> Step:
+def _reduce(site: Site) -> Step:
     x, axes = site.input(0), set(site.a["axes"])
     strides = contiguous(x.shape)
     kept = [i for i in range(len(x.shape)) if i not in axes]
@@ -379,7 +300,7 @@ def _reduce(site: _Site) -> Step:
     return site.step(site.call("reduce", "reduce", fields))
 
 
-def _softmax(site: _Site) -> Step:
+def _softmax(site: Site) -> Step:
     x, table, a = site.input(0), site.required(1), site.a
     columns, largest = x.shape[-1], int(table.max())
     numerator, denominator = a["ratio"].as_integer_ratio()
@@ -404,7 +325,7 @@ def _softmax(site: _Site) -> Step:
     return site.step(site.call("softmax", "softmax", fields))
 
 
-def _argmax(site: _Site) -> Step:
+def _argmax(site: Site) -> Step:
     x, axis = site.input(0), site.a["axis"]
     fields = {
         "outer": math.prod(x.shape[:axis]),
@@ -415,90 +336,7 @@ def _argmax(site: _Site) -> Step:
     return site.step(site.call("argmax", "argmax", fields))
 
 
-# --- data movement ----------------------------------------------------------------------------
-
-
-def _copy(
-    site: _Site,
-    index: int,
-    shape: Sequence[int],
-    source: tuple[Sequence[int], int],
-    target: tuple[Sequence[int], int],
-) -> Call:
-    """Elements of one input at the indices of `shape`: (strides, start) in both tensors."""
-    sizes, (a, b) = collapsed(shape, [source[0], target[0]], site.where)
-    fields: dict[str, Field] = {
-        "shape": shape_struct(sizes),
-        "from": tuple(a),
-        "to": tuple(b),
-        "from_start": source[1],
-        "to_start": target[1],
-        "width": WIDTHS[site.input(index).dtype],
-    }
-    return site.call("copy", "copy", fields, site.node.inputs[index])
-
-
-def _moved(site: _Site) -> Step:
-    """transpose, expand, slice: one strided copy, or no copy where nothing moves."""
-    x, a = site.input(0), site.a
-    strides, start = contiguous(x.shape), 0
-    if site.node.op == "transpose":
-        strides = [strides[axis] for axis in a["perm"]]
-    elif site.node.op == "expand":
-        strides = broadcast_strides(x.shape, site.shape)
-    elif site.node.op == "slice":
-        start = sum(s * begin for s, begin in zip(strides, a["starts"], strict=True))
-        strides = [s * step for s, step in zip(strides, a["steps"], strict=True)]
-    target = contiguous(site.shape)
-    _, walks = collapsed(site.shape, [strides, target], site.where)
-    if x.size == math.prod(site.shape) and walks[0] == walks[1]:
-        return site.view()
-    return site.step(_copy(site, 0, site.shape, (strides, start), (target, 0)))
-
-
-def _concat(site: _Site) -> Step:
-    if len(site.node.inputs) == 1:
-        return site.view()
-    target, axis = contiguous(site.shape), site.a["axis"]
-    calls, at = [], 0
-    for index in range(len(site.node.inputs)):
-        shape = site.input(index).shape
-        start = at * target[axis]
-        calls.append(_copy(site, index, shape, (contiguous(shape), 0), (target, start)))
-        at += shape[axis]
-    return site.step(*calls)
-
-
-def _pad(site: _Site) -> Step:
-    x, a = site.input(0), site.a
-    if x.shape == site.shape:
-        return site.view()
-    target = contiguous(site.shape)
-    start = sum(s * before for s, before in zip(target, a["before"], strict=True))
-    size = math.prod(site.shape)
-    fill = Struct("fill", {"size": size, "code": a["code"], "type": TYPES[x.dtype]})
-    copy = _copy(site, 0, x.shape, (contiguous(x.shape), 0), (target, start))
-    return site.step(Call("fill", fill, ()), copy)
-
-
-def _gather(site: _Site) -> Step:
-    x, indices, axis = site.input(0), site.required(1), site.a["axis"]
-    if int(indices.min()) < 0 or int(indices.max()) >= x.shape[axis]:
-        raise UnsupportedError(
-            f"{site.where}: expected indices in [0, {x.shape[axis]}), found "
-            f"{int(indices.min())} to {int(indices.max())}"
-        )
-    fields = {
-        "outer": math.prod(x.shape[:axis]),
-        "source": x.shape[axis],
-        "count": len(indices),
-        "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
-        "indices": Data(indices.astype(np.int32)),
-    }
-    return site.step(site.call("gather", "gather", fields))
-
-
-_RULES: dict[str, Callable[[_Site], Step]] = {
+_RULES: dict[str, Callable[[Site], Step]] = {
     **dict.fromkeys(("conv", "conv_transpose", "linear"), _conv),
     "matmul": _matmul,
     "affine": _affine,
@@ -512,8 +350,8 @@ _RULES: dict[str, Callable[[_Site], Step]] = {
     "softmax": _softmax,
     "argmax": _argmax,
     "reshape": lambda site: site.view(),
-    **dict.fromkeys(("transpose", "expand", "slice"), _moved),
-    "concat": _concat,
-    "pad": _pad,
-    "gather": _gather,
+    **dict.fromkeys(("transpose", "expand", "slice"), moved),
+    "concat": concat,
+    "pad": pad,
+    "gather": gather,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from samebits.codegen.plan import Buffer, Plan, aligned, plan
 from samebits.codegen.program import Program
+from samebits.codegen.rescale import WIDTHS
 from samebits.ir.graph import Value
 
 # Bytes of stack of samebits_run_<function> and what it calls, on Cortex-M with gcc at any
@@ -37,7 +38,7 @@ STACK_OF_RUN = 256  # model_run itself
 
 def byte_size(value: Value) -> int:
     """Bytes of the codes."""
-    return value.size * int(value.dtype.lstrip("uint")) // 8
+    return value.size * WIDTHS[value.dtype]
 
 
 @dataclass(frozen=True)

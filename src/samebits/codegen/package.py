@@ -251,7 +251,12 @@ def _replace(folder: Path, files: Mapping[str, str]) -> None:
             (new / name).write_text(text, encoding="utf-8", newline="\n")
         if folder.exists():
             folder.rename(old)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
     finally:

@@ -25,6 +25,7 @@ from samebits.numerics.multiplier import (
 )
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
+WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
 STORE, SHIFT, NARROW, PRODUCT, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(9)
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
 INT32, INT64 = limits("int32"), limits("int64")

@@ -15,8 +15,14 @@ QUEUE = "netq"
 MEMORIES = (*VECTOR_FILES, *TILE_FILES, QUEUE)
 REGISTERS: Mapping[str, int] = MappingProxyType(
     {
-        "rows": 1, "columns": 1, "iterations": 1, "iterations_x": 1,
-        "window": 1, "window_run": 1, "window_pitch": 0, "requantize": 0,
+        "rows": 1,
+        "columns": 1,
+        "iterations": 1,
+        "iterations_x": 1,
+        "window": 1,
+        "window_run": 1,
+        "window_pitch": 0,
+        "requantize": 0,
     }
 )
 """Scalar registers and their reset values."""

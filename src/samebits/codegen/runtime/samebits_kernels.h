@@ -141,7 +141,7 @@ typedef struct {
     int32_t stride_y, stride_x, pad_top, pad_left, dilation_y, dilation_x;
     int32_t zero;
     int64_t balance; /* 0, or the common multiple of the counts */
-    uint8_t type, wide;
+    uint8_t type;
     samebits_rescale rescale;
 } samebits_pool;
 
