@@ -44,7 +44,7 @@ from samebits.verify.model import Model, model_of
 
 Run = Callable[[], Any]
 ROUNDS, BURST_SECONDS = 15, 0.1
-FLAGS = ("-O3", "-march=native")
+FLAGS = ("-O3", "-march=native", "-fno-semantic-interposition")
 BOARDS = ("cortex-m0-large", "cortex-m3", "cortex-m55")
 
 

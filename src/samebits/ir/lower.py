@@ -38,6 +38,7 @@ from samebits.ir.lowered import (
     with_offset,
 )
 from samebits.ir.sink import sink_quantize
+from samebits.ir.sums import shorten_sums
 from samebits.numerics.exact import round_binary32, round_real
 from samebits.tables.transfer import CodeRange, exp_table, transfer_table
 
@@ -54,7 +55,7 @@ def lower(graph: Graph) -> Graph:
     UnsupportedError naming the node where the graph is not quantized or has no integer form.
     """
     wide = _Lowering(sink_quantize(graph)).run()
-    return narrow_accumulators(wide, graph.outputs)
+    return narrow_accumulators(shorten_sums(wide), graph.outputs)
 
 
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
