@@ -453,13 +453,58 @@ void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *
     }
 }
 
-/* One input and one output channel per group; weights [KH][KW][C]. A product of a code (0 to 255)
- * and a weight fits in 16 bits. */
+/* The sums of one pixel for `count` channels from `channel` on; u: its first code in the band. A
+ * product of a code (0 to 255) and a weight fits in 16 bits. */
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+static void samebits_depth_sums(const samebits_conv *c, const uint8_t *u, int32_t columns,
+                                int32_t channel, int32_t count, int32_t *acc) {
+    const int32_t *bias = (const int32_t *)c->bias + channel;
+    int32_t i, row, column;
+    for (i = 0; i < count; i += 16) {
+        const int8_t *w = (const int8_t *)c->weights + channel + i;
+        const __mmask16 mask =
+            count - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (count - i)) - 1u);
+        __m512i sum = _mm512_maskz_loadu_epi32(mask, bias + i);
+        for (row = 0; row < c->kernel_height; row++) {
+            for (column = 0; column < c->kernel_width; column++, w += c->channels) {
+                const uint8_t *from =
+                    u + i + (row * columns + column * c->dilation_x) * c->channels;
+                /* pairs of 16 bits whose upper halves multiply to 0: codes are not negative */
+                sum = _mm512_dpwssd_epi32(
+                    sum, _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from)),
+                    _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, w)));
+            }
+        }
+        _mm512_mask_storeu_epi32(acc + i, mask, sum);
+    }
+}
+#else
+static void samebits_depth_sums(const samebits_conv *c, const uint8_t *u, int32_t columns,
+                                int32_t channel, int32_t count, int32_t *acc) {
+    const int32_t *bias = (const int32_t *)c->bias + channel;
+    const int8_t *w = (const int8_t *)c->weights + channel;
+    uint32_t sum[SAMEBITS_CHUNK];
+    int32_t row, column, i;
+    for (i = 0; i < count; i++) sum[i] = (uint32_t)bias[i];
+    for (row = 0; row < c->kernel_height; row++) {
+        for (column = 0; column < c->kernel_width; column++, w += c->channels) {
+            const uint8_t *from = u + (row * columns + column * c->dilation_x) * c->channels;
+            for (i = 0; i < count; i++) {
+                const int16_t product = (int16_t)((int16_t)from[i] * w[i]);
+                const int32_t wide = product;
+                sum[i] += (uint32_t)wide;
+            }
+        }
+    }
+    for (i = 0; i < count; i++) acc[i] = samebits_signed32(sum[i]);
+}
+#endif
+
+/* One input and one output channel per group; weights [KH][KW][C]. */
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch) {
     const int32_t channels = c->channels;
-    const int32_t *bias = (const int32_t *)c->bias;
     uint8_t *band = (uint8_t *)scratch;
-    int32_t n, oy, ox, p, channel, row, column, i;
+    int32_t n, oy, ox, p, channel, acc[SAMEBITS_CHUNK];
     samebits_conv whole = *c;
     whole.groups = 1; /* the band holds all channels */
     for (n = 0; n < c->batch; n++) {
@@ -473,23 +518,8 @@ void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, v
                         c->out_start + n * c->out_batch + oy * c->out_row + (ox + p) * c->out_pixel;
                     for (channel = 0; channel < channels; channel += SAMEBITS_CHUNK) {
                         const int32_t count = SAMEBITS_MIN(channels - channel, SAMEBITS_CHUNK);
-                        const int8_t *w = (const int8_t *)c->weights + channel;
-                        uint32_t sum[SAMEBITS_CHUNK];
-                        int32_t acc[SAMEBITS_CHUNK];
-                        for (i = 0; i < count; i++) sum[i] = (uint32_t)bias[channel + i];
-                        for (row = 0; row < c->kernel_height; row++) {
-                            for (column = 0; column < c->kernel_width; column++, w += channels) {
-                                const uint8_t *u = band + channel +
-                                                   (row * columns + p * c->stride_x +
-                                                    column * c->dilation_x) * channels;
-                                for (i = 0; i < count; i++) {
-                                    const int16_t product = (int16_t)((int16_t)u[i] * w[i]);
-                                    const int32_t wide = product;
-                                    sum[i] += (uint32_t)wide;
-                                }
-                            }
-                        }
-                        for (i = 0; i < count; i++) acc[i] = samebits_signed32(sum[i]);
+                        samebits_depth_sums(c, band + channel + p * c->stride_x * channels, columns,
+                                            channel, count, acc);
                         samebits_finish32(&c->rescale, channel, count, acc, out, start + channel);
                     }
                 }
