@@ -39,12 +39,15 @@ from samebits.pytorch import import_module
 from samebits.quantize import quantize
 from samebits.train.architectures import build as build_architecture
 from samebits.train.architectures import initialise
+from samebits.verify.backends.onnxruntime import RUNTIMES
 from samebits.verify.inputs import dequantize, random_codes
 from samebits.verify.model import Model, model_of
+from samebits.verify.run import verify_model
 
 Run = Callable[[], Any]
 ROUNDS, BURST_SECONDS = 15, 0.1
 FLAGS = ("-O3", "-march=native", "-fno-semantic-interposition")
+COMPARED = ("torch", "c", *RUNTIMES)
 BOARDS = ("cortex-m0-large", "cortex-m3", "cortex-m55")
 
 
@@ -148,12 +151,19 @@ def on_boards(model: Model, folder: Path) -> dict[str, Any]:
     return found
 
 
+def differences(model: Model, count: int) -> list[dict[str, Any]]:
+    """Outputs that differ from the reference, per backend, for random inputs."""
+    verdicts = verify_model(model, random_codes(model.integer, count), COMPARED)[1]
+    return [v.to_dict() for v in verdicts]
+
+
 def main() -> None:
     """Print a line per model and contender; write everything as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--models", nargs="+", default=["resnet8", "cnn", "mobilenetv2"])
     parser.add_argument("--boards", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--samples", type=int, default=0, help="random inputs to compare on")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = []
@@ -170,6 +180,7 @@ def main() -> None:
             }
             seconds = timed(contenders)
             boards = on_boards(model, folder) if options.boards else {}
+        verdicts = differences(model, options.samples) if options.samples else []
         record = {
             "model": arch,
             "input": shape,
@@ -178,6 +189,7 @@ def main() -> None:
             "constants": report.constants,
             "scratch": report.scratch,
             "boards": boards,
+            "verdicts": verdicts,
         }
         results.append(record)
         own = seconds["ours int8"]
@@ -187,6 +199,9 @@ def main() -> None:
         for board, entry in boards.items():
             text = entry.get("skipped") or f"{entry['instructions']:,} instructions"
             print(f"{arch:12} {board:16} {text}")
+        for v in verdicts:
+            text = f"{v['differing']} of {v['total']} outputs, {v['samples']} inputs"
+            print(f"{arch:12} {v['backend']:22} {v['skipped'] or text}, largest {v['largest']:.3g}")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))

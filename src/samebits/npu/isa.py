@@ -5,12 +5,12 @@ Assembler, binary coder, checker and the table in docs/spec/isa.md derive from t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from samebits.npu.program import DEPTH_MAX, QUEUE, REGISTERS, VECTOR_FILES
+from samebits.npu.program import DEPTH_MAX, QUEUE, REGISTERS, TILE_FILES, VECTOR_FILES
 
 ENGINES = 6  # tile passes of the matrix-vector unit in one cycle
 FILL = 20  # cycles that a chain takes beside its iterations
@@ -81,60 +81,46 @@ INC = "_inc"
 INC_BIT = 1 << 5  # of the opcode
 
 
-def _records() -> Iterable[Record]:
-    register, memory = (Operand.REGISTER,), (Operand.MEMORY,)
-    adders, multipliers = ("asvrf0", "asvrf1"), ("mvrf0", "mvrf1")
-    vectors = Cost.VECTORS
-
-    def record(name: str, *rest: object) -> Record:
-        return Record(name, 0, *rest)  # type: ignore[arg-type]
-
-    yield record("s_wr", Stage.SCALAR, (*register, Operand.VALUE), (), "register = VALUE")
-    yield record("s_rd", Stage.SCALAR, register, (), "send a register to the scalar output queue")
-    yield record(
-        "v_rd",
-        *(Stage.READ, memory, ("ivrf", "dram", QUEUE)),
+_MEMORY = (Operand.MEMORY,)
+_ADDERS, _MULTIPLIERS = ("asvrf0", "asvrf1"), ("mvrf0", "mvrf1")
+_ADD, _ACTIVATE, _LOOP = Stage.ADD, Stage.ACTIVATE, Stage.LOOP
+_RECORDS = (
+    Record("s_wr", 1, Stage.SCALAR, (Operand.REGISTER, Operand.VALUE), (), "register = VALUE"),
+    Record("s_rd", 2, Stage.SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
+    Record(
+        *("v_rd", 3, Stage.READ, _MEMORY, ("ivrf", "dram", QUEUE)),
         *("begin a chain with vectors", Cost.VECTORS_READ),
-    )
-    yield record(
-        "v_wr", Stage.WRITE, memory, (*VECTOR_FILES, QUEUE), "write the chain's vectors", vectors
-    )
-    yield record(
-        "m_rd", Stage.READ, memory, ("mdram", QUEUE), "begin a chain with tiles", Cost.TILES
-    )
-    yield record("m_wr", Stage.WRITE, memory, ("mrf", "mdram"), "write the tiles", Cost.TILES)
-    yield record(
-        "mv_mul",
-        *(Stage.PRODUCT, (Operand.ADDRESS,), ()),
+    ),
+    Record(
+        *("v_wr", 4, Stage.WRITE, _MEMORY, (*VECTOR_FILES, QUEUE)),
+        *("write the vectors of the chain", Cost.VECTORS),
+    ),
+    Record(
+        *("m_rd", 5, Stage.READ, _MEMORY, ("mdram", QUEUE)),
+        *("begin a chain with tiles", Cost.TILES),
+    ),
+    Record(
+        *("m_wr", 6, Stage.WRITE, _MEMORY, TILE_FILES),
+        *("write the tiles; quantize them for mrf", Cost.TILES),
+    ),
+    Record(
+        *("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ()),
         *("quantize the vectors; rows x columns tiles of mrf times them", Cost.PASSES),
-    )
-    for name, meaning in (
-        ("vv_add", "rne(a + b)"),
-        ("vv_a_sub_b", "rne(a - b)"),
-        ("vv_b_sub_a", "rne(b - a)"),
-        ("vv_max", "a if a > b, else b"),
-    ):
-        yield record(name, Stage.ADD, memory, adders, meaning, vectors)
-    yield record("vv_mul", Stage.MULTIPLY, memory, multipliers, "rne(a * b)", vectors)
-    for name, meaning in (
-        ("v_relu", "a if a > 0, else +0"),
-        ("v_sigm", "1 / (1 + exp(-a)), correctly rounded"),
-        ("v_tanh", "tanh a, correctly rounded"),
-    ):
-        yield record(name, Stage.ACTIVATE, (Operand.UNIT,), (), meaning, vectors)
-    yield record("end_chain", Stage.END, (), (), "end and run the chain")
-    yield record("loop", Stage.LOOP, (Operand.COUNT,), (), "run what follows COUNT times")
-    yield record("end_loop", Stage.LOOP, (), (), "end of the innermost loop")
-
-
-def _numbered(records: Iterable[Record]) -> dict[str, Record]:
-    from dataclasses import replace
-
-    return {r.name: replace(r, opcode=code) for code, r in enumerate(records, start=1)}
-
-
-INSTRUCTIONS: Mapping[str, Record] = MappingProxyType(_numbered(_records()))
-"""By name. The `_inc` form of an instruction has its record and its opcode plus 32."""
+    ),
+    Record("vv_add", 8, _ADD, _MEMORY, _ADDERS, "rne(a + b)", Cost.VECTORS),
+    Record("vv_a_sub_b", 9, _ADD, _MEMORY, _ADDERS, "rne(a - b)", Cost.VECTORS),
+    Record("vv_b_sub_a", 10, _ADD, _MEMORY, _ADDERS, "rne(b - a)", Cost.VECTORS),
+    Record("vv_max", 11, _ADD, _MEMORY, _ADDERS, "a if a > b, else b", Cost.VECTORS),
+    Record("vv_mul", 12, Stage.MULTIPLY, _MEMORY, _MULTIPLIERS, "rne(a * b)", Cost.VECTORS),
+    Record("v_relu", 13, _ACTIVATE, (Operand.UNIT,), (), "a if a > 0, else +0", Cost.VECTORS),
+    Record("v_sigm", 14, _ACTIVATE, (Operand.UNIT,), (), "1 / (1 + exp(-a))", Cost.VECTORS),
+    Record("v_tanh", 15, _ACTIVATE, (Operand.UNIT,), (), "tanh a", Cost.VECTORS),
+    Record("end_chain", 16, Stage.END, (), (), "end the chain, which runs it"),
+    Record("loop", 17, _LOOP, (Operand.COUNT,), (), "run what follows COUNT times"),
+    Record("end_loop", 18, _LOOP, (), (), "end of the innermost loop"),
+)
+INSTRUCTIONS: Mapping[str, Record] = MappingProxyType({r.name: r for r in _RECORDS})
+"""By name. The `_inc` form of an instruction has its record, and its opcode plus 32."""
 
 LIMITS: Mapping[str, range] = MappingProxyType(
     {

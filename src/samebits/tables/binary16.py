@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from samebits.errors import UnsupportedError
 from samebits.numerics.binary16 import NAN_BITS, binary16_bits, to_binary16
 from samebits.tables import interval
 from samebits.tables.expression import OPERATORS, Expression, Variable, apply, steps
@@ -33,16 +32,21 @@ FUNCTIONS = {
 Bits = npt.NDArray[np.uint16]
 
 
-@cache
-def binary16_table(name: str) -> Bits:
-    """uint16 [65536]: entry i holds the bits of f(x), the binary16 number x of bits i.
+def sigmoid_table() -> Bits:
+    """uint16 [65536]: entry i holds the bits of sigmoid(x), x the binary16 number of bits i.
 
-    `name` is sigmoid or tanh, else UnsupportedError. Every NaN gives 0x7E00. Cached, read-only.
+    Every NaN gives 0x7E00. Cached, read-only.
     """
-    if name not in FUNCTIONS:
-        raise UnsupportedError(
-            f"expected a function with a binary16 table ({', '.join(FUNCTIONS)}), found {name!r}"
-        )
+    return _table("sigmoid")
+
+
+def tanh_table() -> Bits:
+    """uint16 [65536]: as `sigmoid_table`, of tanh."""
+    return _table("tanh")
+
+
+@cache
+def _table(name: str) -> Bits:
     operator, special = FUNCTIONS[name]
     f = apply(operator, Variable())
     inputs = np.arange(ENTRIES, dtype=np.uint16).view(np.float16)
