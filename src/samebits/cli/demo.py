@@ -258,7 +258,8 @@ def _deployment(
 
 def _all_equal(deployment: Deployment) -> bool:
     """No output differs; binary32 runtimes count where they provably must agree."""
-    return all(v.equal or v.skipped is not None or v.note for v in deployment.verdicts)
+    compared = [v for v in deployment.verdicts if v.skipped is None]
+    return bool(compared) and all(v.equal or v.note for v in compared)
 
 
 # --- text -------------------------------------------------------------------------------------

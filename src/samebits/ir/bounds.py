@@ -14,7 +14,7 @@ import numpy as np
 
 from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
-from samebits.ir.integer import balance_factors, limits, window_counts
+from samebits.ir.integer import balance_factors, limits, magnitude, wide, window_counts
 from samebits.numerics.multiplier import requantized
 
 LARGEST = 1 << 62
@@ -89,11 +89,13 @@ Rule = Callable[[Graph, Node, list[Interval]], Interval]
 
 def _sums(weights: Any, bias: Any, low: Any, high: Any) -> Interval:
     """Of b[o] + sum w[o, ...] * x for x in [low, high], ends broadcast to the weights."""
-    w = weights.astype(object)
+    axes = tuple(range(1, weights.ndim))
+    reach = max(map(abs, (*np.ravel(low), *np.ravel(high))))
+    largest = magnitude(weights) * int(reach) * max(weights[0].size, 1)
+    w, low, high = (wide(np.asarray(v), largest) for v in (weights, low, high))
     ends = (w * low, w * high)
-    axes = tuple(range(1, w.ndim))
-    least = np.minimum(*ends).sum(axes) + bias.astype(object)
-    most = np.maximum(*ends).sum(axes) + bias.astype(object)
+    least = np.minimum(*ends).sum(axes).astype(object) + bias.astype(object)
+    most = np.maximum(*ends).sum(axes).astype(object) + bias.astype(object)
     return interval(list(zip(least, most, strict=True)))
 
 

@@ -145,6 +145,7 @@ def balance_factors(size: tuple[int, int], attributes: Attributes) -> tuple[Arra
     counts = window_counts(size, attributes)
     _expect(int(counts.min()) >= 1, "windows that touch the image", "a window in the padding")
     common = math.lcm(*{int(c) for c in counts.flat})
+    _expect(common < 1 << 31, "window counts whose multiple is below 2**31", common)
     return common // counts, common
 
 

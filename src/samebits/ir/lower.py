@@ -18,8 +18,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir import lower_pointwise, lower_products, lower_shape
 from samebits.ir.bounds import bounds
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node, Quantization
-from samebits.ir.integer import limits
-from samebits.ir.lower_pointwise import common_unit
+from samebits.ir.integer import CODES, limits
 from samebits.ir.lowered import (
     NONE,
     ONE,
@@ -32,11 +31,13 @@ from samebits.ir.lowered import (
     Softmax,
     State,
     Sum,
+    common_unit,
     integers,
     point_of,
     quantization_of,
     with_offset,
 )
+from samebits.ir.rewrite import remove_dead
 from samebits.ir.sink import sink_quantize
 from samebits.ir.sums import shorten_sums
 from samebits.numerics.exact import round_binary32, round_real
@@ -55,7 +56,7 @@ def lower(graph: Graph) -> Graph:
     UnsupportedError naming the node where the graph is not quantized or has no integer form.
     """
     wide = _Lowering(sink_quantize(graph)).run()
-    return narrow_accumulators(shorten_sums(wide), graph.outputs)
+    return narrow_accumulators(shorten_sums(remove_dead(wide)), graph.outputs)
 
 
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
@@ -96,6 +97,7 @@ class _Lowering:
         self.graph = graph
         self.emitter = Emitter(graph.name)
         self.states: dict[str, State] = {}
+        self.used: set[str] = set()  # values that are outputs
 
     def run(self) -> Graph:
         for name in self.graph.inputs:
@@ -122,6 +124,11 @@ class _Lowering:
         value = self.graph.values[name]
         order = tuple(range(len(value.shape)))
         if not value.dtype.startswith("float"):
+            if value.dtype not in CODES:
+                raise UnsupportedError(
+                    f"input {name!r}: expected real numbers or codes of 8 or 16 bits, found "
+                    f"{value.dtype}"
+                )
             self.states[name] = Codes(
                 self.emitter.builder.input(name, value.dtype, value.shape), order
             )
@@ -166,10 +173,12 @@ class _Lowering:
         stored = self.emitter.arranged(state, order)
         if quantization is None:
             quantization = builder.values[stored].quantization
-        if stored in builder.inputs or stored in builder.constants:  # an output of its own
+        taken = stored in builder.inputs or stored in builder.constants or stored in self.used
+        if taken:  # an output is a value of its own
             shape = self.emitter.shape(stored)
             stored = builder.add("reshape", [stored], {"shape": shape}, name=f"{name}.copy")
         builder.values[stored] = replace(builder.values[stored], quantization=quantization)
+        self.used.add(stored)
         return stored
 
     # --- nodes ------------------------------------------------------------------------------
@@ -203,6 +212,7 @@ class _Lowering:
         return _scale(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
 
     def _dequantize(self, node: Node, x: State | None) -> State:
+        _no_blocks(node)
         scales, zeros = self._constants(node, 1).reshape(-1), self._constants(node, 2).reshape(-1)
         exact = tuple(_scale(s) for s in scales)
         rank = len(self.graph.values[node.inputs[0]].shape)
@@ -224,13 +234,12 @@ class _Lowering:
         return Linear(x, Fraction(1), zero_point, gain=exact, axis=axis)
 
     def _quantize(self, node: Node, x: State | None) -> State:
+        _no_blocks(node)
         scale, zero = self._target(node)
         dtype = self.graph.values[node.output].dtype
         name = node.output
         if isinstance(x, (ConstantReals, ConstantCodes)):
-            raise UnsupportedError(
-                "expected something that depends on an input, found constants only"
-            )
+            return self._constant_codes(x, scale, zero, dtype, name)
         if isinstance(x, Softmax):
             return self._quantize_softmax(x, scale, zero, dtype, name)
         if isinstance(x, Linear) and isinstance(x.source, Sum):
@@ -240,6 +249,26 @@ class _Lowering:
         if isinstance(x, Point):
             return self._table(x, scale, zero, dtype, name)
         raise UnsupportedError("expected real numbers, found codes")
+
+    def _constant_codes(
+        self, x: ConstantReals | ConstantCodes, scale: Fraction, zero: int, dtype: str, name: str
+    ) -> Codes:
+        """Codes of constants."""
+        if isinstance(x, ConstantReals):
+            reals = [Fraction(float(v)) for v in x.values.flat]
+            shape = x.values.shape
+        else:
+            shape = x.codes.shape
+            scales = np.array(x.scale, object)
+            if x.axis is not None:
+                scales = scales.reshape([-1 if i == x.axis else 1 for i in range(len(shape))])
+            reals = list(np.broadcast_to(x.codes.astype(object) * scales, shape).flat)
+        low, high = limits(dtype)
+        codes = [min(max(round_real(r / scale) + zero, low), high) for r in reals]
+        stored = self.emitter.builder.constant(
+            name, np.array(codes, dtype).reshape(shape), Quantization(scale, zero)
+        )
+        return Codes(stored, tuple(range(len(shape))))
 
     def _requantize(self, x: Linear, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
         """A sum of codes: one product with the exact ratio, one rounding, saturate."""
@@ -320,7 +349,7 @@ class _Lowering:
         source = self.emitter.dtype(x.source.name)
         entries = CodeRange(x.unit, x.zero, *limits(source))
         target = CodeRange(scale, zero, *limits(dtype))
-        if source not in ("int8", "uint8", "int16", "uint16"):
+        if source not in CODES:
             raise UnsupportedError(f"expected codes of 8 or 16 bits, found {source}")
         if len(x.expressions) << (8 * np.dtype(source).itemsize) > LARGEST_TABLE:
             raise UnsupportedError(
@@ -370,6 +399,11 @@ class _Lowering:
             quantization=Quantization(scale, zero),
         )
         return Codes(codes, order)
+
+
+def _no_blocks(node: Node) -> None:
+    if node.attributes["block_size"]:
+        raise UnsupportedError("expected scales per tensor or per axis, found blocks")
 
 
 def _scale(value: Any) -> Fraction:

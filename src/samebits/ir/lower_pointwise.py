@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,12 @@ from samebits.ir.lowered import (
     Point,
     State,
     Sum,
+    common_unit,
     point_of,
     with_offset,
 )
-from samebits.numerics.exact import round_binary32, round_real
+from samebits.ir.ops import broadcast
+from samebits.numerics.exact import round_binary32
 from samebits.tables.expression import Expression, apply
 
 UNARY = (
@@ -37,13 +38,7 @@ UNARY = (
 )
 
 
-def common_unit(values: Sequence[Fraction]) -> Fraction:
-    """The greatest common divisor of rationals: the largest unit of which all are multiples."""
-    live = [abs(v) for v in values if v]
-    if not live:
-        return Fraction(1)
-    denominator = lcm(*(v.denominator for v in live))
-    return Fraction(gcd(*(int(v * denominator) for v in live)), denominator)
+LARGEST_SPREAD = 1 << 16  # elements of a constant that may turn out to be equal
 
 
 def _real(x: State | None) -> Linear | Point:
@@ -101,6 +96,9 @@ def _channels(
     constant: ConstantReals | ConstantCodes, shape: tuple[int, ...]
 ) -> tuple[tuple[Fraction, ...], int | None] | None:
     """A constant as one number, or one per index of one axis of `shape`; None if neither."""
+    stored = constant.values if isinstance(constant, ConstantReals) else constant.codes
+    if sum(size != 1 for size in stored.shape) > 1 and stored.size > LARGEST_SPREAD:
+        return None
     if isinstance(constant, ConstantReals):
         values = constant.values.astype(object)
         exact = np.array([Fraction(float(v)) for v in values.reshape(-1)], object)
@@ -166,8 +164,12 @@ def _linear_constant(
         else:
             out.append((-gain, c - offset) if swapped else (gain, offset - c))
     gains, offsets = (tuple(column) for column in zip(*out, strict=True))
-    if isinstance(x.source, Codes) and any(g == 0 for g in gains):
-        return None
+    if any(g == 0 for g in gains):
+        if isinstance(x.source, Codes):
+            return None
+        raise UnsupportedError(
+            "expected factors other than 0 on an accumulator; fold the product into the weights"
+        )
     gains = gains[:1] if len(set(gains)) == 1 else gains
     offsets = offsets[:1] if len(set(offsets)) == 1 else offsets
     many = max(len(gains), len(offsets)) > 1
@@ -182,10 +184,11 @@ def _linear_constant(
 def _binary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
     if len(states) == 1:
         return _identity(e, graph, node, states)
-    state = states[0]
+    state, shape = states[0], graph.values[node.inputs[0]].shape
     for other, name in zip(states[1:], node.inputs[1:], strict=True):
-        shape = graph.values[node.output].shape
-        state = _pair(e, node, state, other, shape, name)
+        own = graph.values[name].shape
+        state = _pair(e, node, state, other, (shape, own))
+        shape = broadcast(shape, own)
     if node.op == "Mean":
         state = _with_constant("Mul", _real(state), (Fraction(1, len(states)),), None, False)
     assert state is not None
@@ -197,15 +200,15 @@ def _pair(
     node: Node,
     a: State | None,
     b: State | None,
-    shape: tuple[int, ...],
-    name: str,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> State:
     op = {"Sum": "Add", "Mean": "Add"}.get(node.op, node.op)
+    shape = broadcast(*shapes)
     constants = (ConstantReals, ConstantCodes)
-    for x, c, swapped in ((a, b, False), (b, a, True)):
+    for x, c, own, swapped in ((a, b, shapes[0], False), (b, a, shapes[1], True)):
         if not (isinstance(c, constants) and isinstance(x, (Linear, Point))):
             continue
-        found = _channels(_meant(c, x), shape) if _shape(e, x) == shape else None
+        found = _channels(_meant(op, c, x, shape), shape) if own == shape else None
         if found is not None:
             return _with_constant(op, x, *found, swapped)
     x, y = _operand(e, a), _operand(e, b)
@@ -218,6 +221,10 @@ def _pair(
             strict=True,
         )
         axis = p.axis if p.axis is not None else q.axis
+        if q.axis not in (None, axis):
+            raise UnsupportedError(
+                "expected constants along one axis in a point-wise function, found two"
+            )
         return replace(p, expressions=tuple(apply(op, *pair) for pair in pairs), axis=axis)
     if not (isinstance(x, Linear) and isinstance(y, Linear)):
         raise UnsupportedError(
@@ -233,17 +240,26 @@ def _pair(
     raise UnsupportedError("this operator of two tensors has no integer form")
 
 
-def _meant(c: ConstantReals | ConstantCodes, x: Linear | Point) -> ConstantReals | ConstantCodes:
+def _meant(
+    op: str, c: ConstantReals | ConstantCodes, x: Linear | Point, shape: tuple[int, ...]
+) -> ConstantReals | ConstantCodes:
     """A bias in the units of the sum it is added to: its scale may be the binary32 rounding of the
     sum's, and then stands for that (as in Conv and Gemm)."""
-    if isinstance(c, ConstantCodes) and isinstance(x, Linear) and isinstance(x.source, Sum):
-        count = max(len(c.scale), len(x.gain))
-        own, gains = (v if len(v) == count else v * count for v in (c.scale, x.gain))
-        if all(s == round_binary32(g) for s, g in zip(own, gains, strict=True)):
-            one_axis = len(x.gain) == 1 or c.codes.ndim > 0
-            axis = c.codes.ndim - 1 if len(x.gain) > 1 else c.axis
-            return replace(c, scale=x.gain, axis=axis) if one_axis else c
-    return c
+    if op not in ("Add", "Sub") or not isinstance(c, ConstantCodes):
+        return c
+    if not (isinstance(x, Linear) and isinstance(x.source, Sum)):
+        return c
+    count = max(len(c.scale), len(x.gain))
+    own, gains = (v if len(v) == count else v * count for v in (c.scale, x.gain))
+    if any(s != round_binary32(g) for s, g in zip(own, gains, strict=True)):
+        return c
+    axis = None
+    if len(x.gain) > 1:
+        assert x.axis is not None
+        axis = x.axis - len(shape) + c.codes.ndim
+        if axis < 0 or c.codes.shape[axis] != len(x.gain):
+            return c
+    return replace(c, scale=x.gain, axis=axis)
 
 
 def _operand(e: Emitter, x: State | None) -> Linear | Point:
@@ -263,16 +279,6 @@ def _operand(e: Emitter, x: State | None) -> Linear | Point:
 
 def _base(x: Linear | Point) -> tuple[Any, ...] | None:
     return (x.source, x.unit, x.zero) if isinstance(x.source, Codes) else None
-
-
-def _shape(e: Emitter, x: Linear | Point) -> tuple[int, ...]:
-    """The real shape."""
-    if isinstance(x.source, Codes):
-        stored, order = e.shape(x.source.name), x.source.order
-    else:
-        codes = e.accumulated_shape(x.source)
-        stored, order = codes, x.source.order
-    return tuple(stored[order.index(axis)] for axis in range(len(order)))
 
 
 def _aligned(e: Emitter, codes: Sequence[Codes]) -> tuple[tuple[str, ...], Order]:
@@ -299,10 +305,10 @@ def _term(e: Emitter, node: Node, x: Linear) -> Linear:
 def _sum(e: Emitter, node: Node, x: Linear, y: Linear, sign: int) -> Linear:
     x, y = _term(e, node, x), _term(e, node, y)
     units = [x.gain[0] * x.unit, sign * y.gain[0] * y.unit]
-    unit = common_unit(units)
-    factors = tuple(int(u / unit) for u in units)
     real = x.offset[0] + sign * y.offset[0]
-    offset = round_real(real / unit) - factors[0] * x.zero - factors[1] * y.zero
+    unit = common_unit([*units, real])
+    factors = tuple(int(u / unit) for u in units)
+    offset = int(real / unit) - factors[0] * x.zero - factors[1] * y.zero
     names, order = _aligned(e, [e.stored(x), e.stored(y)])
     total = Sum("add", names, {"factors": factors, "offset": offset}, order, node.name)
     return Linear(total, gain=(unit,))

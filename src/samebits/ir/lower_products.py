@@ -55,9 +55,12 @@ def _clipped(x: Linear, emitter: Emitter) -> Linear:
     if any(end is not None and end.denominator != 1 for end in ends):
         return x
     low, high = (
-        default if end is None else min(max(int(end), least), most)
+        default if end is None else int(end)
         for end, default in zip(ends, (least, most), strict=True)
     )
+    if low > most or high < least:  # every value would be an end that is no code
+        return x
+    low, high = max(low, least), min(high, most)
     source = x.source
     if (low, high) != (least, most):
         name = emitter.builder.add("clip", [source.name], {"low": low, "high": high}, "clip")
@@ -249,14 +252,19 @@ def _gemm(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) 
     a = node.attributes
     if a["transA"]:
         raise UnsupportedError("expected transA = 0")
-    alpha, beta = Fraction(float(a["alpha"])), Fraction(float(a["beta"]))
-    if alpha <= 0 or beta != 1:
+    alpha = Fraction(float(a["alpha"]))
+    added = len(states) > 2 and states[2] is not None
+    if alpha <= 0 or (added and a["beta"] != 1):
         raise UnsupportedError(f"expected alpha > 0 and beta = 1, found {a['alpha']}, {a['beta']}")
     x = activation(states[0], e)
     w = constant_weights(states[1], 0 if a["transB"] else 1)
     rows = w.codes if a["transB"] else w.codes.T
     scales = tuple(alpha * s for s in w.scale)
-    bias = states[2] if len(states) > 2 else None
+    bias = states[2] if added else None
+    if bias is not None:
+        shape = graph.values[node.inputs[2]].shape
+        if prod(shape[:-1]) != 1:
+            raise UnsupportedError(f"expected one bias per column, found C of shape {shape}")
     return [_linear(e, node, x, rows, scales, bias, (0, 1))]
 
 

@@ -183,8 +183,17 @@ def _pad(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -
     codes = _codes(x)
     rank = len(codes.order)
     before, after = a["pads"][:rank], a["pads"][rank:]
-    if min(a["pads"]) < 0 or a["mode"] != "constant":
+    if a["mode"] != "constant":
         return [_with(x, _indexed(e, graph, node, codes))]
+    shape = graph.values[node.inputs[0]].shape
+    kept = {
+        axis: range(max(-before[axis], 0), shape[axis] + min(after[axis], 0))
+        for axis in range(rank)
+    }
+    codes = _sliced(e, node, codes, kept)  # negative pads cut
+    before, after = ([max(pad, 0) for pad in side] for side in (before, after))
+    if not any((*before, *after)):
+        return [_with(x, codes)]
     code = a["value"]
     if isinstance(x, Linear):
         exact = Fraction(a["value"]) / (x.gain[0] * x.unit) + x.zero

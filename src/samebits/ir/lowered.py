@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class Codes:
 class Sum:
     """An accumulator that is not emitted yet, so that constants added to it join its bias.
 
-    bias: one integer per channel (last stored axis), or one for all.
+    bias:   one integer per channel (last stored axis), or one for all.
+    factor: of the sum, before the bias is added.
     """
 
     op: str
@@ -43,6 +45,7 @@ class Sum:
     order: Order
     name: str
     bias: tuple[int, ...] = (0,)
+    factor: int = 1
 
 
 @dataclass(frozen=True)
@@ -204,32 +207,37 @@ class Emitter:
         """Emit a sum; one that is read twice is emitted once."""
         attributes = {**total.attributes, "dtype": "int64"}
         inputs = list(total.inputs)
-        key = (total.op, total.inputs, repr(sorted(attributes.items())), total.bias, total.order)
+        late = any(total.bias) or total.factor != 1
+        key = (
+            *(total.op, total.inputs, repr(sorted(attributes.items()))),
+            *(total.bias, total.order, total.factor),
+        )
         if key not in self._emitted:
-            late = any(total.bias)
             if total.op in ("conv", "conv_transpose", "linear"):
                 outputs = self.shape(inputs[1])[0]
                 bias = total.bias if len(total.bias) == outputs else total.bias * outputs
                 inputs.append(self.builder.constant(f"{total.name}.bias", integers(bias)))
                 late = False
             elif total.op == "add" and len(total.bias) == 1:
-                attributes["offset"] = attributes["offset"] + total.bias[0]
+                k = total.factor
+                attributes["factors"] = tuple(k * f for f in attributes["factors"])
+                attributes["offset"] = k * attributes["offset"] + total.bias[0]
                 late = False
             name = self.builder.add(total.op, inputs, attributes, name=total.name)
             if late:
-                bias_name = self.builder.constant(f"{total.name}.bias", integers(total.bias))
-                name = self.builder.add(
-                    "add",
-                    [name, bias_name],
-                    {"factors": (1, 1), "dtype": "int64"},
-                    name=f"{total.name}.add_bias",
-                )
+                inputs, factors = [name], [total.factor]
+                if len(total.bias) > 1:
+                    inputs.append(self.builder.constant(f"{total.name}.bias", integers(total.bias)))
+                    factors.append(1)
+                offset = total.bias[0] if len(total.bias) == 1 else 0
+                more: dict[str, Any] = {
+                    "factors": tuple(factors),
+                    "offset": offset,
+                    "dtype": "int64",
+                }
+                name = self.builder.add("add", inputs, more, name=f"{total.name}.add_bias")
             self._emitted[key] = name
         return Codes(self._emitted[key], total.order)
-
-    def accumulated_shape(self, total: Sum) -> tuple[int, ...]:
-        """The stored shape a sum will have."""
-        return self.shape(self.accumulate(total).name)
 
     def stored(self, x: Linear) -> Codes:
         """The codes behind a linear state."""
@@ -255,24 +263,55 @@ def weights(values: Array) -> Array:
     )
 
 
+PRODUCTS = ("conv", "conv_transpose", "linear", "matmul")
+
+
 def with_offset(x: Linear, what: Node) -> Linear:
-    """A sum whose constant offset has become its bias: rne(offset / gain), channel by channel."""
-    assert isinstance(x.source, Sum)
+    """A sum whose constant offset has become its bias.
+
+    Of products it is rounded to their unit, rne(offset / gain), as the bias of a convolution is;
+    of other sums the unit is made fine enough to hold it exactly.
+    """
+    total = x.source
+    assert isinstance(total, Sum)
     if x.offset == NONE:
         return x
     channels = max(len(x.gain), len(x.offset))
-    last = x.source.order[-1]
-    if channels > 1 and x.axis != last:
+    if channels > 1 and x.axis != total.order[-1]:
         raise UnsupportedError(
             f"node {what.name!r} ({what.op}): expected a constant along the channels of the "
             f"accumulator, found one along axis {x.axis}"
         )
+    if total.op not in PRODUCTS:
+        return _refined(x, total)
     added = [round_real(offset / gain) for gain, offset in x.over(channels)]
-    old = x.source.bias
-    width = max(len(old), channels)
-    old, new = (v if len(v) == width else tuple(v) * width for v in (old, tuple(added)))
+    width = max(len(total.bias), channels)
+    old, new = (v if len(v) == width else v * width for v in (total.bias, tuple(added)))
     bias = tuple(int(a + b) for a, b in zip(old, new, strict=True))
-    return replace(x, source=replace(x.source, bias=bias), offset=NONE)
+    return replace(x, source=replace(total, bias=bias), offset=NONE)
+
+
+def _refined(x: Linear, total: Sum) -> Linear:
+    """gain * total + offset as unit * (k * total + b), exactly; one gain."""
+    if len(x.gain) > 1:
+        raise UnsupportedError("expected one scale for a sum to which constants are added")
+    unit = common_unit([*x.gain, *x.offset])
+    k = int(x.gain[0] / unit)
+    bias = tuple(int(offset / unit) for offset in x.offset)
+    old = total.bias if len(total.bias) == len(bias) else total.bias * len(bias)
+    bias = tuple(k * a + b for a, b in zip(old, bias, strict=True))
+    return replace(
+        x, source=replace(total, factor=total.factor * k, bias=bias), gain=(unit,), offset=NONE
+    )
+
+
+def common_unit(values: Sequence[Fraction]) -> Fraction:
+    """The greatest common divisor of rationals: the largest unit of which all are multiples."""
+    live = [abs(v) for v in values if v]
+    if not live:
+        return Fraction(1)
+    denominator = lcm(*(v.denominator for v in live))
+    return Fraction(gcd(*(int(v * denominator) for v in live)), denominator)
 
 
 def quantization_of(x: Linear) -> Quantization | None:

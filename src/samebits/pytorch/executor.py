@@ -54,7 +54,8 @@ class TorchExecutor:
         pieces = [self._run(piece) for piece in self._pieces(inputs)]
         if len(pieces) == 1:
             return pieces[0]
-        return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        columns = zip(*pieces, strict=True)
+        return [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
 
     def trace(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Every value but the constants, by name, for one piece of the graph's own batch."""

@@ -53,21 +53,20 @@ class OnnxRuntime:
         options.log_severity_level = 3  # errors only; they are raised anyway
         tables: Literal["float", "gather"] = "float" if self.floats else "gather"
         exported = to_integer(model.integer) if self.integer else to_qdq(model.real, tables)
-        session = onnxruntime.InferenceSession(
-            exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        names = [entry.name for entry in session.get_inputs()]
         graph = model.integer
         if not self.integer:
             inputs = [
                 dequantize(a, graph.values[n]) for a, n in zip(inputs, graph.inputs, strict=True)
             ]
-        return joined(
-            [
-                session.run(None, dict(zip(names, part, strict=True)))
-                for part in chunks(graph, inputs)
-            ]
-        )
+        try:
+            session = onnxruntime.InferenceSession(
+                exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            names = [entry.name for entry in session.get_inputs()]
+            parts = [dict(zip(names, part, strict=True)) for part in chunks(graph, inputs)]
+            return joined([session.run(None, part) for part in parts])
+        except Exception as error:  # of a foreign library: it has no common base class
+            raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
 
     def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
         raise UnsupportedError("onnxruntime keeps no trace; trace the reference instead")
