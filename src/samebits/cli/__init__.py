@@ -16,6 +16,7 @@ from samebits.cli.demo import demo_command
 from samebits.cli.eval import eval_command
 from samebits.cli.inspect import inspect_command
 from samebits.cli.quantize import quantize_command
+from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
@@ -36,6 +37,7 @@ app.command("train")(train_command)
 app.command("eval")(eval_command)
 app.command("quantize")(quantize_command)
 app.command("compile")(compile_command)
+app.command("simulate")(simulate_command)
 app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("audit")(audit_command)

@@ -27,7 +27,8 @@ def to_binary16(q: Fraction, negative_zero: bool = False) -> float:
         return -0.0 if negative_zero else 0.0
     exponent = max(floor_log2(abs(q)) - (SIGNIFICAND - 1), SUBNORMAL)
     magnitude = round_real(abs(q) / power(exponent)) * power(exponent)
-    return math.copysign(float(magnitude) if magnitude <= LARGEST else math.inf, q)
+    value = float(magnitude) if magnitude <= LARGEST else math.inf
+    return -value if q < 0 else value
 
 
 def binary16_bits(value: float) -> int:
