@@ -103,7 +103,8 @@ class RandomGraph:
         if self.rng.random() < 0.4:
             scales = 2.0 ** np.round(np.log2(scales))
         middle = 128 if dtype == "uint8" else 0
-        zeros = np.full(count or (), middle + (3 if self.rng.random() < 0.3 else 0)).astype(dtype)
+        shift = 3 if self.rng.random() < 0.3 and dtype != "int16" else 0  # 16 bits with it stay 16
+        zeros = np.full(count or (), middle + shift).astype(dtype)
         return self.b.add(
             "DequantizeLinear",
             [
