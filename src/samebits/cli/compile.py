@@ -14,7 +14,7 @@ from rich.text import Text
 from samebits.cli.output import log_console, print_json
 from samebits.errors import InputError
 
-TARGETS = ("c",)
+TARGETS = ("c", "npu")
 VECTORS = 8
 
 
@@ -23,16 +23,18 @@ def compile_command(
         Path, typer.Argument(help="A quantized .onnx file, a training output folder or checkpoint.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the generated sources.")],
-    target: Annotated[str, typer.Option(help="c.")] = "c",
+    target: Annotated[str, typer.Option(help="c, or npu (which takes float models too).")] = "c",
     prefix: Annotated[str, typer.Option(help="Prefix of every C name.")] = "model",
     arch: Annotated[
         str | None,
         typer.Option(help="Needed for a model of a module:callable of your own: its name."),
     ] = None,
+    native_dim: Annotated[int, typer.Option(min=8, max=512, help="npu: native dimension.")] = 16,
+    mantissa: Annotated[int, typer.Option(min=2, max=15, help="npu: bits beside the sign.")] = 15,
     sizes: Annotated[bool, typer.Option(help="Build for the boards to measure them.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Generate portable C: sources, Makefile, test vectors, and what it needs of a device."""
+    """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
     from samebits.codegen.requirements import BOARDS, requirements
     from samebits.ir.transfer import transfer_tables
@@ -42,6 +44,9 @@ def compile_command(
 
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
+    if target == "npu":
+        _firmware(model, out, native_dim, mantissa, arch, as_json)
+        return
     loaded = load_model(model, arch)
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
@@ -75,3 +80,34 @@ def compile_command(
         f"instead of {tables.unshared:,}"
     )
     print(f"written: {out}; try: make -C {out} test")
+
+
+def _firmware(
+    model: Path, out: Path, native: int, mantissa: int, arch: str | None, as_json: bool
+) -> None:
+    """A program with its memory image, from a float or a quantized model."""
+    from samebits.ir.rewrite import simplify
+    from samebits.npu.image import write_program
+    from samebits.npu.lower import lower
+    from samebits.verify.model import is_graph, load_graph, load_model
+
+    real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
+    program, image = lower(real, native, mantissa)
+    path = out / "model.nnp"
+    out.mkdir(parents=True, exist_ok=True)
+    write_program(path, program, image)
+    record = {
+        "model": str(model),
+        "out": str(path),
+        "native": native,
+        "mantissa": mantissa,
+        "instructions": len(program.instructions),
+        "inputs": {h.name: list(h.shape) for h in program.hints if h.kind == "input"},
+        "outputs": {h.name: list(h.shape) for h in program.hints if h.kind == "output"},
+        "depths": dict(program.depths),
+    }
+    if as_json:
+        print_json(record)
+        return
+    print(f"{len(program.instructions)} instructions, native dimension {native}")
+    print(f"written: {path}; try: samebits simulate {path} --inputs X.npz --out Y.npz")
