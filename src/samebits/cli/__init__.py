@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from samebits.cli.compile import compile_command
+from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
 from samebits.cli.eval import eval_command
 from samebits.cli.inspect import inspect_command
@@ -38,6 +39,7 @@ app.command("eval")(eval_command)
 app.command("quantize")(quantize_command)
 app.command("compile")(compile_command)
 app.command("simulate")(simulate_command)
+app.command("concord")(concord_command)
 app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("audit")(audit_command)

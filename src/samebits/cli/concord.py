@@ -1,0 +1,28 @@
+"""`samebits concord`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.output import print_json
+
+
+def concord_command(
+    program: Annotated[Path, typer.Argument(help="A .nnp program; its memory image beside it.")],
+    to: Annotated[str, typer.Option(help="torch, onnx or tensorflow.")],
+    out: Annotated[Path, typer.Option(help="The .py or .onnx file; data of a .py goes beside it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Translate firmware into software that computes the same bits."""
+    from samebits.npu.concord import translate
+    from samebits.npu.image import read_program
+
+    files = translate(*read_program(program), to, out)
+    if as_json:
+        print_json({"program": str(program), "to": to, "files": [str(file) for file in files]})
+        return
+    for file in files:
+        print(f"written: {file} ({file.stat().st_size:,} bytes)")

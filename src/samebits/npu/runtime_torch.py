@@ -1,0 +1,338 @@
+"""The arithmetic of the neural processor in PyTorch. Every generated module begins with a copy of
+what follows this docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+# Tensors that vectors travel in are binary16 [batch, positions, lanes]. Blocks and tiles of the
+# matrix-vector unit are `native` lanes wide; a block of fewer lanes has nothing but zeros beyond.
+FRACTION = 2.0**40  # dot products are sums of multiples of 2**-40
+CHUNK = 1 << 18  # numbers worked on at a time, so that they stay in the cache
+
+
+class Blocks:
+    """Quantized vectors, or those of them that `index` picks.
+
+    values: binary32 [batch, positions, blocks * lanes], multiples of `unit` of at most `largest`.
+    """
+
+    def __init__(
+        self, values: Tensor, largest: float, unit: float, index: Tensor | None = None
+    ) -> None:
+        self.values, self.largest, self.unit, self.index = values, largest, unit, index
+
+    def __getitem__(self, positions: tuple[slice, slice]) -> Blocks:
+        return Blocks(self.values[positions], self.largest, self.unit)
+
+    def index_select(self, axis: int, index: Tensor) -> Blocks:
+        return Blocks(self.values, self.largest, self.unit, index)
+
+    def all(self) -> Tensor:
+        """What is picked, [batch, picked, lanes]."""
+        return self.values if self.index is None else self.values.index_select(1, self.index)
+
+    def rows(self, width: int, outputs: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """What is picked, in rows of `width`, some at a time: a picked copy may be many times as
+        large as the values, and so may what is made of it, rows of `outputs`."""
+        batch, positions, lanes = self.values.shape
+        each = width // lanes
+        count = (positions if self.index is None else len(self.index)) // each
+        step = max(1, CHUNK // max(width, outputs))
+        samples = max(1, step // count)
+        for sample in range(0, batch, samples):
+            values = self.values[sample : sample + samples].to(dtype)
+            for at in range(0, count, step):
+                if self.index is None:
+                    some = values[:, at * each : (at + step) * each]
+                else:
+                    some = values.index_select(1, self.index[at * each : (at + step) * each])
+                yield some.reshape(-1, width)
+
+
+def quantize(x: Tensor, native: int, mantissa: int) -> Blocks:
+    """Block floating point of every native vector: binary16 [batch, positions, lanes].
+
+    Codes have `mantissa` (at most 15) bits, so binary32 holds their values; these are multiples of
+    2**-30. If there are several blocks the last one is filled up with zeros.
+    """
+    lanes = x.shape[-1]
+    if lanes > native and lanes % native:
+        x = nn.functional.pad(x, (0, -lanes % native))
+    x = x.unflatten(-1, (-1, min(lanes, native)))
+    # The largest magnitude of a block is the largest of the bits without their sign.
+    sizes = (x.view(torch.int16) & 0x7FFF).amax(-1, keepdim=True).view(torch.float16).float()
+    limit = (2.0**mantissa - 1) * 2.0 ** (16 - mantissa)
+    saturates = not bool((sizes < limit).all())  # or holds infinities or NaN
+    wide = x.float()
+    if saturates:
+        wide = wide.nan_to_num(0.0, 2.0**17, -(2.0**17))
+        sizes = wide.abs().amax(-1, keepdim=True)
+    # The exponent E of binary32, one higher where the largest would round to 2**mantissa codes.
+    exponent = (sizes.view(torch.int32) + (1 << (23 - mantissa))) >> 23
+    exponent = exponent.clamp(127 - 16, 127 + 15) - 126
+    # Adding and subtracting 1.5 * 2**(23 + E - mantissa) rounds to multiples of 2**(E - mantissa).
+    magic = ((exponent + (127 + 23 - mantissa)) << 23 | 1 << 22).view(torch.float32)
+    wide = (wide + magic).sub_(magic)
+    if saturates:
+        wide = wide.clamp_(-limit, limit)
+    lowest = int((exponent + (sizes == 0).int() * 31).min())  # of blocks that are not all zeros
+    largest = min(2.0 * float(sizes.max()), limit)  # rounding up does not double it
+    return Blocks(wide.flatten(-2), largest, 2.0 ** (lowest - mantissa))
+
+
+class Tiles(nn.Module):
+    """A matrix in the matrix register file. values: binary32 [tiles, lanes, outputs], quantized."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.values: Tensor
+        self.flat: Tensor
+        self.short: Tensor
+        flat = values.flatten(0, 1).T.contiguous()  # [outputs, tiles * lanes]
+        self.register_buffer("values", values.double(), persistent=False)
+        self.register_buffer("flat", flat.double(), persistent=False)
+        self.register_buffer("short", flat, persistent=False)
+        tiles, lanes, _ = values.shape
+        size = self.flat.abs().sum(1)
+        # How far the binary64 product of all tiles can be from the sum of the rounded tiles:
+        # 2**-41 a tile, and 2**-53 a term in whatever order they are added (doubled here).
+        self.rounding = tiles / (2 * FRACTION)
+        self.spread = tiles * lanes * 2.0**-52 * float(size.max())
+        # Weights are multiples of 2**-30; `unit` is the largest power of two that divides them all.
+        codes = (self.flat * 2.0**30).long()
+        units = torch.where(codes == 0, 1 << 50, codes & -codes).amin(1).double() * 2.0**-30
+        self.unit = float(units.min())
+        self.ratio = float((units / size.clamp(min=2.0**-30)).min())
+
+    def forward(self, x: Blocks, requantize: bool = False) -> Tensor:
+        """The vectors of a position, one after the other, are what the tiles are multiplied with.
+
+        Result: binary16 [batch, positions, outputs].
+        """
+        outputs, width = self.flat.shape
+        if requantize:
+            parts = [self.exact(rows, True) for rows in x.rows(width, outputs, torch.float64)]
+        elif self.fits_binary32(x):
+            products = (rows @ self.short.T for rows in x.rows(width, outputs, torch.float32))
+            parts = [product.add_(0.0).half() for product in products]
+        else:
+            error = self.rounding + self.spread * x.largest
+            parts = [self.certified(rows, error) for rows in x.rows(width, outputs, torch.float64)]
+        return torch.cat(parts).view(len(x.values), -1, outputs)
+
+    def fits_binary32(self, x: Blocks) -> bool:
+        """Whether every sum is a multiple of one unit and at most 2**24 of them, and no dot product
+        has anything below 2**-40: then binary32 is exact, in any order. An exact zero is +0."""
+        whole = x.unit * self.unit * FRACTION >= 1
+        small = x.largest <= 2.0**24 * x.unit * self.ratio
+        return whole and small and torch.get_float32_matmul_precision() == "highest"
+
+    def certified(self, rows: Tensor, error: float) -> Tensor:
+        """One product of all tiles, rounded; what rounds differently within its error is redone.
+
+        Ziv's rounding test (ACM TOMS 17(3), 1991).
+        """
+        total = (rows @ self.flat.T).float()
+        slack = total.abs().mul_(2.0**-22).add_(error * (1 + 2.0**-20))
+        low, result = (total - slack).half(), total.add_(slack).half()
+        # As bits: whether a zero is negative counts.
+        unsure = low.view(torch.int16) != result.view(torch.int16)
+        row, output = unsure.nonzero(as_tuple=True)
+        if len(row) * 64 > unsure.numel():  # rows of zeros, most likely
+            zero = ~rows.any(1)
+            result[zero] = 0.0
+            unsure[zero] = False
+            row, output = unsure.nonzero(as_tuple=True)
+        if len(row) * 64 > unsure.numel():
+            return self.exact(rows, False)
+        if len(row):
+            dots = rows[row].mul_(self.flat[output])
+            dots = dots.unflatten(1, self.values.shape[:2]).sum(-1).T  # exact: see `exact`
+            result[row, output] = sum_tiles(dots, False)
+        return result
+
+    def exact(self, rows: Tensor, requantize: bool) -> Tensor:
+        """Tile by tile. A dot product within a tile is exact in binary64, in any order.
+
+        Its terms share one exponent, and 2 * mantissa + log2(native) <= 39 bits hold their sum.
+        """
+        tiles, lanes, _ = self.values.shape
+        x = rows.view(-1, tiles, lanes).transpose(0, 1)
+        return sum_tiles(x @ self.values, requantize)
+
+
+def multiply_tiles(x: Blocks, right: Blocks, tiles: int, requantize: bool) -> Tensor:
+    """Quantized vectors times the quantized rows of tiles that are no constants, tile by tile.
+
+    x: [batch, positions * tiles, lanes]. right: [batch, outputs * tiles, lanes].
+    """
+    left = x.all().unflatten(1, (-1, tiles)).movedim(2, 0).double()
+    columns = right.all().unflatten(1, (-1, tiles)).movedim(2, 0).double()
+    return sum_tiles(left @ columns.transpose(-1, -2), requantize)
+
+
+def sum_tiles(dots: Tensor, requantize: bool) -> Tensor:
+    """Exact dot products (binary64 [tiles, ...]), each rounded to 2**-40, summed exactly.
+
+    requantize: each goes through binary16 first. Result: binary16, rounded once.
+    """
+    units = torch.round(dots * FRACTION)  # ties to even
+    if requantize:
+        units = to_binary16(units / FRACTION).double() * FRACTION
+    infinite = units.isinf()
+    sign = units.sign()
+    units = units.masked_fill(infinite, 0.0)
+    # Two limbs, high * 2**40 + low, are exact in int64 for up to 2**22 tiles. An infinity is
+    # 2**74 - 1 units.
+    high = torch.floor(units / FRACTION)
+    low = units - high * FRACTION
+    high = torch.where(infinite, sign * 2.0**34, high).long().sum(0)
+    low = torch.where(infinite, -sign, low).long().sum(0)
+    high = (high + (low >> 40)).clamp(-(2**18), 2**18)  # binary16 ends at 2**16
+    total = (high << 40) + (low & ((1 << 40) - 1))
+    # What lies below 2**-32 only has to be told from nothing: half-way points end at 2**-25.
+    total = (total & -256) + ((total & 255) != 0) * 128
+    return to_binary16(total.double() / FRACTION)
+
+
+def to_binary16(x: Tensor) -> Tensor:
+    """Binary64 (0, or at least 2**-40 in magnitude) rounded once, to nearest, ties to even.
+
+    First rounded to odd at the 24 bits of binary32, which makes the second rounding innocuous
+    (S. Boldo, G. Melquiond, IEEE Trans. Computers 57(4), 2008).
+    """
+    bits, below = x.view(torch.int64), (1 << 29) - 1
+    odd = (bits | ((bits & below) + below)) & ~below
+    return odd.view(torch.float64).float().half()
+
+
+# --- vectors ----------------------------------------------------------------------------------
+
+
+def receive(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """An input [batch, *shape]; shape is C, T x C or C x H x W. A position is a step or pixel."""
+    x = to_binary16(x) if x.dtype == torch.float64 else x.half()
+    if len(shape) == 3:
+        return x.flatten(2).transpose(1, 2)
+    return x.view(len(x), -1, shape[-1])
+
+
+def send(x: Tensor, shape: Sequence[int], batch: int) -> Tensor:
+    """An output [batch, *shape]."""
+    channels = shape[0] if len(shape) == 3 else shape[-1]
+    positions = shape[1] * shape[2] if len(shape) == 3 else shape[0] if len(shape) == 2 else 1
+    x = x.reshape(len(x), positions, -1)[..., :channels].expand(batch, -1, -1)
+    return (x.transpose(1, 2) if len(shape) == 3 else x).reshape(batch, *shape)
+
+
+# Point-wise operations go through binary32, which rounds as if once: 24 >= 2 * 11 + 2 bits.
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """vv_add."""
+    return (a.float() + b.float()).half()
+
+
+def subtract(a: Tensor, b: Tensor) -> Tensor:
+    """vv_a_sub_b, and vv_b_sub_a the other way round."""
+    return (a.float() - b.float()).half()
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """vv_mul."""
+    return (a.float() * b.float()).half()
+
+
+def larger(a: Tensor, b: Tensor) -> Tensor:
+    """vv_max: a if a > b, else b."""
+    above = (a > b).to(torch.int16).neg_()  # all bits, where it is
+    a, b = a.view(torch.int16), b.view(torch.int16)
+    return (b ^ ((a ^ b) & above)).view(torch.float16)
+
+
+def relu(x: Tensor) -> Tensor:
+    """v_relu: x if x > 0, else +0; NaN gives +0. Negative numbers have negative bits."""
+    return x.nan_to_num(0.0, torch.inf, -torch.inf).view(torch.int16).clamp(0).view(torch.float16)
+
+
+def look_up(x: Tensor, table: Tensor) -> Tensor:
+    """v_sigm, v_tanh: the table (binary16 [65536]) at the bits of x."""
+    return table[x.view(torch.int16).int() & 0xFFFF]
+
+
+def join(*parts: Tensor) -> Tensor:
+    """The positions of several tensors, one after the other; constants have a batch of 1."""
+    batch = max(len(part) for part in parts)
+    return torch.cat([part.expand(batch, -1, -1) for part in parts], 1)
+
+
+def widen(x: Tensor, lanes: int, padding: float) -> Tensor:
+    """Lanes are added that hold what the machine has there."""
+    return nn.functional.pad(x, (0, lanes - x.shape[-1]), value=padding)
+
+
+def split(x: Tensor, native: int) -> Tensor:
+    """A position a native vector."""
+    return x.reshape(len(x), -1, native)
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
+    """Positions by their numbers; of blocks too."""
+    return x.index_select(1, index)
+
+
+class Program(nn.Module):
+    """The arrays of the data file, by name: tiles w_, constants c_, indices i_, tables t_.
+
+    inputs: shapes by name. samples: how many a CPU computes at a time, to stay in its cache.
+    """
+
+    inputs: Mapping[str, tuple[int, ...]] = {}
+    samples = 1
+
+    def __init__(self, data: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name, array in data.items():
+            if name.startswith("w_"):
+                self.add_module(name, Tiles(array))
+            else:
+                self.register_buffer(name, array[None] if name.startswith("c_") else array)
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs [batch, *shape], rounded to binary16, to outputs in binary16."""
+        batch = check_inputs({name: tuple(x.shape) for name, x in inputs.items()}, self.inputs)
+        devices = {x.device.type for x in inputs.values()} or {"cpu"}
+        step = self.samples if devices == {"cpu"} else batch
+        parts = []
+        with torch.no_grad(), torch.autocast(devices.pop(), enabled=False):
+            for at in range(0, batch, step):
+                some = {name: x[at : at + step] for name, x in inputs.items()}
+                parts.append(self.run(some, min(step, batch - at)))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def run(self, inputs: Mapping[str, Tensor], batch: int) -> dict[str, Tensor]:
+        """The program itself."""
+        raise NotImplementedError
+
+
+def check_inputs(
+    found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> int:
+    """The batch, 1 if there are no inputs. ValueError for other names or shapes than expected."""
+    batch = {shape[0] if shape else 0 for shape in found.values()} or {1}
+    wanted = {name: (*batch, *shape) for name, shape in expected.items()}
+    if len(batch) > 1 or dict(found) != wanted or 0 in batch:
+        shapes = {name: ("batch", *shape) for name, shape in expected.items()}
+        raise ValueError(f"expected inputs {shapes}, found {dict(found)}")
+    return batch.pop()
+
+
+def read_data(path: str | Path) -> dict[str, Tensor]:
+    """The arrays of a .safetensors file."""
+    return load_file(path)
