@@ -14,7 +14,7 @@ from samebits.npu.concord_memory import CONSTANT, NOTHING, Pool, Sources
 
 Array = np.ndarray[Any, Any]
 
-STEPS_MAX = 20_000  # in an emitted file; more come of a loop that has to be unrolled
+STEPS_MAX = 20_000  # with those that turn out to be of no use
 FOLDED_MAX = 1 << 20  # numbers of a constant that is made of another
 ZEROS = (0x0000, 0x8000)  # +0 and -0
 
@@ -49,9 +49,8 @@ class Layout:
         self.count += 1
         if self.count > STEPS_MAX:
             raise UnsupportedError(
-                f"line {self.line}: expected a program of at most {STEPS_MAX:,} operations after "
-                "loops that cannot be kept are unrolled; let its loops read and write the network "
-                "queue alike in every turn, or run it in the simulator"
+                f"line {self.line}: expected a program of at most {STEPS_MAX:,} operations, found "
+                "more; run it in the simulator, or put what is repeated into loops"
             )
         out = replace(out, constant=op == "constant")
         self.steps.append(Step(op, out, inputs, line=self.line, **rest))

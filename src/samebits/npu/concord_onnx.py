@@ -69,9 +69,17 @@ def write_onnx(flow: DataFlow, path: Path) -> tuple[Path, ...]:
 
 
 def load_onnx(path: Path) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-    """A function of inputs [batch, *shape] by name, run by onnxruntime on the CPU."""
-    import onnxruntime
+    """A function of inputs [batch, *shape] by name, run by onnxruntime on the CPU.
 
+    Raises UnsupportedError without onnxruntime.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{path}: expected onnxruntime to run it, found none installed; pip install "
+            "onnxruntime, or translate to torch"
+        ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -114,10 +122,21 @@ class OnnxWriter:
         shape = self.numbers(tiles * lanes, outputs)
         flat = self.node("Reshape", [wide, shape], f"data.{name}.flat")
         self.node("Transpose", [flat], f"data.{name}.turned", perm=[1, 0])
-        size = np.abs(values.astype(np.float64)).sum((0, 1)).max(initial=0.0)
-        bounds = {"rounding": tiles * 2.0**-41, "spread": tiles * lanes * 2.0**-52 * size}
+        wide64 = values.astype(np.float64)
+        size = float(np.abs(wide64).sum((0, 1)).max(initial=0.0))
+        # All products are multiples of `unit`: inputs of 2**(-15 - mantissa), weights of 2**-30
+        # times the largest power of two that divides them all.
+        codes = (wide64 * 2.0**30).astype(np.int64).reshape(-1)
+        unit = int(np.bitwise_or.reduce(codes & -codes, initial=1 << 50))
+        unit64 = float(unit & -unit) * 2.0**-30 * 2.0 ** (-15 - self.flow.mantissa)
+        whole = unit64 >= 2.0**-40
+        bounds = {
+            "rounding": 0.0 if whole else tiles * 2.0**-41 * (1 + 2.0**-20),
+            "spread": tiles * lanes * 2.0**-52 * size * (1 + 2.0**-20),
+            "exact": 2.0**52 * unit64 / max(size, 2.0**-30),
+        }
         for kind, bound in bounds.items():
-            self.initializer(f"data.{name}.{kind}", np.array(bound * (1 + 2.0**-20), np.float64))
+            self.initializer(f"data.{name}.{kind}", np.array(bound, np.float64))
 
     def numbers(self, *numbers: int) -> str:
         """The name of a constant int64 vector."""
@@ -306,7 +325,8 @@ def _mv_mul(writer: OnnxWriter, step: Step) -> None:
         shape = writer.numbers(-1, tiles * lanes)
         x = writer.node("Reshape", [step.inputs[0].name, shape], f"{out.name}.rows")
         inputs = [x, *(f"{data}.{kind}" for kind in ("flat", "turned", "wide"))]
-        inputs += [rows, writer.numbers(0, tiles, lanes), f"{data}.rounding", f"{data}.spread"]
+        inputs += [rows, writer.numbers(0, tiles, lanes)]
+        inputs += [f"{data}.{kind}" for kind in ("rounding", "spread", "exact")]
         flat = writer.node("Product", inputs, f"{out.name}.flat")
     writer.node("Reshape", [flat, writer.numbers(-1, out.positions, out.width)], out.name)
 

@@ -212,9 +212,10 @@ TEXTS = {
     # One product of all tiles, rounded; what rounds differently within its error is redone (Ziv's
     # rounding test, ACM TOMS 17(3), 1991). x: [rows, lanes of all tiles]; flat: binary64 [lanes,
     # outputs]; turned: its transpose; values, rows: of Dots; tiled: [0, tiles, lanes]. The error of
-    # a sum is at most rounding + spread * the largest of its row, and 0 of a row of zeros.
+    # a sum is at most rounding, plus spread times the largest of its row if that is above `exact`.
+    # A row of zeros has none.
     "Product": """
-    Product (x, flat, turned, values, rows, tiled, rounding, spread) => (y) {
+    Product (x, flat, turned, values, rows, tiled, rounding, spread, exact) => (y) {
         zero = Constant <value = double {0.0}> ()
         last = Constant <value_ints = [-1]> ()
         few = Constant <value = int64 {64}> ()
@@ -222,7 +223,9 @@ TEXTS = {
         total = MatMul (wide, flat)
         sizes = Abs (wide)
         largest = ReduceMax <keepdims = 1> (sizes, last)
-        relative = Mul (largest, spread)
+        is_large = Greater (largest, exact)
+        inexact = Where (is_large, largest, zero)
+        relative = Mul (inexact, spread)
         bound = Add (relative, rounding)
         blank = Equal (largest, zero)
         error = Where (blank, zero, bound)
@@ -243,7 +246,7 @@ TEXTS = {
         all_places = Size (unsure)
         many = Greater (weighed, all_places)
         y = If (many) <
-            then_branch = exact () => (exact_y) {
+            then_branch = tile_by_tile () => (exact_y) {
                 dots = Dots (x, values, rows)
                 exact_y = SumTiles (dots)
             },

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 # Tensors that vectors travel in are binary16 [batch, positions, lanes]. Blocks and tiles of the
 # matrix-vector unit are `native` lanes wide; a block of fewer lanes has nothing but zeros beyond.
 FRACTION = 2.0**40  # dot products are sums of multiples of 2**-40
-CHUNK = 1 << 18  # numbers worked on at a time, so that they stay in the cache
+CHUNK = 1 << 20  # numbers worked on at a time
 
 
 class Blocks:
@@ -118,20 +118,25 @@ class Tiles(nn.Module):
         outputs, width = self.flat.shape
         if requantize:
             parts = [self.exact(rows, True) for rows in x.rows(width, outputs, torch.float64)]
-        elif self.fits_binary32(x):
+        elif self.fits(x, 24) and torch.get_float32_matmul_precision() == "highest":
             products = (rows @ self.short.T for rows in x.rows(width, outputs, torch.float32))
             parts = [product.add_(0.0).half() for product in products]
+        elif self.fits(x, 53):
+            products = (rows @ self.flat.T for rows in x.rows(width, outputs, torch.float64))
+            parts = [to_binary16(product.add_(0.0)) for product in products]
         else:
             error = self.rounding + self.spread * x.largest
             parts = [self.certified(rows, error) for rows in x.rows(width, outputs, torch.float64)]
         return torch.cat(parts).view(len(x.values), -1, outputs)
 
-    def fits_binary32(self, x: Blocks) -> bool:
-        """Whether every sum is a multiple of one unit and at most 2**24 of them, and no dot product
-        has anything below 2**-40: then binary32 is exact, in any order. An exact zero is +0."""
+    def fits(self, x: Blocks, bits: int) -> bool:
+        """Whether numbers of so many bits hold every sum: whether it is a multiple of one unit, at
+        most 2**bits of them, and no dot product has anything below 2**-40.
+
+        Then a product of all tiles is exact, in any order; adding +0 makes +0 of a zero.
+        """
         whole = x.unit * self.unit * FRACTION >= 1
-        small = x.largest <= 2.0**24 * x.unit * self.ratio
-        return whole and small and torch.get_float32_matmul_precision() == "highest"
+        return whole and x.largest <= 2.0**bits * x.unit * self.ratio
 
     def certified(self, rows: Tensor, error: float) -> Tensor:
         """One product of all tiles, rounded; what rounds differently within its error is redone.
