@@ -123,6 +123,19 @@ class GraphBuilder:
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._counts: dict[str, int] = {}
 
+    @staticmethod
+    def like(graph: Graph) -> tuple[GraphBuilder, dict[str, str]]:
+        """A builder with the inputs and constants of a graph, and their names in it, for a pass
+        that adds the nodes anew (equal constants become one)."""
+        builder = GraphBuilder(graph.name)
+        names: dict[str, str] = {}
+        for name in graph.inputs:
+            value = graph.values[name]
+            names[name] = builder.input(name, value.dtype, value.shape, value.quantization)
+        for name, array in graph.constants.items():
+            names[name] = builder.constant(name, array, graph.values[name].quantization)
+        return builder, names
+
     def unique(self, hint: str) -> str:
         """A value or node name that is not taken: `hint`, or `hint.2`, `hint.3`, ..."""
         hint = hint or "value"

@@ -152,16 +152,22 @@ def balance_factors(size: tuple[int, int], attributes: Attributes) -> tuple[Arra
 # --- convolution and products ----------------------------------------------------------------
 
 
-def _infer_conv(values: Values, a: Attributes) -> list[Type]:
-    x, w, b = values
-    n, h, width, c = _image(x)
-    _codes(x)
+def _kernel(w: Any, b: Any, c: int, a: Attributes) -> tuple[int, int, int]:
+    """(O, KH, KW) of the weights and bias of a convolution over `c` channels."""
     _expect(len(w.shape) == 4 and w.dtype in CODES, "weights [O, KH, KW, C/groups]", w)
     o, kh, kw, per_group = w.shape
     groups = a["groups"]
     _expect(groups >= 1 and per_group * groups == c, f"{c} = C/groups * groups channels", w.shape)
     _expect(o % groups == 0, f"outputs in {groups} groups", o)
     _expect(b.shape == (o,) and b.dtype in ACCUMULATORS, f"a bias of {o} int32 or int64", b)
+    return o, kh, kw
+
+
+def _infer_conv(values: Values, a: Attributes) -> list[Type]:
+    x, w, b = values
+    n, h, width, c = _image(x)
+    _codes(x)
+    o, kh, kw = _kernel(w, b, c, a)
     low, high = limits(x.dtype)
     _expect(low <= a["pad_code"] <= high, f"a pad code of {x.dtype}", a["pad_code"])
     oh, ow = _windows((h, width), (kh, kw), a)
@@ -185,12 +191,7 @@ def _infer_conv_transpose(values: Values, a: Attributes) -> list[Type]:
     x, w, b = values
     n, _, _, c = _image(x)
     _codes(x)
-    _expect(len(w.shape) == 4 and w.dtype in CODES, "weights [O, KH, KW, C/groups]", w)
-    o, kh, kw, per_group = w.shape
-    groups = a["groups"]
-    _expect(groups >= 1 and per_group * groups == c, f"{c} = C/groups * groups channels", w.shape)
-    _expect(o % groups == 0, f"outputs in {groups} groups", o)
-    _expect(b.shape == (o,) and b.dtype in ACCUMULATORS, f"a bias of {o} int32 or int64", b)
+    o, kh, kw = _kernel(w, b, c, a)
     _window(a, (kh, kw))
     _zeros(a, "zero")
     _expect(len(a["size"]) == 2 and min(a["size"]) >= 1, "size=(OH, OW) >= 1", a["size"])

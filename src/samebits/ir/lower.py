@@ -63,13 +63,7 @@ def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
     """int32 for every accumulator that provably fits, int64 for the others; outputs renamed."""
     found = bounds(graph)
     wished = dict(zip(graph.outputs, outputs, strict=True))
-    renamed: dict[str, str] = {}
-    builder = GraphBuilder(graph.name)
-    for name in graph.inputs:
-        value = graph.values[name]
-        renamed[name] = builder.input(name, value.dtype, value.shape, value.quantization)
-    for name, array in graph.constants.items():
-        renamed[name] = builder.constant(name, array, graph.values[name].quantization)
+    builder, renamed = GraphBuilder.like(graph)
     for node in graph.nodes:
         attributes = dict(node.attributes)
         if attributes.get("dtype") == "int64":
@@ -254,15 +248,8 @@ class _Lowering:
         self, x: ConstantReals | ConstantCodes, scale: Fraction, zero: int, dtype: str, name: str
     ) -> Codes:
         """Codes of constants."""
-        if isinstance(x, ConstantReals):
-            reals = [Fraction(float(v)) for v in x.values.flat]
-            shape = x.values.shape
-        else:
-            shape = x.codes.shape
-            scales = np.array(x.scale, object)
-            if x.axis is not None:
-                scales = scales.reshape([-1 if i == x.axis else 1 for i in range(len(shape))])
-            reals = list(np.broadcast_to(x.codes.astype(object) * scales, shape).flat)
+        shape = (x.values if isinstance(x, ConstantReals) else x.codes).shape
+        reals = np.broadcast_to(x.exact(), shape).flat
         low, high = limits(dtype)
         codes = [min(max(round_real(r / scale) + zero, low), high) for r in reals]
         stored = self.emitter.builder.constant(

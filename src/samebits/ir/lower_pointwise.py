@@ -99,16 +99,8 @@ def _channels(
     stored = constant.values if isinstance(constant, ConstantReals) else constant.codes
     if sum(size != 1 for size in stored.shape) > 1 and stored.size > LARGEST_SPREAD:
         return None
-    if isinstance(constant, ConstantReals):
-        values = constant.values.astype(object)
-        exact = np.array([Fraction(float(v)) for v in values.reshape(-1)], object)
-    else:
-        rank = constant.codes.ndim
-        scales = np.array(constant.scale, object)
-        if constant.axis is not None:
-            scales = scales.reshape([-1 if i == constant.axis else 1 for i in range(rank)])
-        values = constant.codes.astype(object) * scales
-        exact = values.reshape(-1)
+    values = constant.exact()
+    exact = values.reshape(-1)
     if len(set(exact)) == 1:
         fits = np.broadcast_shapes(values.shape, shape) == shape
         return ((exact[0],), None) if fits else None

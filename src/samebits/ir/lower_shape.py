@@ -12,7 +12,13 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer import limits
-from samebits.ir.lower_products import activation, image_of, pool_attributes, remaining
+from samebits.ir.lower_products import (
+    NCHW_TO_NHWC,
+    activation,
+    image_of,
+    pool_attributes,
+    remaining,
+)
 from samebits.ir.lowered import (
     Codes,
     ConstantCodes,
@@ -22,8 +28,6 @@ from samebits.ir.lowered import (
     State,
 )
 from samebits.ir.ops import op_named
-
-NCHW_TO_NHWC = (0, 2, 3, 1)
 
 
 def _codes(x: State | None) -> Codes:

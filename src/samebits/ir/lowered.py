@@ -126,6 +126,13 @@ class ConstantCodes:
     scale: tuple[Fraction, ...]
     axis: int | None
 
+    def exact(self) -> Array:
+        """The real numbers as an object array of rationals (a scalar may become [1])."""
+        scales = np.array(self.scale, object)
+        if self.axis is not None:
+            scales = scales.reshape([-1 if i == self.axis else 1 for i in range(self.codes.ndim)])
+        return np.asarray(self.codes.astype(object) * scales, object)
+
 
 @dataclass(frozen=True)
 class ConstantReals:
@@ -133,9 +140,10 @@ class ConstantReals:
 
     values: Array
 
-    def scalar(self) -> Fraction | None:
-        """The value if there is one only."""
-        return Fraction(float(self.values.reshape(-1)[0])) if self.values.size == 1 else None
+    def exact(self) -> Array:
+        """The same as an object array of rationals."""
+        reals = np.array([Fraction(float(v)) for v in self.values.flat], object)
+        return reals.reshape(self.values.shape)
 
 
 State = Codes | Linear | Point | Softmax | ConstantCodes | ConstantReals

@@ -65,13 +65,7 @@ def _moving(node: Node) -> Parameters:
 
 
 def _rebuilt(graph: Graph, moved: dict[str, Node]) -> Graph:
-    builder = GraphBuilder(graph.name)
-    renamed: dict[str, str] = {}
-    for name in graph.inputs:
-        value = graph.values[name]
-        renamed[name] = builder.input(name, value.dtype, value.shape, value.quantization)
-    for name, array in graph.constants.items():
-        renamed[name] = builder.constant(name, array, graph.values[name].quantization)
+    builder, renamed = GraphBuilder.like(graph)
     codes: dict[tuple[str, Parameters], str] = {}  # of values before a movement
     for node in graph.nodes:
         inputs = tuple(renamed[name] if name else "" for name in node.inputs)

@@ -96,13 +96,7 @@ def _numbers(parts: list[Fraction], shift: int, nudges: tuple[int, ...]) -> tupl
 
 
 def _replaced(graph: Graph, found: dict[str, tuple[tuple[int, int], int, int]]) -> Graph:
-    builder = GraphBuilder(graph.name)
-    renamed: dict[str, str] = {}
-    for name in graph.inputs:
-        value = graph.values[name]
-        renamed[name] = builder.input(name, value.dtype, value.shape, value.quantization)
-    for name, array in graph.constants.items():
-        renamed[name] = builder.constant(name, array, graph.values[name].quantization)
+    builder, renamed = GraphBuilder.like(graph)
     for node in graph.nodes:
         attributes = dict(node.attributes)
         if node.output in found:
