@@ -13,7 +13,7 @@ from samebits.cli.output import log_console, print_json, set_threads
 def eval_command(
     model: Annotated[
         Path,
-        typer.Argument(help="A training folder, a checkpoint, an .onnx file or compiled folder."),
+        typer.Argument(help="A training folder, a checkpoint, .onnx, .nnp or compiled folder."),
     ],
     data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
     arch: Annotated[
@@ -24,10 +24,10 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Test accuracy of a trained model."""
-    from samebits.verify.model import is_graph
+    from samebits.verify.model import is_firmware, is_graph
 
-    if is_graph(model):
-        _evaluate_graph(model, data, as_json)
+    if is_firmware(model) or is_graph(model):
+        _evaluate_exported(model, data, as_json)
         return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
@@ -61,16 +61,27 @@ def eval_command(
     print(f"sha256 {sha256}")
 
 
-def _evaluate_graph(path: Path, name: str, as_json: bool) -> None:
-    """A quantized graph in its integers, a float one in binary64."""
+def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
+    """A quantized graph in its integers, a float one in binary64, firmware in its translation."""
     from samebits.data import load
-    from samebits.verify.accuracy import correct, float_outputs, image_codes
+    from samebits.verify.accuracy import correct, firmware_images, float_outputs, image_codes
+    from samebits.verify.backends.concordant import Concordant
     from samebits.verify.backends.pytorch import PyTorch
-    from samebits.verify.model import is_quantized, load_graph, model_of
+    from samebits.verify.model import (
+        is_firmware,
+        is_quantized,
+        load_firmware,
+        load_graph,
+        model_of,
+    )
 
-    graph = load_graph(path)
     data = load(name)
-    if is_quantized(graph):
+    if is_firmware(path):
+        firmware = load_firmware(path)
+        outputs = Concordant("torch").run(firmware, firmware_images(firmware, data))
+        program = firmware.program
+        arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
+    elif is_quantized(graph := load_graph(path)):
         model = model_of(graph, str(path))
         outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
     else:

@@ -13,11 +13,13 @@ from samebits.cli.output import log_console, print_json
 
 def trace_command(
     model: Annotated[
-        Path, typer.Argument(help="A quantized .onnx file, a training or a compiled folder.")
+        Path, typer.Argument(help="A quantized .onnx file, a training or compiled folder, or .nnp.")
     ],
     inputs: Annotated[str, typer.Option(help="An .npz archive of samples, or random:N.")],
     out: Annotated[Path, typer.Option(help="The trace, a JSON file.")],
-    backend: Annotated[str, typer.Option(help="Which backend to trace.")] = "reference",
+    backend: Annotated[
+        str | None, typer.Option(help="Which backend to trace; default reference (firmware: npu).")
+    ] = None,
     arch: Annotated[
         str | None,
         typer.Option(help="Needed for a model of a module:callable of your own: its name."),
@@ -27,19 +29,20 @@ def trace_command(
     """Write the hash of every layer in every run, and its codes where the backend has them."""
     from samebits.errors import UnsupportedError
     from samebits.train.checkpoint import write_atomically
-    from samebits.verify.backend import backend_named
+    from samebits.verify.backend import backend_named, check_subject
     from samebits.verify.inputs import read_inputs
-    from samebits.verify.model import load_model
+    from samebits.verify.model import is_firmware, load_subject
     from samebits.verify.trace import to_record
 
-    chosen = backend_named(backend)
-    loaded = load_model(model, arch)
-    samples = read_inputs(inputs, loaded.integer, seed)
+    chosen = backend_named(backend or ("npu" if is_firmware(model) else "reference"))
+    loaded = load_subject(model, arch)
+    check_subject(chosen, loaded)
+    samples = read_inputs(inputs, loaded.interface, seed)
     reason = chosen.unavailable()
     if reason is not None:
         raise UnsupportedError(reason)
     runs = chosen.trace(loaded, samples)
-    record = to_record(loaded.integer, str(model), backend, runs)
+    record = to_record(loaded, str(model), chosen.name, runs)
     write_atomically(out, (json.dumps(record) + "\n").encode())
     log_console().print(f"{out}: {len(record['layers'])} layers, {len(runs)} runs")
 
