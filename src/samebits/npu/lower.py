@@ -89,11 +89,12 @@ def lower(
     native: int,
     mantissa: int = 15,
     depths: Mapping[str, int] = DEPTHS,
+    requantize: bool = False,
 ) -> tuple[Program, Image]:
     """The program and memory image of a real graph for batch 1.
 
     native, mantissa: N and M. depths: the most that the program may use of a memory, where it is
-    not what DEPTHS says.
+    not what DEPTHS says. requantize: partial products go through binary16 between tiles.
 
     A quantized graph loses its QuantizeLinear and DequantizeLinear pairs: the machine has its own
     numerics, and weights are their dequantized values. All constants are rounded to binary16.
@@ -118,7 +119,8 @@ def lower(
     builder = lowering.run()
     tiles = place_tiles(builder.steps, depths)
     steps = fuse(builder.steps, tiles)
-    return emit(steps, plan(steps, tiles, builder, depths), builder, graph.name, mantissa)
+    placed = plan(steps, tiles, builder, depths)
+    return emit(steps, placed, builder, graph.name, mantissa, requantize)
 
 
 def port_names(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:

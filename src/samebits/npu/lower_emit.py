@@ -25,10 +25,16 @@ from samebits.npu.program import (
 
 
 def emit(
-    steps: Sequence[Step], plan: Plan, builder: Builder, name: str, mantissa: int
+    steps: Sequence[Step],
+    plan: Plan,
+    builder: Builder,
+    name: str,
+    mantissa: int,
+    requantize: bool,
 ) -> tuple[Program, Image]:
     """The program, as the assembler would read it from its text, and the memory image."""
     writer = _Writer(plan)
+    writer.set(requantize=int(requantize))
     for index, step in enumerate(steps):
         writer.step(index, step)
     hints = [*writer.ports]
