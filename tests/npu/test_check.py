@@ -141,6 +141,19 @@ def test_loops_without_chains_vanish():
     assert steps("loop 4000000\nloop 4000000\ns_wr rows, 2\nend_loop\nend_loop\n") == ()
 
 
+def effective(registers, chain):
+    """The registers that a chain of these instructions depends on; the others as after reset."""
+    matrix, product = chain[0].op.startswith("m_rd"), any(i.op == "mv_mul" for i in chain)
+    used = {"rows", "iterations"}
+    used |= {"columns"} if matrix or product else set()
+    used |= {"requantize"} if product else set()
+    if registers["window"] * registers["window_run"] != 1 and not matrix:
+        used |= {"window", "window_run", "window_pitch"}
+    values = {name: registers[name] if name in used else REGISTERS[name] for name in registers}
+    values["iterations_x"] = min(registers["iterations_x"], registers["iterations"])
+    return tuple(values.values())
+
+
 def executed(program):
     """The registers every chain and s_rd runs under, by running the program line by line."""
     registers, out, stack, at = dict(REGISTERS), [], [], 0
@@ -160,7 +173,8 @@ def executed(program):
             else:
                 stack.pop()
         elif INSTRUCTIONS[one.op].base in ("v_rd", "m_rd"):
-            out.append((one.line, tuple(registers.values())))
+            end = next(i for i in range(at, len(code)) if code[i].op == "end_chain")
+            out.append((one.line, effective(registers, code[at:end])))
         at += 1
     return out
 
@@ -192,7 +206,7 @@ def test_random_nested_loops_run_under_these_registers(seed):
         for _ in range(rng.randint(1, 4)):
             choice = rng.random()
             if choice < 0.4:
-                register = rng.choice(["rows", "requantize", "iterations_x"])
+                register = rng.choice(["rows", "requantize", "columns"])
                 code.append(Instruction("s_wr", register=register, value=1 + rng.randint(0, 1)))
                 if register == "requantize":
                     code[-1] = replace(code[-1], value=rng.randint(0, 1))
@@ -200,6 +214,8 @@ def test_random_nested_loops_run_under_these_registers(seed):
                 code.append(Instruction("s_rd", register="rows"))
             elif choice < 0.75 or depth == 4:
                 code.append(Instruction("v_rd", "ivrf", 0))
+                if rng.random() < 0.7:
+                    code.append(Instruction("mv_mul", address=0))
                 code.append(Instruction("v_wr", "dram", 0))
                 code.append(Instruction("end_chain"))
             else:
