@@ -187,14 +187,17 @@ void samebits_run_table(const samebits_table *c, const void *x, void *out) {
     }
 }
 
-void samebits_run_interpolate(const samebits_interpolate *c, const void *x, void *out) {
+void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
+    const int64_t half = (int64_t)1 << (c->shift0 - 1);
     int32_t i;
     for (i = 0; i < c->size; i++) {
         const int32_t u = samebits_index(x, c->type, i);
-        const int32_t segment = u >> c->bits;
-        const int64_t rest = u - ((int32_t)((uint32_t)segment << c->bits));
-        const int64_t half = (int64_t)1 << (c->shift - 1);
-        const int64_t step = samebits_floor64(c->slope[segment] * rest + half, c->shift);
-        samebits_put(out, c->out_type, i, samebits_clamp64(c->base[segment] + step, c->low, c->high));
+        const int32_t *k = c->coefficients + 4 * (u >> c->bits);
+        const int64_t r = u & (((int32_t)1 << c->bits) - 1);
+        int64_t v = samebits_floor64(k[3] * r, c->shift3) + k[2];
+        v = samebits_floor64(v * r, c->shift2) + k[1];
+        v = samebits_floor64(v * r, c->shift1) + k[0];
+        v = samebits_floor64(v + half, c->shift0);
+        samebits_put(out, c->out_type, i, samebits_clamp64(v, c->low, c->high));
     }
 }

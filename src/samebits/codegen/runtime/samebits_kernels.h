@@ -118,12 +118,13 @@ typedef struct {
     uint8_t type, out_type;
 } samebits_table;
 
+/* A 16-bit table as a piecewise cubic: src/samebits/tables/cubic.py has the arithmetic. */
 typedef struct {
     int32_t size;
-    const int64_t *base, *slope;
-    int64_t low, high;
-    uint8_t bits, shift, type, out_type;
-} samebits_interpolate;
+    const int32_t *coefficients; /* c0 to c3 of every segment */
+    int32_t low, high;
+    uint8_t bits, shift0, shift1, shift2, shift3, type, out_type;
+} samebits_cubic;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
 typedef struct {
@@ -199,7 +200,7 @@ void samebits_run_affine(const samebits_affine *c, const void *x, void *out);
 void samebits_run_requantize(const samebits_requantize *c, const void *x, void *out);
 void samebits_run_clip(const samebits_clip *c, const void *x, void *out);
 void samebits_run_table(const samebits_table *c, const void *x, void *out);
-void samebits_run_interpolate(const samebits_interpolate *c, const void *x, void *out);
+void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out);
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
