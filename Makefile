@@ -28,7 +28,7 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others
+test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -71,6 +71,11 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
 	touch $@
+
+# Not every Python has a build of it: never an error, and tried again the next time.
+$(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) -e '.[tensorflow]'; then touch $@; else \
+		echo "could not install: TensorFlow; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python

@@ -49,14 +49,15 @@ def bits(array):
 def same_bits(actual, expected, inputs=None):
     a, e = bits(actual), bits(expected)
     assert a.shape == e.shape
-    assert_same(a, e, np.arange(a.size) if inputs is None else inputs)
+    if not np.array_equal(a, e):
+        assert_same(a, e, np.arange(a.size) if inputs is None else inputs)
 
 
 def check_concordant(program, image, inputs, folder, kinds=KINDS):
     """Every kind of software gives the simulator's outputs for a batch of inputs."""
     expected = simulate(program, image, inputs).outputs
-    for kind in kinds:
-        path = folder / KINDS[kind]
+    for kind, file in kinds.items():
+        path = folder / file
         translate(program, image, kind, path)
         found = load_concordant(path)(inputs)
         assert set(found) == set(expected)
