@@ -11,13 +11,14 @@ from samebits.ir import (
     real_shape,
     real_window,
 )
-from samebits.ir.graph import Graph, GraphBuilder, Node, Quantization, Value
+from samebits.ir.graph import Graph, GraphBuilder, Node, Quantization, State, Value
 
 __all__ = [
     "Graph",
     "GraphBuilder",
     "Node",
     "Quantization",
+    "State",
     "Value",
     "integer",
     "real_linear",
