@@ -149,6 +149,7 @@ class _Conversion:
             self.read[name] = self.pair(name, real, "Input") if name in self.quantized else real
         for node in self.graph.nodes:
             self.node(node)
+        self.builder.initial = [self.value(state.initial) for state in self.graph.states]
         outputs = [self.value(name) for name in self.graph.outputs]
         return Converted(self.builder.build(outputs), tuple(self.tensors), tuple(self.constants))
 
