@@ -249,7 +249,7 @@ def _matmul(arrays: Arrays, a: Attributes) -> list[Array]:
 
 def _infer_affine(values: Values, a: Attributes) -> list[Type]:
     x, m, b = values
-    _codes(x)
+    _integers(x)
     _expect(len(x.shape) >= 1, "channels along the last axis", x)
     for v in (m, b):
         _expect(v.shape == x.shape[-1:] and v.dtype in ACCUMULATORS, f"int32 [{x.shape[-1]}]", v)

@@ -7,7 +7,7 @@ is stored as the binary32 next to that product; `samebits.ir.lower` reads it as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +15,13 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.numerics import Format, ScaleRule, exact
-from samebits.quantize.calibrate import LARGEST_BINARY32, Calibrated, from_range
+from samebits.quantize.calibrate import (
+    LARGEST_BINARY32,
+    Calibrated,
+    from_range,
+    rescaled,
+    shortened,
+)
 from samebits.quantize.settings import code_type
 
 Array = np.ndarray[Any, Any]
@@ -89,6 +95,7 @@ def weight_codes(
     name: str,
     scale_x: Fraction,
     bias: Array | None = None,
+    scale_bits: int = 24,
 ) -> Codes:
     """Weights over their whole range, one scale per index of `axis` or one for all.
 
@@ -109,7 +116,7 @@ def weight_codes(
             largest = largest.max(keepdims=True)
         biases = [Fraction(float(b)) for b in np.broadcast_to(largest, lows.shape)]
     numbers = [
-        _suited(from_range(Fraction(float(low)), Fraction(float(high)), fmt, name), scale_x, b)
+        _suited(shortened(from_range(*_exact(low, high), fmt, name), scale_bits), scale_x, b)
         for low, high, b in zip(lows, highs, biases, strict=True)
     ]
     if any(n.scale * scale_x > LARGEST_BINARY32 for n in numbers):
@@ -118,6 +125,10 @@ def weight_codes(
             f"{float(np.abs(values).max()):g}; scale the data or the weights down"
         )
     return encode(values, numbers, axis)
+
+
+def _exact(low: float, high: float) -> tuple[Fraction, Fraction]:
+    return Fraction(float(low)), Fraction(float(high))
 
 
 def _suited(found: Calibrated, scale_x: Fraction, bias: Fraction | None) -> Calibrated:
@@ -130,12 +141,7 @@ def _suited(found: Calibrated, scale_x: Fraction, bias: Fraction | None) -> Cali
     least = max(SMALLEST_NORMAL, SMALLEST_NORMAL / scale_x, bias / scale_x / LARGEST_BIAS)
     if scale < least:
         scale = _power_above(least)
-    if scale == found.scale:
-        return found
-    if found.format.rule is not ScaleRule.ASYMMETRIC:
-        return replace(found, scale=scale)
-    zero_point = exact.round_real(found.format.code_min - found.low / scale)
-    return replace(found, scale=scale, zero_point=zero_point)
+    return found if scale == found.scale else rescaled(found, scale)
 
 
 def _power_above(value: Fraction) -> Fraction:
