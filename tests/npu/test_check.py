@@ -524,26 +524,37 @@ def test_a_memory_without_a_depth():
 
 SEND = "v_rd ivrf, 0\nv_wr netq\nend_chain\n"
 HINTED = [
-    (SEND, "expected 0 vectors of netq to be written, as the output hints say (there are none), "
-     "found 1; correct the hints or the chains"),
-    (";! output y 9\n" + SEND, "expected 2 vectors of netq to be written, as the output hints say "
-     "(2 of y), found 1; correct the hints or the chains"),
-    (";! input x 3x2x2\n;! input z 2x9\nv_rd netq\nv_wr dram, 0\nend_chain\n", "expected 8 vectors "
-     "of netq to be read, as the input hints say (4 of x, 4 of z), found 1; correct the hints or "
-     "the chains"),
-    ("".join(f";! input x{i} 1\n" for i in range(10)), "expected 10 vectors of netq to be read, "
+    (SEND, "2: expected 0 vectors of netq to be written, as the output hints say (there are "
+     "none), found 1; correct the hints or the chains"),
+    (";! output y 9\n" + SEND, "1: expected 2 vectors of netq to be written, as the output hints "
+     "say (2 of y), found 1; correct the hints or the chains"),
+    (";! input x 3x2x2\n;! input z 2x9\nv_rd netq\nv_wr dram, 0\nend_chain\n", "1: expected 8 "
+     "vectors of netq to be read, as the input hints say (4 of x, 4 of z), found 1; correct the "
+     "hints or the chains"),
+    (";! input x 3x2x2\n;! input z 2x9\nloop 5\nv_rd netq\nv_wr dram, 0\nend_chain\nend_loop\n",
+     "2: expected 8 vectors of netq to be read, as the input hints say (4 of x, 4 of z), found 5; "
+     "correct the hints or the chains"),
+    (";! input x 3x2x2\nloop 5\n" + COPY + "v_rd netq\nv_wr dram, 0\nend_chain\nend_loop\n",
+     "6: expected 4 vectors of netq to be read, as the input hints say (4 of x), found 5; "
+     "correct the hints or the chains"),
+    ("".join(f";! input x{i} 1\n" for i in range(10)), "1: expected 10 vectors of netq to be read, "
      "as the input hints say (1 of x0, 1 of x1, 1 of x2, 1 of x3, 1 of x4, 1 of x5, 1 of x6, 1 of "
      "x7, ...), found 0; correct the hints or the chains"),
-    ("loop 10001\nloop 10000\n" + COPY + "end_loop\nend_loop\n", "expected at most 100000000 "
-     "executed iterations, found 100010000; lower the counts of loops or iterations"),
-    ("loop 10001\nloop 10000\ns_rd rows\nend_loop\nend_loop\n", "expected at most 100000000 "
-     "executed iterations, found 100010000; lower the counts of loops or iterations"),
+    ("loop 10001\nloop 10000\n" + COPY + "end_loop\nend_loop\n", "1: expected at most 100000000 "
+     "executed iterations, found 100010000, most of them here; lower the counts of loops or "
+     "iterations"),
+    (COPY + "s_wr iterations, 100001\nloop 1000\nv_rd ivrf, 0\nv_wr netq\nend_chain\nend_loop\n",
+     "5: expected at most 100000000 executed iterations, found 100001001, most of them here; "
+     "lower the counts of loops or iterations"),
+    ("loop 10001\nloop 10000\ns_rd rows\nend_loop\nend_loop\n", "1: expected at most 100000000 "
+     "executed iterations, found 100010000, most of them here; lower the counts of loops or "
+     "iterations"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "wanted"), HINTED)
 def test_messages_of_counts(body, wanted):
-    assert message(body) == f"net.nnp: {wanted}"
+    assert message(body) == f"net.nnp:{wanted}"
 
 
 def test_queue_counts_through_loops_and_tiles():

@@ -593,6 +593,20 @@ def test_too_many_operations_are_refused(monkeypatch):
         data_flow(*assembled(CONV))
 
 
+def test_effort_counts_the_trials_of_nested_loops(monkeypatch):
+    """The same chains cost more in nested loops, and what costs too much is refused."""
+    chain = "v_rd ivrf, 0\nvv_add asvrf0, 0\nv_wr dram, 0\nend_chain\n"
+    text = ";! tensor a ivrf 0 8\n;! tensor b asvrf0 0 8\n"
+    last = "v_rd dram, 0\nv_wr netq\nend_chain\n;! output y 8\n"
+    monkeypatch.setattr(concord_layout, "EFFORT_MAX", 40 * concord_layout.OPERATION)
+    data_flow(*assembled(text + chain * 10 + last))
+    data_flow(*assembled(text + "loop 2\n" + chain * 10 + "end_loop\n" + last))
+    with pytest.raises(
+        UnsupportedError, match=r"test:\d+: expected .* less effort, found too many"
+    ):
+        data_flow(*assembled(text + "loop 2\n" * 3 + chain * 10 + "end_loop\n" * 3 + last))
+
+
 def test_command_writes_files(tmp_path, capsys):
     program, image = assembled(CONV)
     write_program(tmp_path / "conv.nnp", program, image)
