@@ -31,6 +31,10 @@ def compile_command(
     ] = None,
     native_dim: Annotated[int, typer.Option(min=8, max=512, help="npu: native dimension.")] = 16,
     mantissa: Annotated[int, typer.Option(min=2, max=15, help="npu: bits beside the sign.")] = 15,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="npu: length of a recurrent model's sequences, if not its own."),
+    ] = None,
     sizes: Annotated[bool, typer.Option(help="Build for the boards to measure them.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -45,7 +49,7 @@ def compile_command(
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
     if target == "npu":
-        _firmware(model, out, native_dim, mantissa, arch, as_json)
+        _firmware(model, out, native_dim, mantissa, steps, arch, as_json)
         return
     loaded = load_model(model, arch)
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
@@ -83,7 +87,13 @@ def compile_command(
 
 
 def _firmware(
-    model: Path, out: Path, native: int, mantissa: int, arch: str | None, as_json: bool
+    model: Path,
+    out: Path,
+    native: int,
+    mantissa: int,
+    steps: int | None,
+    arch: str | None,
+    as_json: bool,
 ) -> None:
     """A program with its memory image, from a float or a quantized model."""
     from samebits.ir.rewrite import simplify
@@ -92,7 +102,7 @@ def _firmware(
     from samebits.verify.model import is_graph, load_graph, load_model
 
     real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
-    program, image = lower(real, native, mantissa)
+    program, image = lower(real, native, mantissa, steps=steps)
     path = out / "model.nnp"
     out.mkdir(parents=True, exist_ok=True)
     write_program(path, program, image)

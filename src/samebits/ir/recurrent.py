@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,22 @@ def _moved(before: Shape, after: Shape, axis: int) -> int | None:
     return None
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What `stepped` makes. graph: of a step. length: steps of the sequences. last: the outputs
+    that belong to the last step only."""
+
+    graph: Graph
+    length: int
+    last: frozenset[str]
+
+
 def step_graph(graph: Graph) -> Graph:
+    """The step graph of `stepped`."""
+    return stepped(graph).graph
+
+
+def stepped(graph: Graph) -> Steps:
     """One time step of a real graph with recurrent layers, which must be forward.
 
     Inputs and outputs are those of the graph, with their time axis of size 1; outputs without one
@@ -118,7 +134,7 @@ def step_graph(graph: Graph) -> Graph:
 
     Raises UnsupportedError with the node that is reversed or not time-wise.
     """
-    return _Steps(graph).run()
+    return _Stepping(graph).run()
 
 
 class _Nodes:
@@ -143,7 +159,7 @@ class _Nodes:
         return self.builder.constant(self.fresh("number"), array)
 
 
-class _Steps:
+class _Stepping:
     """times: the time axis of every value that is no constant, in the graph on whole sequences;
     names: what the values are called in the step graph."""
 
@@ -155,7 +171,7 @@ class _Steps:
         self.taken = {*graph.values, *(node.name for node in graph.nodes)}
         self.length = 0
 
-    def run(self) -> Graph:
+    def run(self) -> Steps:
         graph, builder = self.graph, self.builder
         if not is_recurrent(graph) or graph.states:
             raise UnsupportedError(
@@ -179,7 +195,9 @@ class _Steps:
             except (ValueError, UnsupportedError) as error:
                 where = f"node {node.name!r} ({node.op})"
                 raise UnsupportedError(f"{where}: {error}; a step graph has one step") from error
-        return builder.build([*(self.names[name] for name in graph.outputs), *following])
+        made = builder.build([*(self.names[name] for name in graph.outputs), *following])
+        last = frozenset(name for name in graph.outputs if self.times.get(name, LAST) == LAST)
+        return Steps(made, self.length, last)
 
     def one_step(self, name: str, axis: int | None = None) -> Shape:
         """The shape of a value in the step graph."""
@@ -304,23 +322,23 @@ class _Steps:
         return place
 
 
-Rule = Callable[[_Steps, Node, dict[str, int]], None]
+Rule = Callable[[_Stepping, Node, dict[str, int]], None]
 
 
-def _pointwise(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _pointwise(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     steps.kept(node, steps.aligned(node, axes, node.inputs))
 
 
-def _transpose(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _transpose(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     steps.kept(node, tuple(node.attributes["perm"]).index(axes[node.inputs[0]]))
 
 
-def _reshape(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _reshape(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     values, x = steps.graph.values, node.inputs[0]
     steps.kept(node, _moved(values[x].shape, values[node.output].shape, axes[x]))
 
 
-def _matmul(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _matmul(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     """Rows times constant columns, each row of one step."""
     x, other = node.inputs
     a, b = (steps.graph.values[name].shape for name in node.inputs)
@@ -334,14 +352,14 @@ def _matmul(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
         steps.kept(node, steps.aligned(node, axes, node.inputs if len(b) > 2 else [x]))
 
 
-def _gemm(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _gemm(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     x, *others = node.inputs
     if set(others) & set(axes) or axes.get(x) != 0 or node.attributes["transA"]:
         raise UnsupportedError("expected features times constant weights, found another product")
     steps.kept(node, steps.aligned(node, axes, [x, *others[1:]]))
 
 
-def _concat(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _concat(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     rank = len(steps.graph.values[node.output].shape)
     places = {axes.get(name) for name in node.inputs}
     if len(places) > 1 or node.attributes["axis"] % rank in places:
@@ -349,7 +367,7 @@ def _concat(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
     steps.kept(node, places.pop())
 
 
-def _along(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _along(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     x, *others = node.inputs
     rank = len(steps.graph.values[x].shape)
     axis = node.attributes["axis"] % rank
@@ -360,7 +378,7 @@ def _along(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
     steps.kept(node, axes[x])
 
 
-def _slice(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _slice(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     """Part of every step, or the last step."""
     x, a = node.inputs[0], node.attributes
     shape, time = steps.graph.values[x].shape, axes[node.inputs[0]]
@@ -383,7 +401,7 @@ def _slice(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
     steps.copy(node, rest)
 
 
-def _gather(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
+def _gather(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     """Features of every step, rows of a constant that the steps name, or the last step."""
     x, indices = node.inputs
     values, constant = steps.graph.values, steps.graph.constants.get(indices)
@@ -399,8 +417,8 @@ def _gather(steps: _Steps, node: Node, axes: dict[str, int]) -> None:
     if constant.size != 1 or (constant % steps.length != steps.length - 1).any():
         raise UnsupportedError("expected the last step, found others")
     steps.times[node.output] = LAST
-    zero = steps.builder.constant("first", np.zeros_like(constant))
-    steps.put(node, node.output, "Gather", [steps.names[x], zero], axis=axis)
+    shape = values[node.output].shape
+    steps.put(node, node.output, "Reshape", [steps.names[x]], shape=shape)
 
 
 _RULES: dict[str, Rule] = {
