@@ -37,6 +37,10 @@ def compile_command(
     requantize: Annotated[
         bool, typer.Option(help="npu: partial products go through binary16 between tiles.")
     ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="npu: length of a recurrent model's sequences, if not its own."),
+    ] = None,
     sizes: Annotated[bool, typer.Option(help="Build for the boards to measure them.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -51,7 +55,7 @@ def compile_command(
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
     if target == "npu":
-        program, image = _program(model, arch, native_dim, mantissa, requantize)
+        program, image = _program(model, arch, native_dim, mantissa, requantize, steps)
         _write_firmware(model, out, program, image, as_json)
         return
     loaded = load_model(model, arch)
@@ -90,7 +94,7 @@ def compile_command(
 
 
 def _program(
-    model: Path, arch: str | None, native: int, mantissa: int, requantize: bool
+    model: Path, arch: str | None, native: int, mantissa: int, requantize: bool, steps: int | None
 ) -> tuple[Program, Image]:
     """A program with its memory image, from a float or a quantized model."""
     from samebits.ir.rewrite import simplify
@@ -98,7 +102,7 @@ def _program(
     from samebits.verify.model import is_graph, load_graph, load_model
 
     real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
-    return lower(real, native, mantissa, requantize=requantize)
+    return lower(real, native, mantissa, requantize=requantize, steps=steps)
 
 
 def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:

@@ -232,16 +232,17 @@ class Cell(Generic[T]):
         peephole = None
         if c is not None and gate in self.weights.peephole:
             peephole = self.one("Mul", c, self.weights.peephole[gate], name=f"{gate}_c")
-        total = self.one("Add", part, self.from_h(gate, h), name=gate)
-        return total if peephole is None else self.one("Add", total, peephole, name=gate)
+        name = f"{gate}_sum"
+        total = self.one("Add", part, self.from_h(gate, h), name=name)
+        return total if peephole is None else self.one("Add", total, peephole, name=name)
 
     def activated(self, gate: str, index: int, total: T) -> T:
         """The gate: its sum within the clip threshold, through activation `index`."""
         clip = self.attributes["clip"]
         if clip is not None:
             bound = float(clip)
-            total = self.one("Clip", total, name=gate, min=-bound, max=bound)
-        return self.activations[index](self.operators, total, f"{self.name}.{gate}")
+            total = self.one("Clip", total, name=f"{gate}_clip", min=-bound, max=bound)
+        return self.activations[index](self.operators, total, f"{self.name}.{gate}_gate")
 
     def complement(self, x: T, name: str) -> T:
         """1 - x."""
@@ -262,7 +263,7 @@ def _lstm(cell: Cell[T], x: T, states: tuple[T, ...]) -> tuple[T, ...]:
     parts = {gate: cell.from_x(gate, x) for gate in ("ico" if coupled else "ifco")}
     i = cell.activated("i", 0, cell.total("i", parts["i"], h, c))
     if coupled:
-        f = cell.complement(i, "f")
+        f = cell.complement(i, "f_gate")
     else:
         f = cell.activated("f", 0, cell.total("f", parts["f"], h, c))
     kept = cell.one("Mul", f, c, name="kept")
@@ -286,11 +287,11 @@ def _gru(cell: Cell[T], x: T, states: tuple[T, ...]) -> tuple[T, ...]:
     z, r = (cell.activated(gate, 0, cell.total(gate, parts[gate], h)) for gate in "zr")
     if cell.attributes["linear_before_reset"]:
         reset = cell.one("Mul", r, cell.from_h("h", h), name="reset")
-        total = cell.one("Add", parts["h"], reset, name="h")
+        total = cell.one("Add", parts["h"], reset, name="h_sum")
     else:
         total = cell.total("h", parts["h"], cell.one("Mul", r, h, name="reset"))
     n = cell.activated("h", 1, total)
-    new = cell.one("Mul", cell.complement(z, "z"), n, name="new")
+    new = cell.one("Mul", cell.complement(z, "z_rest"), n, name="new")
     return (cell.one("Add", new, cell.one("Mul", z, h, name="kept"), name="hidden"),)
 
 
