@@ -18,7 +18,7 @@ Picked = TypeVar("Picked", Tensor, "Blocks")
 # matrix-vector unit are `native` lanes wide; a block of fewer lanes has nothing but zeros beyond.
 # In memory the lanes of a product come first, and what is made of it point by point keeps that.
 FRACTION = 2.0**40  # dot products are sums of multiples of 2**-40
-CHUNK = 1 << 17  # numbers of the left side of a product at a time: the cache of a CPU holds them
+CHUNK = 3 << 16  # numbers of the left side of a product at a time: the cache of a CPU holds them
 
 
 class Index(nn.Module):
@@ -62,7 +62,8 @@ class Blocks:
         return picked * lanes // width
 
     def rows(self, width: int, dtype: torch.dtype) -> Iterator[Tensor]:
-        """All rows, some at a time: together they may be many times as large as the values."""
+        """All rows, some at a time: together they may be many times as large as the values. Each
+        overwrites the ones before."""
         _, positions, lanes = self.values.shape
         step = max(1, (CHUNK if self.values.is_cpu else CHUNK << 9) // width)
         samples = max(1, step // self.count(width))
@@ -73,13 +74,17 @@ class Blocks:
             return
         # A run of neighbours is picked at once.
         run = math.gcd(width // lanes, self.index.run)
-        runs = width // lanes // run  # in a row
         first = torch.arange(samples, device=self.values.device) * positions
         starts = (first[:, None] + self.index.positions[::run]).view(-1)
+        chunks = starts.split(step * (width // lanes // run))
+        space = self.values.new_empty(len(chunks[0]), run * lanes, dtype=dtype)
         for values in parts:
+            if len(values) < samples:  # the last part
+                chunks = starts[: len(starts) // samples * len(values)].split(len(space))
             neighbours = values.view(-1).unfold(0, run * lanes, lanes)
-            for index in starts[: len(values) * self.count(width) * runs].split(step * runs):
-                yield neighbours.index_select(0, index).view(-1, width)
+            for index in chunks:
+                picked = torch.index_select(neighbours, 0, index, out=space[: len(index)])
+                yield picked.view(-1, width)
 
     def some(self, numbers: Tensor, width: int) -> Tensor:
         """Rows by their numbers."""
@@ -163,17 +168,15 @@ class Tiles(nn.Module):
 
         Result: binary16 [batch, positions, outputs].
         """
-        outputs = len(self.flat)
         if requantize:
             product = self.exact(x, True)
         elif self.fits(x, 24) and torch.get_float32_matmul_precision() == "highest":
             product = self.product(x, self.short).add_(0.0).half()
         elif self.fits(x, 53):
-            parts = self.product(x, self.flat).split(max(1, CHUNK // 2 // outputs), 1)
-            product = torch.cat([to_binary16(part.add_(0.0)) for part in parts], 1)
+            product = to_binary16(self.product(x, self.flat).add_(0.0))
         else:
             product = self.certified(x, self.rounding + self.spread * x.largest)
-        return product.view(outputs, len(x.values), -1).permute(1, 2, 0)
+        return product.view(len(product), len(x.values), -1).permute(1, 2, 0)
 
     def fits(self, x: Blocks, bits: int) -> bool:
         """Whether numbers of so many bits hold every sum: whether it is a multiple of one unit, at
@@ -281,7 +284,7 @@ def to_binary16(x: Tensor) -> Tensor:
     """
     bits, below = x.view(torch.int64), (1 << 29) - 1
     odd = (bits & below).add_(below).bitwise_or_(bits).bitwise_and_(~below)
-    return odd.view(torch.float64).float().half()
+    return odd.view(torch.float64).half()
 
 
 # --- vectors ----------------------------------------------------------------------------------
