@@ -755,3 +755,12 @@ def test_command_writes_files(tmp_path, capsys):
     same_bits(found, simulate(program, image, inputs).outputs["map"])
     concord_command(tmp_path / "conv.nnp", "onnx", tmp_path / "conv.onnx", as_json=True)
     assert '"to": "onnx"' in capsys.readouterr().out
+
+
+def test_command_keeps_the_memory_image(tmp_path):
+    program, image = assembled(CONV)
+    write_program(tmp_path / "conv.nnp", program, image)
+    before = (tmp_path / "conv.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"not the program's memory image, found .*conv.safetens"):
+        concord_command(tmp_path / "conv.nnp", "torch", tmp_path / "conv.py")
+    assert (tmp_path / "conv.safetensors").read_bytes() == before
