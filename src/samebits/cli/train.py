@@ -15,7 +15,10 @@ def train_command(
     data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
     arch: Annotated[
         str,
-        typer.Option(help="mlp, cnn, resnet8, resnet20, resnet18, mobilenetv2 or module:callable."),
+        typer.Option(
+            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm "
+            "or module:callable."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
     numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",

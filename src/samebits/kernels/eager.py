@@ -43,6 +43,11 @@ def scale(v: Tensor, exponent: int) -> Tensor:
     return quotient + ((rest > half) | ((rest == half) & ((quotient & 1) == 1)))
 
 
+def scale_to(v: Tensor, exponent: int, bits: int) -> Tensor:
+    """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
+    return scale(v, exponent).to(CODE_TYPE[bits])
+
+
 def divide(v: Tensor, divisor: Tensor | int) -> Tensor:
     """rne(v / divisor) in int64, divisor > 0."""
     v = v.long()
