@@ -24,7 +24,7 @@ from samebits.ir import Graph, Node
 from samebits.ir.interpreter import run_steps, trace
 from samebits.ir.recurrent import Steps, stepped, time_axes
 from samebits.ir.rewrite import simplify
-from samebits.quantize.calibrate import Calibrated, calibrate, from_range, shortened
+from samebits.quantize.calibrate import Calibrated, calibrate, from_range, rescaled, shortened
 from samebits.quantize.convert import convert
 from samebits.quantize.observe import (
     Sample,
@@ -37,6 +37,7 @@ from samebits.quantize.observe import (
 from samebits.quantize.placement import LINEAR, POINTWISE, Placement, place
 from samebits.quantize.report import constant_report, sqnr
 from samebits.quantize.settings import ACTIVATIONS, Settings
+from samebits.quantize.weights import check_constant
 
 Array = np.ndarray[Any, Any]
 
@@ -48,6 +49,8 @@ WEIGHTS = "weights"
 ROLES = (WEIGHTS, DATA, SUM, GATE, CELL)
 GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
+SUM_SCALE = Fraction(1, 1 << 12)
+FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
 GROWTH = 1.25  # of the largest cell state from the first half of a sequence to the second
 
 
@@ -96,6 +99,12 @@ class RecurrentSettings:
             float_bias=self.float_bias,
             scale_bits=SCALE_BITS,
         )
+
+    @property
+    def finest(self) -> Fraction:
+        """The smallest scale of a product in the sum of a gate: what a thousand products of codes
+        lose by it is a small part of a step of Q3.12, and their common unit fits in 62 bits."""
+        return SUM_SCALE / (1 << (self.bits + 4))
 
 
 @dataclass(frozen=True)
@@ -164,15 +173,15 @@ def quantize_recurrent(
     roles = _roles(float_steps, placement, parts)
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
     seen, halves = _observe(float_steps, sequences, watched)
-    fixed = _fixed(placement, roles, seen, settings)
-    converted = convert(float_steps, placement, seen, settings.plain, fixed)
+    fixed = _fixed(float_steps, placement, roles, seen, settings)
+    fixed.update(_peepholes(float_steps, placement, fixed, settings))
+    numbers = settings.plain, fixed, settings.finest
+    converted = convert(float_steps, placement, seen, *numbers)
     compared = sequences[: settings.report_samples]
     expected = [_outputs(float_steps, steps, sequence) for sequence in compared]
     causes = {}
     for role in ROLES:
-        alone = convert(
-            float_steps, _only(placement, roles, role), seen, settings.plain, fixed
-        ).graph
+        alone = convert(float_steps, _only(placement, roles, role), seen, *numbers).graph
         causes[role] = _sqnr(expected, [_outputs(alone, steps, s) for s in compared])
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
@@ -274,11 +283,19 @@ def _parts(graph: Graph, quantized: Sequence[str]) -> dict[str, tuple[str, str]]
                 products.append(node)
             elif node.op in ("Add", "Sub", "Clip"):
                 waiting += [n for n in node.inputs if n not in kept]
-        recurrent = [node for node in products if node.inputs[0] in hidden]
+            elif node.op == "Mul":  # a GRU that resets after the product
+                waiting += [n for n in node.inputs if n in producers and producers[n].op in LINEAR]
+        recurrent = [node for node in products if hidden & _factors(producers, node.inputs[0])]
         inputs = [node for node in products if node not in recurrent]
         if len(recurrent) == 1 and len(inputs) == 1:
             found[name] = (inputs[0].output, recurrent[0].output)
     return found
+
+
+def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
+    """The value, and what it is a product of: a GRU resets before the product."""
+    node = producers.get(name)
+    return {name, *node.inputs} if node is not None and node.op == "Mul" else {name}
 
 
 def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str, str]:
@@ -300,21 +317,25 @@ def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str
 
 
 def _fixed(
+    graph: Graph,
     placement: Placement,
     roles: Mapping[str, str],
     seen: Mapping[str, Statistics],
     settings: RecurrentSettings,
 ) -> dict[str, Calibrated]:
-    """The numbers of sums, gates and cell states, by group."""
+    """The numbers of sums, gates and states, by group."""
     fixed = {}
     power = ACTIVATIONS["power-of-two-s16"]
     members = placement.members()
-    for group, role in roles.items():
+    states = dict.fromkeys((placement.group[state.input] for state in graph.states), DATA)
+    for group, role in {**states, **roles}.items():
         stats = merged([seen[name] for name in members[group] if name in seen])
         if role == SUM:
-            fixed[group] = Calibrated(power, Fraction(1, 1 << 12), 0, Fraction(-8), Fraction(8))
-        elif role == CELL:
-            fixed[group] = calibrate(stats, power, settings.plain, group)
+            fixed[group] = Calibrated(power, SUM_SCALE, 0, Fraction(-8), Fraction(8))
+        elif role in (CELL, DATA):
+            fmt = power if role == CELL else settings.plain.activation_format
+            found = calibrate(stats, fmt, settings.plain, group)
+            fixed[group] = rescaled(found, max(found.scale, FINEST_STATE))
         elif settings.gates == GATE_FORMATS[0]:
             fixed[group] = Calibrated(power, Fraction(1, 1 << 15), 0, Fraction(-1), Fraction(1))
         else:
@@ -324,6 +345,27 @@ def _fixed(
             ends = Fraction(stats.low), Fraction(stats.high)
             fixed[group] = shortened(from_range(*ends, fmt, group), SCALE_BITS)
     return fixed
+
+
+def _peepholes(
+    graph: Graph,
+    placement: Placement,
+    fixed: Mapping[str, Calibrated],
+    settings: RecurrentSettings,
+) -> Iterator[tuple[str, Calibrated]]:
+    """The numbers of constants that a cell state is multiplied by, by group."""
+    for node in graph.nodes:
+        for position, name in enumerate(node.inputs):
+            if node.op == "Mul" and (node.name, position) in placement.operands:
+                state = fixed.get(placement.group.get(node.inputs[1 - position], ""))
+                if state is not None:
+                    check_constant(graph.constants[name], name)
+                    stats = statistics(graph.constants[name])
+                    ends = Fraction(stats.low), Fraction(stats.high)
+                    fmt = settings.plain.activation_format
+                    found = shortened(from_range(*ends, fmt, name), SCALE_BITS)
+                    least = settings.finest / state.scale
+                    yield placement.group[name], rescaled(found, max(found.scale, least))
 
 
 def _only(placement: Placement, roles: Mapping[str, str], role: str) -> Placement:
