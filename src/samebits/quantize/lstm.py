@@ -24,6 +24,7 @@ from samebits.ir import Graph, Node
 from samebits.ir.interpreter import run_steps, trace
 from samebits.ir.recurrent import Steps, stepped, time_axes
 from samebits.ir.rewrite import simplify
+from samebits.numerics import exact
 from samebits.quantize.calibrate import Calibrated, calibrate, from_range, rescaled, shortened
 from samebits.quantize.convert import convert
 from samebits.quantize.observe import (
@@ -61,7 +62,8 @@ class RecurrentSettings:
     bits:     of x and h. 8: a scale for each weight matrix of a gate; 16: for each of its rows
     symmetry: a matrix is symmetric where the smaller end of its range is at least this part of the
               larger one, else asymmetric; 0: all symmetric
-    gates:    q0.15; or symmetric, asymmetric: 16 bits over the calibrated range
+    gates:    q0.15 (a larger power of two where calibration leaves [-1, 1]); or symmetric,
+              asymmetric: 16 bits over the calibrated range
     float_bias: biases stay float32: for targets with a floating-point unit, without the promise of
               the same bits across targets
     calibration, percentile: of x, h and the cell state, as in Settings
@@ -168,6 +170,9 @@ def quantize_recurrent(
             f"graph {graph.name!r}: expected sequences to calibrate on, found none; give at least "
             "one"
         )
+    for name, array in graph.constants.items():
+        if array.dtype.kind == "f":
+            check_constant(array, name)
     placement = place(float_steps, exact_sums=True)
     parts = _parts(float_steps, placement.quantized)
     roles = _roles(float_steps, placement, parts)
@@ -306,13 +311,18 @@ def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str
         if not any(node.op in LINEAR for node in consumers[state.input]):
             roles[placement.group[state.input]] = CELL
     roles.update({placement.group[name]: SUM for name in parts})
+    inside: set[str] = set()  # of the function of a gate, which may be several operators
     for node in graph.nodes:
-        variables = [name for name in node.inputs if name in placement.group]
-        variables = [name for name in variables if name not in graph.constants]
+        variables = [name for name in node.inputs if name and name not in graph.constants]
+        if node.op not in POINTWISE or len(variables) != 1:
+            continue
         group = placement.group.get(node.output, "")
-        one = node.op in POINTWISE and len(variables) == 1 and group and group not in roles
-        if one and roles.get(placement.group[variables[0]]) in (SUM, GATE, CELL):
-            roles[group] = GATE
+        role = roles.get(placement.group.get(variables[0], ""), DATA)
+        if variables[0] in inside or role in (SUM, GATE, CELL):
+            if group:
+                roles.setdefault(group, GATE)
+            else:
+                inside.add(node.output)
     return roles
 
 
@@ -337,7 +347,11 @@ def _fixed(
             found = calibrate(stats, fmt, settings.plain, group)
             fixed[group] = rescaled(found, max(found.scale, FINEST_STATE))
         elif settings.gates == GATE_FORMATS[0]:
-            fixed[group] = Calibrated(power, Fraction(1, 1 << 15), 0, Fraction(-1), Fraction(1))
+            ends = min(Fraction(stats.low), Fraction(-1)), max(Fraction(stats.high), Fraction(1))
+            largest, exponent = max(-ends[0], ends[1]), -15
+            if largest > 1:  # a Relu, a scaled tanh
+                exponent = exact.smallest_exponent(largest, power.code_max, exponent, None)
+            fixed[group] = Calibrated(power, exact.power(exponent), 0, *ends)
         else:
             fmt = ACTIVATIONS[
                 "symmetric-s16" if settings.gates == "symmetric" else "asymmetric-s16"
@@ -401,10 +415,15 @@ def _gate_reports(
     for total, (x, h) in parts.items():
         name = producers[h].name.removesuffix("_h")
         layer, _, gate = name.rpartition(".")
-        outputs = [node.output for node in consumers[total] if node.output in seen]
-        ranges = {name: (seen[name].low, seen[name].high) for name in (x, h, *outputs)}
-        output = ranges[outputs[0]] if outputs else (0.0, 0.0)
-        yield GateReport(layer, gate, ranges[x], ranges[h], output, _saturated(seen[total]))
+        output, waiting = "", [total]
+        while waiting and not output:
+            for node in consumers[waiting.pop()]:
+                if node.output in seen:
+                    output = node.output
+                elif node.op in POINTWISE:
+                    waiting.append(node.output)
+        px, ph, out = ((seen[name].low, seen[name].high) for name in (x, h, output or total))
+        yield GateReport(layer, gate, px, ph, out, _saturated(seen[total]))
 
 
 def _saturated(stats: Statistics) -> float:
