@@ -19,9 +19,10 @@ from samebits.errors import (
     UnsupportedError,
 )
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.interpreter import run, run_steps
+from samebits.ir.interpreter import initial_state, run, run_steps
 from samebits.ir.lower import lower
 from samebits.ir.rewrite import simplify
+from samebits.pytorch.executor import TorchExecutor
 from samebits.quantize.lstm import (
     GROWTH,
     ROLES,
@@ -29,6 +30,7 @@ from samebits.quantize.lstm import (
     RecurrentSettings,
     quantize_recurrent,
 )
+from samebits.verify.inputs import dequantize, quantize
 
 Array = np.ndarray[Any, Any]
 STEPS, FEATURES, HIDDEN = 8, 3, 5
@@ -521,3 +523,47 @@ def test_activations_of_onnx_that_are_none() -> None:
     model = helper.make_model(helper.make_graph([node], "g", [x], [y], weights))
     with pytest.raises(UnsupportedError, match=r"speech.*Cube"):
         from_model(model)
+
+
+# --- long sequences ---------------------------------------------------------------------------
+
+
+def stress(bits: int) -> Iterator[float]:
+    """SQNR in dB of the outputs after 100, 1,000 and 10,000 steps against a binary64 LSTM: 64
+    features, 256 cells, uniform weights in [-1/16, 1/16], normal inputs, calibrated on 16 sequences
+    of 100 steps."""
+    features, hidden, lengths = 64, 256, (100, 1000, 10_000)
+    net = Net(0, 100, features, span=1 / 16)
+    y = net.layer("LSTM", net.x, hidden)[0]
+    graph = net.graph(net.sequence(y))
+    w, r, b = (graph.constants[name][0].astype(np.float64) for name in graph.nodes[0].inputs[1:4])
+    bias = b[: 4 * hidden] + b[4 * hidden :]
+    made, _ = quantize_recurrent(
+        graph, net.samples(16), RecurrentSettings(bits=bits, report_samples=1)
+    )
+    integer = lower(simplify(made))
+    executor = TorchExecutor(integer)
+    x_value, y_value = (integer.values[n] for n in (integer.inputs[0], integer.outputs[0]))
+    x = net.rng.standard_normal((lengths[-1], 1, features)).astype(np.float32)
+    codes = quantize(x, x_value)
+    states = [initial_state(integer, state) for state in integer.states]
+    h = c = np.zeros(hidden)
+    signal = noise = 0.0
+    for step in range(lengths[-1]):
+        given, *states = executor.run([codes[step : step + 1], *states])
+        i, o, f, g = np.split(w @ x[step, 0].astype(np.float64) + r @ h + bias, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        signal += float(h @ h)
+        noise += float(np.square(dequantize(given, y_value).reshape(-1) - h).sum())
+        if step + 1 in lengths:
+            yield float(10 * np.log10(signal / noise))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "least"), [(8, 37.0), (16, 44.0)])
+def test_random_weights_over_ten_thousand_steps(bits: int, least: float) -> None:
+    short, *longer = stress(bits)
+    print(f"{bits} bits: {short:.2f} dB at 100 steps, {longer[0]:.2f} and {longer[1]:.2f} later")
+    assert short >= least
+    assert all(later >= short - 1 for later in longer)
