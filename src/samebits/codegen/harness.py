@@ -87,7 +87,7 @@ CC ?= cc
 OPTIMIZE ?= -O3
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
 SOURCES = @model@.c tables.c samebits_kernels.c
-HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_io.h
+HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_vector.h samebits_io.h
 
 all: @model@
 

@@ -28,7 +28,7 @@ from samebits.numerics.philox import philox4x32
 REPORT = "report.json"
 GENERATOR = "samebits"
 KERNELS = ("rescale.c", "conv.c", "elementwise.c", "products.c", "move.c")
-HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_io.h")
+HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h")
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 
