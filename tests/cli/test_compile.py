@@ -22,7 +22,7 @@ FLOAT_MODEL = (
 )
 FILES = {
     *("Makefile", "main.c", "model.c", "model.h", "model.onnx", "report.json", "tables.c"),
-    *("tables.h", "test_vectors.h", "samebits_integer.h", "samebits_io.h"),
+    *("tables.h", "test_vectors.h", "samebits_integer.h", "samebits_io.h", "samebits_vector.h"),
     *("samebits_kernels.c", "samebits_kernels.h"),
 }
 

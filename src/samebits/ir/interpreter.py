@@ -53,7 +53,7 @@ def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> li
             f"graph {graph.name!r}: expected a sequence of one length for each of "
             f"{', '.join(own) or 'no inputs'}, found lengths {[len(s) for s in sequences]}"
         )
-    states = {s.input: _initial(graph, s, exact) for s in graph.states}
+    states = {s.input: initial_state(graph, s, exact) for s in graph.states}
     found: list[list[Array]] = [[] for _ in graph.outputs]
     for arrays in zip(*sequences, strict=True):
         live = _checked_inputs(graph, own, arrays, exact) | states
@@ -70,7 +70,8 @@ def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> li
     ]
 
 
-def _initial(graph: Graph, state: State, exact: bool) -> Array:
+def initial_state(graph: Graph, state: State, exact: bool = False) -> Array:
+    """What a state of a step graph holds before the first step, as operators take it."""
     value = graph.values[state.input]
     array = graph.constants.get(state.initial)
     if array is None:

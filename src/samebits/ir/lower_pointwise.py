@@ -157,9 +157,7 @@ def _linear_constant(
         else:
             out.append((-gain, c - offset) if swapped else (gain, offset - c))
     gains, offsets = (tuple(column) for column in zip(*out, strict=True))
-    if any(g == 0 for g in gains):
-        if isinstance(x.source, Codes):
-            return None
+    if any(g == 0 for g in gains) and isinstance(x.source, Sum):
         raise UnsupportedError(
             "expected factors other than 0 on an accumulator; fold the product into the weights"
         )

@@ -65,15 +65,17 @@ def convert(
     seen: Mapping[str, Statistics],
     settings: Settings,
     fixed: Mapping[str, Calibrated] = MappingProxyType({}),
+    finest: Fraction = Fraction(0),
 ) -> Converted:
     """Insert the quantization of `placement` with scales from the statistics `seen`.
 
-    fixed: group -> its numbers, where calibration does not choose them
+    fixed:  group -> its numbers, where calibration does not choose them
+    finest: the smallest scale of the products of linear operators; weights are no finer
 
     Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
     """
     numbers = group_numbers(graph, placement, seen, settings, fixed)
-    return _Conversion(graph, placement, settings, numbers).run()
+    return _Conversion(graph, placement, settings, numbers, finest).run()
 
 
 # --- scales of groups -------------------------------------------------------------------------
@@ -143,11 +145,13 @@ class _Conversion:
         placement: Placement,
         settings: Settings,
         numbers: Mapping[str, Calibrated],
+        finest: Fraction,
     ) -> None:
         self.graph = graph
         self.placement = placement
         self.settings = settings
         self.numbers = numbers
+        self.finest = finest
         self.quantized = set(placement.quantized)
         self.builder = GraphBuilder(graph.name)
         self.read: dict[str, str] = {}  # value of the float graph -> value that its readers take
@@ -288,7 +292,7 @@ class _Conversion:
         check_constant(values, name)
         fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
         bits = self.settings.scale_bits
-        return weight_codes(values, axis, fmt, name, scale_x, bias, bits)
+        return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
 
     def weight_axis(self, node: Node, rank: int) -> int | None:
         """The axis of output channels, where each is to have a scale of its own."""

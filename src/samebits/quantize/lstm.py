@@ -24,7 +24,8 @@ from samebits.ir import Graph, Node
 from samebits.ir.interpreter import run_steps, trace
 from samebits.ir.recurrent import Steps, stepped, time_axes
 from samebits.ir.rewrite import simplify
-from samebits.quantize.calibrate import Calibrated, calibrate, from_range, shortened
+from samebits.numerics import exact
+from samebits.quantize.calibrate import Calibrated, calibrate, from_range, rescaled, shortened
 from samebits.quantize.convert import convert
 from samebits.quantize.observe import (
     Sample,
@@ -37,6 +38,7 @@ from samebits.quantize.observe import (
 from samebits.quantize.placement import LINEAR, POINTWISE, Placement, place
 from samebits.quantize.report import constant_report, sqnr
 from samebits.quantize.settings import ACTIVATIONS, Settings
+from samebits.quantize.weights import check_constant
 
 Array = np.ndarray[Any, Any]
 
@@ -48,6 +50,8 @@ WEIGHTS = "weights"
 ROLES = (WEIGHTS, DATA, SUM, GATE, CELL)
 GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
+SUM_SCALE = Fraction(1, 1 << 12)
+FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
 GROWTH = 1.25  # of the largest cell state from the first half of a sequence to the second
 
 
@@ -58,7 +62,8 @@ class RecurrentSettings:
     bits:     of x and h. 8: a scale for each weight matrix of a gate; 16: for each of its rows
     symmetry: a matrix is symmetric where the smaller end of its range is at least this part of the
               larger one, else asymmetric; 0: all symmetric
-    gates:    q0.15; or symmetric, asymmetric: 16 bits over the calibrated range
+    gates:    q0.15 (a larger power of two where calibration leaves [-1, 1]); or symmetric,
+              asymmetric: 16 bits over the calibrated range
     float_bias: biases stay float32: for targets with a floating-point unit, without the promise of
               the same bits across targets
     calibration, percentile: of x, h and the cell state, as in Settings
@@ -96,6 +101,12 @@ class RecurrentSettings:
             float_bias=self.float_bias,
             scale_bits=SCALE_BITS,
         )
+
+    @property
+    def finest(self) -> Fraction:
+        """The smallest scale of a product in the sum of a gate: what a thousand products of codes
+        lose by it is a small part of a step of Q3.12, and their common unit fits in 62 bits."""
+        return SUM_SCALE / (1 << (self.bits + 4))
 
 
 @dataclass(frozen=True)
@@ -159,20 +170,23 @@ def quantize_recurrent(
             f"graph {graph.name!r}: expected sequences to calibrate on, found none; give at least "
             "one"
         )
+    for name, array in graph.constants.items():
+        if array.dtype.kind == "f":
+            check_constant(array, name)
     placement = place(float_steps, exact_sums=True)
     parts = _parts(float_steps, placement.quantized)
     roles = _roles(float_steps, placement, parts)
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
     seen, halves = _observe(float_steps, sequences, watched)
-    fixed = _fixed(placement, roles, seen, settings)
-    converted = convert(float_steps, placement, seen, settings.plain, fixed)
+    fixed = _fixed(float_steps, placement, roles, seen, settings)
+    fixed.update(_peepholes(float_steps, placement, fixed, settings))
+    numbers = settings.plain, fixed, settings.finest
+    converted = convert(float_steps, placement, seen, *numbers)
     compared = sequences[: settings.report_samples]
     expected = [_outputs(float_steps, steps, sequence) for sequence in compared]
     causes = {}
     for role in ROLES:
-        alone = convert(
-            float_steps, _only(placement, roles, role), seen, settings.plain, fixed
-        ).graph
+        alone = convert(float_steps, _only(placement, roles, role), seen, *numbers).graph
         causes[role] = _sqnr(expected, [_outputs(alone, steps, s) for s in compared])
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
@@ -274,11 +288,19 @@ def _parts(graph: Graph, quantized: Sequence[str]) -> dict[str, tuple[str, str]]
                 products.append(node)
             elif node.op in ("Add", "Sub", "Clip"):
                 waiting += [n for n in node.inputs if n not in kept]
-        recurrent = [node for node in products if node.inputs[0] in hidden]
+            elif node.op == "Mul":  # a GRU that resets after the product
+                waiting += [n for n in node.inputs if n in producers and producers[n].op in LINEAR]
+        recurrent = [node for node in products if hidden & _factors(producers, node.inputs[0])]
         inputs = [node for node in products if node not in recurrent]
         if len(recurrent) == 1 and len(inputs) == 1:
             found[name] = (inputs[0].output, recurrent[0].output)
     return found
+
+
+def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
+    """The value, and what it is a product of: a GRU resets before the product."""
+    node = producers.get(name)
+    return {name, *node.inputs} if node is not None and node.op == "Mul" else {name}
 
 
 def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str, str]:
@@ -289,34 +311,47 @@ def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str
         if not any(node.op in LINEAR for node in consumers[state.input]):
             roles[placement.group[state.input]] = CELL
     roles.update({placement.group[name]: SUM for name in parts})
+    inside: set[str] = set()  # of the function of a gate, which may be several operators
     for node in graph.nodes:
-        variables = [name for name in node.inputs if name in placement.group]
-        variables = [name for name in variables if name not in graph.constants]
+        variables = [name for name in node.inputs if name and name not in graph.constants]
+        if node.op not in POINTWISE or len(variables) != 1:
+            continue
         group = placement.group.get(node.output, "")
-        one = node.op in POINTWISE and len(variables) == 1 and group and group not in roles
-        if one and roles.get(placement.group[variables[0]]) in (SUM, GATE, CELL):
-            roles[group] = GATE
+        role = roles.get(placement.group.get(variables[0], ""), DATA)
+        if variables[0] in inside or role in (SUM, GATE, CELL):
+            if group:
+                roles.setdefault(group, GATE)
+            else:
+                inside.add(node.output)
     return roles
 
 
 def _fixed(
+    graph: Graph,
     placement: Placement,
     roles: Mapping[str, str],
     seen: Mapping[str, Statistics],
     settings: RecurrentSettings,
 ) -> dict[str, Calibrated]:
-    """The numbers of sums, gates and cell states, by group."""
+    """The numbers of sums, gates and states, by group."""
     fixed = {}
     power = ACTIVATIONS["power-of-two-s16"]
     members = placement.members()
-    for group, role in roles.items():
+    states = dict.fromkeys((placement.group[state.input] for state in graph.states), DATA)
+    for group, role in {**states, **roles}.items():
         stats = merged([seen[name] for name in members[group] if name in seen])
         if role == SUM:
-            fixed[group] = Calibrated(power, Fraction(1, 1 << 12), 0, Fraction(-8), Fraction(8))
-        elif role == CELL:
-            fixed[group] = calibrate(stats, power, settings.plain, group)
+            fixed[group] = Calibrated(power, SUM_SCALE, 0, Fraction(-8), Fraction(8))
+        elif role in (CELL, DATA):
+            fmt = power if role == CELL else settings.plain.activation_format
+            found = calibrate(stats, fmt, settings.plain, group)
+            fixed[group] = rescaled(found, max(found.scale, FINEST_STATE))
         elif settings.gates == GATE_FORMATS[0]:
-            fixed[group] = Calibrated(power, Fraction(1, 1 << 15), 0, Fraction(-1), Fraction(1))
+            ends = min(Fraction(stats.low), Fraction(-1)), max(Fraction(stats.high), Fraction(1))
+            largest, exponent = max(-ends[0], ends[1]), -15
+            if largest > 1:  # a Relu, a scaled tanh
+                exponent = exact.smallest_exponent(largest, power.code_max, exponent, None)
+            fixed[group] = Calibrated(power, exact.power(exponent), 0, *ends)
         else:
             fmt = ACTIVATIONS[
                 "symmetric-s16" if settings.gates == "symmetric" else "asymmetric-s16"
@@ -324,6 +359,27 @@ def _fixed(
             ends = Fraction(stats.low), Fraction(stats.high)
             fixed[group] = shortened(from_range(*ends, fmt, group), SCALE_BITS)
     return fixed
+
+
+def _peepholes(
+    graph: Graph,
+    placement: Placement,
+    fixed: Mapping[str, Calibrated],
+    settings: RecurrentSettings,
+) -> Iterator[tuple[str, Calibrated]]:
+    """The numbers of constants that a cell state is multiplied by, by group."""
+    for node in graph.nodes:
+        for position, name in enumerate(node.inputs):
+            if node.op == "Mul" and (node.name, position) in placement.operands:
+                state = fixed.get(placement.group.get(node.inputs[1 - position], ""))
+                if state is not None:
+                    check_constant(graph.constants[name], name)
+                    stats = statistics(graph.constants[name])
+                    ends = Fraction(stats.low), Fraction(stats.high)
+                    fmt = settings.plain.activation_format
+                    found = shortened(from_range(*ends, fmt, name), SCALE_BITS)
+                    least = settings.finest / state.scale
+                    yield placement.group[name], rescaled(found, max(found.scale, least))
 
 
 def _only(placement: Placement, roles: Mapping[str, str], role: str) -> Placement:
@@ -359,10 +415,15 @@ def _gate_reports(
     for total, (x, h) in parts.items():
         name = producers[h].name.removesuffix("_h")
         layer, _, gate = name.rpartition(".")
-        outputs = [node.output for node in consumers[total] if node.output in seen]
-        ranges = {name: (seen[name].low, seen[name].high) for name in (x, h, *outputs)}
-        output = ranges[outputs[0]] if outputs else (0.0, 0.0)
-        yield GateReport(layer, gate, ranges[x], ranges[h], output, _saturated(seen[total]))
+        output, waiting = "", [total]
+        while waiting and not output:
+            for node in consumers[waiting.pop()]:
+                if node.output in seen:
+                    output = node.output
+                elif node.op in POINTWISE:
+                    waiting.append(node.output)
+        px, ph, out = ((seen[name].low, seen[name].high) for name in (x, h, output or total))
+        yield GateReport(layer, gate, px, ph, out, _saturated(seen[total]))
 
 
 def _saturated(stats: Statistics) -> float:

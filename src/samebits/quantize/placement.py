@@ -10,8 +10,8 @@ The rules, for the operators of docs/spec/graph.md section 2:
   else than the same expression reads it.
 * Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
   step graph that of its next value.
-* With `exact_sums` the terms of a sum that are products or sums themselves, and that nothing else
-  reads, stay exact: the sum alone is quantized.
+* With `exact_sums` the terms of a sum that are products (of matrices, of tensors, of a tensor and a
+  constant) or sums themselves, and that nothing else reads, stay exact: the sum alone is quantized.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class _Search:
             return moved
         if node.op in POINTWISE and variables:
             if self.sums & set(variables):
-                return [*(v for v in variables if v not in self.sums), *self.accumulator(node)]
+                terms = [self.term(v) for v in variables if v not in self.sums]
+                return [*terms, *self.accumulator(node)]
             roots = {self.root[name] for name in variables}
             axes = self.expression(node, next(iter(roots))) if len(roots) == 1 else None
             if axes is not None:
@@ -197,6 +198,18 @@ class _Search:
         if node.op in ACCUMULATORS:
             return [*variables, *self.accumulator(node)]
         return [*variables, *node.outputs]
+
+    def term(self, name: str) -> str:
+        """What has to be quantized of a term of a sum: the factor of a constant, where the product
+        can stay exact, else the term."""
+        node = self.producers.get(name)
+        if not self.exact_sums or node is None or node.op != "Mul" or name in self.required:
+            return name
+        variables = [n for n in node.inputs if self.is_variable(n)]
+        if len(variables) != 1 or len(self.consumers[name]) != 1 or name in self.graph.outputs:
+            return name
+        self.read_constants(node, (i for i, n in enumerate(node.inputs) if n not in variables))
+        return variables[0]
 
     def accumulator(self, node: Node) -> Iterable[str]:
         """Its output, unless the one node that reads it merges with it."""

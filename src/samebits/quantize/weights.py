@@ -96,11 +96,13 @@ def weight_codes(
     scale_x: Fraction,
     bias: Array | None = None,
     scale_bits: int = 24,
+    finest: Fraction = Fraction(0),
 ) -> Codes:
     """Weights over their whole range, one scale per index of `axis` or one for all.
 
     bias: float32, one number, or one per output. Where its codes in units of scale_x * scale would
     leave int32 or that product is no normal binary32, the scale is enlarged until they do not.
+    finest: the smallest scale_x * scale.
     Raises NonFiniteError for NaN or infinity.
     """
     check_constant(values, name)
@@ -116,7 +118,9 @@ def weight_codes(
             largest = largest.max(keepdims=True)
         biases = [Fraction(float(b)) for b in np.broadcast_to(largest, lows.shape)]
     numbers = [
-        _suited(shortened(from_range(*_exact(low, high), fmt, name), scale_bits), scale_x, b)
+        _suited(
+            shortened(from_range(*_exact(low, high), fmt, name), scale_bits), scale_x, b, finest
+        )
         for low, high, b in zip(lows, highs, biases, strict=True)
     ]
     if any(n.scale * scale_x > LARGEST_BINARY32 for n in numbers):
@@ -131,14 +135,17 @@ def _exact(low: float, high: float) -> tuple[Fraction, Fraction]:
     return Fraction(float(low)), Fraction(float(high))
 
 
-def _suited(found: Calibrated, scale_x: Fraction, bias: Fraction | None) -> Calibrated:
-    """The numbers of one channel, with a scale that suits its bias."""
-    if bias is None:
-        return found
-    scale = found.scale
-    if found.low == found.high and bias:  # no weights: any scale does, so take a fine one
-        scale = exact.power(exact.floor_log2(bias / scale_x) - ZERO_CHANNEL_BITS)
-    least = max(SMALLEST_NORMAL, SMALLEST_NORMAL / scale_x, bias / scale_x / LARGEST_BIAS)
+def _suited(
+    found: Calibrated, scale_x: Fraction, bias: Fraction | None, finest: Fraction
+) -> Calibrated:
+    """The numbers of one channel, with a scale that suits its bias and is not too fine."""
+    scale, least = found.scale, finest / scale_x
+    if bias is not None:
+        if found.low == found.high and bias:  # no weights: any scale does, so take a fine one
+            scale = exact.power(exact.floor_log2(bias / scale_x) - ZERO_CHANNEL_BITS)
+        least = max(
+            least, SMALLEST_NORMAL, SMALLEST_NORMAL / scale_x, bias / scale_x / LARGEST_BIAS
+        )
     if scale < least:
         scale = _power_above(least)
     return found if scale == found.scale else rescaled(found, scale)

@@ -21,11 +21,12 @@
 #define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
 #define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
 #define SAMEBITS_PRODUCT 3      /* acc * m >> s, 32 by 32 to 64 bits, int32_t m */
-#define SAMEBITS_THRESHOLDS32 4 /* low + how many of `count` ascending int32_t are <= acc */
-#define SAMEBITS_WIDE 5         /* acc * m >> s in 64 bits, int64_t m */
-#define SAMEBITS_LONG 6         /* acc * m >> s in 128 bits, int64_t m */
-#define SAMEBITS_DIVIDE 7       /* acc * p / q in 64 bits, int64_t p, q for every channel */
-#define SAMEBITS_THRESHOLDS64 8 /* thresholds of int64_t */
+#define SAMEBITS_TIES 4         /* the same, and ties of acc * p / q; int64_t m, p, q a channel */
+#define SAMEBITS_THRESHOLDS32 5 /* low + how many of `count` ascending int32_t are <= acc */
+#define SAMEBITS_WIDE 6         /* acc * m >> s in 64 bits, int64_t m */
+#define SAMEBITS_LONG 7         /* acc * m >> s in 128 bits, int64_t m */
+#define SAMEBITS_DIVIDE 8       /* acc * p / q in 64 bits, int64_t p, q for every channel */
+#define SAMEBITS_THRESHOLDS64 9 /* thresholds of int64_t */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
