@@ -34,7 +34,7 @@ class TrainedModel:
     path: Path  # of its checkpoint
     model: nn.Module
     exponents: Exponents
-    input_shape: Shape  # (channels, height, width)
+    input_shape: Shape  # as Dataset.input_shape
     classes: int
 
 
@@ -87,6 +87,11 @@ def open_deployed(
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
     return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes)
+
+
+def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
+    """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
+    return _restored_config(path, checkpoint)[1]
 
 
 def restore_engine(
@@ -168,10 +173,10 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
             f"{path}: its configuration is not one that samebits writes: {error}; train again"
         ) from error
     shape, classes = stored["input_shape"], stored["classes"]
-    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) == 3 else [None]
+    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (2, 3) else [None]
     if not all(type(size) is int and size > 0 for size in sizes):
         raise CheckpointError(
-            f"{path}: expected an input shape [C, H, W] and a number of classes in its "
+            f"{path}: expected an input shape [C, H, W] or [T, F] and a number of classes in its "
             f"configuration, found {shape!r} and {classes!r}; train again"
         )
     return config, tuple(shape), classes

@@ -154,6 +154,5 @@ def _trained(path: Path, arch: str | None) -> Model:
     from samebits.train.restore import open_deployed
 
     opened = open_deployed(path, arch)
-    channels, height, width = opened.input_shape
-    graph = to_graph(opened.model, opened.exponents, (channels, height, width))
+    graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     return model_of(graph, str(path), deployed(opened.model, opened.exponents))
