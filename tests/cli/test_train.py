@@ -140,6 +140,11 @@ def test_folder_of_recordings(samebits, tmp_path, numerics):
     # Without the limit the recordings would suggest more frames; eval takes those of the model.
     again = samebits("eval", out, "--data", data)
     assert again.out.splitlines()[::2] == done.out.splitlines()
+    other = split_folder(tmp_path / "other", 16000)
+    refused(
+        samebits("eval", out, "--data", other),
+        f"error: {other}: expected recordings at 8000 Hz as in training, found recordings at 16000",
+    )
     (data / "test/yes/1.wav").write_bytes(b"")
     bad = f"error: {data / 'test/yes/1.wav'}: corrupt or not a WAV file"
     refused(samebits("eval", out, "--data", data), bad)

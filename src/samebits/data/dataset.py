@@ -43,6 +43,7 @@ class Dataset:
     class_names: tuple[str, ...]
     source: str = "data"
     peak: int = 255
+    rate: int | None = None  # samples per second of recordings
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +158,7 @@ class Dataset:
             self.class_names,
             self.source,
             self.peak,
+            self.rate,
         )
 
 

@@ -45,9 +45,11 @@ def load_folder(root: Path, *, limit: int | None = None, steps: int | None = Non
         )
     paths = [path for path, _ in train + test]
     if _is_audio(paths[0]):
-        train_images, test_images = load_recordings(paths[: len(train)], paths[len(train) :], steps)
+        train_images, test_images, rate = load_recordings(
+            paths[: len(train)], paths[len(train) :], steps
+        )
     else:
-        train_images, test_images = _decode_all(paths, len(train))
+        (train_images, test_images), rate = _decode_all(paths, len(train)), None
     return Dataset(
         train_images,
         torch.tensor([label for _, label in train], dtype=torch.int64),
@@ -55,6 +57,7 @@ def load_folder(root: Path, *, limit: int | None = None, steps: int | None = Non
         torch.tensor([label for _, label in test], dtype=torch.int64),
         classes,
         str(root),
+        rate=rate,
     )
 
 

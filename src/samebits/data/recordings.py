@@ -64,9 +64,9 @@ def _check_header(path: Path, rate: int, count: int, channels: int, width: int) 
 
 def load_recordings(
     train: Sequence[Path], test: Sequence[Path], steps: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """q0.15 codes int16 [N, T, mels] of the files of each split, by `LogMel.at` their rate; T is
-    `steps`, or what the training files suggest.
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """q0.15 codes int16 [N, T, mels] of the files of each split, by `LogMel.at` their rate, and
+    that rate; T is `steps`, or what the training files suggest.
 
     Raises InputError naming the first file that is bad, of another rate, or shorter than a frame.
     """
@@ -97,7 +97,7 @@ def load_recordings(
         codes = list(pool.map(features, paths))  # in order: the first bad file is the one reported
     steps = steps or steps_for([len(c) for c in codes[: len(train)]])
     fitted = [torch.from_numpy(fit(c, steps)) for c in codes]
-    return torch.stack(fitted[: len(train)]), torch.stack(fitted[len(train) :])
+    return torch.stack(fitted[: len(train)]), torch.stack(fitted[len(train) :]), settings.rate
 
 
 def steps_for(lengths: Sequence[int]) -> int:
