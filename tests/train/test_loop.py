@@ -184,6 +184,7 @@ def restored(config, data=DATA, arch=None):
             {"input_shape": [1, 6, "6"]},
             "expected an input shape [C, H, W] or [T, F] and a number of classes",
         ),
+        ({"rate": 8000.0}, "expected a number of samples per second or none in its configuration"),
         ({"input_shape": 3}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
         ({"classes": 0}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
         ({"arch": "own:net"}, "which is not run unasked; if you trust it, give --arch own:net"),

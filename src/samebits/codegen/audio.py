@@ -35,7 +35,7 @@ HEADER = """\
 #define @MODEL@_HOP @hop@
 #define @MODEL@_FFT @fft@
 #define @MODEL@_MELS @mels@
-#define @MODEL@_SILENCE (-32767 - 1) /* the code of a frame of zeros */
+#define @MODEL@_SILENCE (-SAMEBITS_AUDIO_MAX) /* the code of a frame of zeros */
 
 /* Frames that `count` samples complete at most. */
 #define @MODEL@_FRAMES(count) (((count) + @MODEL@_HOP - 1) / @MODEL@_HOP)

@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from samebits.errors import InputError
+from samebits.numerics.exact import CODE_MAX as CODE_LIMITS
 from samebits.tables import audio as tables
 
 RATES = (8000, 16000)
-SILENCE = -32768  # the code of a frame of zeros
+CODE_MAX = CODE_LIMITS[16]
+SILENCE = -CODE_MAX  # the code of a frame of zeros
 POWER_MAX = (1 << 42) + (1 << 35)
 FLOOR, CENTRE, LOG_BITS = 1 << 24, 40, 11
 CHUNK = 512  # frames at a time: their transform stays in the cache
@@ -125,7 +127,7 @@ def log_mel(samples: Codes, settings: LogMel) -> Codes:
 
 def short_codes(codes: Codes) -> npt.NDArray[np.int8]:
     """8-bit codes (q0.7, -127..127) of q0.15 codes."""
-    return np.clip(_round_shift(codes.astype(np.int64), 8), -127, 127).astype(np.int8)
+    return _round_shift(codes.astype(np.int64), 8).astype(np.int8)
 
 
 # --- stages (audio.md 4) ------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def _logarithm(energy: Integers) -> Codes:
     i, d = r >> 16, r & 0xFFFF
     fraction = _round_shift((table[i] << 16) + (table[i + 1] - table[i]) * d, 20)
     code = (e << LOG_BITS) + fraction - (CENTRE << LOG_BITS)
-    return np.minimum(code, 32767).astype(np.int16)
+    return np.clip(code, -CODE_MAX, CODE_MAX).astype(np.int16)
 
 
 def _round_shift(v: npt.NDArray[Any], bits: int) -> Integers:

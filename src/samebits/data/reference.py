@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samebits.data.audio import LogMel
-from samebits.numerics.exact import round_ratio
+from samebits.numerics.exact import Q16, round_ratio
 from samebits.tables.audio import log2_table
 
 Complex = tuple[int, int]  # re, im
@@ -97,12 +97,12 @@ def logarithm(energy: int) -> int:
     r = ((energy - (1 << e)) << 22) >> e
     i, d = r >> 16, r & 0xFFFF
     fraction = round_ratio((table[i] << 16) + (table[i + 1] - table[i]) * d, 1 << 20)
-    return min((e << 11) + fraction - (40 << 11), 32767)
+    return min(Q16, max(-Q16, (e << 11) + fraction - (40 << 11)))
 
 
 def short_code(code: int) -> int:
     """The 8-bit code of a feature. Section 5."""
-    return min(127, max(-127, round_ratio(code, 1 << 8)))
+    return round_ratio(code, 1 << 8)
 
 
 def steps_for(lengths: Sequence[int]) -> int:
@@ -113,5 +113,5 @@ def steps_for(lengths: Sequence[int]) -> int:
 def fitted(frames: Sequence[list[int]], steps: int, mels: int) -> list[list[int]]:
     """`steps` frames: silence before a short recording, the middle of a long one."""
     start = max(0, (len(frames) - steps) // 2)
-    padding = [[-32768] * mels for _ in range(steps - len(frames))]
+    padding = [[-Q16] * mels for _ in range(steps - len(frames))]
     return padding + list(frames[start : start + steps])

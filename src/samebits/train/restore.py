@@ -36,6 +36,7 @@ class TrainedModel:
     exponents: Exponents
     input_shape: Shape  # as Dataset.input_shape
     classes: int
+    rate: int | None  # as Dataset.rate
 
 
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
@@ -86,7 +87,8 @@ def open_deployed(
             "Embedding)"
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
-    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes)
+    rate = checkpoint.config.get("rate")
+    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate)
 
 
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
@@ -188,5 +190,11 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
         raise CheckpointError(
             f"{path}: expected an input shape [C, H, W] or [T, F] and a number of classes in its "
             f"configuration, found {shape!r} and {classes!r}; train again"
+        )
+    rate = stored.get("rate")
+    if rate is not None and type(rate) is not int:
+        raise CheckpointError(
+            f"{path}: expected a number of samples per second or none in its configuration, found "
+            f"{rate!r}; train again"
         )
     return config, tuple(shape), classes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ class Model:
     real:     the quantized real graph (QDQ form)
     integer:  the same function on codes; what every backend must compute
     deployed: the samebits.train model in deployed arithmetic, if it is one
+    rate:     samples per second of the recordings it was trained on, if it was
     """
 
     source: str
     real: Graph
     integer: Graph
     deployed: Any = field(default=None)
+    rate: int | None = None
 
     @property
     def interface(self) -> Graph:
@@ -155,4 +157,5 @@ def _trained(path: Path, arch: str | None) -> Model:
 
     opened = open_deployed(path, arch)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
-    return model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    model = model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    return replace(model, rate=opened.rate)

@@ -99,7 +99,7 @@ static int16_t samebits_audio_logarithm(const uint16_t *table, uint64_t energy) 
     v = ((uint32_t)table[0] << 16) + ((uint32_t)table[1] - table[0]) * (r & 0xffffu);
     v = (v + 0x7ffffu + (v >> 20 & 1u)) >> 20;
     code = e * 2048 + (int32_t)v - 40 * 2048;
-    return (int16_t)SAMEBITS_MIN(code, 32767);
+    return (int16_t)samebits_clamp32(code, -SAMEBITS_AUDIO_MAX, SAMEBITS_AUDIO_MAX);
 }
 
 static void samebits_audio_frame(const samebits_audio *a, const int16_t *ring, int32_t at,
@@ -138,6 +138,6 @@ uint32_t samebits_audio_push(const samebits_audio *a, samebits_audio_position *p
 void samebits_audio_short(const int16_t *features, uint32_t count, int8_t *codes) {
     uint32_t i;
     for (i = 0; i < count; i++) {
-        codes[i] = (int8_t)samebits_clamp32(samebits_round32(features[i], 8), -127, 127);
+        codes[i] = (int8_t)samebits_round32(features[i], 8);
     }
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define SAMEBITS_AUDIO_MAX 32639 /* the largest code; the least is its negative */
+
 typedef struct {
     int32_t frame, hop, fft, mels;
     const uint16_t *window;    /* h[0 .. frame / 2]; h[n] = h[frame - n] */
