@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from recordings import split_folder
 from samebits.ir import GraphBuilder
 from samebits.ir.printer import text
 from samebits.onnx import save_qdq
@@ -50,6 +51,20 @@ def bad(done, message):
 
 
 # --- what it writes -------------------------------------------------------------------------
+
+
+def test_a_model_of_recordings_comes_with_its_features(samebits, tmp_path):
+    data, out = split_folder(tmp_path / "words", 16000), tmp_path / "c"
+    run = ("train", "--data", data, "--arch", "mlp", "--batch", 6, "--epochs", 1)
+    assert samebits(*run, "--out", tmp_path / "run").code == 0
+    done = samebits("compile", tmp_path / "run", "--out", out, "--no-sizes")
+    assert done.code == 0
+    assert f"features of sound at 16000 Hz: {out / 'audio'}\n" in done.out
+    assert {path.name for path in out.iterdir()} == {*FILES, "audio"}
+    header = (out / "audio/audio.h").read_text()
+    assert "#define AUDIO_RATE 16000\n" in header  # tests/codegen/test_audio.py runs such folders
+    results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
+    assert results[0].out.splitlines()[0] == results[1].out.splitlines()[0]
 
 
 def test_a_package(samebits, tiny, tmp_path):

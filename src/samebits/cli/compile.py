@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TARGETS = ("c", "npu")
 VECTORS = 8
+AUDIO = "audio"  # folder of the features, in that of a model of recordings
 
 
 def compile_command(
@@ -46,7 +47,9 @@ def compile_command(
 ) -> None:
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
+    from samebits.codegen.audio import write_audio
     from samebits.codegen.requirements import BOARDS, requirements
+    from samebits.data.audio import LogMel
     from samebits.ir.transfer import transfer_tables
     from samebits.onnx import save_qdq
     from samebits.verify.inputs import random_codes
@@ -59,10 +62,13 @@ def compile_command(
         _write_firmware(model, out, program, image, as_json)
         return
     loaded = load_model(model, arch)
+    features = None if loaded.rate is None else LogMel.at(loaded.rate)
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
     report = write_package(loaded.integer, out, prefix=prefix, vectors=vectors)
     save_qdq(loaded.real, out / ONNX_FILE)
+    if features is not None:
+        write_audio(features, out / AUDIO)
     tables = transfer_tables(loaded.integer)
     needs = [requirements(loaded.integer, name) for name in BOARDS] if sizes else []
     if as_json:
@@ -90,6 +96,8 @@ def compile_command(
         f"{tables.pairs} transfer functions share {tables.tables} tables: {tables.bytes:,} bytes "
         f"instead of {tables.unshared:,}"
     )
+    if features is not None:
+        print(f"features of sound at {features.rate} Hz: {out / AUDIO}")
     print(f"written: {out}; try: make -C {out} test")
 
 

@@ -15,7 +15,9 @@ def eval_command(
         Path,
         typer.Argument(help="A training folder, a checkpoint, .onnx, .nnp or compiled folder."),
     ],
-    data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    data: Annotated[
+        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
+    ],
     arch: Annotated[
         str | None,
         typer.Option(help="Needed to run a model of a module:callable of your own: its name."),
@@ -32,11 +34,11 @@ def eval_command(
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
     from samebits.train.loop import evaluate, final_classifier
-    from samebits.train.restore import open_checkpoint, restore_engine
+    from samebits.train.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
     path, checkpoint = open_checkpoint(model, log_console().print)
-    dataset = load(data)
+    dataset = load(data, input_shape=trained_shape(path, checkpoint))
     engine = restore_engine(path, checkpoint, dataset, arch)
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     correct = evaluate(classifier, dataset)
@@ -75,17 +77,21 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
         model_of,
     )
 
-    data = load(name)
     if is_firmware(path):
+        data = load(name)
         firmware = load_firmware(path)
         outputs = Concordant("torch").run(firmware, firmware_images(firmware, data))
         program = firmware.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
-    elif is_quantized(graph := load_graph(path)):
-        model = model_of(graph, str(path))
-        outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
     else:
-        outputs, arithmetic = float_outputs(graph, data), "float"
+        graph = load_graph(path)
+        shapes = [graph.values[key].shape[1:] for key in graph.inputs]
+        data = load(name, input_shape=shapes[0] if shapes else None)
+        if is_quantized(graph):
+            model = model_of(graph, str(path))
+            outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+        else:
+            outputs, arithmetic = float_outputs(graph, data), "float"
     right, total = correct(outputs, data), len(data.test_labels)
     if as_json:
         print_json(

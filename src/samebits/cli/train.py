@@ -12,7 +12,9 @@ from samebits.errors import InputError
 
 
 def train_command(
-    data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    data: Annotated[
+        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
+    ],
     arch: Annotated[
         str,
         typer.Option(
@@ -40,7 +42,7 @@ def train_command(
     warmup: Annotated[int, typer.Option(min=0, help="Linear warm-up, in steps.")] = 0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use the first N training images of each class.")
+        int | None, typer.Option(min=1, help="Use the first N training samples of each class.")
     ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Also write a checkpoint every N steps.")

@@ -140,7 +140,7 @@ def tables_source(tables: Tables) -> str:
     parts = ['#include "tables.h"\n']
     for name, array in tables.arrays:
         ctype = CTYPES[array.dtype.name]
-        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{_numbers(array)}}};\n")
+        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{numbers(array)}}};\n")
     if not tables.arrays:  # C has no empty files
         parts.append(f"\ntypedef int {tables.prefix}_no_tables;\n")
     return "".join(parts)
@@ -162,7 +162,7 @@ def vectors_header(
         for index, (_, array) in enumerate(values):
             parts.append(
                 f"\nstatic const {prefix}_{kind}{index}_t {prefix}_test_{kind}{index}"
-                f"[{array.size}] = {{\n{_numbers(array.reshape(-1))}}};\n"
+                f"[{array.size}] = {{\n{numbers(array.reshape(-1))}}};\n"
             )
     if sequence:
         parts.append(f"\n#define {upper}_STEPS {stream.STEPS}\n")
@@ -293,8 +293,8 @@ def _number(value: int) -> str:
     return str(value)
 
 
-def _numbers(array: Array) -> str:
-    """Rows of a power of two of columns that fit in 100 characters."""
+def numbers(array: Array) -> str:
+    """C constants, in rows of a power of two of columns that fit in 100 characters."""
     columns = {1: 16, 2: 8, 4: 8, 8: 4}[array.itemsize]
     least = int(array.min(initial=0))
     texts = list(map(_number if least in (INT32_MIN, INT64_MIN) else str, array.tolist()))

@@ -140,7 +140,7 @@ def main_source(graph: Graph, prefix: str) -> str:
         test.append(f"output{i}")
     arguments = [f"{kind}{i}" for kind, values in (("input", inputs), ("output", outputs))
                  for i in range(len(values))]  # fmt: skip
-    return _filled(
+    return filled(
         MAIN,
         {
             "model": prefix,
@@ -170,10 +170,11 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
 
 def makefile(prefix: str) -> str:
     """Makefile of a package."""
-    return _filled(MAKEFILE, {"model": prefix})
+    return filled(MAKEFILE, {"model": prefix})
 
 
-def _filled(template: str, parts: dict[str, str]) -> str:
+def filled(template: str, parts: dict[str, str]) -> str:
+    """The template with every @key@ replaced by its part."""
     for key, text in parts.items():
         template = template.replace(f"@{key}@", text)
     return template

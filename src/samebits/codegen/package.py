@@ -89,7 +89,7 @@ def write_package(
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
     files, report = texts(graph, prefix=prefix, vectors=vectors)
-    _replace(Path(folder), files)
+    replace_folder(Path(folder), files)
     return report
 
 
@@ -116,8 +116,8 @@ def texts(
             prefix,
         ),
         "Makefile": makefile(prefix),
-        "samebits_kernels.c": "".join(_runtime(name) for name in KERNELS),
-        **{name: _runtime(name) for name in HEADERS},
+        "samebits_kernels.c": "".join(runtime_file(name) for name in KERNELS),
+        **{name: runtime_file(name) for name in HEADERS},
     }
     producers = graph.producers()
     report = Report(
@@ -147,7 +147,8 @@ def texts(
     return files, report
 
 
-def _runtime(name: str) -> str:
+def runtime_file(name: str) -> str:
+    """A file of the C that was written by hand."""
     return (resources.files(__package__) / "runtime" / name).read_text(encoding="utf-8")
 
 
@@ -252,7 +253,7 @@ def _sequence(graph: Graph) -> list[tuple[str, Array]]:
 # --- the folder -----------------------------------------------------------------------------
 
 
-def _replace(folder: Path, files: Mapping[str, str]) -> None:
+def replace_folder(folder: Path, files: Mapping[str, str]) -> None:
     """The folder appears complete or not at all; an earlier package is replaced."""
     folder = Path(os.path.abspath(folder))
     if folder.exists() and not (folder.is_dir() and _replaceable(folder)):

@@ -243,6 +243,7 @@ class _Run:
             "input_shape": list(data.input_shape),
             "classes": data.classes,
             "data_sha256": data.sha256(),
+            "rate": data.rate,
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ class Model:
     real:     the quantized real graph (QDQ form)
     integer:  the same function on codes; what every backend must compute
     deployed: the samebits.train model in deployed arithmetic, if it is one
+    rate:     samples per second of the recordings it was trained on, if it was
     """
 
     source: str
     real: Graph
     integer: Graph
     deployed: Any = field(default=None)
+    rate: int | None = None
 
     @property
     def interface(self) -> Graph:
@@ -154,6 +156,6 @@ def _trained(path: Path, arch: str | None) -> Model:
     from samebits.train.restore import open_deployed
 
     opened = open_deployed(path, arch)
-    channels, height, width = opened.input_shape
-    graph = to_graph(opened.model, opened.exponents, (channels, height, width))
-    return model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    graph = to_graph(opened.model, opened.exponents, opened.input_shape)
+    model = model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    return replace(model, rate=opened.rate)
