@@ -520,11 +520,26 @@ def test_one_process_may_train(tmp_path, monkeypatch, world):
     train(make_config(epochs=1), DATA, tmp_path)
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
+def test_workers_without_torchrun_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="found WORLD_SIZE=2 in the environment: distributed"):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="found WORLD_SIZE=2 but no RANK in the environment"):
         train(make_config(epochs=1), DATA, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "text"),
+    [
+        ({"numerics": "bfp", "batch": 12, "shards": 4}, 3, "divides the 4 shards of a batch"),
+        ({"numerics": "float32", "batch": 12, "shards": 4}, 5, "divides the 12 samples"),
+    ],
+)
+def test_workers_that_do_not_divide_the_work_are_refused(changes, workers, text):
+    config = make_config(**changes)
+    config.check_workers(2)
+    with pytest.raises(InputError, match=text):
+        config.check_workers(workers)
 
 
 @pytest.mark.parametrize("arch", ["mlp", "resnet8", "resnet20", "mobilenetv2"])

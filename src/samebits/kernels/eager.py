@@ -78,6 +78,11 @@ def shorten(acc: Tensor, largest: int, exponent: int) -> tuple[Tensor, int]:
     return scale(acc, -shift).to(torch.int32), exponent + shift
 
 
+def align(codes: Tensor, exponent: int) -> Tensor:
+    """rne(codes * 2**exponent) of bfp16 or bfp32 codes as int32; exponent <= 0."""
+    return scale(codes, exponent).to(torch.int32)
+
+
 def resolve(parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
     """`exact.resolve`: the sum of gradient parts, aligned to the largest exponent."""
     if len(parts) == 1:

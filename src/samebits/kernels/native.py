@@ -123,6 +123,9 @@ class Native:
             return acc, exponent
         return self._scale_to(acc, -shift, 32), exponent + shift
 
+    def align(self, codes: Tensor, exponent: int) -> Tensor:
+        return self._scale_to(codes, exponent, 32)
+
     def resolve(self, parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
         if len(parts) != 2:
             return eager.resolve(parts)

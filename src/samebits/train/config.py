@@ -97,6 +97,20 @@ class TrainConfig:
             )
         return self.shards
 
+    def check_workers(self, workers: int) -> None:
+        """InputError unless every worker gets equally many whole shards (float32: samples)."""
+        whole, what = (
+            (self.batch, "samples of a batch")
+            if self.numerics == "float32"
+            else (self.shard_count(), "shards of a batch")
+        )
+        if whole % workers:
+            raise InputError(
+                f"expected a number of workers that divides the {whole} {what}, found {workers}; "
+                f"start torchrun with another --nproc-per-node, or change "
+                f"{'--batch' if self.numerics == 'float32' else '--shards'}"
+            )
+
     def steps_per_epoch(self, data: Dataset) -> int:
         """Whole batches in an epoch; the last partial batch is dropped."""
         count = len(data.train_labels)

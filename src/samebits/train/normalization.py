@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +48,38 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
     return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
+@dataclass(frozen=True)
+class RunningUpdate:
+    """One shard's mean and unbiased variance [channels] on their way into running statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    mean: Scalars
+    var: Scalars
+
+    def apply(self) -> None:
+        """Shards are applied in shard order (training.md 5)."""
+        for buffer, value in ((self.running_mean, self.mean), (self.running_var, self.var)):
+            old = buffer.cpu().numpy()
+            new = (1.0 - self.momentum) * old + self.momentum * value
+            buffer.copy_(torch.from_numpy(new))
+
+
+_DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", default=None)
+
+
+@contextlib.contextmanager
+def deferred_updates() -> Iterator[list[RunningUpdate]]:
+    """Inside a with block running statistics stay as they are; the updates are listed instead."""
+    updates: list[RunningUpdate] = []
+    token = _DEFERRED.set(updates)
+    try:
+        yield updates
+    finally:
+        _DEFERRED.reset(token)
+
+
 class BatchNorm(Operation):
     """z (bfp8) -> bfp8 by an integer multiply-add per channel; saves z, one byte an element."""
 
@@ -70,8 +106,12 @@ class BatchNorm(Operation):
             inv = 1.0 / np.sqrt(np.ldexp(var, 2 * e_z) + eps)
             unbiased = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * e_z)
             centre = np.ldexp(mean, e_z)
-            _running(running_mean, centre, momentum)
-            _running(running_var, unbiased, momentum)
+            update = RunningUpdate(running_mean, running_var, momentum, centre, unbiased)
+            deferred = _DEFERRED.get()
+            if deferred is None:
+                update.apply()
+            else:
+                deferred.append(update)
         else:
             centre = running_mean.cpu().numpy()
             mean = np.ldexp(centre, -e_z)
@@ -173,11 +213,6 @@ def frozen_affine(
     _check_finite(bound)
     exponent = exact.fits(bound, FROZEN_BITS) if bound else 0
     return _integers(alpha, exponent), _integers(shift, exponent), exponent
-
-
-def _running(buffer: Tensor, value: Scalars, momentum: float) -> None:
-    old = buffer.cpu().numpy()
-    buffer.copy_(torch.from_numpy((1.0 - momentum) * old + momentum * value))
 
 
 def batch_norm(
