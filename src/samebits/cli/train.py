@@ -49,6 +49,10 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="File for a hash of every tensor of every step, for samebits audit."),
+    ] = None,
     worker_timeout: Annotated[
         float, typer.Option(help="Seconds after which a silent worker of torchrun counts as lost.")
     ] = 600.0,
@@ -101,6 +105,7 @@ def train_command(
                 out,
                 resume=resume,
                 checkpoint_every=checkpoint_every,
+                trace=trace,
                 reporter=reporter,
                 workers=workers,
             )

@@ -16,7 +16,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-SOURCES = ("conv.c", "depthwise.c", "pointwise.c", "update.c")
+SOURCES = ("conv.c", "depthwise.c", "hash.c", "pointwise.c", "update.c")
 HEADERS = ("conv.h", "integer.h", "tile.h")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits

@@ -65,7 +65,7 @@ _RETURNS_LARGEST = (
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
     *("channel_sum", "channel_affine", "relu", "relu_grad", "max_pool", "max_pool_grad"),
-    "lazy_resplit",
+    *("lazy_resplit", "block_sums"),
 )
 _RETURNS_FAILED = ("channel_stats", "channel_grad_sums")
 _TYPE = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
@@ -451,6 +451,13 @@ class Native:
     ) -> None:
         sizes = (c_int64(m), c_int64(shift), c_int64(by), _n(codes), _threads())
         self._lazy_resplit(_p(codes), _p(delayed), _p(p), *sizes)
+
+    # --- hashes -----------------------------------------------------------------------------
+
+    def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
+        out = torch.empty(-(-data.numel() // eager.HASH_BLOCK), dtype=torch.int64)
+        self._block_sums(_p(data), _n(data), _p(keys), _p(out), _threads())
+        return out
 
 
 # --- pointers and memory order --------------------------------------------------------------

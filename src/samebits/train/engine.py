@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from samebits.train.loss import CrossEntropyLoss
 from samebits.train.normalization import deferred_updates
 from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPTensor
+from samebits.train.trace import Recorder
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
 
@@ -26,6 +28,7 @@ class Engine(Protocol):
 
     model: nn.Module
     optimizer: Any
+    recorder: Recorder | None
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update; the mean loss of the batch before it. `batch`: this worker's share of it."""
@@ -52,6 +55,7 @@ class Float32Engine:
     ) -> None:
         self.model, self._workers = model, workers
         self._replica = workers.replicate(model)
+        self.recorder: Recorder | None = None
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
         self._criterion = nn.CrossEntropyLoss()
 
@@ -59,12 +63,15 @@ class Float32Engine:
         self.model.train()
         _set_lr(self.optimizer, lr)
         images, labels = batch
-        loss: torch.Tensor = self._criterion(self._replica(images), labels)
+        with _heard(self.recorder):
+            loss: torch.Tensor = self._criterion(self._replica(images), labels)
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
         with self._workers.answered():
             loss.backward()
+        if self.recorder is not None:
+            self.recorder.shard_ends(loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
         for statistics in self.model.buffers():
@@ -95,6 +102,7 @@ class BfpEngine:
         workers: Workers = ALONE,
     ) -> None:
         self.model = convert(model)
+        self.recorder: Recorder | None = None
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
         self.optimizer.name_parameters(self.model)
         self._criterion = CrossEntropyLoss()
@@ -127,9 +135,12 @@ class BfpEngine:
         losses = []
         for shard, part in enumerate(self._parts(batch), self._first):
             set_step(self.model, seed=self._seed, step=step, shard=shard)
-            loss = self.loss(part)
+            with _heard(self.recorder):
+                loss = self.loss(part)
             losses.append(float(loss.detach()))
             (loss / self._shards if self._shards > 1 else loss).backward()
+            if self.recorder is not None:
+                self.recorder.shard_ends(loss)
         return losses
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
@@ -149,6 +160,11 @@ class BfpEngine:
         images, labels = batch
         size = len(labels) // self._own
         return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+def _heard(recorder: Recorder | None) -> contextlib.AbstractContextManager[None]:
+    """A forward pass to which the recorder, if there is one, listens."""
+    return contextlib.nullcontext() if recorder is None else recorder.forward_pass()
 
 
 class OptimizerSettings:

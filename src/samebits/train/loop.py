@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +60,7 @@ from samebits.train.record import (
     run_folder,
     write_json,
 )
+from samebits.train.trace import TraceFile
 
 EVALUATION_BATCH = 32
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
@@ -207,6 +208,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_every: int = 0,
+    trace: Path | None = None,
     reporter: Reporter | None = None,
     workers: Workers | None = None,
 ) -> TrainResult:
@@ -215,6 +217,7 @@ def train(
     `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
     from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
     `overwrite` replaces an earlier run of the same options and data.
+    `trace`: file for the hash of every tensor of every step (samebits.train.trace).
     `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
     Every worker returns the same result; the first one alone writes files and reports.
     Raises SamebitsError; checkpoints written before it stay intact.
@@ -231,6 +234,7 @@ def train(
                 resume=resume,
                 overwrite=overwrite,
                 checkpoint_every=checkpoint_every,
+                trace=trace,
                 reporter=reporter,
                 workers=joined,
             )
@@ -244,6 +248,8 @@ def train(
         run.agree(first)
         if workers.first:
             write_json(out / CONFIG, run.identity)
+        if trace is not None:
+            stack.enter_context(run.traced(trace, first))
         return run.finish(run.steps(first, checkpoint_every))
 
 
@@ -276,6 +282,7 @@ class _Run:
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
+        self.trace: TraceFile | None = None
         self.wire_bytes: int | None = None  # that this worker sent in the last step
         self.exponents: Exponents | None = None  # once the last step is done
 
@@ -327,6 +334,17 @@ class _Run:
                 "data, or give another --out"
             )
 
+    @contextlib.contextmanager
+    def traced(self, path: Path, first: int) -> Iterator[None]:
+        """Write a trace of the steps taken inside, from step `first` on."""
+        self.trace = TraceFile(path, self.engine.model, self.identity, self.workers)
+        self.trace.start(first)
+        self.engine.recorder = self.trace.recorder
+        try:
+            yield
+        finally:
+            self.trace.close()
+
     def steps(self, first: int, checkpoint_every: int) -> list[float]:
         """Train from step `first` to the end; the seconds of every step."""
         self.reporter.started(first, self.schedule.total)
@@ -344,6 +362,8 @@ class _Run:
                 self.wire_bytes = self.workers.sent - sent
             self.loss_sum += loss
             done = step + 1
+            if self.trace is not None:
+                self.trace.step_done(done)
             self.reporter.stepped(done, loss)
             if offset + 1 == self.per_epoch:
                 self._end_epoch(epoch, done, time.perf_counter() - epoch_start)
