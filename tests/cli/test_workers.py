@@ -12,7 +12,7 @@ import pytest
 
 OPTIONS = (
     *("--arch", "mlp", "--seed", 3, "--epochs", 8, "--batch", 32, "--shards", 4),
-    *("--checkpoint-every", 1, "--resume"),
+    *("--augment", "flip,crop:1", "--checkpoint-every", 1, "--resume"),
 )
 
 

@@ -16,7 +16,7 @@ from samebits.train.distributed import join
 from samebits.train.loop import train
 
 RUNS = {
-    "sgd": {},
+    "sgd": {"augment": "flip,crop:1,zoom:80"},
     "two-shards": {"shards": 4, "momentum": 0.0, "lr": 0.02},
     "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.01},
     "decay": {"nesterov": True, "weight_decay": 0.001, "shards": 8},

@@ -39,6 +39,9 @@ def train_command(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use the first N training images of each class.")
     ] = None,
+    augment: Annotated[
+        str, typer.Option(help="none, or a list of flip, crop:PIXELS and zoom:PERCENT.")
+    ] = "none",
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Also write a checkpoint every N steps.")
     ] = 0,
@@ -96,6 +99,7 @@ def train_command(
             warmup=warmup,
             seed=seed,
             limit=limit,
+            augment=augment,
         )
         dataset = load(data, limit=limit)
         with RunProgress(f"{arch} {numerics}") as reporter:

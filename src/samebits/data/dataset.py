@@ -99,7 +99,10 @@ class Dataset:
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
         """float32 [len(indices), C, H, W]; 8-bit codes become values in [-1, 1]."""
-        images = self.images(split)[indices]
+        return self.values(self.images(split)[indices])
+
+    def values(self, images: torch.Tensor) -> torch.Tensor:
+        """float32 values of stored images."""
         return images if images.dtype == torch.float32 else self._values[images.long()]
 
     @property

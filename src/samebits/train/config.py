@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from samebits.data import Dataset
+from samebits.data.augment import Augmentation
 from samebits.errors import InputError
 from samebits.train.schedule import SCHEDULES, Schedule
 
@@ -41,6 +42,7 @@ class TrainConfig:
     warmup: int = 0  # steps
     seed: int = 0
     limit: int | None = None  # training images per class
+    augment: str = "none"  # as in data.augment.Augmentation.parse
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -72,6 +74,7 @@ class TrainConfig:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
             raise InputError("nesterov needs sgd with a momentum > 0; give --momentum 0.9")
+        Augmentation.parse(self.augment)
         self.shard_count()
 
     def shard_count(self) -> int:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
+from samebits.data.augment import Augmentation, sample_words
 from samebits.data.dataset import Split
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.numerics import philox
@@ -268,6 +269,8 @@ class _Run:
         self.config, self.data, self.out, self.workers = config, data, out, workers
         self.reporter = reporter if workers.first else Silent()
         self.schedule = config.schedule_for(data)
+        self.augmentation = Augmentation.parse(config.augment)
+        self.augmentation.check(data.train_images, data.source)
         self.per_epoch = config.steps_per_epoch(data)
         if model is None:
             model = build(config.arch, data.input_shape, data.classes)
@@ -352,11 +355,14 @@ class _Run:
         for step in range(first, self.schedule.total):
             epoch, offset = divmod(step, self.per_epoch)
             if offset == 0 or step == first:
-                order = data_order(len(self.data.train_labels), self.config.seed, epoch)
+                count = len(self.data.train_labels)
+                order = data_order(count, self.config.seed, epoch)
+                words = sample_words(self.config.seed, epoch, count)
                 epoch_start = time.perf_counter()
             chosen = order[offset * self.config.batch : (offset + 1) * self.config.batch]
             started, sent = time.perf_counter(), self.workers.sent
-            loss = self._step(self._batch(self.workers.share(chosen)), step, epoch)
+            mine = self.workers.share(chosen)
+            loss = self._step(self._batch(mine, words[mine]), step, epoch)
             seconds.append(time.perf_counter() - started)
             if self.config.numerics == "bfp":
                 self.wire_bytes = self.workers.sent - sent
@@ -371,8 +377,10 @@ class _Run:
                 self._save(done)
         return seconds
 
-    def _batch(self, indices: torch.Tensor) -> Batch:
-        return self.data.batch("train", indices), self.data.train_labels[indices]
+    def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
+        """Training images, augmented by the words of their samples."""
+        images = self.augmentation.apply(self.data.images("train")[indices], words)
+        return self.data.values(images), self.data.train_labels[indices]
 
     def _step(self, batch: Batch, step: int, epoch: int) -> float:
         lr = self.schedule.at(step)
@@ -429,8 +437,9 @@ class _Run:
         correct = evaluate(classifier, self.data, workers=self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
+        shard = torch.arange(self.config.batch // self.config.shard_count())
         saved, elements = saved_activations(
-            self.engine, self._batch(torch.arange(self.config.batch // self.config.shard_count()))
+            self.engine, (self.data.batch("train", shard), self.data.train_labels[shard])
         )
         median = statistics.median(seconds) if seconds else None
         earlier = read_json(self.out / RESULT)
