@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -111,6 +112,29 @@ def test_killed_worker(npz, tmp_path, whole):
 @pytest.mark.parametrize("seed", range(5))
 def test_fifty_killed_workers(npz, tmp_path, whole, seed):
     assert kill_and_resume(npz, tmp_path / "run", 10, seed=10 + seed) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit (Linux)")
+def test_full_disk(npz, tmp_path, whole):
+    """The first worker cannot write any more; the others hear of it."""
+    out = tmp_path / "run"
+    process = start(npz, out, 2)
+    while process.poll() is None and len(list(out.glob("checkpoint-*"))) < 2:
+        time.sleep(0.01)
+    first, _ = children(process)  # torchrun starts them in the order of their ranks
+    resource.prlimit(first, resource.RLIMIT_FSIZE, (500, 500))
+    code, _, err = end(process)
+    assert code != 0
+    (message,) = messages(err)
+    assert "no space left to write" in message
+    assert not list(out.glob("*.tmp"))
+    damaged = sorted(out.glob("checkpoint-*"))[-1]  # and then the last checkpoint is lost
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    process = start(npz, out, 4)
+    _, printed, err = end(process)
+    assert printed == whole
+    assert err.count(f"warning: {damaged}: truncated or extended") == 1
 
 
 @pytest.mark.slow
