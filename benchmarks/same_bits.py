@@ -126,6 +126,9 @@ def start(
     command += ["--batch", str(BATCH), "--shards", str(SHARDS), "--threads", str(threads)]
     command += ["--checkpoint-every", "10" if case.kills else "0", "--out", str(out)]
     environment = {k: v for k, v in os.environ.items() if k not in CAPS} | case.environment
+    environment.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # more threads than idle cores: do not spin
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=FOLDER, env=environment, text=True, **pipes)  # type: ignore[call-overload]
 

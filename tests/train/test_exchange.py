@@ -11,7 +11,7 @@ from compare import assert_same
 from samebits import kernels
 from samebits.kernels.eager import CODE_TYPE
 from samebits.numerics import exact
-from samebits.numerics.exact import CODE_MAX, Q32
+from samebits.numerics.exact import CODE_MAX, Q16, Q32
 from samebits.train import BFPParameter, BFPTensor, convert, cross_entropy
 from samebits.train.distributed import ALONE
 from samebits.train.exchange import BUCKET, Exchange, _buckets, decode, encode, extra_bits, flat
@@ -21,19 +21,22 @@ from worker_threads import Hub
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 5, 8, 9, 64])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_sums_of_parts_come_back(parts, workers):
+@pytest.mark.parametrize("bits", [16, 32])
+def test_sums_of_parts_come_back(parts, workers, bits):
     rng = random.Random(parts)
-    top = parts * Q32
-    edges = [0, 1, -1, top, -top, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**32, -(2**32)]
+    top, half = parts * CODE_MAX[bits], 2 ** (bits - 1)
+    edges = [0, 1, -1, top, -top, half - 1, -half, half, -half - 1, 2 * half, -2 * half]
     edges = [v for v in edges if abs(v) <= top]
     rows = [
         [rng.choice(edges) if rng.random() < 0.5 else rng.randint(-top, top) for _ in range(64)]
         for _ in range(workers)
     ]
-    packed = encode(torch.tensor(rows, dtype=torch.int64), parts)
-    assert packed.shape == (workers, 64 * 4 + 8 * extra_bits(parts))
+    packed = encode(torch.tensor(rows, dtype=torch.int64), parts, bits)
+    assert packed.shape == (workers, 8 * (bits + extra_bits(parts)))
     assert_same(
-        decode(packed, 64, parts), [sum(column) for column in zip(*rows, strict=True)], rows[0]
+        decode(packed, 64, parts, bits),
+        [sum(column) for column in zip(*rows, strict=True)],
+        rows[0],
     )
 
 
@@ -41,6 +44,7 @@ def test_extra_bits_hold_the_largest_sum():
     for parts in range(1, 300):
         bits = extra_bits(parts)
         assert parts * Q32 < 2 ** (31 + bits)
+        assert parts * Q16 < 2 ** (15 + bits)
         assert parts == 1 or 2 ** (bits - 1) < parts
 
 
@@ -70,7 +74,8 @@ def model_of(shapes):
 @pytest.mark.parametrize("realisation", ["eager", "native"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_sum_is_that_of_resolve(size, shards, realisation):
+@pytest.mark.parametrize("bits", [16, 32])
+def test_sum_is_that_of_resolve(size, shards, bits, realisation):
     if realisation == "native" and kernels.realisation() != "native":
         pytest.skip("native kernels need a C compiler")
     rng = random.Random(100 * size + shards)
@@ -87,7 +92,7 @@ def test_sum_is_that_of_resolve(size, shards, realisation):
 
         def body(worker, parts=parts, absent=absent):
             model = model_of(SHAPES)
-            exchange = Exchange(model, worker, shards)
+            exchange = Exchange(model, worker, shards, bits)
             for index, parameter in enumerate(model.parameters()):
                 if index != absent:
                     parameter.grad = BFPTensor._of_parts(tuple(parts[worker.rank][index]))
@@ -100,8 +105,8 @@ def test_sum_is_that_of_resolve(size, shards, realisation):
         for index, shape in enumerate(SHAPES):
             every = [part for mine in parts for part in mine[index]]
             flats = [(flat(codes).tolist(), exponent) for codes, exponent in every]
-            codes, exponent = exact.resolve(flats)
-            if len(flats) == 1:  # itself; the exchange gives the same value as bfp32
+            codes, exponent = (exact.resolve if bits == 32 else exact.resolve_short)(flats)
+            if len(flats) == 1 and bits == 32:  # itself; the exchange gives the same value as bfp32
                 codes, exponent = exact.shorten(*flats[0])
             for losses, gradients in results:
                 assert losses == [r * 10.0 + s for r in range(size) for s in range(shards)]
@@ -110,6 +115,7 @@ def test_sum_is_that_of_resolve(size, shards, realisation):
                     continue
                 found = gradients[index]
                 assert found.shape == shape
+                assert found.bits == bits
                 assert_same(flat(found.codes), codes, range(len(codes)))
                 assert found.exponent == exponent
 
@@ -184,13 +190,14 @@ def test_running_statistics_are_applied_in_shard_order():
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_bytes_on_the_wire(size):
-    """Of one shard a worker: those of a ring all-reduce of int32, and a few per parameter."""
+@pytest.mark.parametrize("bits", [16, 32])
+def test_bytes_on_the_wire(size, bits):
+    """Of one shard a worker: those of a ring all-reduce of codes, and a few per parameter."""
     shapes = [(64, 32, 3, 3)] * 2 + [(64,)] * 4
 
     def body(worker):
         model = model_of(shapes)
-        exchange = Exchange(model, worker, 1)
+        exchange = Exchange(model, worker, 1, bits)
         for parameter in model.parameters():
             codes = torch.ones(parameter.shape, dtype=torch.int32)
             parameter.grad = BFPTensor(codes, -20)
@@ -198,6 +205,6 @@ def test_bytes_on_the_wire(size):
         return worker.sent
 
     elements = sum(int(np.prod(shape)) for shape in shapes)
-    ring = 2 * (size - 1) / size * 4 * elements
+    ring = 2 * (size - 1) / size * bits // 8 * elements
     for sent in Hub(size).run(body):
         assert ring <= sent <= 1.01 * ring

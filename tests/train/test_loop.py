@@ -361,6 +361,9 @@ def test_learning_rate_that_overflows(numerics, tmp_path):
         ({"seed": True}, "expected seed of type int, found True"),
         ({"arch": 5}, "expected arch of type str, found 5"),
         ({"shards": 2.0}, "expected shards of type int | None, found 2.0"),
+        ({"numerics": "bfp", "gradient_bits": 8}, "expected gradient bits 32, or 16 for"),
+        ({"gradient_bits": 16}, "or 16 for numerics bfp, found 16 for float32"),
+        ({"augment": "shear"}, "--augment shear: expected none, or a list of flip"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs sgd with a momentum > 0"),
     ],
 )

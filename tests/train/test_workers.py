@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("workers_run.py")
-RUNS = ("sgd", "two-shards", "adam", "decay")
+RUNS = ("sgd", "two-shards", "adam", "decay", "short")
 OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step")
 
 
@@ -44,6 +44,7 @@ def check(alone, folder, names=RUNS):
 def test_two_workers(alone, tmp_path):
     run(tmp_path, 2)
     check(alone, tmp_path)
+    assert files(tmp_path / "sgd")[0]["sha256"] != files(tmp_path / "short")[0]["sha256"]
     # Ordinary arithmetic: a mean of two means, batch-norm over half a batch.
     results = [files(folder / "float32")[0] for folder in (alone, tmp_path)]
     assert results[0]["sha256"] != results[1]["sha256"]

@@ -20,6 +20,7 @@ RUNS = {
     "two-shards": {"shards": 4, "momentum": 0.0, "lr": 0.02},
     "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.01},
     "decay": {"nesterov": True, "weight_decay": 0.001, "shards": 8},
+    "short": {"gradient_bits": 16},
     "float32": {"numerics": "float32"},
 }
 

@@ -39,6 +39,9 @@ def train_command(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use the first N training images of each class.")
     ] = None,
+    gradient_bits: Annotated[
+        int, typer.Option(help="Of gradients summed over shards: 32, or 16 (half the traffic).")
+    ] = 32,
     augment: Annotated[
         str, typer.Option(help="none, or a list of flip, crop:PIXELS and zoom:PERCENT.")
     ] = "none",
@@ -99,6 +102,7 @@ def train_command(
             warmup=warmup,
             seed=seed,
             limit=limit,
+            gradient_bits=gradient_bits,
             augment=augment,
         )
         dataset = load(data, limit=limit)

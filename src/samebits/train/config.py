@@ -42,6 +42,7 @@ class TrainConfig:
     warmup: int = 0  # steps
     seed: int = 0
     limit: int | None = None  # training images per class
+    gradient_bits: int = 32  # of the sum over the shards: 32 or 16
     augment: str = "none"  # as in data.augment.Augmentation.parse
 
     def __post_init__(self) -> None:
@@ -74,6 +75,13 @@ class TrainConfig:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
             raise InputError("nesterov needs sgd with a momentum > 0; give --momentum 0.9")
+        if self.gradient_bits not in (16, 32) or (
+            self.gradient_bits == 16 and self.numerics == "float32"
+        ):
+            raise InputError(
+                f"expected gradient bits 32, or 16 for numerics bfp, found {self.gradient_bits} "
+                f"for {self.numerics}"
+            )
         Augmentation.parse(self.augment)
         self.shard_count()
 

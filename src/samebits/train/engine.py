@@ -100,6 +100,7 @@ class BfpEngine:
         shards: int,
         seed: int,
         workers: Workers = ALONE,
+        gradient_bits: int = 32,
     ) -> None:
         self.model = convert(model)
         self.recorder: Recorder | None = None
@@ -110,8 +111,8 @@ class BfpEngine:
         self._first = workers.rank * self._own
         self._seed = seed
         self._exchange = None
-        if workers.size > 1:
-            self._exchange = Exchange(self.model, workers, self._own)
+        if workers.size > 1 or gradient_bits < 32:
+            self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         self.model.train()

@@ -11,7 +11,8 @@ the number of workers:
 
 Steps 2 and 4 each send what half a ring all-reduce of int32 sends, (size - 1) / size * 4 bytes an
 element. A sum of k parts has up to 31 + log2(k) bits and a sign: where a worker has k > 1 parts,
-step 2 adds log2(k) bits an element, packed. Sums in two halves: R. Thakur, R. Rabenseifner, W.
+step 2 adds log2(k) bits an element, packed. With 16-bit gradients (`resolve_short`) parts and total
+are bfp16, and half of that is sent. Sums in two halves: R. Thakur, R. Rabenseifner, W.
 Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 
@@ -20,12 +21,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from samebits import kernels
-from samebits.kernels.geometry import shorten_shift
+from samebits.kernels.eager import CODE_TYPE
+from samebits.kernels.geometry import requantize_shift, shorten_shift
 from samebits.numerics import exact
 from samebits.train.distributed import Workers
 from samebits.train.normalization import RunningUpdate
@@ -48,11 +51,12 @@ class Bucket:
 class Exchange:
     """The gradient sums of one model over all workers, each computing `shards` of a step's.
 
+    bits: of a gradient, 32 (`exact.resolve`) or 16 (`exact.resolve_short`).
     `start` before the backward passes of a step, `finish` after them.
     """
 
-    def __init__(self, model: nn.Module, workers: Workers, shards: int) -> None:
-        self._workers, self._shards = workers, shards
+    def __init__(self, model: nn.Module, workers: Workers, shards: int, bits: int = 32) -> None:
+        self._workers, self._shards, self._bits = workers, shards, bits
         parameters = [p for p in model.parameters() if isinstance(p, BFPParameter)]
         self._buckets = _buckets([p for p in parameters if p.requires_grad])
         self._launched = 0
@@ -101,6 +105,8 @@ class Exchange:
         self, parameters: list[BFPParameter], parts: list[tuple[Part, ...]]
     ) -> list[Part | None]:
         """Steps 1 to 4 for one bucket."""
+        if self._bits == 16:
+            parts = [tuple(map(_short, mine)) for mine in parts]
         facts = torch.tensor([*(_exponent(p) for p in parts), max(map(len, parts))])
         *exponents, count = self._workers.largest(facts).tolist()
         sizes = [p.numel() for p in parameters]
@@ -111,23 +117,37 @@ class Exchange:
         for mine, exponent, size in zip(parts, exponents, sizes, strict=True):
             _add_aligned(own[position : position + size], mine, exponent)
             position += size
-        rows = self._workers.scatter(encode(own.view(self._workers.size, slice_), count))
-        total = decode(rows, slice_, count)
+        sent = encode(own.view(self._workers.size, slice_), count, self._bits)
+        total = decode(self._workers.scatter(sent), slice_, count, self._bits)
         ranges = _ranges(sizes, self._workers.rank * slice_, slice_)
         k = kernels.of(total)
         tops = torch.tensor([k.largest_of(total[at]) for at in ranges])
         largest = self._workers.largest(tops).tolist()
-        codes = torch.zeros(slice_, dtype=torch.int32)
-        for at, top in zip(ranges, largest, strict=True):
-            if total[at].numel():
-                codes[at] = k.shorten(total[at], top, 0)[0]
-        flat = self._workers.collect(codes).view(-1)
-        sums: list[Part | None] = []
-        for parameter, piece, exponent, top in zip(
-            parameters, flat[: sum(sizes)].split(sizes), exponents, largest, strict=True
-        ):
-            sums.append(None if exponent == ABSENT else _part(parameter, piece, exponent, top))
-        return sums
+        codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits])
+        for at, top, exponent in zip(ranges, largest, exponents, strict=True):
+            if top and total[at].numel():
+                codes[at] = self._rounded(k, total[at], top, exponent)
+        flat = self._workers.collect(codes).view(-1)[: sum(sizes)].split(sizes)
+        sums = zip(parameters, flat, exponents, largest, strict=True)
+        return [None if e == ABSENT else self._part(p, piece, e, top) for p, piece, e, top in sums]
+
+    def _rounded(self, k: Any, total: Tensor, top: int, exponent: int) -> Tensor:
+        """A slice of a parameter's total as codes, by the largest magnitude of the whole."""
+        if self._bits == 16:
+            codes: Tensor = k.requantize(total, top, exponent, 16)[0]
+        else:
+            codes = k.shorten(total, top, exponent)[0]
+        return codes
+
+    def _part(self, parameter: BFPParameter, codes: Tensor, exponent: int, top: int) -> Part:
+        """The sum of a parameter's parts, in its shape."""
+        shape = parameter.shape
+        if len(shape) == 4:
+            codes = codes.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+        if top == 0:
+            return codes.view(shape), exact.EXPONENT_MIN
+        shift = requantize_shift(top, exponent, 16) if self._bits == 16 else shorten_shift(top)
+        return codes.view(shape), exponent + shift
 
     def _exchanged(self, losses: list[float], updates: list[RunningUpdate]) -> list[float]:
         """All losses; every shard's statistics applied, those of a shard in order of execution."""
@@ -184,13 +204,12 @@ def _ranges(sizes: list[int], start: int, length: int) -> list[slice]:
     return ranges
 
 
-def _part(parameter: BFPParameter, codes: Tensor, exponent: int, top: int) -> Part:
-    """The sum of a parameter's parts, in its shape."""
-    shape = parameter.shape
-    if len(shape) == 4:
-        codes = codes.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
-    shift = shorten_shift(top)
-    return codes.view(shape), exponent + shift if top else exact.EXPONENT_MIN
+def _short(part: Part) -> Part:
+    """A part as bfp16."""
+    codes, exponent = part
+    k = kernels.of(codes)
+    short: Part = k.requantize(codes, k.largest_of(codes), exponent, 16)
+    return short
 
 
 def flat(v: Tensor) -> Tensor:
@@ -198,21 +217,21 @@ def flat(v: Tensor) -> Tensor:
     return v.permute(0, 2, 3, 1).reshape(-1) if v.dim() == 4 else v.reshape(-1)
 
 
-# --- sums of k parts as int32 and log2(k) more bits -------------------------------------------
+# --- sums of k parts as codes and log2(k) more bits -------------------------------------------
 
 
 def extra_bits(parts: int) -> int:
-    """Bits beyond 32 of a sum of `parts` bfp32 codes: |sum| <= parts * Q32 < 2**(31 + bits)."""
+    """Bits beyond a code's for a sum of `parts` codes: k * Q32 < 2**(31 + bits); so for Q16."""
     return (parts - 1).bit_length() if parts else 0
 
 
-def encode(rows: Tensor, parts: int) -> Tensor:
-    """Sums [n, m] of `parts` bfp32 codes as bytes [n, 4 * m + m / 8 * extra_bits]."""
-    low = rows.to(torch.int32).contiguous().view(torch.uint8)  # modulo 2**32
+def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
+    """Sums [n, m] of `parts` codes of 16 or 32 bits as bytes [n, m * (width + extra_bits) / 8]."""
+    low = rows.to(CODE_TYPE[width]).contiguous().view(torch.uint8)  # modulo 2**width
     if extra_bits(parts) == 0:
         return low
     weights = 1 << torch.arange(8, dtype=torch.uint8)
-    high = (rows >> 32).to(torch.int16)
+    high = (rows >> width).to(torch.int16)
     planes = [
         (((high >> bit) & 1).to(torch.uint8).view(len(rows), -1, 8) * weights).sum(2)
         for bit in range(extra_bits(parts))
@@ -220,18 +239,19 @@ def encode(rows: Tensor, parts: int) -> Tensor:
     return torch.cat([low, *(plane.to(torch.uint8) for plane in planes)], dim=1)
 
 
-def decode(rows: Tensor, count: int, parts: int) -> Tensor:
+def decode(rows: Tensor, count: int, parts: int, width: int = 32) -> Tensor:
     """The sum over the rows of `encode`, int64 [count]."""
-    low = rows[:, : 4 * count].contiguous().view(torch.int32)
+    size = count * width // 8
+    low = rows[:, :size].contiguous().view(CODE_TYPE[width])
     total = low.sum(0, dtype=torch.int64)
     bits = extra_bits(parts)
     if bits:
-        planes = rows[:, 4 * count :].view(len(rows), bits, -1, 1)
-        ones = (planes >> torch.arange(8, dtype=torch.uint8)) & 1
-        high = ones.flatten(2).sum(0, dtype=torch.int64)  # [bits, count]
-        low_carry = (low < 0).sum(0, dtype=torch.int64)
-        high_total = (high[:-1] << torch.arange(bits - 1).view(-1, 1)).sum(0) - (
-            high[-1] << (bits - 1)
-        )
-        total = total + ((high_total + low_carry) << 32)
+        planes = rows[:, size:].view(len(rows), bits, -1, 1)
+        ones = ((planes >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(2)
+        weights = 1 << torch.arange(bits)
+        weights[-1] = -weights[-1]  # of the sign
+        high = (ones.sum(0, dtype=torch.int64) * weights.view(-1, 1)).sum(0)
+        total = total + (
+            (high + (low < 0).sum(0)) << width
+        )  # low bits are those of two's complement
     return total

@@ -144,7 +144,8 @@ def make_engine(config: TrainConfig, model: nn.Module, workers: Workers = ALONE)
     )
     if config.numerics == "float32":
         return Float32Engine(model, settings, workers)
-    return BfpEngine(model, settings, config.shard_count(), config.seed, workers)
+    shards, bits = config.shard_count(), config.gradient_bits
+    return BfpEngine(model, settings, shards, config.seed, workers, bits)
 
 
 class Classifier(Protocol):
