@@ -1,9 +1,9 @@
 """Scaling over workers, one thread each, and bytes on the wire: BFP beside float32 PyTorch with
 DistributedDataParallel.
 
-A step of a fixed batch on 1 worker and on 2 (strong scaling): efficiency = t1 / (n * tn), of the
-fastest steps; the variants run in turns. Bytes are those each worker sends, beside a ring
-all-reduce of an int32 (or float32) gradient, 2 * (n - 1) / n * 4 bytes a parameter.
+A step of a fixed batch, of one shard a worker, on 1 worker and on n (strong scaling): efficiency =
+t1 / (n * tn), of the fastest steps; the variants run in turns. Bytes are those each worker sends,
+beside a ring all-reduce of an int32 gradient, 2 * (n - 1) / n * 4 bytes a parameter.
 
     python benchmarks/bench_workers.py --out runs/bench_workers.json
 """
@@ -35,10 +35,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def child(arch: str, batch: int, steps: int, variant: str) -> None:
+def child(arch: str, batch: int, shards: int, steps: int, variant: str) -> None:
     """One worker: times its steps; the first prints a JSON object."""
     torch.set_num_threads(1)
-    config = TrainConfig(data="random", arch=arch, batch=batch, **VARIANTS[variant])
+    config = TrainConfig("random", arch, batch=batch, shards=shards, **VARIANTS[variant])
     with join() as workers:
         model = build(arch, SHAPE, CLASSES)
         initialise(model, 0)
@@ -59,11 +59,14 @@ def child(arch: str, batch: int, steps: int, variant: str) -> None:
             print(json.dumps(record))
 
 
-def run(arch: str, batch: int, steps: int, variant: str, workers: int) -> dict[str, Any]:
+def run(
+    arch: str, batch: int, shards: int, steps: int, variant: str, workers: int
+) -> dict[str, Any]:
     """One run in processes of its own."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command = [sys.executable, *(launcher if workers > 1 else []), __file__, "--child", variant]
     command += ["--archs", arch, "--batch", str(batch), "--steps", str(steps)]
+    command += ["--workers", str(shards)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
@@ -78,7 +81,7 @@ def measure(arch: str, batch: int, steps: int, rounds: int, workers: int) -> lis
     for _ in range(rounds):
         for variant in VARIANTS:
             for count in (1, workers):
-                record = run(arch, batch, steps, variant, count)
+                record = run(arch, batch, workers, steps, variant, count)
                 fastest = min(record["seconds"])
                 best[variant, count] = min(fastest, best.get((variant, count), fastest))
                 facts[variant] = record
@@ -112,7 +115,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.child:
-        child(given.archs, given.batch, given.steps, given.child)
+        child(given.archs, given.batch, given.workers, given.steps, given.child)
         return
     rows = []
     print("| model | variant | 1 worker, ms | workers, ms | efficiency | sent a step | ratio |")

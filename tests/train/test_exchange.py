@@ -154,31 +154,36 @@ def test_buckets_leave_during_the_last_backward_pass():
     assert log.count("exchange") == 3  # two buckets, and the losses
 
 
-def test_running_statistics_are_applied_in_shard_order():
+@pytest.mark.parametrize("n", [2, 133_000, 140_000, 1 << 24])
+def test_running_statistics_are_applied_in_shard_order(n):
     rng = np.random.default_rng(3)
     sizes, shards, workers = (4, 2), 2, 3
-    statistics = rng.normal(size=(workers * shards, 2, 6))
+    every = [
+        [
+            (rng.integers(-127 * n, 127 * n, size), 127**2 * n - rng.integers(0, 2, size))
+            for size in sizes
+        ]
+        for _ in range(workers * shards)
+    ]
 
     def buffers():
         return [
-            (torch.zeros(n, dtype=torch.float64), torch.ones(n, dtype=torch.float64)) for n in sizes
+            (torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64))
+            for size in sizes
         ]
 
     def updates(rows, mine):
-        for row in rows:
-            start = 0
-            for (mean, var), size in zip(mine, sizes, strict=True):
-                at = slice(start, start + size)
-                yield RunningUpdate(mean, var, 0.1, row[0, at].copy(), row[1, at].copy())
-                start += size
+        for shard, row in enumerate(rows):
+            for (mean, var), (s1, s2) in zip(mine, row, strict=True):
+                yield RunningUpdate(mean, var, 0.1, s1, s2, n, -7 - shard % 2)
 
     expected = buffers()
-    for update in updates(statistics, expected):
+    for update in updates(every, expected):
         update.apply()
 
     def body(worker):
         own = buffers()
-        rows = statistics[worker.rank * shards : (worker.rank + 1) * shards]
+        rows = every[worker.rank * shards : (worker.rank + 1) * shards]
         exchange = Exchange(model_of([(3,)]), worker, shards)
         exchange.finish([0.0] * shards, list(updates(rows, own)))
         return own

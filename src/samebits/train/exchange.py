@@ -18,6 +18,7 @@ Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -127,8 +128,8 @@ class Exchange:
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):
             if top and total[at].numel():
                 codes[at] = self._rounded(k, total[at], top, exponent)
-        flat = self._workers.collect(codes).view(-1)[: sum(sizes)].split(sizes)
-        sums = zip(parameters, flat, exponents, largest, strict=True)
+        pieces = self._workers.collect(codes).view(-1)[: sum(sizes)].split(sizes)
+        sums = zip(parameters, pieces, exponents, largest, strict=True)
         return [None if e == ABSENT else self._part(p, piece, e, top) for p, piece, e, top in sums]
 
     def _rounded(self, k: Any, total: Tensor, top: int, exponent: int) -> Tensor:
@@ -152,20 +153,21 @@ class Exchange:
     def _exchanged(self, losses: list[float], updates: list[RunningUpdate]) -> list[float]:
         """All losses; every shard's statistics applied, those of a shard in order of execution."""
         per_shard = len(updates) // self._shards
-        values = torch.tensor(losses, dtype=torch.float64)[:, None]
-        if updates:
-            pairs = [torch.from_numpy(v) for u in updates for v in (u.mean, u.var)]
-            values = torch.cat([values, torch.cat(pairs).view(self._shards, -1)], dim=1)
-        rows = self._workers.gather(values).flatten(0, 1)
-        template = updates[:per_shard]
-        for row in rows:
-            pieces = iter(row[1:].split([len(v) for u in template for v in (u.mean, u.var)]))
-            for update in template:
-                mean, var = next(pieces).numpy(), next(pieces).numpy()
-                RunningUpdate(
-                    update.running_mean, update.running_var, update.momentum, mean, var
-                ).apply()
-        return [float(loss) for loss in rows[:, 0]]
+        own = bytearray()
+        for shard, loss in enumerate(losses):
+            own += struct.pack("<d", loss)
+            for update in updates[shard * per_shard : (shard + 1) * per_shard]:
+                own += update.to_bytes()
+        rows = self._workers.gather(torch.frombuffer(own, dtype=torch.uint8))
+        everything = []
+        for row in rows.view(-1, len(own) // self._shards):
+            data = row.numpy().tobytes()
+            everything.append(struct.unpack("<d", data[:8])[0])
+            data = data[8:]
+            for template in updates[:per_shard]:
+                update, data = template.from_bytes(data)
+                update.apply()
+        return everything
 
 
 def _buckets(parameters: Sequence[BFPParameter]) -> list[Bucket]:

@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
 FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
 Scalars = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _integers(v: Scalars, exponent: int) -> Tensor:
@@ -50,20 +51,47 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
 
 @dataclass(frozen=True)
 class RunningUpdate:
-    """One shard's mean and unbiased variance [channels] on their way into running statistics."""
+    """One shard's sums S1 and S2 [channels], of n codes, on their way into running statistics."""
 
     running_mean: Tensor
     running_var: Tensor
     momentum: float
-    mean: Scalars
-    var: Scalars
+    s1: Integers
+    s2: Integers
+    n: int
+    exponent: int
 
     def apply(self) -> None:
         """Shards are applied in shard order (training.md 5)."""
-        for buffer, value in ((self.running_mean, self.mean), (self.running_var, self.var)):
+        n, spread = self.n, self.n * self.s2 - self.s1 * self.s1
+        mean = np.ldexp(self.s1.astype(np.float64) / float(n), self.exponent)
+        var = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * self.exponent)
+        for buffer, value in ((self.running_mean, mean), (self.running_var, var)):
             old = buffer.cpu().numpy()
             new = (1.0 - self.momentum) * old + self.momentum * value
             buffer.copy_(torch.from_numpy(new))
+
+    def to_bytes(self) -> bytes:
+        """Exponent, S1 and S2 as little-endian integers of 32 bits, S2 of 64 where n asks for it:
+        |S1| <= 127 * n < 2**31, S2 <= 127**2 * n."""
+        exponent = self.exponent.to_bytes(4, "little", signed=True)
+        return exponent + self.s1.astype("<i4").tobytes() + self.s2.astype(self._wide).tobytes()
+
+    def from_bytes(self, data: bytes) -> tuple[RunningUpdate, bytes]:
+        """The same layer's update in another shard, and the bytes after it."""
+        middle = 4 + self.s1.size * 4
+        end = middle + self.s2.size * np.dtype(self._wide).itemsize
+        update = replace(
+            self,
+            exponent=int.from_bytes(data[:4], "little", signed=True),
+            s1=np.frombuffer(data[4:middle], "<i4").astype(np.int64),
+            s2=np.frombuffer(data[middle:end], self._wide).astype(np.int64),
+        )
+        return update, data[end:]
+
+    @property
+    def _wide(self) -> str:
+        return "<i4" if self.n * exact.Q8**2 < 1 << 31 else "<i8"
 
 
 _DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", default=None)
@@ -104,9 +132,7 @@ class BatchNorm(Operation):
             mean = s1.astype(np.float64) / float(n)
             var = spread.astype(np.float64) / float(n * n)
             inv = 1.0 / np.sqrt(np.ldexp(var, 2 * e_z) + eps)
-            unbiased = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * e_z)
-            centre = np.ldexp(mean, e_z)
-            update = RunningUpdate(running_mean, running_var, momentum, centre, unbiased)
+            update = RunningUpdate(running_mean, running_var, momentum, s1, s2, n, e_z)
             deferred = _DEFERRED.get()
             if deferred is None:
                 update.apply()
