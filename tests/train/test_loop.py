@@ -18,7 +18,8 @@ from samebits.train.checkpoint import (
 )
 from samebits.train.config import TrainConfig
 from samebits.train.deploy import Exponents, Site, calibrate
-from samebits.train.loop import Silent, data_order, evaluate, final_classifier, train
+from samebits.train.evaluate import evaluate, final_classifier
+from samebits.train.loop import Silent, data_order, train
 from samebits.train.record import append_metrics, read_metrics, repair_metrics
 from samebits.train.restore import open_deployed, restore_engine
 

@@ -31,7 +31,7 @@ def eval_command(
         return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.loop import evaluate, final_classifier
+    from samebits.train.evaluate import evaluate, final_classifier
     from samebits.train.restore import open_checkpoint, restore_engine
 
     set_threads(threads)

@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +21,7 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.data.augment import Augmentation, sample_words
-from samebits.data.dataset import Split
-from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
+from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.numerics import philox
 from samebits.train.architectures import build, initialise
 from samebits.train.checkpoint import (
@@ -34,13 +33,7 @@ from samebits.train.checkpoint import (
     write_checkpoint,
 )
 from samebits.train.config import TrainConfig
-from samebits.train.deploy import (
-    CALIBRATION_BATCH,
-    CALIBRATION_IMAGES,
-    Exponents,
-    calibrate,
-    deployed,
-)
+from samebits.train.deploy import Exponents
 from samebits.train.distributed import ALONE, Workers, join, world_size
 from samebits.train.engine import (
     Batch,
@@ -49,6 +42,7 @@ from samebits.train.engine import (
     Float32Engine,
     OptimizerSettings,
 )
+from samebits.train.evaluate import evaluate, final_classifier, frozen_exponents
 from samebits.train.layers import load_state
 from samebits.train.measure import bytes_per_parameter, saved_activations
 from samebits.train.record import (
@@ -63,7 +57,6 @@ from samebits.train.record import (
 )
 from samebits.train.trace import TraceFile
 
-EVALUATION_BATCH = 32
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
 # What a RangeError advises on its own; the loop gives the same advice with the options' names.
 _ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
@@ -146,59 +139,6 @@ def make_engine(config: TrainConfig, model: nn.Module, workers: Workers = ALONE)
         return Float32Engine(model, settings, workers)
     shards, bits = config.shard_count(), config.gradient_bits
     return BfpEngine(model, settings, shards, config.seed, workers, bits)
-
-
-class Classifier(Protocol):
-    """What is evaluated: an engine, or a deployed model."""
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """[N, classes]."""
-        ...
-
-
-def evaluate(
-    classifier: Classifier, data: Dataset, split: Split = "test", workers: Workers = ALONE
-) -> int:
-    """Correctly classified samples of a split, in batches of 32 in stored order.
-
-    Workers take the batches in turns; each returns the number of all.
-    """
-    labels = data.labels(split)
-    correct = 0
-    stride = EVALUATION_BATCH * workers.size
-    for start in range(EVALUATION_BATCH * workers.rank, len(labels), stride):
-        indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-        guesses = classifier.logits(data.batch(split, indices)).argmax(1)
-        correct += int((guesses == labels[indices]).sum())
-    return workers.total(correct)
-
-
-def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:
-    """What the accuracy of a trained model is measured with, and the name of its arithmetic."""
-    if isinstance(engine, Float32Engine):
-        return engine, "float32"
-    if exponents is None:
-        return engine, f"training (batch of {EVALUATION_BATCH})"
-    return deployed(engine.model, exponents), "deployed"
-
-
-def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
-    """Exponents from the first training images (training.md 11); None, and the reason said, where
-    the model cannot be deployed."""
-    if isinstance(engine, Float32Engine):
-        return None
-    count = min(CALIBRATION_IMAGES, len(data.train_labels))
-    batches = [
-        torch.arange(start, min(start + CALIBRATION_BATCH, count))
-        for start in range(0, count, CALIBRATION_BATCH)
-    ]
-    try:
-        exponents = calibrate(engine.model, (data.batch("train", batch) for batch in batches))
-        deployed(engine.model, exponents).codes(data.batch("train", batches[0]))  # fits 32 bits
-    except UnsupportedError as error:
-        say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
-        return None
-    return exponents
 
 
 def train(
