@@ -126,6 +126,7 @@ def test_full_disk(npz, tmp_path, whole):
     resource.prlimit(first, resource.RLIMIT_FSIZE, (500, 500))
     code, _, err = end(process)
     assert code != 0
+    assert len(messages(err)) == 1, err
     (message,) = messages(err)
     assert "no space left to write" in message
     assert not list(out.glob("*.tmp"))
@@ -155,8 +156,9 @@ def test_silent_worker(npz, tmp_path, numerics):
         os.kill(stopped, signal.SIGCONT)  # else torchrun waits 30 seconds before it kills
     code, _, err = end(process)
     assert code != 0
+    assert len(messages(err)) == 1, err
     (message,) = messages(err)
-    assert "one of the 2 workers of this run gave no answer for 3 seconds" in message
+    assert "one of the 2 workers of this run gave no answer for 3 seconds" in message, err
     assert "--resume" in message
 
 
@@ -175,6 +177,7 @@ def test_an_error_is_told_once(npz, tmp_path, changes, text):
     code, out, err = end(start(npz, tmp_path / "run", 2, *changes))
     assert code != 0
     assert out == ""
+    assert len(messages(err)) == 1, err
     (message,) = messages(err)
     assert message.startswith(text)
     assert err.count("Traceback") == 1, err  # torchrun's own

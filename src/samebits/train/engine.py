@@ -63,7 +63,7 @@ class Float32Engine:
         self.model.train()
         _set_lr(self.optimizer, lr)
         images, labels = batch
-        with _heard(self.recorder):
+        with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
             loss: torch.Tensor = self._criterion(self._replica(images), labels)
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
