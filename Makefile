@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 BENCH_OUT ?= runs/bench_train.json
+SAME_BITS ?= --data digits --steps 300
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -19,7 +20,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench same-bits clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -43,6 +44,9 @@ format: $(VENV)/.stamp-test
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/bench_train.py --out $(BENCH_OUT)
+
+same-bits: $(VENV)/.stamp-bench
+	$(BIN)/python benchmarks/same_bits.py $(SAME_BITS) --out runs/same_bits.json
 
 clean:
 	rm -rf demo-out build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -197,9 +197,10 @@ def test_second_process_in_a_folder_is_refused(samebits, options, tmp_path):
     intact(tmp_path / "run", [6, 12])
 
 
-def test_several_processes_are_refused(samebits, options, monkeypatch):
+def test_workers_without_torchrun_are_refused(samebits, options, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(samebits(*options), "error: expected one process, found WORLD_SIZE=2")
+    monkeypatch.delenv("RANK", raising=False)
+    refused(samebits(*options), "error: found WORLD_SIZE=2 but no RANK", "torchrun")
 
 
 def test_checkpoint_of_another_architecture(samebits, options, tmp_path):

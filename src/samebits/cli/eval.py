@@ -33,7 +33,7 @@ def eval_command(
         return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.loop import evaluate, final_classifier
+    from samebits.train.evaluate import evaluate, final_classifier
     from samebits.train.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)

@@ -170,7 +170,7 @@ def vectors_header(
         ctype = CTYPES[array.dtype.name]
         parts.append(
             f"\nstatic const {ctype} {prefix}_sequence_{name}[{array.size}] = "
-            f"{{\n{_numbers(array.reshape(-1))}}};\n"
+            f"{{\n{numbers(array.reshape(-1))}}};\n"
         )
     parts.append("\n#endif\n")
     return "".join(parts)

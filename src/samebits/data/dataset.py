@@ -114,7 +114,10 @@ class Dataset:
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
         """float32 [len(indices), *input_shape]; codes become values in [-1, 1]."""
-        images = self.images(split)[indices]
+        return self.values(self.images(split)[indices])
+
+    def values(self, images: torch.Tensor) -> torch.Tensor:
+        """float32 values of stored images, recordings or texts."""
         if images.dtype == torch.float32:
             return images
         if images.dtype == torch.int16:

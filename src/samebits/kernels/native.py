@@ -66,7 +66,7 @@ _RETURNS_LARGEST = (
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
     *("channel_sum", "channel_affine", "relu", "relu_grad", "max_pool", "max_pool_grad"),
-    *("lazy_resplit", "lstm_gates", "lstm_hidden"),
+    *("lazy_resplit", "lstm_gates", "lstm_hidden", "block_sums"),
 )
 _RETURNS_FAILED = ("channel_stats", "channel_grad_sums")
 _TYPE = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
@@ -123,6 +123,9 @@ class Native:
         if shift == 0 and acc.dtype == torch.int32:
             return acc, exponent
         return self.scale_to(acc, -shift, 32), exponent + shift
+
+    def align(self, codes: Tensor, exponent: int) -> Tensor:
+        return self.scale_to(codes, exponent, 32)
 
     def resolve(self, parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
         if len(parts) != 2:
@@ -449,6 +452,13 @@ class Native:
     ) -> None:
         sizes = (c_int64(m), c_int64(shift), c_int64(by), _n(codes), _threads())
         self._lazy_resplit(_p(codes), _p(delayed), _p(p), *sizes)
+
+    # --- hashes -----------------------------------------------------------------------------
+
+    def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
+        out = torch.empty(-(-data.numel() // eager.HASH_BLOCK), dtype=torch.int64)
+        self._block_sums(_p(data), _n(data), _p(keys), _p(out), _threads())
+        return out
 
 
 # --- pointers and memory order --------------------------------------------------------------
