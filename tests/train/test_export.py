@@ -54,7 +54,8 @@ def test_every_layer(name, seed):
 
 
 SLOW = ("mobilenetv2", "resnet20")
-NAMES = sorted(set(ARCHITECTURES) - {"resnet18"})  # resnet18: minutes of rationals, no new layer
+# resnet18: minutes of rationals, no new layer; lstm: has no deployed form.
+NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm"})
 
 
 @pytest.mark.parametrize(

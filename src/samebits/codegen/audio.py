@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from samebits.codegen.emit import numbers
-from samebits.codegen.harness import filled
+from samebits.codegen.harness import HEADERS, filled
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.package import GENERATOR, REPORT, replace_folder, runtime_file
 from samebits.data.audio import Codes, LogMel, log_mel
@@ -17,10 +17,7 @@ from samebits.ir.graph import Array
 from samebits.numerics.philox import philox4x32
 from samebits.tables.audio import log2_table
 
-RUNTIME = (
-    *("samebits_audio.c", "samebits_audio.h", "samebits_kernels.h", "samebits_integer.h"),
-    "samebits_io.h",
-)
+RUNTIME = ("samebits_audio.c", "samebits_audio.h", *HEADERS)
 TEST_FRAMES = 4
 
 HEADER = """\
@@ -161,7 +158,7 @@ CC ?= cc
 OPTIMIZE ?= -O2
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
 SOURCES = @model@.c samebits_audio.c
-HEADERS = @model@.h samebits_audio.h samebits_integer.h samebits_kernels.h samebits_io.h
+HEADERS = @model@.h samebits_audio.h @headers@
 
 all: @model@
 
@@ -198,6 +195,7 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
         "model": prefix,
         "MODEL": prefix.upper(),
         "pad": " " * len(prefix),
+        "headers": " ".join(HEADERS),
         **{name: str(value) for name, value in asdict(settings).items()},
         "tables": "\n".join(_table(f"{prefix}_{name}", array) for name, array in tables.items()),
         "fields": "\n".join(f"    .{name} = {prefix}_{name}," for name in tables),

@@ -7,6 +7,9 @@ from samebits.codegen.names import wrapped_list
 from samebits.codegen.stream import sequence_test
 from samebits.ir.graph import Graph
 
+HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h")
+"""What every package holds of the runtime."""
+
 MAIN = """\
 /* Harness. Codes are raw little-endian bytes, all inputs of a sample one after the other.
  *
@@ -87,7 +90,7 @@ CC ?= cc
 OPTIMIZE ?= -O3
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
 SOURCES = @model@.c tables.c samebits_kernels.c
-HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_vector.h samebits_io.h
+HEADERS = @model@.h tables.h @headers@
 
 all: @model@
 
@@ -170,7 +173,7 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
 
 def makefile(prefix: str) -> str:
     """Makefile of a package."""
-    return filled(MAKEFILE, {"model": prefix})
+    return filled(MAKEFILE, {"model": prefix, "headers": " ".join(HEADERS)})
 
 
 def filled(template: str, parts: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from samebits.codegen import emit, stream
-from samebits.codegen.harness import main_source, makefile
+from samebits.codegen.harness import HEADERS, main_source, makefile
 from samebits.codegen.lower import lower
 from samebits.codegen.memory import layout
 from samebits.codegen.names import checked_prefix
@@ -28,7 +28,6 @@ from samebits.numerics.philox import philox4x32
 REPORT = "report.json"
 GENERATOR = "samebits"
 KERNELS = ("rescale.c", "conv.c", "elementwise.c", "products.c", "move.c")
-HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h")
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 

@@ -52,7 +52,15 @@ class Augmentation:
         return augmentation
 
     def check(self, images: Tensor, source: str) -> None:
-        """InputError where images [N, C, H, W] cannot be augmented so."""
+        """InputError where images [N, C, H, W] cannot be augmented so. Samples of any shape pass if
+        nothing is to be changed."""
+        if self == Augmentation():
+            return
+        if images.ndim != 4:
+            raise InputError(
+                f"{source}: expected images for --augment, found samples of shape "
+                f"{list(images.shape[1:])}; leave --augment out"
+            )
         height, width = images.shape[2:]
         if self.crop >= min(height, width):
             raise InputError(
@@ -66,12 +74,13 @@ class Augmentation:
             )
 
     def apply(self, images: Tensor, words: Tensor) -> Tensor:
-        """Augmented images [n, C, H, W] by the words [n, 6] of their samples."""
-        height, width = images.shape[2:]
+        """Augmented images [n, C, H, W] by the words [n, 6] of their samples; samples of any shape,
+        as they are, if nothing is to be changed."""
         if self.zoom < 100:
             images = self._zoomed(images, words)
         if not self.flip and not self.crop:
             return images
+        height, width = images.shape[2:]
         shifts = draw(words[:, 1:3], 2 * self.crop + 1) - self.crop
         rows = torch.arange(height) + shifts[:, :1]
         columns = torch.arange(width) + shifts[:, 1:]
