@@ -96,10 +96,9 @@ def quantize(values: Array, mantissa: int) -> Blocks:
     wide = np.where(np.isnan(wide), 0.0, wide)
     largest = np.abs(wide).max(axis=-1)
     code_max = (1 << mantissa) - 1
-    exponents = np.full(largest.shape, EXPONENT_MIN)
-    for exponent in range(EXPONENT_MIN, EXPONENT_MAX):
-        # Too small an exponent for the block: it takes at least the next one.
-        exponents += np.rint(np.ldexp(largest, mantissa - exponent)) > code_max
+    exponents = np.where(largest > 0, np.frexp(largest)[1], EXPONENT_MIN)
+    exponents += np.rint(np.ldexp(largest, mantissa - exponents)) > code_max
+    exponents = np.clip(exponents, EXPONENT_MIN, EXPONENT_MAX)
     codes = np.rint(np.ldexp(wide, (mantissa - exponents)[..., np.newaxis]))
     return Blocks(np.clip(codes, -code_max, code_max).astype(np.int64), exponents)
 
@@ -109,27 +108,27 @@ def multiply(
 ) -> Array:
     """Rows of tiles times the vectors of a chain: binary16 [len(tiles), N].
 
-    A dot product is below 512 * 2**30, so int64 holds it exactly.
+    A dot product is below 512 * 2**30, so binary64 holds it, rounded to a unit of 2**-40, exactly;
+    and every sum of such integers below 2**53. Larger sums are taken by the definition itself.
     """
     right = quantize(vectors, mantissa)
     result = np.zeros((len(tiles), vectors.shape[1]), np.float16)
     for r, row in enumerate(tiles):
-        dots, scales = [], []
-        for c, tile in enumerate(row):
-            dots.append((tile.codes @ right.codes[c]).tolist())
-            scales.append((tile.exponents + right.exponents[c] - 2 * mantissa).tolist())
-        for n in range(vectors.shape[1]):
-            pairs = [(dots[c][n], scales[c][n]) for c in range(len(row))]
-            result[r, n] = _output(bfp_long(pairs, requantize))
+        dots = np.stack([tile.codes @ right.codes[c] for c, tile in enumerate(row)])
+        scales = np.stack([tile.exponents + right.exponents[c] for c, tile in enumerate(row)])
+        scales -= 2 * mantissa
+        products = np.rint(np.ldexp(dots.astype(np.float64), scales + LONG_FRACTION))
+        if requantize:
+            with np.errstate(over="ignore"):
+                halves = np.ldexp(products, -LONG_FRACTION).astype(np.float16)
+            products = np.ldexp(halves.astype(np.float64), LONG_FRACTION)
+        large = np.abs(products).sum(axis=0) >= EXACT
+        total = np.where(large, 0, products).sum(axis=0) + 0.0  # zeros are positive
+        result[r] = np.ldexp(total, -LONG_FRACTION)
+        for n in np.flatnonzero(large):
+            pairs = zip(dots[:, n].tolist(), scales[:, n].tolist(), strict=True)
+            result[r, n] = long_to_binary16(bfp_long(list(pairs), requantize))
     return result
-
-
-def _output(total: int) -> float:
-    """A sum in units of 2**-40 as binary16, or as a binary64 number that rounds to it.
-
-    Storing it in a binary16 array rounds: once, since binary64 holds the small sums exactly.
-    """
-    return total * 2.0**-LONG_FRACTION if abs(total) < EXACT else long_to_binary16(total)
 
 
 # --- memories ---------------------------------------------------------------------------------
