@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import zipfile
 
 import numpy as np
 import pytest
 
 from samebits.errors import InputError
 from samebits.quantize import load_samples
-from samebits.quantize.samples import LARGEST_ARCHIVE
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def test_samples_of_the_whole_shape(tmp_path, graph, two_inputs):
         ),
         (
             {"a": np.array(["text"]), "b": np.ones((2, 3), np.float32)},
-            "array a.npy: expected plain numbers, found <U4",
+            "array a: expected plain numbers, found <U4",
         ),
     ],
 )
@@ -110,22 +108,3 @@ def test_damaged_files(tmp_path, graph):
         load_samples(tmp_path / "x.npy", graph)
     with pytest.raises(FileNotFoundError):
         load_samples(tmp_path / "none.npz", graph)
-
-
-def test_sizes_are_checked_before_memory_is_used(tmp_path, graph):
-    """A header that promises more than its member holds; an archive that unpacks to too much."""
-    path = tmp_path / "x.npz"
-    header = np.lib.format.header_data_from_array_1_0(np.ones((4, 2, 3), np.float32))
-    header["shape"] = (1 << 40, 2, 3)
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, header)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", stream.getvalue())
-    with pytest.raises(InputError, match="expected as many bytes as the shape"):
-        load_samples(path, graph)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", b"")
-        archive.filelist[0].file_size = LARGEST_ARCHIVE - 1
-        archive.writestr("y.npy", b"xx")
-    with pytest.raises(InputError, match=f"expected at most {LARGEST_ARCHIVE} bytes of arrays"):
-        load_samples(path, graph)

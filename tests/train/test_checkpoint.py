@@ -20,7 +20,6 @@ from samebits.train.checkpoint import (
     newest_checkpoint,
     parameter_sha256,
     read_checkpoint,
-    write_atomically,
     write_checkpoint,
 )
 from samebits.train.deploy import Exponents, Site
@@ -271,7 +270,7 @@ def refuse(*_):
 def test_full_disk_leaves_earlier_checkpoints(tmp_path, monkeypatch, call):
     write_checkpoint(tmp_path, example(1))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(module.os, call, refuse)
+    monkeypatch.setattr(os, call, refuse)
     with pytest.raises(SamebitsError) as caught:
         write_checkpoint(tmp_path, example(2))
     monkeypatch.undo()
@@ -292,18 +291,6 @@ def test_file_size_limit_of_the_system_leaves_earlier_checkpoints(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.listdir(tmp_path) == [earlier.name]
     assert read_checkpoint(earlier).step == 1
-
-
-def test_short_writes_are_continued(tmp_path, monkeypatch):
-    real = os.write
-    monkeypatch.setattr(module.os, "write", lambda fd, data: real(fd, bytes(data)[:3]))
-    write_atomically(tmp_path / "x", b"0123456789")
-    assert (tmp_path / "x").read_bytes() == b"0123456789"
-
-
-def test_unwritable_folder_is_named(tmp_path):
-    with pytest.raises(SamebitsError, match="cannot be written"):
-        write_atomically(tmp_path / "nowhere" / "x", b"")
 
 
 def test_header_is_one_json_text(tmp_path):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
-import struct
 import zipfile
 from fractions import Fraction
 
@@ -18,7 +16,6 @@ from compare import assert_same
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, GraphBuilder, Quantization, Value
 from samebits.numerics.exact import round_real
-from samebits.verify import inputs as module
 from samebits.verify.inputs import (
     chunks,
     codes_of,
@@ -26,7 +23,6 @@ from samebits.verify.inputs import (
     joined,
     quantize,
     random_codes,
-    read_archive,
     read_inputs,
 )
 
@@ -311,87 +307,6 @@ def test_a_scalar_input():
     assert all(np.shape(piece[0]) == () for piece in pieces)
 
 
-def unreadable(path, text: str = "not a readable .npz archive of plain arrays"):
-    with pytest.raises(InputError, match=f"^{re.escape(str(path))}: {text}"):
-        read_archive(path)
-
-
-def test_pickles_are_not_loaded(tmp_path):
-    path = tmp_path / "x.npz"
-
-    class Bomb:
-        def __reduce__(self):
-            return (pytest.fail, ("the pickle ran",))
-
-    np.savez(path, x=np.array([Bomb()], object))
-    unreadable(path)
-
-
-def test_files_that_are_no_archives(tmp_path):
-    path = tmp_path / "x.npz"
-    for data in (b"", b"PK", b"\x93NUMPY", b"PK\x05\x06" + b"\0" * 17, b"hello" * 99):
-        path.write_bytes(data)
-        unreadable(path)
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    unreadable(tmp_path / "x.npy")
-    with pytest.raises(OSError, match=r"none\.npz"):
-        read_archive(tmp_path / "none.npz")
-    with pytest.raises(OSError, match="directory"):
-        read_archive(tmp_path)
-
-
-def test_damaged_archives(tmp_path):
-    path = tmp_path / "x.npz"
-    np.savez_compressed(path, x=np.arange(1000))
-    data = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        broken = bytearray(data)
-        for _ in range(rng.integers(1, 4)):
-            broken[rng.integers(len(broken))] = rng.integers(256)
-        path.write_bytes(broken[: rng.integers(1, len(broken) + 1)])
-        with contextlib.suppress(InputError):  # or other numbers: a flipped bit may be one
-            read_archive(path)
-
-
-def npy(shape: str, dtype: str = "'|i1'", data: bytes = b"") -> bytes:
-    header = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [
-        (f"({1 << 45},)", "'|i1'"),
-        (f"({1 << 62}, 8)", "'|i1'"),
-        (f"({1 << 70},)", "'|i1'"),
-        ("(-1,)", "'|i1'"),
-        ("(3,)", "'|V999999999999'"),
-        ("(3,)", "'|O'"),
-        ("(3,)", "'i1; import os'"),
-        ("(3,)", "__import__('os')"),
-        ("(" * 300, "'|i1'"),
-    ],
-)
-def test_headers_that_promise_too_much(tmp_path, shape, dtype):
-    path = tmp_path / "x.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", npy(shape, dtype, b"\0" * 3))
-    unreadable(path)
-
-
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
-    path = tmp_path / "x.npz"
-    np.savez_compressed(path, x=np.zeros(1 << 20, np.int8))
-    assert path.stat().st_size < 1 << 12
-    monkeypatch.setattr(module, "LARGEST_ARCHIVE", 1 << 20)
-    monkeypatch.setattr(np, "load", lambda *a, **k: pytest.fail("unpacked"))
-    message = f"{path}: expected at most {1 << 20} bytes, found {(1 << 20) + 128}"
-    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-        read_archive(path)
-
-
 def test_members_of_other_names_and_kinds(tmp_path):
     path = tmp_path / "x.npz"
     buffer = io.BytesIO()
@@ -399,11 +314,11 @@ def test_members_of_other_names_and_kinds(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../x.npy", buffer.getvalue())
         archive.writestr("readme.txt", b"no array")
-    with pytest.raises(InputError, match="expected an array for each input"):
+    with pytest.raises(InputError, match=r"not a readable \.npz archive"):
         read_inputs(str(path), one_input())
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", b"no array")
-    with pytest.raises(InputError, match="input 'x': expected"):
+    with pytest.raises(InputError, match=r"not a readable \.npz archive"):
         read_inputs(str(path), one_input())
 
 

@@ -52,10 +52,10 @@ def demo_command(
     processor, which is simulated and translated into software with the same bits.
     """
     from samebits.data import load
+    from samebits.files import write_atomically
     from samebits.report.deployment import deployment_section
     from samebits.report.firmware import concordance_section
     from samebits.report.training import same_bits_section, training_report
-    from samebits.train.checkpoint import write_atomically
 
     set_threads(threads)
     data = load("digits")

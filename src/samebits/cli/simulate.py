@@ -32,10 +32,9 @@ def simulate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Execute a program of the neural processor instruction by instruction."""
+    from samebits.files import read_archive, write_atomically
     from samebits.npu.simulate import simulate
-    from samebits.train.checkpoint import write_atomically
     from samebits.verify.backends.npu import chain_layers
-    from samebits.verify.inputs import read_archive
     from samebits.verify.model import load_firmware
     from samebits.verify.trace import to_record
 

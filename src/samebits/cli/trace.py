@@ -29,7 +29,7 @@ def trace_command(
 ) -> None:
     """Write the hash of every layer in every run, and its codes where the backend has them."""
     from samebits.errors import UnsupportedError
-    from samebits.train.checkpoint import write_atomically
+    from samebits.files import write_atomically
     from samebits.verify.backend import backend_named, check_subject
     from samebits.verify.inputs import read_inputs
     from samebits.verify.model import is_firmware, load_subject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from samebits.data.dataset import Dataset, shape_text
 from samebits.errors import InputError
+from samebits.files import read_archive
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
@@ -20,20 +22,8 @@ def load_npz(path: Path) -> Dataset:
 
     Read without pickle. Raises InputError naming the key, what was expected and what was found.
     """
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: expected an .npz archive, found a single array")
-            with archive:
-                keys = _keys(path, archive.files)
-                arrays = [_read(path, archive, key) for key in keys]
-    except InputError:
-        raise
-    except Exception as error:  # a damaged archive may raise anything
-        raise InputError(
-            f"{path}: not a readable .npz archive ({type(error).__name__}: {error})"
-        ) from error
+    archive = read_archive(path, lambda names: _keys(path, names))
+    keys, arrays = list(archive), list(archive.values())
     images = [_images(path, key, array) for key, array in zip(keys[::2], arrays[::2], strict=True)]
     labels = [
         _labels(path, key, array, len(image))
@@ -54,7 +44,7 @@ def load_npz(path: Path) -> Dataset:
     )
 
 
-def _keys(path: Path, found: list[str]) -> tuple[str, ...]:
+def _keys(path: Path, found: Sequence[str]) -> tuple[str, ...]:
     for keys in (SPLIT_KEYS, WHOLE_KEYS):
         if set(keys) <= set(found):
             return keys
@@ -62,16 +52,6 @@ def _keys(path: Path, found: list[str]) -> tuple[str, ...]:
         f"{path}: expected the arrays {', '.join(SPLIT_KEYS)} (or {', '.join(WHOLE_KEYS)}), "
         f"found {', '.join(sorted(found)) or 'none'}"
     )
-
-
-def _read(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> npt.NDArray[np.generic]:
-    try:
-        return np.asarray(archive[key])
-    except Exception as error:  # so may one of its members
-        raise InputError(
-            f"{path}: array {key} cannot be read ({type(error).__name__}: {error}); expected plain "
-            "numbers in an archive that is neither damaged nor encrypted"
-        ) from error
 
 
 def _images(path: Path, key: str, array: npt.NDArray[np.generic]) -> torch.Tensor:

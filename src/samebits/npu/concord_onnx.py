@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from samebits.errors import UnsupportedError
+from samebits.files import write_atomically
 from samebits.npu.concord_graph import Array, DataFlow, Step, Turns, Value
 from samebits.npu.concord_memory import channels_and_positions
 from samebits.npu.concord_onnx_functions import DOMAIN, OPSET, block_constants, functions
@@ -64,7 +65,7 @@ def onnx_model(flow: DataFlow) -> onnx.ModelProto:
 
 def write_onnx(flow: DataFlow, path: Path) -> tuple[Path, ...]:
     """The file written."""
-    path.write_bytes(onnx_model(flow).SerializeToString())
+    write_atomically(path, onnx_model(flow).SerializeToString())
     return (path,)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
+from samebits.files import write_atomically
 from samebits.npu.concord_graph import Array, DataFlow
 from samebits.npu.concord_source import arrays, load_module, module_text
 
@@ -18,8 +20,10 @@ def write_tensorflow(flow: DataFlow, path: Path) -> tuple[Path, ...]:
     data = path.with_suffix(".npz")
     text = module_text(flow, "tensorflow", data.name)
     stored: dict[str, Any] = arrays(flow)
-    np.savez(data, **stored)
-    path.write_text(text, encoding="utf-8")
+    archive = io.BytesIO()
+    np.savez(archive, **stored)
+    write_atomically(data, archive.getvalue())
+    write_atomically(path, text.encode())
     return path, data
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from samebits.files import write_atomically
 from samebits.npu.concord_graph import DataFlow
 from samebits.npu.concord_source import arrays, load_module, module_text
 
@@ -19,8 +20,8 @@ def write_torch(flow: DataFlow, path: Path) -> tuple[Path, ...]:
     """The files written: `path` and its data."""
     data = path.with_suffix(".safetensors")
     text = module_text(flow, "torch", data.name)
-    save_file({k: np.ascontiguousarray(v) for k, v in arrays(flow).items()}, data)
-    path.write_text(text, encoding="utf-8")
+    write_atomically(data, save({k: np.ascontiguousarray(v) for k, v in arrays(flow).items()}))
+    write_atomically(path, text.encode())
     return path, data
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import safetensors.numpy
 
 from samebits.errors import InputError
+from samebits.files import write_atomically
 from samebits.npu.assembly import TEXT_MAX, parse, to_text
 from samebits.npu.program import TILE_FILES, VECTOR_FILES, Hint, Image, Program
 
@@ -222,15 +223,7 @@ def write_program(path: str | os.PathLike[str], program: Program, image: Image) 
         (path.with_suffix(IMAGE_SUFFIX), safetensors.numpy.save(arrays)),
         (path, to_text(program).encode("utf-8")),
     ):
-        partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            partial.write_bytes(data)
-            partial.replace(target)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(
-                f"{target}: expected a file that can be written, found {error}; give another folder"
-            ) from None
+        write_atomically(target, data)
 
 
 def _tensors(program: Program, entries: Mapping[str, Mapping[int, Array]]) -> dict[str, Array]:

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.errors import InputError, UnsupportedError
+from samebits.files import write_atomically
 from samebits.ir.graph import Array, Graph, Node, Value
 
 PRODUCER = "samebits"
@@ -159,16 +160,4 @@ def write_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
             f"{path}: expected a model below 2 GiB, found {model.ByteSize()} bytes; "
             "one protobuf file holds no more: split the model"
         )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(model.SerializeToString(deterministic=True))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise SamebitsError(
-            f"{path}: cannot be written ({error.strerror or error}); check the folder, its "
-            "permissions and the space left"
-        ) from error
+    write_atomically(path, model.SerializeToString(deterministic=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
+from samebits.files import read_archive
 from samebits.ir import Graph, Value
 
 Array = np.ndarray[Any, Any]
-
-LARGEST_ARCHIVE = 1 << 32  # bytes of all arrays together
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +41,7 @@ def load_samples(path: Path, graph: Graph) -> Samples:
     The array of a model with one input may have any name. Where an input has a batch axis, samples
     are cut along it: [n * batch, ...]. Raises InputError naming what was expected and found.
     """
-    arrays = read_arrays(path)
+    arrays = read_archive(path)
     if len(graph.inputs) == len(arrays) == 1:
         arrays = {graph.inputs[0]: next(iter(arrays.values()))}
     if set(arrays) != set(graph.inputs):
@@ -58,49 +55,6 @@ def load_samples(path: Path, graph: Graph) -> Samples:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise InputError(f"{path}: expected as many samples of each input, found {found}")
     return Samples(cut)
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Every array of an .npz archive, by name. Sizes are checked before anything is unpacked."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            total = sum(member.file_size for member in members)
-            if total > LARGEST_ARCHIVE:
-                raise InputError(
-                    f"{path}: expected at most {LARGEST_ARCHIVE} bytes of arrays, found {total}; "
-                    "use fewer samples"
-                )
-            return {
-                member.filename.removesuffix(".npy"): _member(path, archive, member)
-                for member in members
-            }
-    except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
-    except Exception as error:  # a damaged archive may raise anything
-        raise InputError(
-            f"{path}: not a readable .npz archive ({type(error).__name__}: {error}); save one with "
-            "numpy.savez"
-        ) from error
-
-
-def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    where = f"{path}: array {member.filename}"
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise InputError(f"{where}: expected plain numbers, found {dtype}")
-    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
-        raise InputError(
-            f"{where}: expected as many bytes as the shape {list(shape)} says, found "
-            f"{member.file_size}"
-        )
-    with archive.open(member) as file:
-        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _cut(path: Path, array: Array, value: Value) -> Array:

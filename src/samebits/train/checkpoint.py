@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from samebits.errors import CheckpointError, SamebitsError
+from samebits.errors import CheckpointError
+from samebits.files import write_atomically
 from samebits.train.deploy import Exponents
 
 FORMAT = "samebits-checkpoint-1"
@@ -28,6 +27,7 @@ KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 
 State = dict[str, Any]
+RESUME = "earlier checkpoints are intact: free some space and run again with --resume"
 
 
 @dataclass(frozen=True)
@@ -60,45 +60,6 @@ def parameter_sha256(state: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` so that a crash leaves the old file or the new one, never a part.
-
-    Raises SamebitsError when the disk is full or the folder cannot be written; the temporary
-    file is removed.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise SamebitsError(
-                f"{path}: no space left to write {len(data)} bytes ({error.strerror}); earlier "
-                "checkpoints are intact: free some space and run again with --resume"
-            ) from error
-        raise SamebitsError(
-            f"{path}: cannot be written ({error.strerror or error}); check the folder and its "
-            "permissions"
-        ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def checkpoint_path(folder: Path, step: int) -> Path:
     """The file of the checkpoint after `step` steps."""
     return folder / f"checkpoint-{step:08d}.safetensors"
@@ -129,7 +90,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
         document["exponents"] = checkpoint.exponents.to_dict()
     document["sha256"] = _content_sha256(tensors, document)
     path = checkpoint_path(folder, checkpoint.step)
-    write_atomically(path, save(tensors, {HEADER_KEY: json.dumps(document, sort_keys=True)}))
+    data = save(tensors, {HEADER_KEY: json.dumps(document, sort_keys=True)})
+    write_atomically(path, data, advice=RESUME)
     for old in list_checkpoints(folder)[:-keep]:
         if old != path:
             old.unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError, SamebitsError
-from samebits.train.checkpoint import list_checkpoints, write_atomically
+from samebits.files import write_atomically
+from samebits.train.checkpoint import RESUME, list_checkpoints
 
 try:
     import fcntl
@@ -142,7 +143,7 @@ def read_json(path: Path) -> Record:
 
 def write_json(path: Path, record: Record) -> None:
     """Replace `path` atomically by an indented JSON object."""
-    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode(), advice=RESUME)
 
 
 def append_metrics(out: Path, record: Record) -> None:
@@ -155,8 +156,7 @@ def append_metrics(out: Path, record: Record) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise SamebitsError(
-            f"{path}: cannot be written ({error.strerror or error}); earlier checkpoints are "
-            "intact: free some space and run again with --resume"
+            f"{path}: cannot be written ({error.strerror or error}); {RESUME}"
         ) from error
 
 
@@ -181,5 +181,5 @@ def repair_metrics(out: Path, step: int) -> list[Record]:
     records = [record for record in read_metrics(out) if record["step"] <= step]
     if (out / METRICS).exists():
         text = "".join(json.dumps(record) + "\n" for record in records)
-        write_atomically(out / METRICS, text.encode())
+        write_atomically(out / METRICS, text.encode(), advice=RESUME)
     return records

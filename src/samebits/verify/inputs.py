@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
+from samebits.files import read_archive
 from samebits.ir import Graph, Value
 from samebits.ir.integer import limits, magnitude
 from samebits.numerics import philox
 from samebits.numerics.exact import round_binary32
 
 Array = np.ndarray[Any, Any]
-LARGEST_ARCHIVE = 4 << 30  # bytes, unpacked
 EXACT_BITS = 53
 
 
@@ -98,23 +97,6 @@ def read_inputs(text: str, graph: Graph, seed: int = 0) -> list[Array]:
             )
         return random_codes(graph, int(count), seed)
     return codes_of(read_archive(Path(text)), graph, text)
-
-
-def read_archive(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, read without pickle and in bounded memory."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            total = sum(entry.file_size for entry in archive.infolist())
-        if total > LARGEST_ARCHIVE:
-            raise InputError(f"{path}: expected at most {LARGEST_ARCHIVE} bytes, found {total}")
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: np.asarray(archive[name]) for name in archive.files}
-    except (InputError, OSError):
-        raise
-    except Exception as error:  # a damaged archive may raise anything
-        raise InputError(
-            f"{path}: not a readable .npz archive of plain arrays ({type(error).__name__}: {error})"
-        ) from error
 
 
 def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]:
