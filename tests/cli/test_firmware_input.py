@@ -209,7 +209,9 @@ def test_inputs_that_do_not_fit(samebits, firmware):
     refused(simulate_inputs(samebits, path, x=x.astype(int)), "net.nnp:5: input 'x': expected fl")
     refused(simulate_inputs(samebits, path, z=x), "net.nnp: expected inputs 'x', found 'z'")
     objects = np.array([Harmful()] * 16, object).reshape(2, 8)
-    refused(simulate_inputs(samebits, path, x=objects), "array x: expected plain numbers, found object")
+    refused(
+        simulate_inputs(samebits, path, x=objects), "array x: expected plain numbers, found object"
+    )
     assert not Path("executed").exists()
 
 
