@@ -29,6 +29,7 @@ import torch
 
 import machine
 from samebits.data import Dataset, load
+from samebits.report.same_bits import same_bits_page
 
 FOLDER = Path(__file__).parent
 BATCH, SHARDS, PER_EPOCH = 32, 4, 50
@@ -181,16 +182,20 @@ def run(case: Case, data: Path, work: Path, steps: int) -> dict[str, Any]:
     }
 
 
+def hashes(rows: list[dict[str, Any]], numerics: str) -> dict[str, str]:
+    """Case -> SHA-256."""
+    return {row["case"]: row["sha256"] for row in rows if row["numerics"] == numerics}
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line per case, BFP beside float32."""
     names = list(dict.fromkeys(row["case"] for row in rows))
-    found = {(row["numerics"], row["case"]): f"`{row['sha256'][:12]}`" for row in rows}
+    columns = [hashes(rows, numerics) for numerics in ("bfp", "float32")]
     lines = ["| | BFP | float32 |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {found.get(('bfp', name), '')} | {found.get(('float32', name), '')} |"
-        for name in names
-    ]
-    counts = [len({r["sha256"] for r in rows if r["numerics"] == n}) for n in ("bfp", "float32")]
+    for name in names:
+        cells = (f"`{column[name][:12]}`" if name in column else "" for column in columns)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    counts = [len(set(column.values())) for column in columns]
     return "\n".join([*lines, f"| different results | **{counts[0]}** | {counts[1]} |"])
 
 
@@ -201,8 +206,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help=f"a multiple of {PER_EPOCH}")
     parser.add_argument("--only", default="", help="cases whose text holds this regular expression")
     parser.add_argument("--fast", action="store_true", help="leave out eager torch")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write, and .md")
+    parser.add_argument("--out", type=Path, required=True, help="JSON to write, .md and .html")
     given = parser.parse_args()
+    what = (
+        f"{given.steps} steps of resnet8 with batch-norm, dropout, momentum and augmentation on "
+        f"{given.data}, in one process or several; batch {BATCH} in {SHARDS} shards."
+    )
     rows: list[dict[str, Any]] = []
     skipped = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -231,6 +240,14 @@ def main() -> None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(report, indent=1))
             given.out.with_suffix(".md").write_text(table(rows) + "\n")
+            page = same_bits_page(
+                hashes(rows, "bfp"),
+                hashes(rows, "float32"),
+                run=what,
+                machine=report["machine"],
+                skipped=skipped,
+            )
+            given.out.with_suffix(".html").write_text(page)
     print(table(rows))
     for name, reason in skipped.items():
         print(f"{name}: {reason}", file=sys.stderr)

@@ -28,7 +28,7 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
     assert "times faster, with the same bits" in page
     assert (tmp_path / "demo/npu/model.nnp").is_file()
     assert (tmp_path / "demo/npu/concordant.py").is_file()
-    assert "The run was computed in 2 ways: the hash is the same." in page
+    assert "The BFP run was computed in 2 ways: the hash is the same." in page
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "<script" not in page

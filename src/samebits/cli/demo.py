@@ -55,7 +55,8 @@ def demo_command(
     from samebits.files import write_atomically
     from samebits.report.deployment import deployment_section
     from samebits.report.firmware import concordance_section
-    from samebits.report.training import same_bits_section, training_report
+    from samebits.report.same_bits import same_bits_section
+    from samebits.report.training import training_report
 
     set_threads(threads)
     data = load("digits")

@@ -96,23 +96,6 @@ def training_sections(runs: Sequence[Run]) -> list[Section]:
     ]
 
 
-def same_bits_section(hashes: Mapping[str, str]) -> Section:
-    """One BFP run computed in several ways: its parameter hashes, which must be one."""
-    count = len(set(hashes.values()))
-    verdict = "the hash is the same" if count == 1 else f"there are {count} different hashes"
-    return Section(
-        "The same bits",
-        [
-            Table(
-                ("BFP run computed by", "parameter SHA-256"),
-                list(hashes.items()),
-                code=("parameter SHA-256",),
-            ),
-            Paragraph(f"The run was computed in {len(hashes)} ways: {verdict}."),
-        ],
-    )
-
-
 def training_report(runs: Sequence[Run], more: Sequence[Section] = ()) -> str:
     """The page: training sections, then those of later parts."""
     first = runs[0].config
