@@ -34,8 +34,12 @@ from samebits.report.same_bits import same_bits_page
 FOLDER = Path(__file__).parent
 BATCH, SHARDS, PER_EPOCH = 32, 4, 50
 TRAIN = ("--augment", "flip,crop:4,zoom:75", "--momentum", "0.9", "--weight-decay", "0.0005")
-CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "SAMEBITS_NATIVE_ARCH")
-EAGER = {"SAMEBITS_NATIVE_ARCH": "none"}
+CAPS = (
+    *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"),
+    *("SAMEBITS_NATIVE_ARCH", "SAMEBITS_KERNELS"),
+)
+EAGER = {"SAMEBITS_KERNELS": "eager"}
+COMPILED = {"SAMEBITS_KERNELS": "compiled"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def caps(numerics: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def cases() -> Iterator[Case]:
-    """Every way; the slow ones run in eager torch."""
+    """Every way; the slow ones run in torch, eager or compiled."""
     for numerics in ("bfp", "float32"):
         yield Case("1 thread", numerics)
         yield Case("2 threads", numerics, threads=2)
@@ -83,6 +87,8 @@ def cases() -> Iterator[Case]:
     yield Case("eager torch, 1 thread", environment=EAGER, slow=True)
     yield Case("eager torch, 2 threads", threads=2, environment=EAGER, slow=True)
     yield Case("eager torch, 2 workers", workers=2, environment=EAGER, slow=True)
+    yield Case("compiled torch, 1 thread", environment=COMPILED, slow=True)
+    yield Case("compiled torch, 2 workers", workers=2, environment=COMPILED, slow=True)
     for name, environment in caps("float32"):
         yield Case(f"eager, {name}", environment={**environment, **EAGER}, slow=True)
 
@@ -205,7 +211,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits", help="a folder of images, .npz, or digits")
     parser.add_argument("--steps", type=int, default=300, help=f"a multiple of {PER_EPOCH}")
     parser.add_argument("--only", default="", help="cases whose text holds this regular expression")
-    parser.add_argument("--fast", action="store_true", help="leave out eager torch")
+    parser.add_argument("--fast", action="store_true", help="leave out kernels in torch")
     parser.add_argument("--out", type=Path, required=True, help="JSON to write, .md and .html")
     given = parser.parse_args()
     what = (

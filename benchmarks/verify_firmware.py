@@ -65,6 +65,8 @@ def measure(
     for kind, outputs in found.items():
         some = [array[:count] for array in outputs]
         verdicts[kind] = compare(kind, ports, expected, some)
+        if kind == kinds[0]:
+            continue
         compared = [array[: len(outputs[0])] for array in found[kinds[0]]]
         verdicts[f"{kind}, {len(outputs[0])} images, against {kinds[0]}"] = compare(
             kind, ports, compared, outputs

@@ -277,9 +277,11 @@ def test_the_self_test_passes_and_sees_a_wrong_sum(k):
 
         def __getattr__(self, name):
             def narrow(*args):
-                acc, largest = getattr(eager, name)(*args)
-                return acc.clamp(-32768, 32767), largest
+                found = getattr(eager, name)(*args)
+                if isinstance(found, tuple):
+                    return found[0].clamp(-32768, 32767), found[1]
+                return found.clamp(-32768, 32767)
 
             return narrow
 
-    assert len(selftest.failures(Saturating(), "cpu")) == 12
+    assert len(selftest.failures(Saturating(), "cpu")) == 16

@@ -33,6 +33,7 @@ QUICK = [
     ("oneDNN AVX512_CORE", 1, "eager"),
 ]
 ALL = [(cap, threads, name) for cap in CAPS for threads in (1, 2) for name in ("native", "eager")]
+ALL += [("default", 1, "compiled"), ("ATEN avx2", 2, "compiled")]
 SLOW = [case for case in ALL if case not in QUICK]
 
 

@@ -1,21 +1,23 @@
-"""Exact integer kernels of training, in two realisations with the same bits.
+"""Exact integer kernels of training, in three realisations with the same bits.
 
-`eager` is torch on any device; `native` is C on the CPU, compiled at first use. `of(tensor)` picks
-one; `use("eager")` forces the choice (tests, comparisons). A realisation serves only after it
-has passed a full-range known-answer test on this machine.
+`eager` is torch on any device, `compiled` the same fused by torch.compile; `native` is C on the
+CPU, compiled at first use. `of(tensor)` picks one: native where it can be built, else eager.
+$SAMEBITS_KERNELS or, inside a with block, `use("eager")` chooses another. A realisation serves only
+after it has passed a full-range known-answer test on this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from samebits.errors import UnsupportedError
+from samebits.errors import InputError, UnsupportedError
 from samebits.kernels import eager, selftest
 from samebits.kernels.build import BuildError
 from samebits.kernels.geometry import ConvShape, conv_shape
@@ -23,6 +25,7 @@ from samebits.kernels.native import Native
 
 __all__ = ["ConvShape", "conv_shape", "of", "realisation", "use"]
 
+REALISATIONS = ("native", "compiled", "eager")
 _forced: list[str] = []
 
 
@@ -43,34 +46,53 @@ def _native() -> Native | None:
 
 
 @functools.cache
-def _eager(device: str) -> Any:
-    if wrong := selftest.failures(eager, device):
+def _torch(name: str, device: str) -> Any:
+    kernels: Any = eager
+    if name == "compiled":
+        from samebits.kernels import compiled  # torch._dynamo takes a second to import
+
+        kernels = compiled.realisation()
+    if wrong := selftest.failures(kernels, device):
         raise RuntimeError(
             f"the torch build on {device!r} fails the integer self-test in {', '.join(wrong)}: "
-            "expected exact float64 matrix products; use another torch build or device"
+            "expected exact integers and float64 matrix products; use another torch build or device"
         )
-    return eager
+    return kernels
 
 
 def of(tensor: Tensor) -> Any:
-    """The kernels that serve a tensor: native on the CPU where it can be built, else eager."""
+    """The kernels that serve a tensor."""
     device = tensor.device.type
-    if device == "cpu" and (not _forced or _forced[-1] == "native") and _native() is not None:
-        return _native()
-    return _eager(device)
+    name = realisation(device)
+    return _native() if name == "native" else _torch(name, device)
 
 
 def realisation(device: str = "cpu") -> str:
-    """The name of the realisation in use on a device: "native" or "eager"."""
-    forced_eager = bool(_forced) and _forced[-1] == "eager"
-    return "native" if device == "cpu" and not forced_eager and _native() else "eager"
+    """The name of the realisation in use on a device.
+
+    Raises InputError if $SAMEBITS_KERNELS is none of them.
+    """
+    name = _forced[-1] if _forced else _chosen()
+    if name == "native" and (device != "cpu" or _native() is None):
+        return "eager"
+    return name
+
+
+@functools.cache
+def _chosen() -> str:
+    name = os.environ.get("SAMEBITS_KERNELS", "native")
+    if name not in REALISATIONS:
+        raise InputError(
+            f"SAMEBITS_KERNELS: expected one of {', '.join(REALISATIONS)}, found {name!r}"
+        )
+    return name
 
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Force a realisation ("eager" or "native") inside a with block; speed only, never bits."""
-    if name not in ("eager", "native"):
-        raise ValueError(f"expected 'eager' or 'native', found {name!r}")
+    """Force a realisation inside a with block; speed only, never bits."""
+    if name not in REALISATIONS:
+        raise ValueError(f"expected one of {REALISATIONS}, found {name!r}")
     if name == "native" and _native() is None:
         raise UnsupportedError("native kernels are not available: expected a working C compiler")
     _forced.append(name)

@@ -37,10 +37,9 @@ def scale(v: Tensor, exponent: int) -> Tensor:
     if exponent >= 0:
         return v << exponent
     right = min(-exponent, 63)  # |v| <= 2**62: at 63 and beyond everything rounds to 0
-    quotient = v >> right
-    rest = v & ((1 << right) - 1)
-    half = 1 << (right - 1)
-    return quotient + ((rest > half) | ((rest == half) & ((quotient & 1) == 1)))
+    quotient, twice = v >> right, v >> (right - 1)
+    inexact = (twice << (right - 1)) != v
+    return quotient + (twice & (inexact | quotient) & 1)
 
 
 def scale_to(v: Tensor, exponent: int, bits: int) -> Tensor:
@@ -207,9 +206,14 @@ def channel_grad_sums(g: Tensor, z: Tensor) -> Tensor:
 
 def batch_norm_grad(g: Tensor, z: Tensor, abc: Tensor, exponent: int) -> tuple[Tensor, int]:
     """shorten(a * g + b * z + c, exponent); abc int64 [3, channels]."""
-    a, b, c = (_per_channel(v, g) for v in abc)
-    acc = a * g.long() + b * z.long() + c
+    acc = channel_sum_of_products(g, z, abc)
     return shorten(acc, largest_of(acc), exponent)
+
+
+def channel_sum_of_products(g: Tensor, z: Tensor, abc: Tensor) -> Tensor:
+    """a * g + b * z + c in int64."""
+    a, b, c = (_per_channel(v, g) for v in abc)
+    return a * g.long() + b * z.long() + c
 
 
 # --- activations, addition, pooling ---------------------------------------------------------
@@ -227,8 +231,13 @@ def relu_grad(g: Tensor, y: Tensor, high: int = 128) -> Tensor:
 
 def add(a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> tuple[Tensor, int]:
     """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to bfp8."""
-    acc = scale(a, ea - exponent) + scale(b, eb - exponent)
+    acc = add_scaled(a, ea - exponent, b, eb - exponent)
     return requantize(acc, largest_of(acc), exponent, 8)
+
+
+def add_scaled(a: Tensor, by_a: int, b: Tensor, by_b: int) -> Tensor:
+    """rne(a * 2**by_a) + rne(b * 2**by_b) in int64."""
+    return scale(a, by_a) + scale(b, by_b)
 
 
 def max_pool(
@@ -386,13 +395,18 @@ def lazy_carry(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, co
 
     With `commit` it writes W - r and t - r * 2**15.
     """
-    total = delayed.long() + scale(p.long() * m, shift)
-    carry = scale(total, -15)
-    updated = codes.long() - carry
+    updated, rest = carried(codes, delayed, p, m, shift)
     if commit:
         codes.copy_(updated)
-        delayed.copy_(total - carry * 32768)
+        delayed.copy_(rest)
     return largest_of(updated)
+
+
+def carried(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> tuple[Tensor, Tensor]:
+    """W - r and t - r * 2**15 of `lazy_carry`, int64."""
+    total = delayed.long() + scale(p.long() * m, shift)
+    carry = scale(total, -15)
+    return codes.long() - carry, total - carry * 32768
 
 
 def joint_max(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:

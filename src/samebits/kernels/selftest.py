@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import conv_shape
+from samebits.numerics import exact
 from samebits.numerics.exact import Q8, Q16, Q32
 
 
@@ -26,8 +27,13 @@ def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: 
 
 
 def failures(kernels: Any, device: str) -> list[str]:
-    """Names of the products that differ from int64 arithmetic (empty: fit for use)."""
+    """Names of what differs from plain integers (empty: fit for use)."""
     wrong = []
+    for high, exponent in ((1 << 61, -31), (1 << 61, -32), (Q32, -15), (Q16, 3)):
+        v = _alternating((2, 7, 5, 4), high, torch.int64, device)
+        scaled = [exact.scaled(code, exponent) for code in v.flatten().tolist()]
+        if kernels.scale_to(v, exponent, 32).flatten().tolist() != scaled:
+            wrong.append(f"scaling by 2**{exponent}")
     for channels, kernel, groups in ((320, 1, 1), (40, 3, 1), (6, 3, 6)):
         x = _alternating((2, channels, 5, 4), Q8, torch.int8, device)
         w = _alternating((channels, channels // groups, kernel, kernel), Q8, torch.int8, device)

@@ -1,0 +1,69 @@
+"""torch.compile's point-wise functions against plain integers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compare import assert_same
+from samebits.errors import InputError
+from samebits.kernels import compiled, eager, use
+from samebits.numerics import exact
+
+VALUES = [
+    sign * (1 << bits) + step
+    for bits in range(0, 62, 3)
+    for sign in (-1, 1)
+    for step in (-1, 0, 1, 1 << max(bits - 2, 0), (1 << max(bits - 1, 0)) - 1)
+]
+
+
+@pytest.fixture(scope="module")
+def module():
+    return compiled.realisation()
+
+
+@pytest.mark.parametrize("kernels", ["eager", "compiled"])
+def test_scale(kernels, module):
+    """Every shift to the right; ties, and what is next to them."""
+    k = eager if kernels == "eager" else module
+    v = torch.tensor(VALUES)
+    for exponent in range(-70, 1):
+        expected = [exact.scaled(value, exponent) for value in VALUES]
+        assert_same(k.scale(v, exponent), expected, VALUES)
+    small = torch.tensor([value for value in VALUES if abs(value) < 1 << 31])
+    for exponent in range(31):
+        assert_same(k.scale(small, exponent), small << exponent, small)
+
+
+@pytest.mark.parametrize("kernels", ["eager", "compiled"])
+def test_divide(kernels, module):
+    k = eager if kernels == "eager" else module
+    v = torch.tensor(VALUES)
+    for divisor in (1, 2, 3, 9, 10, 49, 1 << 20, 49 << 31, (1 << 40) + 1):
+        expected = [exact.round_ratio(value, divisor) for value in VALUES]
+        assert_same(k.divide(v, divisor), expected, VALUES)
+
+
+def test_the_copy_leaves_the_eager_module_alone(module):
+    assert module is not eager
+    assert module.scale is not eager.scale
+    assert module.requantize.__globals__["scale"] is module.scale
+    assert eager.requantize.__globals__["scale"] is eager.scale
+
+
+def test_the_environment_chooses(monkeypatch):
+    import samebits.kernels as kernels
+
+    for name in ("eager", "compiled"):
+        monkeypatch.setenv("SAMEBITS_KERNELS", name)
+        kernels._chosen.cache_clear()
+        assert kernels.realisation() == kernels.realisation("cuda") == name
+    monkeypatch.setenv("SAMEBITS_KERNELS", "fast")
+    kernels._chosen.cache_clear()
+    with pytest.raises(InputError, match="SAMEBITS_KERNELS: expected one of native, compiled"):
+        kernels.realisation()
+    with use("eager"):
+        assert kernels.realisation() == "eager"
+    monkeypatch.undo()
+    kernels._chosen.cache_clear()
