@@ -233,6 +233,7 @@ def _deployment(
     layers: tuple[Any, ...],
 ) -> Deployment:
     from samebits.codegen import write_package
+    from samebits.codegen.lower import table_bytes
     from samebits.codegen.requirements import BOARDS, requirements
     from samebits.ir.transfer import transfer_tables
     from samebits.onnx import save_qdq
@@ -264,7 +265,7 @@ def _deployment(
         [*accuracy, ("integers, every backend without a difference", percent)],
         verdicts,
         memory,
-        asdict(transfer_tables(model.integer)),
+        asdict(transfer_tables(model.integer, table_bytes)),
         layers,
     )
 
