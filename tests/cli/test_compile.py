@@ -72,7 +72,7 @@ def test_a_package(samebits, tiny, tmp_path):
     done = samebits("compile", tiny, "--out", out, "--no-sizes")
     assert (done.code, done.err) == (0, "")
     assert {path.name for path in out.iterdir()} == FILES
-    assert "1 transfer functions share 1 tables: 256 bytes instead of 256\n" in done.out
+    assert "1 transfer functions share 1 tables: 256 bytes in C instead of 256\n" in done.out
     assert done.out.endswith(f"written: {out}; try: make -C {out} test\n")
     assert not [path for path in out.parent.iterdir() if path != out]
 

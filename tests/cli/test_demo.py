@@ -11,6 +11,8 @@ from samebits.report.plots import Curve, line_plot
 @pytest.fixture
 def short_demo(monkeypatch):
     monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "LSTM_EPOCHS", 2)
+    monkeypatch.setattr(demo, "STREAMED", 3)
 
 
 def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
@@ -45,6 +47,15 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
         "concordant-torch",
     ]
     assert all(v["equal"] and v["total"] == 500 for v in first["firmware"]["verdicts"])
+    lstm = first["deployments"][2]
+    assert lstm["title"] == "From a float LSTM to C"
+    compared = {v["backend"]: v for v in lstm["verdicts"] if v["skipped"] is None}
+    assert {"torch", "c"} <= set(compared)
+    assert all(v["equal"] or v["note"] for v in compared.values())
+    assert compared["c"]["total"] == 3 * 8 * (10 + 4 * 64)  # images, rows, logits and states
+    again = json.loads(samebits("eval", tmp_path / "demo/c-lstm", "--data", "digits", "--json").out)
+    percent = dict(lstm["accuracy"])["integers, every backend without a difference"]
+    assert 100 * again["correct"] / again["test_count"] == percent
     assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
     assert first["report"] == str(tmp_path / "demo/report.html")
 

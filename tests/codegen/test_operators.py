@@ -245,6 +245,11 @@ def table_graphs() -> Iterator[Graph]:
         smooth = np.rint(np.sin(np.arange(low, high + 1) * 2**-14) * half + half - 0.5)
         t = g.constant("t", (smooth + limits(t_type)[0]).astype(t_type))
         yield g.build([g.add("table", [x, t])])
+    g = GraphBuilder("wide")  # a cubic whose sums need more than 32 bits
+    x = g.input("x", "int16", (1 << 16,))
+    real = np.arange(-32768, 32768) * 2.0**-12
+    gelu = np.clip(np.rint(30 * real / (1 + np.exp(-1.702 * real))), -128, 127)
+    yield g.build([g.add("table", [x, g.constant("t", gelu.astype(np.int8))])])
     for x_type in (*CODES, "int32"):
         g = GraphBuilder("clip")
         x = g.input("x", x_type, (9, 9))

@@ -72,4 +72,6 @@ def test_tables_of_16_bits(dtype):
     builder = GraphBuilder("g")
     x = builder.input("x", dtype, (3,))
     y = table("t", builder, x, np.zeros(65536, np.int16))
-    assert transfer_tables(builder.build([y])) == TransferTables(1, 1, 131072, 131072)
+    graph = builder.build([y])
+    assert transfer_tables(graph) == TransferTables(1, 1, 131072, 131072)
+    assert transfer_tables(graph, lambda table: len(table)) == TransferTables(1, 1, 65536, 131072)

@@ -48,6 +48,7 @@ def compile_command(
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
     from samebits.codegen.audio import write_audio
+    from samebits.codegen.lower import table_bytes
     from samebits.codegen.requirements import BOARDS, requirements
     from samebits.data.audio import LogMel
     from samebits.ir.transfer import transfer_tables
@@ -69,7 +70,7 @@ def compile_command(
     save_qdq(loaded.real, out / ONNX_FILE)
     if features is not None:
         write_audio(features, out / AUDIO)
-    tables = transfer_tables(loaded.integer)
+    tables = transfer_tables(loaded.integer, table_bytes)
     needs = [requirements(loaded.integer, name) for name in BOARDS] if sizes else []
     if as_json:
         print_json(
@@ -94,7 +95,7 @@ def compile_command(
     Console(highlight=False).print(table)
     print(
         f"{tables.pairs} transfer functions share {tables.tables} tables: {tables.bytes:,} bytes "
-        f"instead of {tables.unshared:,}"
+        f"in C instead of {tables.unshared:,}"
     )
     if features is not None:
         print(f"features of sound at {features.rate} Hz: {out / AUDIO}")

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 EPOCHS = 5
 SMOOTH_EPOCHS = 10
 SMOOTH_LR = 0.2
+LSTM_EPOCHS = 15
 CALIBRATION = 256
+STREAMED = 20  # images whose steps every backend computes
 NATIVE, SIMULATED = 16, 50  # dimension of the neural processor, images through its simulator
 BACKENDS = (
     *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
@@ -47,9 +49,10 @@ def demo_command(
 
     The BFP run is repeated with the plain PyTorch kernels on one thread: its hash must be the same.
     It is then exported to C and run on every backend at hand, as is a float model with tanh, GELU
-    and sigmoid after quantization: no output may differ. (onnxruntime computes that second model in
-    float32 and is compared for information.) Last, the BFP model becomes firmware of the neural
-    processor, which is simulated and translated into software with the same bits.
+    and sigmoid after quantization, and an LSTM that reads the images row by row, quantized gate by
+    gate: no output may differ. (onnxruntime computes these two in float32 and is compared for
+    information.) Last, the BFP model becomes firmware of the neural processor, which is simulated
+    and translated into software with the same bits.
     """
     from samebits.data import load
     from samebits.files import write_atomically
@@ -62,7 +65,11 @@ def demo_command(
     data = load("digits")
     runs = _training_runs(data, out, seed)
     hashes = _same_bits(runs, data)
-    deployments = [_deploy_bfp(out, data), _deploy_float(out, data, seed)]
+    deployments = [
+        _deploy_bfp(out, data),
+        _deploy_float(out, data, seed),
+        _deploy_lstm(out, data, seed),
+    ]
     firmware = _firmware(out, data)
     same = len(set(hashes.values())) == 1 and all(map(_all_equal, deployments))
     same = same and all(v.equal or v.skipped is not None for v in firmware.verdicts)
@@ -223,6 +230,48 @@ def _deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
     )
 
 
+def _deploy_lstm(out: Path, data: Dataset, seed: int) -> Deployment:
+    """A float LSTM over the rows of the images: trained, quantized gate by gate, compiled."""
+    import torch
+
+    from samebits.ir.rewrite import simplify
+    from samebits.onnx import save_qdq
+    from samebits.pytorch import import_module
+    from samebits.quantize import quantize_recurrent
+    from samebits.train.architectures import build
+    from samebits.train.loop import train
+    from samebits.verify.accuracy import correct, images
+    from samebits.verify.model import model_of
+
+    config = _config("float32", seed, "lstm", epochs=LSTM_EPOCHS, lr=SMOOTH_LR)
+    module = build("lstm", data.input_shape, data.classes)
+    with RunProgress("lstm float32") as reporter:
+        train(config, data, out / "lstm", model=module, overwrite=True, reporter=reporter)
+    module.eval()
+    graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
+    name = graph.inputs[0]
+    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
+    with Status("calibrating", console=log_console()):
+        quantized, _ = quantize_recurrent(graph, samples)
+    save_qdq(quantized, out / "lstm-int8.onnx")
+    with torch.no_grad():
+        logits = module(torch.from_numpy(images(data, "test"))).numpy()
+    float_percent = 100 * correct([logits], data) / len(data.test_labels)
+    return _deployment(
+        "From a float LSTM to C",
+        "Two LSTM layers of 64 cells that read the images row by row, trained in float32 and "
+        "quantized gate by gate to 8 bits with 16-bit gates and cells. The C takes one row at a "
+        "time and keeps the states between calls. The accuracy is that of the whole test set; "
+        f"every backend computes all steps of its first {STREAMED} images, states included.",
+        model_of(quantized, "lstm-int8.onnx"),
+        data,
+        out / "c-lstm",
+        BACKENDS,
+        [("float32 model", float_percent)],
+        (),
+    )
+
+
 def _deployment(
     title: str,
     summary: str,
@@ -234,22 +283,33 @@ def _deployment(
     layers: tuple[Any, ...],
 ) -> Deployment:
     from samebits.codegen import write_package
+    from samebits.codegen.lower import table_bytes
     from samebits.codegen.requirements import BOARDS, requirements
     from samebits.ir.transfer import transfer_tables
     from samebits.onnx import save_qdq
     from samebits.report.deployment import Deployment
-    from samebits.verify.accuracy import correct, image_codes
+    from samebits.verify.accuracy import correct, image_codes, step_codes, streamed
+    from samebits.verify.backends.pytorch import PyTorch
     from samebits.verify.model import ONNX_FILE
     from samebits.verify.run import verify_model
 
-    codes = image_codes(model, data)
     with Status("reference", console=log_console()) as status:
+        if model.integer.states:
+            torch = PyTorch()
+            steps = step_codes(model, data)
+            outputs = streamed(model.integer, steps, lambda codes: torch.run(model, codes))[1]
+            some = [codes[:STREAMED] for codes in steps]
+            codes = streamed(model.integer, some, lambda codes: torch.run(model, codes))[0]
+        else:
+            codes = image_codes(model, data)
         expected, verdicts = verify_model(model, codes, backends, started=status.update)
         status.update("sizes")
         needs = [requirements(model.integer, board) for board in BOARDS]
     package = write_package(model.integer, folder, vectors=[c[:16] for c in codes])
     save_qdq(model.real, folder / ONNX_FILE)
-    percent = 100 * correct(expected, data) / len(data.test_labels)
+    if not model.integer.states:
+        outputs = expected
+    percent = 100 * correct(outputs, data) / len(data.test_labels)
     memory = [
         ("constants in flash", package.constants),
         ("arena in RAM", package.arena),
@@ -265,7 +325,7 @@ def _deployment(
         [*accuracy, ("integers, every backend without a difference", percent)],
         verdicts,
         memory,
-        asdict(transfer_tables(model.integer)),
+        asdict(transfer_tables(model.integer, table_bytes)),
         layers,
     )
 

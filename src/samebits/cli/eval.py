@@ -66,7 +66,14 @@ def eval_command(
 def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation."""
     from samebits.data import load
-    from samebits.verify.accuracy import correct, firmware_images, float_outputs, image_codes
+    from samebits.verify.accuracy import (
+        correct,
+        firmware_images,
+        float_outputs,
+        image_codes,
+        step_codes,
+        streamed,
+    )
     from samebits.verify.backends.concordant import Concordant
     from samebits.verify.backends.pytorch import PyTorch
     from samebits.verify.model import (
@@ -86,10 +93,15 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     else:
         graph = load_graph(path)
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
-        data = load(name, input_shape=shapes[0] if shapes else None)
+        whole = bool(shapes) and not graph.states  # a step graph takes sequences of any length
+        data = load(name, input_shape=shapes[0] if whole else None)
         if is_quantized(graph):
-            model = model_of(graph, str(path))
-            outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+            model, backend, arithmetic = model_of(graph, str(path)), PyTorch(), "integer"
+            if graph.states:
+                steps = step_codes(model, data)
+                _, outputs = streamed(model.integer, steps, lambda codes: backend.run(model, codes))
+            else:
+                outputs = backend.run(model, image_codes(model, data))
         else:
             outputs, arithmetic = float_outputs(graph, data), "float"
     right, total = correct(outputs, data), len(data.test_labels)

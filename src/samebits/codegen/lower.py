@@ -19,7 +19,7 @@ from samebits.codegen.lower_conv import (
     wrapped,
 )
 from samebits.codegen.lower_move import concat, gather, moved, pad
-from samebits.codegen.program import Call, Data, Field, Program, Step, Struct, Structs
+from samebits.codegen.program import Array, Call, Data, Field, Program, Step, Struct, Structs
 from samebits.codegen.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.site import Context, Site
@@ -28,7 +28,7 @@ from samebits.ir.bounds import bounds
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer import balance_factors, limits
 from samebits.ir.layers import fused
-from samebits.tables.cubic import ENTRIES, fit_cubic
+from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
 
 MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
@@ -221,9 +221,19 @@ def _clip(site: Site) -> Step:
     return site.step(site.call("clip", "clip", fields), in_place=[x.name])
 
 
+def table_bytes(table: Array) -> int:
+    """Flash that a table takes, or the cubic in its place."""
+    cubic = _cubic(table)
+    return table.nbytes if cubic is None else cubic.bytes
+
+
+def _cubic(table: Array) -> Cubic | None:
+    return fit_cubic(table) if table.shape == (ENTRIES,) else None
+
+
 def _table(site: Site) -> Step:
     x, table = site.input(0), site.required(1)
-    cubic = fit_cubic(table) if table.shape == (ENTRIES,) else None
+    cubic = _cubic(table)
     if cubic is not None:
         fields = {
             "size": x.size,
@@ -234,6 +244,7 @@ def _table(site: Site) -> Step:
             **{f"shift{degree}": shift for degree, shift in enumerate(cubic.shifts)},
             "type": TYPES[x.dtype],
             "out_type": TYPES[table.dtype.name],
+            "narrow": int(cubic.narrow),
         }
         return site.step(site.call("cubic", "cubic", fields), in_place=[x.name])
     fields = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from samebits.ir.graph import Graph
+from samebits.ir.graph import Array, Graph
 
 
 @dataclass(frozen=True)
 class TransferTables:
-    """pairs: nodes that look something up (P); tables: different contents (T <= P), `bytes` in all;
-    unshared: the bytes of a table per pair."""
+    """pairs: nodes that look something up (P); tables: different contents (T <= P), `bytes` in all
+    as they are stored; unshared: the bytes of a plain table per pair."""
 
     pairs: int
     tables: int
@@ -18,9 +19,11 @@ class TransferTables:
     unshared: int
 
 
-def transfer_tables(graph: Graph) -> TransferTables:
-    """Of the `table` nodes of an integer graph."""
+def transfer_tables(
+    graph: Graph, stored: Callable[[Array], int] = lambda table: table.nbytes
+) -> TransferTables:
+    """Of the `table` nodes of an integer graph. stored: bytes that a table takes."""
     used = [graph.constants[node.inputs[1]] for node in graph.nodes if node.op == "table"]
-    contents = {(t.dtype.str, t.shape, t.tobytes()): t.nbytes for t in used}
+    contents = {(t.dtype.str, t.shape, t.tobytes()): t for t in used}
     unshared = sum(t.nbytes for t in used)
-    return TransferTables(len(used), len(contents), sum(contents.values()), unshared)
+    return TransferTables(len(used), len(contents), sum(map(stored, contents.values())), unshared)

@@ -28,6 +28,7 @@ SEGMENTS = tuple(1 << k for k in range(5, 12))
 DEGREE = 3
 COEFFICIENT_BITS = 31  # beside the sign
 SHIFT_MAX = 31
+NARROW = 1 << 31
 
 Integers = npt.NDArray[np.int64]
 
@@ -47,16 +48,27 @@ class Cubic:
         """Memory of the coefficients."""
         return self.coefficients.nbytes
 
+    @property
+    def narrow(self) -> bool:
+        """Whether every sum, the last one with the half that rounds it, fits in 32 bits."""
+        sums = self._sums()
+        sums[-1] = sums[-1] + (1 << (self.shifts[0] - 1))
+        return all(v.min() >= -NARROW and v.max() < NARROW for v in sums)
+
     def expand(self) -> Integers:
         """The 65,536 codes, computed as the module says."""
+        half = 1 << (self.shifts[0] - 1)
+        return np.clip((self._sums()[-1] + half) >> self.shifts[0], self.low, self.high)
+
+    def _sums(self) -> list[Integers]:
+        """v after the second, third and last line of the arithmetic, for every code."""
         u = np.arange(ENTRIES, dtype=np.int64)
         rest = u & ((1 << self.bits) - 1)
         columns = self.coefficients.astype(np.int64)[u >> self.bits].T
-        value = columns[DEGREE]
+        sums = [columns[DEGREE]]
         for degree in range(DEGREE, 0, -1):
-            value = ((value * rest) >> self.shifts[degree]) + columns[degree - 1]
-        half = 1 << (self.shifts[0] - 1)
-        return np.clip((value + half) >> self.shifts[0], self.low, self.high)
+            sums.append(((sums[-1] * rest) >> self.shifts[degree]) + columns[degree - 1])
+        return sums[1:]
 
 
 def fit_cubic(codes: npt.NDArray[Any]) -> Cubic | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,44 @@ def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[A
     return [whole_batches(quantize(images(data, "test", count), value), value.shape[0])]
 
 
+def step_codes(model: Model, data: Dataset, count: int | None = None) -> list[Array]:
+    """The test samples as codes of a step graph's input, in whole batches, one array a step:
+    sequences by time, images by rows. InputError where they do not fit."""
+    graph = model.integer
+    own = [graph.values[name] for name in graph.own_inputs]
+    shape = own[0].shape[1:] if own else ()
+    differing = [i for i, size in enumerate(data.input_shape) if shape[i : i + 1] != (size,)]
+    one_axis = len(shape) == len(data.input_shape) and len(differing) <= 1
+    if len(own) != 1 or own[0].quantization is None or not one_axis:
+        raise _misfit(graph, data)
+    axis = differing[0] if differing else len(shape) - 2
+    if shape[axis] != 1:
+        raise _misfit(graph, data)
+    codes = whole_batches(quantize(images(data, "test", count), own[0]), own[0].shape[0])
+    return np.split(codes, data.input_shape[axis], axis + 1)
+
+
+def streamed(
+    graph: Graph, steps: Sequence[Array], run: Callable[[list[Array]], list[Array]]
+) -> tuple[list[Array], list[Array]]:
+    """Samples of a step graph from its initial states on, step by step through `run`.
+
+    Returns what the steps took, all steps one after the other for each input of the graph, and the
+    outputs of the last one that are no states.
+    """
+    batches = len(steps[0]) // graph.values[graph.own_inputs[0]].shape[0]
+    states = [
+        np.concatenate([interpreter.initial_state(graph, state)] * batches)
+        for state in graph.states
+    ]
+    taken = []
+    for codes in steps:
+        taken.append([codes, *states])
+        outputs = run(taken[-1])
+        states = outputs[len(graph.own_outputs) :]
+    return joined(taken), outputs[: len(graph.own_outputs)]
+
+
 def firmware_images(firmware: Firmware, data: Dataset, count: int | None = None) -> list[Array]:
     """The test images in binary16, flat where the program takes a vector."""
     ports = firmware.interface
@@ -49,10 +88,16 @@ def _check_fit(graph: Graph, data: Dataset, quantized: bool = True) -> None:
     values = [graph.values[name] for name in graph.inputs]
     if len(values) == 1 and quantized and values[0].shape[1:] == data.input_shape:
         return
+    raise _misfit(graph, data)
+
+
+def _misfit(graph: Graph, data: Dataset) -> InputError:
+    values = [graph.values[name] for name in graph.own_inputs]
     found = ", ".join(f"{v.dtype} {list(v.shape)}" for v in values) or "none"
-    raise InputError(
+    step = " of a step" if graph.states else ""
+    return InputError(
         f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected one "
-        f"input of that shape, found {found}; give data of the shape it was made for"
+        f"input of that shape, found {found}{step}; give data of the shape it was made for"
     )
 
 

@@ -585,6 +585,48 @@ static int64_t samebits_dot16(const int16_t *x, const int16_t *w, int32_t n, int
     return total;
 }
 
+#if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+/* `linear` of one row of int16 whose products sum up in 32 bits, four outputs at a time; 0 for what
+ * is not that. */
+static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
+    const int16_t *w = (const int16_t *)c->weights;
+    const int32_t n = c->length;
+    int64_t acc[SAMEBITS_CHUNK];
+    int32_t o, i, j;
+    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->groups != 1 || c->type != SAMEBITS_INT16 || c->block < n) {
+        return 0;
+    }
+    for (o = 0; o < c->out_channels; o += 4) {
+        const int32_t rows = SAMEBITS_MIN(c->out_channels - o, 4);
+        const int32_t at = o % SAMEBITS_CHUNK;
+        const int16_t *row[4];
+        __m512i sum[4];
+        for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
+            row[j] = w + SAMEBITS_MIN(o + j, c->out_channels - 1) * n;
+            sum[j] = _mm512_setzero_si512();
+        }
+        for (i = 0; i < n; i += 32) {
+            const __mmask32 mask = n - i >= 32 ? 0xffffffffu : ((__mmask32)1 << (n - i)) - 1u;
+            const __m512i codes = _mm512_maskz_loadu_epi16(mask, (const samebits_i16 *)x + i);
+            for (j = 0; j < 4; j++) {
+                sum[j] = _mm512_dpwssd_epi32(sum[j], codes,
+                                             _mm512_maskz_loadu_epi16(mask, row[j] + i));
+            }
+        }
+        for (j = 0; j < 4; j++) {
+            if (j < rows) {
+                acc[at + j] = ((const int64_t *)c->bias)[o + j] + _mm512_reduce_add_epi32(sum[j]);
+            }
+        }
+        if (at + rows == SAMEBITS_CHUNK || o + rows == c->out_channels) {
+            samebits_finish64(&c->rescale, o - at, at + rows, acc, out, c->out_start + o - at);
+        }
+    }
+    return 1;
+}
+#endif
+
 /* 16-bit weights [O][kernel row][run][length]; sums of 64 bits. */
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch) {
     const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
@@ -593,6 +635,9 @@ void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void 
     int32_t n, group, oy, ox, p, o, i, row, run;
     int16_t *band = (int16_t *)scratch;
     int64_t acc[SAMEBITS_CHUNK];
+#if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+    if (samebits_vector_linear16(c, x, out)) return;
+#endif
     for (n = 0; n < c->batch; n++) {
         for (group = 0; group < c->groups; group++) {
             for (oy = 0; oy < c->out_height; oy++) {

@@ -252,60 +252,49 @@ void samebits_run_table(const samebits_table *c, const void *x, void *out) {
 }
 
 #ifdef SAMEBITS_AVX512
-/* c[at[0]] to c[at[7]], four numbers each, by number. */
-SAMEBITS_INLINE void samebits_transposed(const int32_t *c, const int32_t *at, __m256i *k) {
-    __m256i rows[4], a, b;
-    int32_t i;
-    for (i = 0; i < 4; i++) {
-        const __m128i *p = (const __m128i *)(const void *)(c + at[i]);
-        const __m128i *q = (const __m128i *)(const void *)(c + at[4 + i]);
-        rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(p)),
-                                          _mm_loadu_si128(q), 1);
-    }
-    a = _mm256_unpacklo_epi32(rows[0], rows[1]);
-    b = _mm256_unpacklo_epi32(rows[2], rows[3]);
-    k[0] = _mm256_unpacklo_epi64(a, b);
-    k[1] = _mm256_unpackhi_epi64(a, b);
-    a = _mm256_unpackhi_epi32(rows[0], rows[1]);
-    b = _mm256_unpackhi_epi32(rows[2], rows[3]);
-    k[2] = _mm256_unpacklo_epi64(a, b);
-    k[3] = _mm256_unpackhi_epi64(a, b);
+/* Rows of four numbers, c[at[0]], c[at[2]], c[at[4]] and c[at[6]]. */
+SAMEBITS_INLINE __m512i samebits_rows(const int32_t *c, const uint32_t *at) {
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(c + at[0])));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[2])), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[4])), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[6])), 3);
 }
 
-/* 16-bit codes to codes of 8 or 16 bits. */
+/* 16-bit codes to codes of 8 or 16 bits, by Horner's scheme in the lower halves of 64-bit lanes. */
 static void samebits_cubics(const samebits_cubic *parameters, const void *x, void *out) {
     const samebits_cubic own = *parameters, *c = &own; /* no store changes it */
-    const __m512i half = _mm512_set1_epi64((int64_t)1 << (c->shift0 - 1));
+    const __m512i half = _mm512_set1_epi32((int32_t)1 << (c->shift0 - 1));
     const __m512i least = _mm512_set1_epi32(c->type == SAMEBITS_INT16 ? 32768 : 0);
     const __m512i below = _mm512_set1_epi32(((int32_t)1 << c->bits) - 1);
+    const __m512i low = _mm512_set1_epi32(c->low), high = _mm512_set1_epi32(c->high);
+    const __m512i lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i shift3 = _mm512_set1_epi64(c->shift3), shift2 = _mm512_set1_epi64(c->shift2);
+    const __m512i shift1 = _mm512_set1_epi64(c->shift1), shift0 = _mm512_set1_epi32(c->shift0);
+    const __m128i bits = _mm_cvtsi32_si128(c->bits);
     int32_t i, n;
     for (i = 0; i < c->size; i += 16) {
         const __mmask16 mask = samebits_first(c->size - i);
         const __m512i u = _mm512_add_epi32(samebits_load16(c->type, x, i, mask), least);
         const __m512i r = _mm512_and_si512(u, below);
-        int32_t at[16];
-        __m256i y[2];
-        _mm512_storeu_si512(
-            at, _mm512_slli_epi32(_mm512_srl_epi32(u, _mm_cvtsi32_si128(c->bits)), 2));
-        for (n = 0; n < 2; n++) { /* Horner's scheme in 8 lanes of 64 bits */
-            const __m512i rest = _mm512_cvtepi32_epi64(n == 0 ? _mm512_castsi512_si256(r)
+        __m512i y[2];
+        uint32_t at[16];
+        _mm512_storeu_si512(at, _mm512_slli_epi32(_mm512_srl_epi32(u, bits), 2));
+        for (n = 0; n < 2; n++) {
+            const __m512i rest = _mm512_cvtepu32_epi64(n == 0 ? _mm512_castsi512_si256(r)
                                                               : _mm512_extracti64x4_epi64(r, 1));
-            __m256i k[4];
-            __m512i v;
-            samebits_transposed(c->coefficients, at + 8 * n, k);
-            v = _mm512_mullo_epi64(_mm512_cvtepi32_epi64(k[3]), rest);
-            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift3));
-            v = _mm512_mullo_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[2])), rest);
-            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift2));
-            v = _mm512_mullo_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[1])), rest);
-            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift1));
-            v = _mm512_add_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[0])), half);
-            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift0));
-            v = _mm512_max_epi64(v, _mm512_set1_epi64(c->low));
-            y[n] = _mm512_cvtepi64_epi32(_mm512_min_epi64(v, _mm512_set1_epi64(c->high)));
+            const __m512i even = samebits_rows(c->coefficients, at + 8 * n);
+            const __m512i odd = samebits_rows(c->coefficients, at + 8 * n + 1);
+            const __m512i k01 = _mm512_unpacklo_epi64(even, odd);
+            const __m512i k23 = _mm512_unpackhi_epi64(even, odd);
+            __m512i v = _mm512_mul_epi32(_mm512_srli_epi64(k23, 32), rest);
+            v = _mm512_mul_epi32(_mm512_add_epi32(_mm512_srav_epi64(v, shift3), k23), rest);
+            v = _mm512_add_epi32(_mm512_srav_epi64(v, shift2), _mm512_srli_epi64(k01, 32));
+            v = _mm512_mul_epi32(v, rest);
+            y[n] = _mm512_add_epi32(_mm512_srav_epi64(v, shift1), k01);
         }
-        samebits_store16(c->out_type, out, i, mask,
-                         _mm512_inserti64x4(_mm512_castsi256_si512(y[0]), y[1], 1));
+        y[0] = _mm512_add_epi32(_mm512_permutex2var_epi32(y[0], lower, y[1]), half);
+        y[0] = _mm512_max_epi32(_mm512_srav_epi32(y[0], shift0), low);
+        samebits_store16(c->out_type, out, i, mask, _mm512_min_epi32(y[0], high));
     }
 }
 #endif
@@ -314,7 +303,7 @@ void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
     const int64_t half = (int64_t)1 << (c->shift0 - 1);
     int32_t i;
 #ifdef SAMEBITS_AVX512
-    if (c->out_type <= SAMEBITS_UINT16) {
+    if (c->narrow && c->out_type <= SAMEBITS_UINT16) {
         samebits_cubics(c, x, out);
         return;
     }

@@ -125,6 +125,7 @@ typedef struct {
     const int32_t *coefficients; /* c0 to c3 of every segment */
     int32_t low, high;
     uint8_t bits, shift0, shift1, shift2, shift3, type, out_type;
+    uint8_t narrow; /* all sums fit in 32 bits */
 } samebits_cubic;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
