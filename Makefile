@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 BENCH_OUT ?= runs/bench_train.json
+SAME_BITS ?= --data digits --steps 300
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -19,7 +20,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench same-bits clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -28,7 +29,7 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others
+test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -43,6 +44,9 @@ format: $(VENV)/.stamp-test
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/bench_train.py --out $(BENCH_OUT)
+
+same-bits: $(VENV)/.stamp-bench
+	$(BIN)/python benchmarks/same_bits.py $(SAME_BITS) --out runs/same_bits.json
 
 clean:
 	rm -rf demo-out build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -71,6 +75,11 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
 	touch $@
+
+# Not every Python has a build of it: never an error, and tried again the next time.
+$(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) -e '.[tensorflow]'; then touch $@; else \
+		echo "could not install: TensorFlow; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python

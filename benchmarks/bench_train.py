@@ -47,7 +47,7 @@ SHARD = 32  # the default number of samples in a shard
 WARM_UP = 3  # steps before measuring: first-use compilation, momentum buffers, caches
 TARGET_SECONDS = 0.1  # shortest time of one repetition; small models repeat the step
 
-MODELS = ("mlp", "resnet8", "resnet18")
+MODELS = ("mlp", "lstm", "resnet8", "resnet18")
 BASELINE = "float32"
 # name -> what it is. The first is the baseline.
 VARIANTS = {

@@ -23,16 +23,16 @@ from samebits.verify.backend import Backend, backend_named
 from samebits.verify.backends.onnxruntime import RUNTIMES
 from samebits.verify.backends.program import Program
 from samebits.verify.compare import compare
-from samebits.verify.model import load_model
+from samebits.verify.model import Model, load_model
 from samebits.verify.run import cause
 
 LEVELS = (("-O0",), ("-O2",), ("-O3",), ("-Os",), ("-O3", "-march=native"), SANITIZERS)
 VALGRIND_SAMPLES = 4
 
 
-def contenders(exact: bool) -> list[tuple[str, Backend]]:
+def contenders(exact: bool) -> list[tuple[str, Backend[Model]]]:
     """Every way to compute the model at hand, by a name for the table."""
-    found: list[tuple[str, Backend]] = [("torch", backend_named("torch"))]
+    found: list[tuple[str, Backend[Model]]] = [("torch", backend_named("torch"))]
     if exact:
         found.append(("training", backend_named("training")))
     for compiler in ("gcc", "clang"):

@@ -205,18 +205,6 @@ def table(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
-def interpolate(arrays: Sequence[Array], a: Attributes) -> Array:
-    x, base, slope = arrays
-    bits, shift = a["bits"], a["shift"]
-    out = _empty(x.shape)
-    for place in _places(x.shape):
-        u = int(x[place]) - LEAST[x.dtype.name]
-        i, r = u >> bits, u & (2**bits - 1)
-        step = (int(slope[i]) * r + 2 ** (shift - 1)) >> shift
-        out[place] = _clamp(int(base[i]) + step, a["low"], a["high"])
-    return out
-
-
 def clip(arrays: Sequence[Array], a: Attributes) -> Array:
     (x,) = arrays
     out = _empty(x.shape)
@@ -416,7 +404,6 @@ REFERENCE: dict[str, Callable[[Sequence[Array], Attributes], Array]] = {
     "multiply": multiply,
     "requantize": requantize,
     "table": table,
-    "interpolate": interpolate,
     "clip": clip,
     "softmax": softmax,
     "max_pool": max_pool,

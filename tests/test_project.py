@@ -61,7 +61,7 @@ def test_changelog_has_the_version():
 def test_constraints_pin_every_dependency():
     project = PROJECT["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    wanted = {re.split(r"[\[<>=!~ ]", need, maxsplit=1)[0] for group in groups for need in group}
+    wanted = {re.split(r"[\[<>=!~; ]", need, maxsplit=1)[0] for group in groups for need in group}
     pinned = re.findall(
         r"^([A-Za-z0-9_.-]+)==\S+$",
         (ROOT / "constraints.txt").read_text(encoding="utf-8"),

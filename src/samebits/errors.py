@@ -26,3 +26,7 @@ class UnsupportedError(SamebitsError):
 
 class CheckpointError(SamebitsError):
     """A checkpoint is missing, damaged, or belongs to another model or run."""
+
+
+class WorkerError(SamebitsError):
+    """Another worker of a distributed run died, gave no answer in time, or was stopped."""

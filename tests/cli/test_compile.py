@@ -9,7 +9,10 @@ import subprocess
 import numpy as np
 import pytest
 
+from recordings import split_folder
+from samebits.ir import GraphBuilder
 from samebits.ir.printer import text
+from samebits.onnx import save_qdq
 from samebits.verify.accuracy import images
 from samebits.verify.model import load_model
 from tiny_models import digits, float_file, quantized_file, trained_folder
@@ -20,7 +23,7 @@ FLOAT_MODEL = (
 )
 FILES = {
     *("Makefile", "main.c", "model.c", "model.h", "model.onnx", "report.json", "tables.c"),
-    *("tables.h", "test_vectors.h", "samebits_integer.h", "samebits_io.h"),
+    *("tables.h", "test_vectors.h", "samebits_integer.h", "samebits_io.h", "samebits_vector.h"),
     *("samebits_kernels.c", "samebits_kernels.h"),
 }
 
@@ -48,6 +51,20 @@ def bad(done, message):
 
 
 # --- what it writes -------------------------------------------------------------------------
+
+
+def test_a_model_of_recordings_comes_with_its_features(samebits, tmp_path):
+    data, out = split_folder(tmp_path / "words", 16000), tmp_path / "c"
+    run = ("train", "--data", data, "--arch", "mlp", "--batch", 6, "--epochs", 1)
+    assert samebits(*run, "--out", tmp_path / "run").code == 0
+    done = samebits("compile", tmp_path / "run", "--out", out, "--no-sizes")
+    assert done.code == 0
+    assert f"features of sound at 16000 Hz: {out / 'audio'}\n" in done.out
+    assert {path.name for path in out.iterdir()} == {*FILES, "audio"}
+    header = (out / "audio/audio.h").read_text()
+    assert "#define AUDIO_RATE 16000\n" in header  # tests/codegen/test_audio.py runs such folders
+    results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
+    assert results[0].out.splitlines()[0] == results[1].out.splitlines()[0]
 
 
 def test_a_package(samebits, tiny, tmp_path):
@@ -317,3 +334,31 @@ def test_firmware_runs_in_the_simulator(samebits, tmp_path):
         assert {n: outputs[n].shape for n in outputs.files} == {
             n: (2, *shape) for n, shape in record["outputs"].items()
         }
+
+
+def test_firmware_of_a_recurrent_network(samebits, tmp_path):
+    model, out = tmp_path / "lstm.onnx", tmp_path / "npu"
+    builder = GraphBuilder("lstm")
+    x = builder.input("x", "float32", (7, 1, 20))
+    random = np.random.default_rng(0)
+    shapes = ((1, 128, 20), (1, 128, 32), (1, 256))
+    weights = [builder.constant("w", random.normal(0, 0.2, s).astype("f4")) for s in shapes]
+    y, _, c = builder.add_all("LSTM", [x, *weights], {"hidden_size": 32})
+    save_qdq(builder.build([y, c]), model)
+    for extra, steps in ((), 7), (("--steps", 11), 11):
+        options = ("--target", "npu", "--native-dim", "16", "--out", out, "--json", *extra)
+        record = json.loads(samebits("compile", model, *options).out)
+        assert list(record["inputs"].values()) == [[steps, 20]]
+        assert list(record["outputs"].values()) == [[steps, 32], [32]]
+        np.savez(tmp_path / "x.npz", x=np.ones((steps, 20), np.float32))
+        done = samebits(
+            *("simulate", out / "model.nnp", "--inputs", tmp_path / "x.npz"),
+            *("--out", tmp_path / "y.npz"),
+        )
+        assert done.code == 0
+        with np.load(tmp_path / "y.npz") as outputs:
+            assert sorted(a.shape for a in outputs.values()) == [(steps, 32), (32,)]
+    plain = float_file(tmp_path / "m.onnx")
+    done = samebits("compile", plain, "--target", "npu", "--out", out, "--steps", "3")
+    assert done.code == 2
+    assert "expected recurrent layers for 3 steps, found none; leave the number of" in done.err

@@ -24,6 +24,10 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
         assert f"sha256 {result['sha256']} {numerics}\n" in done.out
         assert f"{result['bytes_per_parameter']:.2f}" in page
     assert "same bits: yes\n" in done.out
+    assert "concordant PyTorch" in done.out
+    assert "times faster, with the same bits" in page
+    assert (tmp_path / "demo/npu/model.nnp").is_file()
+    assert (tmp_path / "demo/npu/concordant.py").is_file()
     assert "The run was computed in 2 ways: the hash is the same." in page
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r'(src|href)="(?!data:)', page)
@@ -36,6 +40,11 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
     second = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
     assert first["runs"]["bfp"]["sha256"] == second["runs"]["bfp"]["sha256"]
     assert first["same_bits"] is True
+    assert [v["backend"] for v in first["firmware"]["verdicts"]] == [
+        "concordant-onnx",
+        "concordant-torch",
+    ]
+    assert all(v["equal"] and v["total"] == 500 for v in first["firmware"]["verdicts"])
     assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
     assert first["report"] == str(tmp_path / "demo/report.html")
 

@@ -82,6 +82,9 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         "percentile": 99.0,
         "output_bits": 16,
         "report_samples": 16,
+        "symmetry": None,
+        "float_bias": False,
+        "scale_bits": 24,
     }
     formats = [tensor["format"] for tensor in record["tensors"]]
     assert formats == ["power-of-two-s8", "power-of-two-s8", "power-of-two-s16"]

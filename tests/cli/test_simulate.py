@@ -89,6 +89,6 @@ def test_bad_input_names_file_and_shape(tmp_path):
     with pytest.raises(InputError) as caught:
         simulate_command(FIRMWARE / "gru.nnp", path, tmp_path / "y.npz", None, False)
     assert str(caught.value) == (
-        "gru.nnp: input 'x': expected shape [10, 16], or a batch [B, 10, 16], found [3, 16]"
+        "gru.nnp:17: input 'x': expected shape [10, 16], or a batch [B, 10, 16], found [3, 16]"
     )
     assert not (tmp_path / "y.npz").exists()

@@ -234,3 +234,52 @@ def test_no_text_of_a_trace_reaches_the_terminal_as_it_is(samebits, traced, tmp_
         done = samebits("audit", *pair)
         assert done.code in (1, 2)
         assert "\x1b" not in done.out + done.err
+
+
+@pytest.fixture
+def training(samebits, npz, tmp_path):
+    """Trains with a trace; its path."""
+
+    def train(name, *more):
+        path = tmp_path / f"{name}.jsonl"
+        options = ("--arch", "mlp", "--epochs", 1, "--batch", 32, "--shards", 2)
+        out = tmp_path / name
+        done = samebits("train", "--data", npz, *options, "--out", out, "--trace", path, *more)
+        assert done.code == 0, done.err
+        return path
+
+    return train
+
+
+def test_audit_of_training(samebits, training, traced):
+    a, b = training("a"), training("b", "--threads", 1)
+    done = samebits("audit", a, b)
+    assert (done.code, done.out) == (0, "3 steps agree\nsame bits: yes\n")
+    lines = b.read_text().splitlines()
+    record = json.loads(lines[2])
+    before = record["shards"][1]["gradients"][2]
+    record["shards"][1]["gradients"][2] = "f" * 16
+    lines[2] = json.dumps(record)
+    b.write_text("\n".join(lines) + "\n")
+    done = samebits("audit", a, b)
+    assert done.code == 1
+    assert done.out == (
+        f"1 steps agree\nstep 2, shard 1: gradient of layer '2' differs: {before} in {a}, "
+        f"{'f' * 16} in {b}\nsame bits: NO\n"
+    )
+    done = samebits("audit", a, b, "--json")
+    assert done.code == 1
+    parting = {"step": 2, "shard": 1, "tensor": "gradient of layer '2'"}
+    assert json.loads(done.out) == {
+        "same_bits": False,
+        "steps": 1,
+        "parting": {**parting, "hashes": [before, "f" * 16]},
+    }
+    bad(
+        samebits("audit", a, traced("c")),
+        "expected two traces of one kind, found one of training and one not",
+    )
+    bad(
+        samebits("audit", a, training("d", "--lr", 0.5)),
+        "expected two traces of one run, found other options: lr: expected 0.1, found 0.5",
+    )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from recordings import split_folder
 from samebits.train.checkpoint import list_checkpoints, read_checkpoint
 
 
@@ -127,7 +128,37 @@ def test_folder_of_images(samebits, tmp_path, numerics):
     refused(samebits(*run, "--out", tmp_path / "c"), "error: ", "at least 2 classes, found 1")
     for path in (data / "train/cat").iterdir():
         path.unlink()
-    refused(samebits(*run, "--out", tmp_path / "d"), "found no training image; add some")
+    refused(samebits(*run, "--out", tmp_path / "d"), "found no training file; add some")
+
+
+def test_folder_of_recordings(samebits, tmp_path, numerics):
+    data = split_folder(tmp_path / "words")
+    run = ("train", "--data", data, "--arch", "mlp", "--batch", 2, "--epochs", 2, "--limit", 2)
+    out = tmp_path / "run"
+    done = samebits(*run, "--numerics", numerics, "--out", out)
+    assert done.code == 0
+    # Without the limit the recordings would suggest more frames; eval takes those of the model.
+    again = samebits("eval", out, "--data", data)
+    assert again.out.splitlines()[::2] == done.out.splitlines()
+    other = split_folder(tmp_path / "other", 16000)
+    refused(
+        samebits("eval", out, "--data", other),
+        f"error: {other}: expected recordings at 8000 Hz as in training, found recordings at 16000",
+    )
+    (data / "test/yes/1.wav").write_bytes(b"")
+    bad = f"error: {data / 'test/yes/1.wav'}: corrupt or not a WAV file"
+    refused(samebits("eval", out, "--data", data), bad)
+
+
+def test_text(samebits, tmp_path, numerics):
+    text = tmp_path / "words.txt"
+    text.write_bytes(b"the same bits everywhere. " * 40)
+    run = ("train", "--data", text, "--arch", "mlp", "--batch", 32, "--epochs", 2)
+    done = samebits(*run, "--numerics", numerics, "--out", tmp_path / "run")
+    assert done.code == 0
+    assert samebits("eval", tmp_path / "run", "--data", text).code == 0
+    text.write_bytes(b"short")
+    refused(samebits(*run, "--out", tmp_path / "b"), f"error: {text}: expected a text of 650 to")
 
 
 def intact(folder, steps):
@@ -166,9 +197,10 @@ def test_second_process_in_a_folder_is_refused(samebits, options, tmp_path):
     intact(tmp_path / "run", [6, 12])
 
 
-def test_several_processes_are_refused(samebits, options, monkeypatch):
+def test_workers_without_torchrun_are_refused(samebits, options, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(samebits(*options), "error: expected one process, found WORLD_SIZE=2")
+    monkeypatch.delenv("RANK", raising=False)
+    refused(samebits(*options), "error: found WORLD_SIZE=2 but no RANK", "torchrun")
 
 
 def test_checkpoint_of_another_architecture(samebits, options, tmp_path):

@@ -237,14 +237,14 @@ def table_graphs() -> Iterator[Graph]:
             x = g.input("x", x_type, (5, 3))
             t = g.constant("t", codes(rng, t_type, (rows, entries) if rows else (entries,)))
             yield g.build([g.add("table", [x, t])])
-    for x_type, bits in itertools.product(("int16", "uint16"), (0, 7, 12, 16)):
-        g = GraphBuilder("interpolate")
-        x = g.input("x", x_type, (40,))
-        segments = 1 << (16 - bits)
-        base = g.constant("base", rng.integers(-30000, 30000, segments, "int32"))
-        slope = g.constant("slope", rng.integers(-3000, 3000, segments, "int16"))
-        a = {"bits": bits, "shift": 9, "low": -30000, "high": 29999, "dtype": "int16"}
-        yield g.build([g.add("interpolate", [x, base, slope], a)])
+    for x_type, t_type in itertools.product(("int16", "uint16"), CODES):  # a cubic each
+        g = GraphBuilder("smooth")
+        low, high = limits(x_type)
+        x = g.input("x", x_type, (1 << 16,))
+        half = (limits(t_type)[1] - limits(t_type)[0]) / 2
+        smooth = np.rint(np.sin(np.arange(low, high + 1) * 2**-14) * half + half - 0.5)
+        t = g.constant("t", (smooth + limits(t_type)[0]).astype(t_type))
+        yield g.build([g.add("table", [x, t])])
     for x_type in (*CODES, "int32"):
         g = GraphBuilder("clip")
         x = g.input("x", x_type, (9, 9))

@@ -166,11 +166,13 @@ def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
 
 def test_missing_pieces_are_named(tmp_path):
     assert "no such file or folder" in message(tmp_path / "nowhere")
-    assert "expected at least 2 class folders of images, found 0" in message(tmp_path)
+    assert "expected at least 2 class folders of images or recordings, found 0" in message(tmp_path)
     make(tmp_path, {"cat/1.png": picture(1)})
-    assert "expected at least 2 class folders of images, found 1 ('cat')" in message(tmp_path)
+    assert "expected at least 2 class folders of images or recordings, found 1 ('cat')" in message(
+        tmp_path
+    )
     (tmp_path / "dog").mkdir()
-    assert "expected training and test images, found no" in message(tmp_path)
+    assert "expected training and test files, found no" in message(tmp_path)
 
 
 def test_missing_test_split_is_named(tmp_path):
@@ -193,10 +195,7 @@ def test_other_files_in_a_class_folder_are_named(tmp_path):
     split_folder(tmp_path)
     stray = tmp_path / "train/cat/notes.txt"
     stray.write_text("x")
-    assert f"{stray}: expected only .jpg, .jpeg or .png files" in message(tmp_path)
+    assert f"{stray}: expected only .jpg, .jpeg, .png or .wav files" in message(tmp_path)
     stray.unlink()
     (tmp_path / "train/cat/.DS_Store").write_text("x")
     load(str(tmp_path))
-    sound = tmp_path / "train/cat/a.wav"
-    sound.write_bytes(b"RIFF")
-    assert f"{sound}: WAV audio is not supported yet" in message(tmp_path)

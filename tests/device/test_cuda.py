@@ -72,7 +72,7 @@ def test_quantize_equals_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-@pytest.mark.parametrize("arch", ["cnn", "resnet8", "mobilenetv2"])
+@pytest.mark.parametrize("arch", ["cnn", "resnet8", "mobilenetv2", "lstm"])
 def test_training_equals_cpu(arch: str, optimizer: str) -> None:
     assert trained(arch, optimizer, "cuda") == trained(arch, optimizer, "cpu")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from random_graphs import awkward_inputs, random_graph
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.ir import GraphBuilder, interpreter
 from samebits.ir.bounds import bounds
 from samebits.ir.lower import lower
@@ -180,6 +180,69 @@ def test_a_bias_scale_rounded_to_binary32_stands_for_the_product():
     graph = lower(net.b.build([net.q(y, 0.01)]))
     linear = next(n for n in graph.nodes if n.op == "linear")
     assert graph.constants[linear.inputs[2]].tolist() == [17]
+
+
+def sum_of_terms(seed, rows, zeros=False, sign="Add"):
+    """x Wᵀ + h Rᵀ +- c . P: products with a scale per row where `rows`, a constant per channel."""
+    rng = np.random.default_rng(seed)
+    size = 6
+    net = Net((1, 4), 2.0**-4, "int8", int(rng.integers(-9, 9)))
+    h = net.q(net.b.input("h", "float32", (1, 3)), 2.0**-7, "int16")
+    c = net.q(net.b.input("c", "float32", (1, size)), 2.0**-9, "int16")
+
+    def scales(count):
+        parts = rng.integers(128, 256, count or ()) / 2.0 ** rng.integers(12, 16, count or ())
+        return parts.astype(np.float32)
+
+    count = size if rows else 0
+    x, y = (
+        net.b.add(
+            "Gemm",
+            [of, net.weight(rng.integers(-127, 128, (size, width)).astype(np.int8), scales(count))],
+            {"transB": 1},
+        )
+        for of, width in ((net.x, 4), (h, 3))
+    )
+    codes = rng.integers(-127, 128, (1, size)).astype(np.int8)
+    if zeros:
+        codes[0, ::2] = 0
+    peephole = net.b.add("Mul", [c, net.weight(codes, scales(0))])
+    total = net.b.add("Add", [x, y])
+    total = net.b.add(sign, [total, peephole])
+    return net.b.build([net.q(total, 2.0**-12, "int16")])
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("sign", ["Add", "Sub"])
+def test_sums_of_terms_with_a_scale_per_channel(rows, zeros, sign):
+    for seed in range(20):
+        integer = assert_same_function(sum_of_terms(seed, rows, zeros, sign), seed)
+        ops = [node.op for node in integer.nodes]
+        assert ops.count("affine") == (3 if rows else 1)
+        assert ops.count("requantize") == 1
+        assert "table" not in ops
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_products_with_zero(count):
+    """A factor 0 for all channels or some, as a term of a sum and before a QuantizeLinear."""
+    net = Net((1, 4), 0.5, "int8", 3)
+    w = net.weight(np.arange(-8, 8, dtype=np.int8).reshape(4, 4), 0.25)
+    codes = np.array([0, 5, 0, -7][:count], np.int8)
+    nothing = net.b.add("Mul", [net.x, net.weight(codes, 0.125)])
+    total = net.b.add("Add", [net.b.add("Gemm", [net.x, w], {"transB": 1}), nothing])
+    assert_same_function(net.b.build([net.q(total, 0.25), net.q(nothing, 0.5)]))
+
+
+def test_sums_beyond_64_bits_say_so():
+    for scale in (2.0**-60, 2.0**-126):
+        net = Net((1, 2), 1.0)
+        w = [net.weight(np.full((2, 2), 100, np.int8), s) for s in ([1.0, scale], [scale, 1.0])]
+        parts = [net.b.add("Gemm", [net.x, matrix], {"transB": 1}) for matrix in w]
+        graph = net.b.build([net.q(net.b.add("Add", parts), 1.0)])
+        with pytest.raises(RangeError, match=r"expected (sums|constants) below 2\*\*6[23]"):
+            lower(graph)
 
 
 def test_wide_sums_are_int64():

@@ -273,7 +273,7 @@ def test_messages(line, wanted):
     [
         (
             "v_rd netq",
-            "net.nnp: expected the directive .native, found none; begin the program with "
+            "net.nnp:1: expected the directive .native, found none; begin the program with "
             "'.native N', the native dimension",
         ),
         (

@@ -203,7 +203,7 @@ def test_bytes_that_are_no_text(tmp_path):
     path = tmp_path / "net.nnp"
     path.write_bytes(b".native 8\n\xff")
     assert message(path) == (
-        f"{path}: expected text in UTF-8, found byte 0xFF at 10; give the path of a .nnp file"
+        f"{path}:2: expected text in UTF-8, found byte 0xFF at 10; give the path of a .nnp file"
     )
 
 

@@ -190,6 +190,7 @@ def nets():
     yield from net("concat_twice", image, lambda n, x: n.conv(n("Concat", x, x, axis=1), 9, 1))
     yield from net("two_outputs", (20,), lambda n, x: (n.gemm(x, 9), n("Relu", n.gemm(x, 30))))
     yield from net("kept_output", (20,), kept_output)
+    yield from net("same_output", (20,), same_output)
     yield from net("input_output", (20,), lambda n, x: (n.gemm(x, 9), n("Identity", x)))
     yield from net(
         "cast", (20,), lambda n, x: n.gemm(n("Cast", n("Cast", x, to="float64"), to="float32"), 9)
@@ -231,6 +232,11 @@ def shuffled(n, x):
 def concat(n, x):
     parts = [n("Relu", n.conv(x, 20, 3, pads=1)), n.conv(x, 9, 1), x]
     return n.conv(n("Relu", n("Concat", *parts, axis=1)), 16, 1)
+
+
+def same_output(n, x):
+    hidden = n.gemm(x, 9)
+    return hidden, hidden
 
 
 def kept_output(n, x):

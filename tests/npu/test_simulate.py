@@ -390,18 +390,18 @@ def test_wrong_names():
 def test_wrong_shape(shape):
     found = list(shape)
     fails(
-        f"timed.nnp: input 'x': expected shape [12, 24], or a batch [B, 12, 24], found {found}",
+        f"timed.nnp:7: input 'x': expected shape [12, 24], or a batch [B, 12, 24], found {found}",
         {"x": np.zeros(shape)},
     )
 
 
 def test_wrong_type_and_nan():
-    message = "timed.nnp: input 'x': expected floating-point numbers, found int64"
+    message = "timed.nnp:7: input 'x': expected floating-point numbers, found int64"
     fails(message, {"x": np.zeros((12, 24), np.int64)})
     array = np.zeros((2, 12, 24), np.float32)
     array[1, 3, 5] = math.nan
     fails(
-        "timed.nnp: input 'x': expected numbers, found NaN at index [1, 3, 5]; remove "
+        "timed.nnp:7: input 'x': expected numbers, found NaN at index [1, 3, 5]; remove "
         "or replace NaN first",
         {"x": array},
     )

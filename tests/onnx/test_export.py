@@ -138,6 +138,21 @@ CASES = {
     "ScatterElements": [([X, np.array([[1], [0]], np.int64), (F, (2, 1))], {"axis": 1})],
     "ScatterND": [([X, np.array([[1], [0]], np.int64), X], {})],
     "TopK": [([X], {"k": 2, "axis": 1})],
+    "LSTM": [
+        ([(F, (5, 2, 3)), (F, (1, 16, 3)), (F, (1, 16, 4)), (F, (1, 32))],
+         {"hidden_size": 4, "clip": 0.5, "input_forget": 1}),
+        ([(F, (5, 2, 3)), (F, (2, 16, 3)), (F, (2, 16, 4)), (F, (2, 32)), np.array([3, 5], "int32"),
+          (F, (2, 2, 4)), (F, (2, 2, 4)), (F, (2, 12))],
+         {"hidden_size": 4, "direction": "bidirectional",
+          "activations": ("HardSigmoid", "Elu", "Tanh", "Sigmoid", "LeakyRelu", "Affine"),
+          "activation_alpha": (0.25, 0.5, None, None, 0.125, 2.0),
+          "activation_beta": (0.5, None, None, None, None, 0.25)}),
+    ],
+    "GRU": [
+        ([(F, (5, 2, 3)), (F, (1, 12, 3)), (F, (1, 12, 4)), (F, (1, 24))],
+         {"hidden_size": 4, "linear_before_reset": 1, "direction": "reverse"}),
+    ],
+    "RNN": [([(F, (5, 2, 3)), (F, (1, 4, 3)), (F, (1, 4, 4))], {"hidden_size": 4})],
     "Det": [([(F, (3, 3))], {})],
     "Einsum": [([X, X], {"equation": "ij,kj->ik"})],
     "MatMulInteger": [([("uint8", (2, 3)), (I8, (3, 4)), np.uint8(3), np.int8(1)], {})],
@@ -304,6 +319,14 @@ def test_what_onnx_cannot_say_is_refused():
     assert message(one_node("QuantizeLinear", wide, {})) == (
         "node 'the node' (QuantizeLinear): expected binary32 numbers, found float64; "
         "ONNX quantizes no binary64 tensors"
+    )
+    build = GraphBuilder("projected")
+    shapes = {"x": (5, 2, 3), "w": (1, 16, 3), "r": (1, 16, 2), "p": (1, 2, 4)}
+    x, w, r, p = (build.input(name, F, shape) for name, shape in shapes.items())
+    inputs = [x, w, r, "", "", "", "", "", p]
+    made = build.add("LSTM", inputs, {"hidden_size": 4}, "the node")
+    assert message(build.build([made])) == (
+        "node 'the node' (LSTM): expected no projection, found 'p'; ONNX's LSTM has none"
     )
     build = GraphBuilder("codes")
     integer = build.build([build.add("maximum", [build.input(n, I8, (2,)) for n in "ab"])])

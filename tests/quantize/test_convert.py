@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compare import assert_same
 from samebits.errors import InputError, NonFiniteError
+from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run, trace
 from samebits.ir.lower import lower
 from samebits.ir.verify import verify
@@ -362,3 +363,27 @@ def test_operands_that_are_not_finite(net):
 def test_empty_weights():
     with pytest.raises(InputError, match="weight 'w': expected at least one element, found none"):
         weight_codes(np.zeros((0, 2), np.float32), 0, WEIGHTS["symmetric-s8"], "w", Fraction(1))
+
+
+def test_states_of_a_step_graph_stay():
+    builder = GraphBuilder("steps")
+    x = builder.input("x", "float32", (1, 4))
+    start = builder.constant("start", np.full((1, 3), 0.5, np.float32))
+    h = builder.state("h", "float32", (1, 3), start)
+    w, r = (
+        builder.constant(name, np.random.default_rng(n).uniform(-1, 1, (n, 3)).astype(np.float32))
+        for name, n in (("w", 4), ("r", 3))
+    )
+    total = builder.add("Add", [builder.add("MatMul", [x, w]), builder.add("MatMul", [h, r])])
+    following = builder.add("Tanh", [total], outputs=["next"])
+    graph = builder.build([builder.add("Identity", [following], outputs=["y"]), following])
+    random = np.random.default_rng(0)
+    samples = [
+        {"x": random.standard_normal((1, 4)).astype("f4"), "h": np.zeros((1, 3), "f4")}
+        for _ in range(4)
+    ]
+    made, _ = quantize(graph, samples)
+    verify(made)
+    (state,) = made.states
+    assert (state.input, made.outputs[-1]) == ("h", state.output)
+    assert (made.constants[state.initial] == 0.5).all()

@@ -16,6 +16,7 @@ PARAMETERS = {  # with 10 classes; resnet8: the MLPerf Tiny network (78,666 with
     "resnet18": 11173962,
     "mobilenetv2": 587178,
     "smooth": 70986,
+    "lstm": 75402,
 }
 
 
@@ -43,13 +44,43 @@ def test_unknown_architecture_lists_the_known_ones():
         build("resnet9", (3, 32, 32), 10)
     assert str(caught.value) == (
         "unknown architecture 'resnet9'; expected one of mlp, cnn, smooth, resnet8, resnet20, "
-        "resnet18, mobilenetv2, or module:callable"
+        "resnet18, mobilenetv2, lstm, or module:callable"
     )
 
 
 def test_images_too_small_are_refused():
     with pytest.raises(InputError, match=r"architecture cnn: expected images .* at least 4x4"):
         build("cnn", (1, 2, 2), 10)
+
+
+def test_lstm_takes_sequences_and_rows_of_images():
+    model = build("lstm", (20, 13), 5)
+    assert model.lstm.input_size == 13
+    assert model(torch.zeros(2, 20, 13)).shape == (2, 5)
+    image = build("lstm", (3, 4, 6), 5)
+    assert image.lstm.input_size == 18
+    x = torch.arange(72.0).view(1, 3, 4, 6)
+    rows = torch.stack([x[0, :, row].flatten() for row in range(4)])[None]
+    with torch.no_grad():
+        assert torch.equal(image(x), image(rows))
+    with pytest.raises(InputError, match=r"architecture lstm: expected sequences .* found \[7\]"):
+        build("lstm", (7,), 5)
+
+
+def test_initial_lstm_weights_have_their_bounds():
+    model = build(
+        "lstm",
+        (8, 32),
+        10,
+    )
+    initialise(model, 0)
+    for name, bound in {"weight_ih_l0": (3 / 32) ** 0.5, "weight_hh_l1": (3 / 64) ** 0.5}.items():
+        weight = getattr(model.lstm, name).detach()
+        assert 0.98 * bound < float(weight.abs().max()) <= bound
+    for layer in range(2):
+        bias = getattr(model.lstm, f"bias_ih_l{layer}").detach()
+        assert bias.tolist() == [0.0] * 64 + [1.0] * 64 + [0.0] * 128
+        assert not getattr(model.lstm, f"bias_hh_l{layer}").any()
 
 
 def test_module_and_callable(tmp_path, monkeypatch):

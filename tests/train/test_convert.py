@@ -47,6 +47,8 @@ EVERY_LAYER = [
     (nn.Flatten(), layers.Flatten),
     (nn.Dropout(0.5), layers.Dropout),
     (nn.Embedding(3, 4), layers.Embedding),
+    (nn.LSTM(3, 2, num_layers=2, bidirectional=True), layers.LSTM),
+    (nn.LSTM(3, 2, bias=False, batch_first=True), layers.LSTM),
 ]
 
 
@@ -139,7 +141,7 @@ class OwnLinear(nn.Linear):
 def test_the_error_lists_every_layer_and_where_it_is():
     model = nn.Sequential(
         nn.Linear(3, 3),
-        nn.Sequential(nn.LSTM(3, 3), nn.ReLU(), nn.Softmax(1)),
+        nn.Sequential(nn.GRU(3, 3), nn.ReLU(), nn.Softmax(1)),
         Scaled(),
         Counting(),
         OwnLinear(2, 2),
@@ -150,7 +152,7 @@ def test_the_error_lists_every_layer_and_where_it_is():
     lines = str(caught.value).splitlines()
     assert lines[0] == "6 layer(s) cannot be trained in BFP:"
     assert lines[1:7] == [
-        "  1.0 (LSTM): no rule for this layer",
+        "  1.0 (GRU): no rule for this layer",
         "  1.2 (Softmax): no rule for this layer",
         "  2 (Scaled): parameters or buffers of its own (gain)",
         "  3 (Counting): parameters or buffers of its own (count)",
@@ -180,6 +182,8 @@ def test_the_error_lists_every_layer_and_where_it_is():
         (nn.Dropout(1.0), "p = 1 drops everything"),
         (nn.GELU("tanh"), "approximate='tanh', expected 'none'"),
         (nn.Embedding(3, 3, padding_idx=0), "padding_idx or max_norm"),
+        (nn.LSTM(3, 4, proj_size=2), "proj_size=2, expected 0"),
+        (nn.LSTM(3, 4, num_layers=2, dropout=0.1), "dropout=0.1 between its layers, expected 0"),
         (nn.ConvTranspose2d(1, 1, 1), "no rule for this layer"),
     ],
 )

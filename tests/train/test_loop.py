@@ -18,7 +18,8 @@ from samebits.train.checkpoint import (
 )
 from samebits.train.config import TrainConfig
 from samebits.train.deploy import Exponents, Site, calibrate
-from samebits.train.loop import Silent, data_order, evaluate, final_classifier, train
+from samebits.train.evaluate import evaluate, final_classifier
+from samebits.train.loop import Silent, data_order, train
 from samebits.train.record import append_metrics, read_metrics, repair_metrics
 from samebits.train.restore import open_deployed, restore_engine
 
@@ -180,9 +181,13 @@ def restored(config, data=DATA, arch=None):
         ({"numerics": []}, "expected numerics of type str, found []"),
         ({"lr": None}, "expected lr of type float, found None"),
         ({"batch": -1}, "expected batch >= 1, found -1"),
-        ({"input_shape": [1, 6, "6"]}, "expected an input shape [C, H, W] and a number of classes"),
-        ({"input_shape": 3}, "expected an input shape [C, H, W] and a number of classes"),
-        ({"classes": 0}, "expected an input shape [C, H, W] and a number of classes"),
+        (
+            {"input_shape": [1, 6, "6"]},
+            "expected an input shape [C, H, W] or [T, F] and a number of classes",
+        ),
+        ({"rate": 8000.0}, "expected a number of samples per second or none in its configuration"),
+        ({"input_shape": 3}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
+        ({"classes": 0}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
         ({"arch": "own:net"}, "which is not run unasked; if you trust it, give --arch own:net"),
     ],
     ids=str,
@@ -361,6 +366,9 @@ def test_learning_rate_that_overflows(numerics, tmp_path):
         ({"seed": True}, "expected seed of type int, found True"),
         ({"arch": 5}, "expected arch of type str, found 5"),
         ({"shards": 2.0}, "expected shards of type int | None, found 2.0"),
+        ({"numerics": "bfp", "gradient_bits": 8}, "expected gradient bits 32, or 16 for"),
+        ({"gradient_bits": 16}, "or 16 for numerics bfp, found 16 for float32"),
+        ({"augment": "shear"}, "--augment shear: expected none, or a list of flip"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs sgd with a momentum > 0"),
     ],
 )
@@ -520,11 +528,26 @@ def test_one_process_may_train(tmp_path, monkeypatch, world):
     train(make_config(epochs=1), DATA, tmp_path)
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
+def test_workers_without_torchrun_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="found WORLD_SIZE=2 in the environment: distributed"):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="found WORLD_SIZE=2 but no RANK in the environment"):
         train(make_config(epochs=1), DATA, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "text"),
+    [
+        ({"numerics": "bfp", "batch": 12, "shards": 4}, 3, "divides the 4 shards of a batch"),
+        ({"numerics": "float32", "batch": 12, "shards": 4}, 5, "divides the 12 samples"),
+    ],
+)
+def test_workers_that_do_not_divide_the_work_are_refused(changes, workers, text):
+    config = make_config(**changes)
+    config.check_workers(2)
+    with pytest.raises(InputError, match=text):
+        config.check_workers(workers)
 
 
 @pytest.mark.parametrize("arch", ["mlp", "resnet8", "resnet20", "mobilenetv2"])

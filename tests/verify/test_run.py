@@ -11,6 +11,7 @@ from samebits.verify import backend_named, model_of
 from samebits.verify.backend import known_backends
 from samebits.verify.backends.reference import Reference
 from samebits.verify.inputs import random_codes
+from samebits.verify.model import Model
 from samebits.verify.run import BOARDS, DEFAULT_BACKENDS, cause, verify_model
 from tiny_models import quantized_graph
 
@@ -29,6 +30,7 @@ class Fake:
     """The reference with something wrong."""
 
     name = "fake"
+    subject = Model
 
     def __init__(self, reason=None, error=None, change=None):
         self.reason, self.error, self.change = reason, error, change

@@ -32,7 +32,7 @@ def runs(model):
 
 @pytest.fixture
 def record(model, runs):
-    return to_record(model.integer, "tiny.onnx", "reference", runs)
+    return to_record(model, "tiny.onnx", "reference", runs)
 
 
 def written(path, record):
@@ -74,16 +74,16 @@ def test_round_trip(tmp_path, record):
 
 def test_without_codes(model, runs):
     bare = [[Layer(v.name, v.hash, v.count) for v in run] for run in runs]
-    record = to_record(model.integer, "m", "c", bare)
+    record = to_record(model, "m", "c", bare)
     assert "codes" not in record
     # Only some without: the file holds none, rather than gaps.
-    assert "codes" not in to_record(model.integer, "m", "c", [runs[0], bare[1]])
+    assert "codes" not in to_record(model, "m", "c", [runs[0], bare[1]])
 
 
 def test_codes_of_every_type_survive(tmp_path, model, runs):
     """Big-endian arrays are written as little-endian ones."""
     wide = np.array([[1, -2, 300, 4, 5]], ">i2")
-    record = to_record(model.integer, "m", "s390x", [[Layer("a", 1, 5, wide)]])
+    record = to_record(model, "m", "s390x", [[Layer("a", 1, 5, wide)]])
     data = zlib.decompress(base64.b64decode(record["codes"][0][0]))
     assert np.frombuffer(data, "<i2").tolist() == [1, -2, 300, 4, 5]
 
@@ -99,7 +99,7 @@ def parted(model, runs, run, layer, changes):
     for index, code in changes.items():
         array[index] = code
     other[run][layer] = Layer(known.name, fnv1a(array), known.count, array)
-    return to_record(model.integer, "m", "torch", other)
+    return to_record(model, "m", "torch", other)
 
 
 def test_the_audit_names_run_layer_and_elements(model, runs, record):

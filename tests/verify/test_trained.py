@@ -17,7 +17,8 @@ from samebits.pytorch import import_module
 from samebits.quantize import Settings, quantize
 from samebits.train.architectures import build
 from samebits.train.config import TrainConfig
-from samebits.train.loop import evaluate, final_classifier, train
+from samebits.train.evaluate import evaluate, final_classifier
+from samebits.train.loop import train
 from samebits.train.restore import open_checkpoint, restore_engine
 from samebits.verify.accuracy import correct, image_codes, images
 from samebits.verify.backend import backend_named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,8 +14,12 @@ from rich.text import Text
 from samebits.cli.output import log_console, print_json
 from samebits.errors import InputError
 
+if TYPE_CHECKING:
+    from samebits.npu.program import Image, Program
+
 TARGETS = ("c", "npu")
 VECTORS = 8
+AUDIO = "audio"  # folder of the features, in that of a model of recordings
 
 
 def compile_command(
@@ -31,12 +35,21 @@ def compile_command(
     ] = None,
     native_dim: Annotated[int, typer.Option(min=8, max=512, help="npu: native dimension.")] = 16,
     mantissa: Annotated[int, typer.Option(min=2, max=15, help="npu: bits beside the sign.")] = 15,
+    requantize: Annotated[
+        bool, typer.Option(help="npu: partial products go through binary16 between tiles.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="npu: length of a recurrent model's sequences, if not its own."),
+    ] = None,
     sizes: Annotated[bool, typer.Option(help="Build for the boards to measure them.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
+    from samebits.codegen.audio import write_audio
     from samebits.codegen.requirements import BOARDS, requirements
+    from samebits.data.audio import LogMel
     from samebits.ir.transfer import transfer_tables
     from samebits.onnx import save_qdq
     from samebits.verify.inputs import random_codes
@@ -45,13 +58,17 @@ def compile_command(
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
     if target == "npu":
-        _firmware(model, out, native_dim, mantissa, arch, as_json)
+        program, image = _program(model, arch, native_dim, mantissa, requantize, steps)
+        _write_firmware(model, out, program, image, as_json)
         return
     loaded = load_model(model, arch)
+    features = None if loaded.rate is None else LogMel.at(loaded.rate)
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
     report = write_package(loaded.integer, out, prefix=prefix, vectors=vectors)
     save_qdq(loaded.real, out / ONNX_FILE)
+    if features is not None:
+        write_audio(features, out / AUDIO)
     tables = transfer_tables(loaded.integer)
     needs = [requirements(loaded.integer, name) for name in BOARDS] if sizes else []
     if as_json:
@@ -79,28 +96,34 @@ def compile_command(
         f"{tables.pairs} transfer functions share {tables.tables} tables: {tables.bytes:,} bytes "
         f"instead of {tables.unshared:,}"
     )
+    if features is not None:
+        print(f"features of sound at {features.rate} Hz: {out / AUDIO}")
     print(f"written: {out}; try: make -C {out} test")
 
 
-def _firmware(
-    model: Path, out: Path, native: int, mantissa: int, arch: str | None, as_json: bool
-) -> None:
+def _program(
+    model: Path, arch: str | None, native: int, mantissa: int, requantize: bool, steps: int | None
+) -> tuple[Program, Image]:
     """A program with its memory image, from a float or a quantized model."""
     from samebits.ir.rewrite import simplify
-    from samebits.npu.image import write_program
     from samebits.npu.lower import lower
     from samebits.verify.model import is_graph, load_graph, load_model
 
     real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
-    program, image = lower(real, native, mantissa)
+    return lower(real, native, mantissa, requantize=requantize, steps=steps)
+
+
+def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:
+    from samebits.npu.image import write_program
+
     path = out / "model.nnp"
     out.mkdir(parents=True, exist_ok=True)
     write_program(path, program, image)
     record = {
         "model": str(model),
         "out": str(path),
-        "native": native,
-        "mantissa": mantissa,
+        "native": program.native,
+        "mantissa": program.mantissa,
         "instructions": len(program.instructions),
         "inputs": {h.name: list(h.shape) for h in program.hints if h.kind == "input"},
         "outputs": {h.name: list(h.shape) for h in program.hints if h.kind == "output"},
@@ -109,5 +132,5 @@ def _firmware(
     if as_json:
         print_json(record)
         return
-    print(f"{len(program.instructions)} instructions, native dimension {native}")
+    print(f"{len(program.instructions)} instructions, native dimension {program.native}")
     print(f"written: {path}; try: samebits simulate {path} --inputs X.npz --out Y.npz")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from samebits.cli.output import print_json
+from samebits.errors import InputError
 
 
 def concord_command(
@@ -20,6 +21,12 @@ def concord_command(
     from samebits.npu.concord import translate
     from samebits.npu.image import read_program
 
+    image = program.with_suffix(".safetensors")
+    if to == "torch" and out.with_suffix(image.suffix).resolve() == image.resolve():
+        raise InputError(
+            f"--out {out}: expected a name whose data is not the program's memory image, found "
+            f"{image} for both; choose another name or folder"
+        )
     files = translate(*read_program(program), to, out)
     if as_json:
         print_json({"program": str(program), "to": to, "files": [str(file) for file in files]})

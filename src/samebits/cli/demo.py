@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,7 @@ from samebits.cli.output import RunProgress, log_console, print_json, set_thread
 if TYPE_CHECKING:
     from samebits.data.dataset import Dataset
     from samebits.report.deployment import Deployment
+    from samebits.report.firmware import Concordance
     from samebits.report.training import Run
     from samebits.train.config import TrainConfig
     from samebits.verify.model import Model
@@ -25,6 +28,7 @@ EPOCHS = 5
 SMOOTH_EPOCHS = 10
 SMOOTH_LR = 0.2
 CALIBRATION = 256
+NATIVE, SIMULATED = 16, 50  # dimension of the neural processor, images through its simulator
 BACKENDS = (
     *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
     *("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer"),
@@ -44,10 +48,12 @@ def demo_command(
     The BFP run is repeated with the plain PyTorch kernels on one thread: its hash must be the same.
     It is then exported to C and run on every backend at hand, as is a float model with tanh, GELU
     and sigmoid after quantization: no output may differ. (onnxruntime computes that second model in
-    float32 and is compared for information.)
+    float32 and is compared for information.) Last, the BFP model becomes firmware of the neural
+    processor, which is simulated and translated into software with the same bits.
     """
     from samebits.data import load
     from samebits.report.deployment import deployment_section
+    from samebits.report.firmware import concordance_section
     from samebits.report.training import same_bits_section, training_report
     from samebits.train.checkpoint import write_atomically
 
@@ -56,9 +62,12 @@ def demo_command(
     runs = _training_runs(data, out, seed)
     hashes = _same_bits(runs, data)
     deployments = [_deploy_bfp(out, data), _deploy_float(out, data, seed)]
+    firmware = _firmware(out, data)
     same = len(set(hashes.values())) == 1 and all(map(_all_equal, deployments))
+    same = same and all(v.equal or v.skipped is not None for v in firmware.verdicts)
     report = out / "report.html"
     sections = [same_bits_section(hashes), *map(deployment_section, deployments)]
+    sections.append(concordance_section(firmware))
     write_atomically(report, training_report(runs, sections).encode())
     if as_json:
         record = {
@@ -75,6 +84,11 @@ def demo_command(
                 }
                 for d in deployments
             ],
+            "firmware": {
+                **asdict(firmware),
+                "speedup": firmware.speedup,
+                "verdicts": [v.to_dict() for v in firmware.verdicts],
+            },
             "same_bits": same,
         }
         print_json(record)
@@ -84,6 +98,7 @@ def demo_command(
         print(f"sha256 {sha256} bfp, {name}")
     for deployment in deployments:
         _print_deployment(deployment)
+    _print_firmware(firmware)
     print("same bits: yes" if same else "same bits: NO")
     log_console().print(f"report: {report}")
     if not same:
@@ -217,8 +232,6 @@ def _deployment(
     accuracy: list[tuple[str, float]],
     layers: tuple[Any, ...],
 ) -> Deployment:
-    from dataclasses import asdict
-
     from samebits.codegen import write_package
     from samebits.codegen.requirements import BOARDS, requirements
     from samebits.ir.transfer import transfer_tables
@@ -253,6 +266,59 @@ def _deployment(
         memory,
         asdict(transfer_tables(model.integer)),
         layers,
+    )
+
+
+def _firmware(out: Path, data: Dataset) -> Concordance:
+    """The BFP model as firmware: simulated on some images, translated and run on all."""
+    from samebits.npu.concord import load_concordant, translate
+    from samebits.npu.image import write_program
+    from samebits.npu.lower import lower
+    from samebits.npu.simulate import simulate
+    from samebits.report.firmware import Concordance
+    from samebits.verify.accuracy import correct, firmware_images
+    from samebits.verify.backends.concordant import Concordant
+    from samebits.verify.compare import Verdict, compare
+    from samebits.verify.model import Firmware, load_model
+
+    path = out / "npu" / "model.nnp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    firmware = Firmware(str(path), *lower(load_model(out / "bfp").real, NATIVE))
+    program, image, ports = firmware.program, firmware.image, firmware.interface
+    write_program(path, program, image)
+    (samples,) = firmware_images(firmware, data)
+    (name,) = ports.inputs
+    with Status("simulator", console=log_console()) as status:
+        start = time.perf_counter()
+        simulated = simulate(program, image, {name: samples[:SIMULATED]})
+        simulator = (time.perf_counter() - start) / SIMULATED
+        expected = [simulated.outputs[output] for output in ports.outputs]
+        verdicts = []
+        for kind, file in (("onnx", "concordant.onnx"), ("torch", "concordant.py")):
+            backend = Concordant(kind)
+            reason = backend.unavailable()
+            if reason is not None:
+                verdicts.append(Verdict(backend.name, skipped=reason))
+                continue
+            status.update(backend.name)
+            translate(program, image, kind, path.parent / file)
+            compute = load_concordant(path.parent / file)
+            start = time.perf_counter()
+            found = compute({name: samples})
+            took = (time.perf_counter() - start) / len(samples)
+            outputs = [found[output] for output in ports.outputs]
+            some = [array[:SIMULATED] for array in outputs]
+            verdicts.append(compare(backend.name, ports, expected, some))
+    percent = 100 * correct(outputs, data) / len(data.test_labels)
+    return Concordance(
+        str(path),
+        program.native,
+        program.mantissa,
+        len(program.instructions),
+        simulated.time.cycles,
+        percent,
+        verdicts,
+        (simulator, took),
     )
 
 
@@ -293,3 +359,18 @@ def _print_deployment(deployment: Deployment) -> None:
     t = deployment.tables
     if t["pairs"]:
         print(f"{t['pairs']} transfer functions share {t['tables']} tables, {t['bytes']:,} bytes")
+
+
+def _print_firmware(firmware: Concordance) -> None:
+    from samebits.report.deployment import verdict_rows
+
+    table = Table("backend", "differing", "samples", title="Firmware and concordant software")
+    for what, differing, samples, _ in verdict_rows(firmware.verdicts):
+        table.add_row(Text(what), differing, samples)
+    Console(highlight=False).print(table)
+    print(f"accuracy {firmware.accuracy:.2f} % of the firmware, {firmware.program}")
+    simulator, software = (1e3 * seconds for seconds in firmware.seconds)
+    print(
+        f"simulator {simulator:.1f} ms an image, concordant PyTorch {software:.3f} ms: "
+        f"{firmware.speedup:,.0f} times faster"
+    )

@@ -13,9 +13,11 @@ from samebits.cli.output import log_console, print_json, set_threads
 def eval_command(
     model: Annotated[
         Path,
-        typer.Argument(help="A training folder, a checkpoint, an .onnx file or compiled folder."),
+        typer.Argument(help="A training folder, a checkpoint, .onnx, .nnp or compiled folder."),
     ],
-    data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    data: Annotated[
+        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
+    ],
     arch: Annotated[
         str | None,
         typer.Option(help="Needed to run a model of a module:callable of your own: its name."),
@@ -24,19 +26,19 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Test accuracy of a trained model."""
-    from samebits.verify.model import is_graph
+    from samebits.verify.model import is_firmware, is_graph
 
-    if is_graph(model):
-        _evaluate_graph(model, data, as_json)
+    if is_firmware(model) or is_graph(model):
+        _evaluate_exported(model, data, as_json)
         return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.loop import evaluate, final_classifier
-    from samebits.train.restore import open_checkpoint, restore_engine
+    from samebits.train.evaluate import evaluate, final_classifier
+    from samebits.train.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
     path, checkpoint = open_checkpoint(model, log_console().print)
-    dataset = load(data)
+    dataset = load(data, input_shape=trained_shape(path, checkpoint))
     engine = restore_engine(path, checkpoint, dataset, arch)
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     correct = evaluate(classifier, dataset)
@@ -61,20 +63,35 @@ def eval_command(
     print(f"sha256 {sha256}")
 
 
-def _evaluate_graph(path: Path, name: str, as_json: bool) -> None:
-    """A quantized graph in its integers, a float one in binary64."""
+def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
+    """A quantized graph in its integers, a float one in binary64, firmware in its translation."""
     from samebits.data import load
-    from samebits.verify.accuracy import correct, float_outputs, image_codes
+    from samebits.verify.accuracy import correct, firmware_images, float_outputs, image_codes
+    from samebits.verify.backends.concordant import Concordant
     from samebits.verify.backends.pytorch import PyTorch
-    from samebits.verify.model import is_quantized, load_graph, model_of
+    from samebits.verify.model import (
+        is_firmware,
+        is_quantized,
+        load_firmware,
+        load_graph,
+        model_of,
+    )
 
-    graph = load_graph(path)
-    data = load(name)
-    if is_quantized(graph):
-        model = model_of(graph, str(path))
-        outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+    if is_firmware(path):
+        data = load(name)
+        firmware = load_firmware(path)
+        outputs = Concordant("torch").run(firmware, firmware_images(firmware, data))
+        program = firmware.program
+        arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
     else:
-        outputs, arithmetic = float_outputs(graph, data), "float"
+        graph = load_graph(path)
+        shapes = [graph.values[key].shape[1:] for key in graph.inputs]
+        data = load(name, input_shape=shapes[0] if shapes else None)
+        if is_quantized(graph):
+            model = model_of(graph, str(path))
+            outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+        else:
+            outputs, arithmetic = float_outputs(graph, data), "float"
     right, total = correct(outputs, data), len(data.test_labels)
     if as_json:
         print_json(

@@ -13,7 +13,7 @@ from rich.table import Table
 from samebits.cli.output import log_console, print_json
 
 if TYPE_CHECKING:
-    from samebits.quantize import Report
+    from samebits.quantize import RecurrentReport, Report
 
 
 def quantize_command(
@@ -43,8 +43,12 @@ def quantize_command(
         ),
     ] = "symmetric-s8",
     calibrate: Annotated[
-        str, typer.Option("--calibrate", help="minmax, percentile or mse.")
-    ] = "minmax",
+        str | None,
+        typer.Option(
+            "--calibrate",
+            help="minmax, percentile or mse; default minmax, of recurrent models mse.",
+        ),
+    ] = None,
     percentile: Annotated[
         float, typer.Option("--percentile", help="Per cent of the elements kept (percentile).")
     ] = 99.99,
@@ -54,18 +58,48 @@ def quantize_command(
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="One scale per weight, not per output channel.")
     ] = False,
+    symmetry: Annotated[
+        float,
+        typer.Option(
+            help="Recurrent models: a weight matrix is symmetric where the smaller end of its "
+            "range is at least this part of the larger one, else asymmetric."
+        ),
+    ] = 0.0,
+    gates: Annotated[
+        str,
+        typer.Option(help="Recurrent models, outputs of gates: q0.15, symmetric or asymmetric."),
+    ] = "q0.15",
+    float_bias: Annotated[
+        bool,
+        typer.Option(
+            "--float-bias",
+            help="Recurrent models: biases stay float32, for targets with a floating-point unit; "
+            "without the promise of the same bits across targets.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Quantize a float model after training; writes standard QDQ ONNX."""
+    """Quantize a float model after training; writes standard QDQ ONNX.
+
+    A model with recurrent layers becomes a model of one time step, with its states as last inputs
+    and outputs. Its activations have 8 or 16 bits as --scheme says, gates and cells their own.
+    """
+    from samebits.ir.recurrent import is_recurrent
     from samebits.ir.rewrite import simplify
     from samebits.onnx import load, save_qdq
-    from samebits.quantize import Settings, load_samples, quantize
+    from samebits.quantize import (
+        RecurrentSettings,
+        Settings,
+        load_samples,
+        quantize,
+        quantize_recurrent,
+    )
 
     settings = Settings(
         activations=scheme,
         weights=weights,
         per_channel=not per_tensor,
-        calibration=calibrate,
+        calibration=calibrate or "minmax",
         percentile=percentile,
         output_bits=output_bits,
     )
@@ -80,6 +114,19 @@ def quantize_command(
         transient=True,
         disable=not console.is_terminal,
     )
+    if is_recurrent(graph):
+        bits = settings.activation_format.bits
+        plan = RecurrentSettings(
+            bits, symmetry, gates, float_bias, calibrate or "mse", percentile=percentile
+        )
+        quantized, found = quantize_recurrent(graph, shown, plan)
+        save_qdq(quantized, out)
+        if as_json:
+            print_json({"model": str(model), "out": str(out), **found.to_dict()})
+            return
+        print_gates(found)
+        print(f"wrote {out}: one time step, {len(quantized.states)} states")
+        return
     quantized, report = quantize(graph, shown, settings)
     save_qdq(quantized, out)
     if as_json:
@@ -109,6 +156,31 @@ def print_report(report: Report) -> None:
     Console(highlight=False, markup=False, emoji=False).print(table)
     print(f"calibrated on {report.calibration_samples} samples, compared on {report.samples}")
     print(f"constants {report.bytes_before} bytes before, {report.bytes_after} bytes after")
+
+
+def print_gates(report: RecurrentReport) -> None:
+    """Ranges of every gate, then what the quantization costs."""
+    table = Table("layer", "gate", "product of x", "product of h", "output", "beyond Q3.12")
+    for gate in report.gates:
+        ranges = (gate.input_product, gate.recurrent_product, gate.output)
+        table.add_row(
+            printable(gate.layer),
+            printable(gate.gate),
+            *(f"{low:.4g} .. {high:.4g}" for low, high in ranges),
+            f"{100 * gate.saturated:.2f} %",
+        )
+    Console(highlight=False, markup=False, emoji=False).print(table)
+    print(f"SQNR of the outputs {_decibels(report.sqnr_db)}; with nothing quantized but")
+    for cause, ratio in report.causes.items():
+        print(f"  {cause}: {_decibels(ratio)}")
+    print(f"calibrated on {report.sequences} sequences, compared on {report.samples}")
+    print(f"constants {report.bytes_before} bytes before, {report.bytes_after} bytes after")
+    for warning in report.warnings:
+        log_console().print(f"warning: {printable(warning)}", markup=False)
+
+
+def _decibels(ratio: float | None) -> str:
+    return "exact" if ratio is None else f"{ratio:.1f} dB"
 
 
 def printable(name: str) -> str:

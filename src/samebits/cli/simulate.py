@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import zipfile
-import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samebits.cli.output import print_json
-from samebits.errors import InputError
 
 if TYPE_CHECKING:
-    from samebits.npu.simulate import Result, Written
+    from samebits.npu.simulate import Result
 
 
 def simulate_command(
@@ -35,23 +32,25 @@ def simulate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Execute a program of the neural processor instruction by instruction."""
-    from samebits.npu.image import read_program
     from samebits.npu.simulate import simulate
     from samebits.train.checkpoint import write_atomically
+    from samebits.verify.backends.npu import chain_layers
     from samebits.verify.inputs import read_archive
+    from samebits.verify.model import load_firmware
+    from samebits.verify.trace import to_record
 
-    path = _program_file(program)
-    firmware, image = read_program(path)
+    firmware = load_firmware(program)
     arrays = read_archive(inputs)
-    result = simulate(firmware, image, arrays, keep_values=trace is not None)
+    result = simulate(firmware.program, firmware.image, arrays, keep_values=trace is not None)
     write_atomically(out, _archive(result))
     if trace is not None:
-        record = _trace_record(str(path), result)
+        runs = [chain_layers(run) for run in result.trace]
+        record = to_record(firmware, firmware.source, "npu", runs)
         write_atomically(trace, (json.dumps(record) + "\n").encode())
     time = result.time
     if as_json:
         outputs = {name: list(array.shape) for name, array in result.outputs.items()}
-        record = {"program": str(path), "out": str(out), "outputs": outputs}
+        record = {"program": firmware.source, "out": str(out), "outputs": outputs}
         record |= {"scalars": list(result.scalars), "cycles": time.cycles}
         record |= {"tile_passes": time.passes, "utilisation": time.utilisation}
         print_json({**record, "chains": [asdict(chain) for chain in time.chains]})
@@ -60,18 +59,6 @@ def simulate_command(
         print(f"{name}: {list(array.shape)}")
     print(f"about {time.cycles:,} cycles a sample, {time.utilisation:.1%} of the tile engines used")
     print(f"written: {out}")
-
-
-def _program_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    found = sorted(path.glob("*.nnp"))
-    if len(found) != 1:
-        names = ", ".join(repr(file.name) for file in found[:5]) or "none"
-        raise InputError(
-            f"{path}: expected one .nnp program in the folder, found {names}; name the program"
-        )
-    return found[0]
 
 
 def _archive(result: Result) -> bytes:
@@ -85,34 +72,3 @@ def _archive(result: Result) -> bytes:
             np.lib.format.write_array(member, array, allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
     return stream.getvalue()
-
-
-def _trace_record(source: str, result: Result) -> dict[str, Any]:
-    """The format of samebits.verify.trace: a layer is one execution of a chain.
-
-    Its codes are the 16 bits of binary16 numbers.
-    """
-    from samebits.verify.trace import FORMAT
-
-    passes: dict[int, int] = {}
-    layers = []
-    for written in result.trace[0]:
-        assert written.values is not None
-        passes[written.line] = passes.get(written.line, 0) + 1
-        name = f"line {written.line}, execution {passes[written.line]}"
-        shape = list(written.values.shape)
-        layers.append({"name": name, "op": "chain", "dtype": "uint16", "shape": shape})
-    return {
-        "format": FORMAT,
-        "model": source,
-        "backend": "simulator",
-        "layers": layers,
-        "runs": [[f"{written.hash:016x}" for written in run] for run in result.trace],
-        "codes": [[_packed(written) for written in run] for run in result.trace],
-    }
-
-
-def _packed(written: Written) -> str:
-    assert written.values is not None
-    little = written.values.astype("<f2").tobytes()
-    return base64.b64encode(zlib.compress(little, 6)).decode()

@@ -12,10 +12,15 @@ from samebits.errors import InputError
 
 
 def train_command(
-    data: Annotated[str, typer.Option(help="digits, a folder of images, or an .npz file.")],
+    data: Annotated[
+        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
+    ],
     arch: Annotated[
         str,
-        typer.Option(help="mlp, cnn, resnet8, resnet20, resnet18, mobilenetv2 or module:callable."),
+        typer.Option(
+            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm "
+            "or module:callable."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
     numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
@@ -37,8 +42,14 @@ def train_command(
     warmup: Annotated[int, typer.Option(min=0, help="Linear warm-up, in steps.")] = 0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use the first N training images of each class.")
+        int | None, typer.Option(min=1, help="Use the first N training samples of each class.")
     ] = None,
+    gradient_bits: Annotated[
+        int, typer.Option(help="Of gradients summed over shards: 32, or 16 (half the traffic).")
+    ] = 32,
+    augment: Annotated[
+        str, typer.Option(help="none, or a list of flip, crop:PIXELS and zoom:PERCENT.")
+    ] = "none",
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Also write a checkpoint every N steps.")
     ] = 0,
@@ -49,12 +60,22 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="File for a hash of every tensor of every step, for samebits audit."),
+    ] = None,
+    worker_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a silent worker of torchrun counts as lost.")
+    ] = 600.0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
 ) -> None:
-    """Train a network; prints its accuracy and the SHA-256 of its parameters."""
+    """Train a network; prints its accuracy and the SHA-256 of its parameters.
+
+    On N processes, with the same result: torchrun --nproc-per-node N -m samebits train ...
+    """
     if plan != "none":
         raise InputError(
             f"--plan {plan}: recomputation plans are not available in this version; expected none"
@@ -65,36 +86,44 @@ def train_command(
         )
     from samebits.data import load
     from samebits.train.config import TrainConfig
+    from samebits.train.distributed import join
     from samebits.train.loop import train
 
     set_threads(threads)
-    config = TrainConfig(
-        data=data,
-        arch=arch,
-        numerics=numerics,
-        epochs=epochs,
-        batch=batch,
-        shards=shards,
-        lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
-        optimizer=optimizer,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        schedule=schedule,
-        warmup=warmup,
-        seed=seed,
-        limit=limit,
-    )
-    dataset = load(data, limit=limit)
-    with RunProgress(f"{arch} {numerics}") as reporter:
-        result = train(
-            config,
-            dataset,
-            out,
-            resume=resume,
-            checkpoint_every=checkpoint_every,
-            reporter=reporter,
+    with join(worker_timeout) as workers:
+        config = TrainConfig(
+            data=data,
+            arch=arch,
+            numerics=numerics,
+            epochs=epochs,
+            batch=batch,
+            shards=shards,
+            lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
+            optimizer=optimizer,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            schedule=schedule,
+            warmup=warmup,
+            seed=seed,
+            limit=limit,
+            gradient_bits=gradient_bits,
+            augment=augment,
         )
+        dataset = load(data, limit=limit)
+        with RunProgress(f"{arch} {numerics}") as reporter:
+            result = train(
+                config,
+                dataset,
+                out,
+                resume=resume,
+                checkpoint_every=checkpoint_every,
+                trace=trace,
+                reporter=reporter,
+                workers=workers,
+            )
+    if not workers.first:
+        return
     if as_json:
         print_json({"out": str(out), "config": config.to_dict(), **result.to_dict()})
         return

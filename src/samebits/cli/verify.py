@@ -16,11 +16,15 @@ from samebits.cli.output import log_console, print_json
 
 def verify_command(
     model: Annotated[
-        Path, typer.Argument(help="A quantized .onnx file, a training or a compiled folder.")
+        Path, typer.Argument(help="A quantized .onnx file, a training or compiled folder, or .nnp.")
     ],
     inputs: Annotated[str, typer.Option(help="An .npz archive of samples, or random:N.")],
     backends: Annotated[
-        str | None, typer.Option(help="Names, separated by commas; default torch,c,onnxruntime.")
+        str | None,
+        typer.Option(
+            help="Names, separated by commas; default torch,c,onnxruntime (firmware: "
+            "concordant-torch,concordant-onnx)."
+        ),
     ] = None,
     arch: Annotated[
         str | None,
@@ -31,15 +35,17 @@ def verify_command(
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference."""
     from samebits.verify.backend import backend_named
-    from samebits.verify.inputs import read_inputs
-    from samebits.verify.model import load_model
-    from samebits.verify.run import DEFAULT_BACKENDS, verify_model
+    from samebits.verify.inputs import read_inputs, step
+    from samebits.verify.model import load_subject
+    from samebits.verify.run import default_backends, verify_model
 
-    names = DEFAULT_BACKENDS if backends is None else tuple(backends.split(","))
-    for name in names:
+    names = None if backends is None else tuple(backends.split(","))
+    for name in names or ():
         backend_named(name)
-    loaded = load_model(model, arch)
-    samples = read_inputs(inputs, loaded.integer, seed)
+    loaded = load_subject(model, arch)
+    names = names or default_backends(loaded)
+    ports = loaded.interface
+    samples = read_inputs(inputs, ports, seed)
     console = log_console()
     with Status("reference", console=console) as status:
         _, verdicts = verify_model(loaded, samples, names, started=status.update)
@@ -49,8 +55,7 @@ def verify_command(
         print_json(
             {
                 "model": str(model),
-                "samples": len(samples[0])
-                // loaded.integer.values[loaded.integer.inputs[0]].shape[0],
+                "samples": len(samples[0]) // step(ports.values[ports.inputs[0]]),
                 "same_bits": same,
                 "verdicts": [v.to_dict() for v in verdicts],
             }

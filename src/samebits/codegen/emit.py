@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from samebits.codegen import stream
 from samebits.codegen.memory import Layout, Place, byte_size
-from samebits.codegen.names import CTYPES
+from samebits.codegen.names import CTYPES, wrapped_list
 from samebits.codegen.program import Array, Call, Data, Field, Program, Struct, Structs
 from samebits.codegen.shapes import shape_struct
-from samebits.ir.graph import Value
+from samebits.ir.graph import Graph, Value
 
-WIDTH = 100
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
 
@@ -73,6 +73,7 @@ def header(program: Program, layout: Layout, prefix: str) -> str:
         "/* Not reentrant: the arena is static. Outputs must not overlap inputs. */",
         f"void {prefix}_run({_parameters(program, prefix)});",
         "",
+        *stream.declarations(program.graph, prefix),
         "#endif",
     ]
     return "\n".join(lines) + "\n"
@@ -113,8 +114,16 @@ def source(program: Program, layout: Layout, prefix: str, tables: Tables) -> str
         f"void {prefix}_run({_parameters(program, prefix)}) {{",
         *body.calls,
         "}",
+        *_stream(program.graph, prefix, tables),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stream(graph: Graph, prefix: str, tables: Tables) -> list[str]:
+    """Reset, step and steps of a step graph; initial codes that differ are tables."""
+    initial = stream.initial_codes(graph)
+    names = [tables.name(codes) if (codes != codes[0]).any() else "" for codes in initial]
+    return stream.definitions(graph, prefix, names)
 
 
 def tables_header(tables: Tables, prefix: str) -> str:
@@ -131,16 +140,20 @@ def tables_source(tables: Tables) -> str:
     parts = ['#include "tables.h"\n']
     for name, array in tables.arrays:
         ctype = CTYPES[array.dtype.name]
-        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{_numbers(array)}}};\n")
+        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{numbers(array)}}};\n")
     if not tables.arrays:  # C has no empty files
         parts.append(f"\ntypedef int {tables.prefix}_no_tables;\n")
     return "".join(parts)
 
 
 def vectors_header(
-    inputs: Sequence[tuple[Value, Array]], outputs: Sequence[tuple[Value, Array]], prefix: str
+    inputs: Sequence[tuple[Value, Array]],
+    outputs: Sequence[tuple[Value, Array]],
+    sequence: Sequence[tuple[str, Array]],
+    prefix: str,
 ) -> str:
-    """test_vectors.h: samples of inputs and the outputs they must give."""
+    """test_vectors.h: samples of inputs and the outputs they must give; of a step graph also a
+    sequence, as what `stream.sequence_test` names and its codes."""
     upper = prefix.upper()
     samples = inputs[0][1].size // inputs[0][0].size if inputs else 1
     parts = [f"#ifndef {upper}_TEST_VECTORS_H\n#define {upper}_TEST_VECTORS_H\n\n"]
@@ -149,8 +162,16 @@ def vectors_header(
         for index, (_, array) in enumerate(values):
             parts.append(
                 f"\nstatic const {prefix}_{kind}{index}_t {prefix}_test_{kind}{index}"
-                f"[{array.size}] = {{\n{_numbers(array.reshape(-1))}}};\n"
+                f"[{array.size}] = {{\n{numbers(array.reshape(-1))}}};\n"
             )
+    if sequence:
+        parts.append(f"\n#define {upper}_STEPS {stream.STEPS}\n")
+    for name, array in sequence:
+        ctype = CTYPES[array.dtype.name]
+        parts.append(
+            f"\nstatic const {ctype} {prefix}_sequence_{name}[{array.size}] = "
+            f"{{\n{numbers(array.reshape(-1))}}};\n"
+        )
     parts.append("\n#endif\n")
     return "".join(parts)
 
@@ -261,18 +282,6 @@ class _Body:
         return _number(field)
 
 
-def wrapped_list(texts: Sequence[str], column: int) -> str:
-    """A list that begins at `column`; lines that would be too long go on at that column."""
-    lines = [""]
-    for index, text in enumerate(texts):
-        item = text + ("," if index + 1 < len(texts) else "")
-        if lines[-1] and column + len(lines[-1]) + 1 + len(item) > WIDTH - 3:
-            lines.append(item)
-        else:
-            lines[-1] += (" " if lines[-1] else "") + item
-    return ("\n" + " " * column).join(lines)
-
-
 # --- numbers --------------------------------------------------------------------------------
 
 
@@ -284,8 +293,8 @@ def _number(value: int) -> str:
     return str(value)
 
 
-def _numbers(array: Array) -> str:
-    """Rows of a power of two of columns that fit in 100 characters."""
+def numbers(array: Array) -> str:
+    """C constants, in rows of a power of two of columns that fit in 100 characters."""
     columns = {1: 16, 2: 8, 4: 8, 8: 4}[array.itemsize]
     least = int(array.min(initial=0))
     texts = list(map(_number if least in (INT32_MIN, INT64_MIN) else str, array.tolist()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from samebits.codegen.emit import wrapped_list
 from samebits.codegen.memory import byte_size
+from samebits.codegen.names import wrapped_list
+from samebits.codegen.stream import sequence_test
 from samebits.ir.graph import Graph
 
 MAIN = """\
@@ -42,13 +43,13 @@ void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t 
 #ifdef SAMEBITS_TEST
 #include "test_vectors.h"
 
-int main(void) {
+@sequence@int main(void) {
     unsigned long differ = 0, total = 0;
     uint32_t sample, i;
     for (sample = 0; sample < @MODEL@_SAMPLES; sample++) {
         @model@_run(@test_arguments@);
 @compare@    }
-    printf("%lu of %lu outputs differ\\n", differ, total);
+@sequences@    printf("%lu of %lu outputs differ\\n", differ, total);
     return differ != 0;
 }
 #else
@@ -86,7 +87,7 @@ CC ?= cc
 OPTIMIZE ?= -O3
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
 SOURCES = @model@.c tables.c samebits_kernels.c
-HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_io.h
+HEADERS = @model@.h tables.h samebits_kernels.h samebits_integer.h samebits_vector.h samebits_io.h
 
 all: @model@
 
@@ -139,7 +140,7 @@ def main_source(graph: Graph, prefix: str) -> str:
         test.append(f"output{i}")
     arguments = [f"{kind}{i}" for kind, values in (("input", inputs), ("output", outputs))
                  for i in range(len(values))]  # fmt: skip
-    return _filled(
+    return filled(
         MAIN,
         {
             "model": prefix,
@@ -150,6 +151,8 @@ def main_source(graph: Graph, prefix: str) -> str:
             "compare": "".join(compare),
             "arguments": wrapped_list(arguments, 8 + len(f"{prefix}_run(")),
             "test_arguments": wrapped_list(test, 8 + len(f"{prefix}_run(")),
+            "sequence": sequence_test(graph, prefix) + "\n" if graph.states else "",
+            "sequences": "    differ += sequence_differs(&total);\n" if graph.states else "",
             "once": "" if inputs else "        return 0;\n",
         },
     )
@@ -167,10 +170,11 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
 
 def makefile(prefix: str) -> str:
     """Makefile of a package."""
-    return _filled(MAKEFILE, {"model": prefix})
+    return filled(MAKEFILE, {"model": prefix})
 
 
-def _filled(template: str, parts: dict[str, str]) -> str:
+def filled(template: str, parts: dict[str, str]) -> str:
+    """The template with every @key@ replaced by its part."""
     for key, text in parts.items():
         template = template.replace(f"@{key}@", text)
     return template

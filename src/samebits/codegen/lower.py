@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from samebits.codegen.lower_conv import (
     any_call,
     conv_calls,
@@ -30,6 +28,7 @@ from samebits.ir.bounds import bounds
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer import balance_factors, limits
 from samebits.ir.layers import fused
+from samebits.tables.cubic import ENTRIES, fit_cubic
 
 MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
@@ -224,6 +223,19 @@ def _clip(site: Site) -> Step:
 
 def _table(site: Site) -> Step:
     x, table = site.input(0), site.required(1)
+    cubic = fit_cubic(table) if table.shape == (ENTRIES,) else None
+    if cubic is not None:
+        fields = {
+            "size": x.size,
+            "coefficients": Data(cubic.coefficients.reshape(-1)),
+            "low": cubic.low,
+            "high": cubic.high,
+            "bits": cubic.bits,
+            **{f"shift{degree}": shift for degree, shift in enumerate(cubic.shifts)},
+            "type": TYPES[x.dtype],
+            "out_type": TYPES[table.dtype.name],
+        }
+        return site.step(site.call("cubic", "cubic", fields), in_place=[x.name])
     fields = {
         "size": x.size,
         "channels": len(table) if table.ndim == 2 else 1,
@@ -232,19 +244,6 @@ def _table(site: Site) -> Step:
         "out_type": TYPES[table.dtype.name],
     }
     return site.step(site.call("table", "table", fields), in_place=[x.name])
-
-
-def _interpolate(site: Site) -> Step:
-    x = site.input(0)
-    fields = {
-        "size": x.size,
-        "base": Data(site.required(1).astype(np.int64)),
-        "slope": Data(site.required(2).astype(np.int64)),
-        **{key: site.a[key] for key in ("low", "high", "bits", "shift")},
-        "type": TYPES[x.dtype],
-        "out_type": TYPES[site.a["dtype"]],
-    }
-    return site.step(site.call("interpolate", "interpolate", fields), in_place=[x.name])
 
 
 # --- pools and reductions ---------------------------------------------------------------------
@@ -344,7 +343,6 @@ _RULES: dict[str, Callable[[Site], Step]] = {
     "requantize": _requantize,
     "clip": _clip,
     "table": _table,
-    "interpolate": _interpolate,
     **dict.fromkeys(("max_pool", "sum_pool"), _pool),
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min"), _reduce),
     "softmax": _softmax,

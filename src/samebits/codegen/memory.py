@@ -23,7 +23,7 @@ STACK = {
     "requantize": 1664,
     "clip": 192,
     "table": 192,
-    "interpolate": 320,
+    "cubic": 352,
     "max_pool": 320,
     "sum_pool": 1728,
     "reduce": 1600,

@@ -1,11 +1,13 @@
-"""Names in generated C: a checked prefix and an index, never text of a model."""
+"""Names in generated C: a checked prefix and an index, never text of a model; lists of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from samebits.errors import InputError
 
+WIDTH = 100  # of a line
 KEYWORDS = frozenset(
     (
         *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
@@ -30,3 +32,15 @@ def checked_prefix(prefix: str) -> str:
         f"underscores that is no keyword and none of {', '.join(sorted(RESERVED))} or samebits..., "
         f"found {prefix[:60]!r}; choose another, such as 'model'"
     )
+
+
+def wrapped_list(texts: Sequence[str], column: int) -> str:
+    """A list that begins at `column`; lines that would be too long go on at that column."""
+    lines = [""]
+    for index, text in enumerate(texts):
+        item = text + ("," if index + 1 < len(texts) else "")
+        if lines[-1] and column + len(lines[-1]) + 1 + len(item) > WIDTH - 3:
+            lines.append(item)
+        else:
+            lines[-1] += (" " if lines[-1] else "") + item
+    return ("\n" + " " * column).join(lines)

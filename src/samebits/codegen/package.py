@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen import emit
+from samebits.codegen import emit, stream
 from samebits.codegen.harness import main_source, makefile
 from samebits.codegen.lower import lower
 from samebits.codegen.memory import layout
@@ -22,13 +22,13 @@ from samebits.codegen.names import checked_prefix
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Value
 from samebits.ir.integer import limits
-from samebits.ir.interpreter import run
+from samebits.ir.interpreter import run, run_steps
 from samebits.numerics.philox import philox4x32
 
 REPORT = "report.json"
 GENERATOR = "samebits"
 KERNELS = ("rescale.c", "conv.c", "elementwise.c", "products.c", "move.c")
-HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_io.h")
+HEADERS = ("samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h")
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 
@@ -48,7 +48,8 @@ class Report:
     """What the package needs, in bytes, and the names that C text does not hold.
 
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
-    bound of model_run and all it calls on Cortex-M.
+    bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
+    which model_step keeps one more.
     """
 
     generator: str
@@ -59,6 +60,7 @@ class Report:
     arena_bound: int
     scratch: int
     stack: int
+    state: int
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
     layers: tuple[Layer, ...]
@@ -87,7 +89,7 @@ def write_package(
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
     files, report = texts(graph, prefix=prefix, vectors=vectors)
-    _replace(Path(folder), files)
+    replace_folder(Path(folder), files)
     return report
 
 
@@ -110,11 +112,12 @@ def texts(
         "test_vectors.h": emit.vectors_header(
             [(graph.values[n], v) for n, v in zip(graph.inputs, inputs, strict=True)],
             [(graph.values[n], v) for n, v in zip(graph.outputs, outputs, strict=True)],
+            _sequence(graph) if graph.states else [],
             prefix,
         ),
         "Makefile": makefile(prefix),
-        "samebits_kernels.c": "".join(_runtime(name) for name in KERNELS),
-        **{name: _runtime(name) for name in HEADERS},
+        "samebits_kernels.c": "".join(runtime_file(name) for name in KERNELS),
+        **{name: runtime_file(name) for name in HEADERS},
     }
     producers = graph.producers()
     report = Report(
@@ -126,6 +129,7 @@ def texts(
         memory.plan.bound,
         memory.scratch,
         memory.stack,
+        stream.state_bytes(graph),
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
         tuple(
@@ -143,7 +147,8 @@ def texts(
     return files, report
 
 
-def _runtime(name: str) -> str:
+def runtime_file(name: str) -> str:
+    """A file of the C that was written by hand."""
     return (resources.files(__package__) / "runtime" / name).read_text(encoding="utf-8")
 
 
@@ -228,10 +233,27 @@ def _expected(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     ]
 
 
+def _sequence(graph: Graph) -> list[tuple[str, Array]]:
+    """A pseudo-random sequence of a step graph: inputs and outputs of all steps, last states."""
+    inputs = []
+    for index, name in enumerate(graph.own_inputs):
+        value = graph.values[name]
+        flat = Value(name, value.dtype, (value.size,))
+        codes = _random(flat, stream.STEPS, len(graph.inputs) + index)
+        inputs.append(codes.reshape(stream.STEPS, *value.shape))
+    outputs = run_steps(graph, inputs)
+    own = len(graph.own_outputs)
+    return [
+        *((f"input{i}", codes) for i, codes in enumerate(inputs)),
+        *((f"output{i}", codes) for i, codes in enumerate(outputs[:own])),
+        *((f"state{i}", codes[-1]) for i, codes in enumerate(outputs[own:])),
+    ]
+
+
 # --- the folder -----------------------------------------------------------------------------
 
 
-def _replace(folder: Path, files: Mapping[str, str]) -> None:
+def replace_folder(folder: Path, files: Mapping[str, str]) -> None:
     """The folder appears complete or not at all; an earlier package is replaced."""
     folder = Path(os.path.abspath(folder))
     if folder.exists() and not (folder.is_dir() and _replaceable(folder)):

@@ -26,7 +26,7 @@ from samebits.numerics.multiplier import (
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
-STORE, SHIFT, NARROW, PRODUCT, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(9)
+STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(10)
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
 INT32, INT64 = limits("int32"), limits("int64")
 SHORT_TABLE, LARGEST_TABLE = 512, 1 << 24  # thresholds of all channels
@@ -65,7 +65,7 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
             known[ratio, a, b] = _multiplier(ratio, zero, low, high, a, b)
         found = known[ratio, a, b]
         if found is None:
-            return _stepwise(ratios, ends, attributes, where)
+            return _tied(ratios, ends, attributes) or _stepwise(ratios, ends, attributes, where)
         factors.append(found)
     form = _form(factors, ends, zero)
     if form is None:
@@ -168,6 +168,56 @@ def _form(
             return None
         form = max(form, needed)
     return form
+
+
+def _tied(
+    ratios: Sequence[Fraction], ends: Sequence[tuple[int, int]], attributes: Any
+) -> Struct | None:
+    """A multiplier that is right but for ties, which the exact ratio then settles: all that rules
+    out a multiplier, as its error has one sign and rounding half to even has not."""
+    zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
+    numbers, shifts = [], []
+    known: dict[tuple[Fraction, int, int], tuple[int, int] | None] = {}
+    for ratio, (a, b) in zip(ratios, ends, strict=True):
+        if (ratio, a, b) not in known:
+            known[ratio, a, b] = _but_for_ties(ratio, zero, low, high, a, b)
+        found = known[ratio, a, b]
+        if found is None:
+            return None
+        numbers += [found[0], *ratio.as_integer_ratio()]
+        shifts.append(found[1])
+    data = Data(np.array(numbers, np.int64)), Data(np.array(shifts, np.uint8))
+    return _struct(TIES, attributes["dtype"], *data, len(ratios), 0, zero, low, high)
+
+
+def _but_for_ties(
+    ratio: Fraction, zero: int, low: int, high: int, least: int, most: int
+) -> tuple[int, int] | None:
+    """(m, shift): acc * m / 2**shift rounds as acc * ratio does over [least, most], to either side
+    of ties; None if there is none of 31 bits, or where 64 bits do not hold what settles a tie."""
+    p, q = ratio.as_integer_ratio()
+    reach = max(abs(least), abs(most))
+    shift = min(30 - floor_log2(ratio), 62)
+    settled = 2 * max(p * reach, q * (reach * p // q + 2)) < 1 << 62
+    if not (fits(least, most) and settled and shift >= 1):
+        return None
+    first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
+    # What is least for each code, and whether that is a tie, which may also fall to the code below.
+    steps = [divmod((2 * code - 1) * q, 2 * p) for code in range(first - zero + 1, last - zero + 1)]
+    for m in ((p << shift) // q, (p << shift) // q + 1):
+        if m >= 1 << 31 or reach * m >= 1 << 62:
+            continue
+        approximate = Fraction(m, 1 << shift)
+        ends = all(
+            abs(requantized(end, approximate, zero, low, high) - code) <= (2 * p * end % q == 0)
+            for end, code in ((least, first), (most, last))
+        )
+        if ends and all(
+            threshold(code, m, 1 << shift) - quotient in ((1,) if rest else (0, 1))
+            for code, (quotient, rest) in enumerate(steps, first - zero + 1)
+        ):
+            return m, shift
+    return None
 
 
 def _stepwise(

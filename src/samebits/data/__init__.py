@@ -1,4 +1,4 @@
-"""Images and labels for training: bundled digits, image folders, NPZ archives."""
+"""Samples and labels for training: digits, folders of images or recordings, archives, texts."""
 
 from samebits.data.dataset import Dataset
 from samebits.data.load import load

@@ -1,4 +1,4 @@
-"""`Dataset`: images in their stored width, normalised only batch by batch."""
+"""`Dataset`: samples in their stored width, made real only batch by batch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from samebits.errors import InputError, NonFiniteError
 
 Split = Literal["train", "test"]
+FORMS = {4: (torch.uint8, torch.float32), 3: (torch.int16,), 2: (torch.uint8,)}  # axes: dtypes
 
 
 def value_table(peak: int) -> torch.Tensor:
@@ -22,11 +24,16 @@ def value_table(peak: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images [N, C, H, W] (uint8 codes 0..`peak`, or float32 taken as they are) and labels [N].
+    """Labels [N] and samples, named images whatever they are:
 
-    `batch` looks the normalised values up in a table, so they do not depend on how a device
-    divides. Raises InputError when a split is empty, shapes disagree, a label lies outside
-    `class_names`, or the training labels hold fewer than two classes.
+    images     [N, C, H, W]  uint8 codes 0..`peak`, or float32 taken as they are
+    sequences  [N, T, F]     int16 codes of the values code * 2**-15
+    texts      [N, T]        uint8 indices into `class_names`, one-hot as values
+
+    `batch` looks the values of images up in a table, so they do not depend on how a device
+    divides; those of the others are exact. Raises InputError when a split is empty, shapes
+    disagree, a label lies outside `class_names`, or the training labels hold fewer than two
+    classes.
     """
 
     train_images: torch.Tensor
@@ -36,6 +43,7 @@ class Dataset:
     class_names: tuple[str, ...]
     source: str = "data"
     peak: int = 255
+    rate: int | None = None  # samples per second of recordings
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,10 +74,12 @@ class Dataset:
             raise InputError(
                 f"{self.source}: expected at least one {split} image, found none; add {split} data"
             )
-        if images.ndim != 4 or labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+        axes = images.ndim in FORMS
+        if not axes or labels.shape != images.shape[:1] or labels.dtype != torch.int64:
             raise InputError(
-                f"{self.source}: expected {split} images [N, C, H, W] and int64 labels [N], found "
-                f"{shape_text(images.shape)} and {labels.dtype} {shape_text(labels.shape)}"
+                f"{self.source}: expected {split} images [N, C, H, W], sequences [N, T, F] or "
+                f"texts [N, T] and int64 labels [N], found {shape_text(images.shape)} and "
+                f"{labels.dtype} {shape_text(labels.shape)}"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= len(self.class_names):
@@ -77,20 +87,25 @@ class Dataset:
                 f"{self.source}: expected {split} labels in 0..{len(self.class_names) - 1}, "
                 f"found {low}..{high}"
             )
-        if images.dtype == torch.uint8:
-            if self.peak < 255 and int(images.max()) > self.peak:
-                raise InputError(f"{self.source}: expected {split} codes in 0..{self.peak}")
-        elif images.dtype != torch.float32:
-            raise InputError(
-                f"{self.source}: expected {split} images of uint8 or float32, found {images.dtype}"
+        if images.dtype not in FORMS[images.ndim]:
+            expected = " or ".join(
+                str(dtype).removeprefix("torch.") for dtype in FORMS[images.ndim]
             )
-        elif not bool(torch.isfinite(images).all()):
+            raise InputError(
+                f"{self.source}: expected {split} samples {shape_text(images.shape)} of "
+                f"{expected}, found {images.dtype}"
+            )
+        if images.dtype == torch.uint8:
+            peak = self.peak if images.ndim == 4 else self.classes - 1
+            if peak < 255 and int(images.max()) > peak:
+                raise InputError(f"{self.source}: expected {split} codes in 0..{peak}")
+        elif images.dtype == torch.float32 and not bool(torch.isfinite(images).all()):
             raise NonFiniteError(
                 f"{self.source}: {split} images hold NaN or infinity; expected finite values"
             )
 
     def images(self, split: Split) -> torch.Tensor:
-        """Stored images [N, C, H, W] of a split."""
+        """Stored samples [N, ...] of a split."""
         return self.train_images if split == "train" else self.test_images
 
     def labels(self, split: Split) -> torch.Tensor:
@@ -98,14 +113,24 @@ class Dataset:
         return self.train_labels if split == "train" else self.test_labels
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
-        """float32 [len(indices), C, H, W]; 8-bit codes become values in [-1, 1]."""
-        images = self.images(split)[indices]
-        return images if images.dtype == torch.float32 else self._values[images.long()]
+        """float32 [len(indices), *input_shape]; codes become values in [-1, 1]."""
+        return self.values(self.images(split)[indices])
+
+    def values(self, images: torch.Tensor) -> torch.Tensor:
+        """float32 values of stored images, recordings or texts."""
+        if images.dtype == torch.float32:
+            return images
+        if images.dtype == torch.int16:
+            return images.float() * 2.0**-15
+        if images.ndim == 2:
+            return nn.functional.one_hot(images.long(), self.classes).float()
+        return self._values[images.long()]
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W)."""
-        return tuple(self.train_images.shape[1:])
+        """(C, H, W) of images, (T, F) of sequences, (T, classes) of texts."""
+        stored = tuple(self.train_images.shape[1:])
+        return stored if len(stored) > 1 else (*stored, self.classes)
 
     @property
     def classes(self) -> int:
@@ -136,6 +161,7 @@ class Dataset:
             self.class_names,
             self.source,
             self.peak,
+            self.rate,
         )
 
 

@@ -1,4 +1,4 @@
-"""Folders of JPEG and PNG images: train/<class>/* and test/<class>/*, or <class>/*."""
+"""Folders of images or WAV recordings: train/<class>/* and test/<class>/*, or <class>/*."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import torch
 from PIL import Image
 
 from samebits.data.dataset import Dataset
+from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+AUDIO_SUFFIX = ".wav"
 CHANNELS = {"L": 1, "RGB": 3}
 GREY_MODES = ("1", "L", "LA")
 WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
@@ -24,22 +26,30 @@ WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
 Sample = tuple[Path, int]  # file, label
 
 
-def load_folder(root: Path, *, limit: int | None = None) -> Dataset:
-    """Images of one size as uint8 [N, C, H, W]; classes are the sorted folder names.
+def load_folder(root: Path, *, limit: int | None = None, steps: int | None = None) -> Dataset:
+    """Images of one size as uint8 [N, C, H, W], or the features of WAV recordings as int16
+    [N, T, F] (docs/spec/audio.md); classes are the sorted folder names.
 
-    Without train/ and test/ a file is a test image when the first 8 hex digits of the SHA-256 of
+    Without train/ and test/ a file is for testing when the first 8 hex digits of the SHA-256 of
     its name, as a number, are a multiple of five (about 20 %), so adding files moves none.
     Grey images keep one channel, all others become RGB (transparency is dropped). `limit` keeps
-    the first training images of every class in sorted name order.
+    the first training files of every class in sorted name order. `steps`: the frames of
+    every recording [default: what the training recordings suggest].
     """
     classes, train, test = _samples(root, limit)
     if not train or not test:
         missing = "test" if train else "training"
         raise InputError(
-            f"{root}: expected training and test images, found no {missing} image; add some, or "
+            f"{root}: expected training and test files, found no {missing} file; add some, or "
             f"give the split explicitly as {root}/train/<class>/* and {root}/test/<class>/*"
         )
-    train_images, test_images = _decode_all([path for path, _ in train + test], len(train))
+    paths = [path for path, _ in train + test]
+    if _is_audio(paths[0]):
+        train_images, test_images, rate = load_recordings(
+            paths[: len(train)], paths[len(train) :], steps
+        )
+    else:
+        (train_images, test_images), rate = _decode_all(paths, len(train)), None
     return Dataset(
         train_images,
         torch.tensor([label for _, label in train], dtype=torch.int64),
@@ -47,11 +57,12 @@ def load_folder(root: Path, *, limit: int | None = None) -> Dataset:
         torch.tensor([label for _, label in test], dtype=torch.int64),
         classes,
         str(root),
+        rate=rate,
     )
 
 
 def is_test_name(name: str) -> bool:
-    """Whether a file of an unsplit folder is a test image, from its name alone."""
+    """Whether a file of an unsplit folder is for testing, from its name alone."""
     return int(hashlib.sha256(os.fsencode(name)).hexdigest()[:8], 16) % 5 == 0
 
 
@@ -82,6 +93,7 @@ def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sampl
             )
         train = {name: _files(split["train"] / name) for name in classes}
         test = {name: _files(split["test"] / name) for name in classes}
+    _check_one_kind([p for name in classes for p in (*train[name], *test[name])])
     return (
         classes,
         [(p, label) for label, name in enumerate(classes) for p in train[name][:limit]],
@@ -101,7 +113,7 @@ def _classes(root: Path) -> tuple[str, ...]:
     names = tuple(path.name for path in _visible(root) if path.is_dir())
     if len(names) < 2:
         raise InputError(
-            f"{root}: expected at least 2 class folders of images, found {len(names)}"
+            f"{root}: expected at least 2 class folders of images or recordings, found {len(names)}"
             + (f" ({names[0]!r})" if names else "")
         )
     return names
@@ -110,14 +122,26 @@ def _classes(root: Path) -> tuple[str, ...]:
 def _files(folder: Path) -> list[Path]:
     files = _visible(folder)
     for path in files:
-        if path.suffix.lower() == ".wav":
-            raise InputError(f"{path}: WAV audio is not supported yet; expected JPEG or PNG images")
-        if path.suffix.lower() not in IMAGE_SUFFIXES or not path.is_file():
+        if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
             raise InputError(
-                f"{path}: expected only .jpg, .jpeg or .png files in a class folder; "
+                f"{path}: expected only .jpg, .jpeg, .png or .wav files in a class folder; "
                 "move this one elsewhere"
             )
     return files
+
+
+def _is_audio(path: Path) -> bool:
+    return path.suffix.lower() == AUDIO_SUFFIX
+
+
+def _check_one_kind(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if _is_audio(path) != _is_audio(paths[0]):
+            expected, found = ("WAV audio", "an image")[:: 1 if _is_audio(paths[0]) else -1]
+            raise InputError(
+                f"{path}: expected {expected} like {paths[0]}, found {found}; keep images and "
+                "recordings in folders of their own"
+            )
 
 
 def _decode_all(paths: Sequence[Path], train: int) -> tuple[torch.Tensor, torch.Tensor]:

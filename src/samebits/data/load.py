@@ -8,14 +8,21 @@ from samebits.data.archive import load_npz
 from samebits.data.dataset import Dataset
 from samebits.data.digits import load_digits
 from samebits.data.folder import load_folder
+from samebits.data.text import load_text
 from samebits.errors import InputError
 
+LOADERS = {".npz": load_npz, ".txt": load_text}
 
-def load(source: str, *, limit: int | None = None) -> Dataset:
-    """The data named by `source`: `digits`, an image folder, or an NPZ file.
 
-    `limit` keeps the first `limit` training images of every class (sorted file names, or stored
-    order) and all test images. Raises InputError naming what is wrong and where.
+def load(
+    source: str, *, limit: int | None = None, input_shape: tuple[int, ...] | None = None
+) -> Dataset:
+    """The data named by `source`: `digits`, a folder of images or recordings, an NPZ or TXT file.
+
+    `limit` keeps the first `limit` training samples of every class (sorted file names, or stored
+    order) and all test samples. `input_shape` is that of a model that the data is for: recordings
+    get its number of frames instead of one of their own. Raises InputError naming what is wrong
+    and where.
     """
     if limit is not None and limit < 1:
         raise InputError(f"expected a limit of at least 1 training image per class, found {limit}")
@@ -24,16 +31,19 @@ def load(source: str, *, limit: int | None = None) -> Dataset:
     else:
         path = Path(source)
         if path.is_dir():
-            return load_folder(path, limit=limit)
+            sequence = input_shape is not None and len(input_shape) == 2
+            steps = input_shape[0] if input_shape and sequence else None
+            return load_folder(path, limit=limit, steps=steps)
         if not path.exists():
             raise InputError(
-                f"{source}: no such file or folder; expected 'digits', a folder of images "
-                "(train/<class>/* and test/<class>/*, or <class>/*) or an .npz file"
+                f"{source}: no such file or folder; expected 'digits', a folder of images or WAV "
+                "audio (train/<class>/* and test/<class>/*, or <class>/*), or an .npz or .txt file"
             )
-        if path.suffix.lower() != ".npz":
+        kind = path.suffix.lower()
+        if kind not in LOADERS:
             raise InputError(
-                f"{source}: expected 'digits', a folder of images or an .npz file, found a file "
-                f"ending in {path.suffix or 'nothing'}"
+                f"{source}: expected 'digits', a folder of images or WAV audio, or an .npz or "
+                f".txt file, found a file ending in {path.suffix or 'nothing'}"
             )
-        data = load_npz(path)
+        data = LOADERS[kind](path)
     return data if limit is None else data.limited(limit)

@@ -6,23 +6,26 @@ from samebits.ir import (
     real_more,
     real_pointwise,
     real_quantize,
+    real_recurrent,
     real_reduce,
     real_shape,
     real_window,
 )
-from samebits.ir.graph import Graph, GraphBuilder, Node, Quantization, Value
+from samebits.ir.graph import Graph, GraphBuilder, Node, Quantization, State, Value
 
 __all__ = [
     "Graph",
     "GraphBuilder",
     "Node",
     "Quantization",
+    "State",
     "Value",
     "integer",
     "real_linear",
     "real_more",
     "real_pointwise",
     "real_quantize",
+    "real_recurrent",
     "real_reduce",
     "real_shape",
     "real_window",

@@ -312,7 +312,7 @@ _RULES: dict[str, Rule] = {
     "multiply": _multiply,
     "requantize": _requantize,
     "table": _table,
-    **dict.fromkeys(("interpolate", "softmax"), _to_codes),
+    "softmax": _to_codes,
     "clip": _clip,
     "sum_pool": _sum_pool,
     "reduce_sum": _reduce_sum,

@@ -64,11 +64,25 @@ class Node:
         return self.outputs[0]
 
 
+@dataclass(frozen=True)
+class State:
+    """What a step graph carries: `input` holds what `output` was the step before.
+
+    At first it holds the constant `initial`, or zeros: the codes of 0 where it has a Quantization.
+    """
+
+    input: str
+    output: str
+    initial: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A program without control flow. `nodes` are in topological order; `constants` are read-only.
 
     inputs, outputs: value names. values: the type of every value, constants included.
+    states: of a step graph, which computes one time step. They are its last inputs and its last
+    outputs, in order, so that what knows nothing of steps takes and gives them like others.
     """
 
     name: str
@@ -77,6 +91,7 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
+    states: tuple[State, ...] = ()
 
     def __post_init__(self) -> None:
         for array in self.constants.values():
@@ -98,6 +113,16 @@ class Graph:
         return readers
 
     @property
+    def own_inputs(self) -> tuple[str, ...]:
+        """The inputs that are no states."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def own_outputs(self) -> tuple[str, ...]:
+        """The outputs that are no states."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
     def integer(self) -> bool:
         """Every node is an integer operator."""
         return all(op_named(node.op).integer for node in self.nodes)
@@ -116,6 +141,7 @@ class GraphBuilder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: list[str] = []
+        self.initial: list[str] = []  # of states, which are the last inputs
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.values: dict[str, Value] = {}
@@ -134,6 +160,7 @@ class GraphBuilder:
             names[name] = builder.input(name, value.dtype, value.shape, value.quantization)
         for name, array in graph.constants.items():
             names[name] = builder.constant(name, array, graph.values[name].quantization)
+        builder.initial = [names[s.initial] if s.initial else "" for s in graph.states]
         return builder, names
 
     def unique(self, hint: str) -> str:
@@ -157,6 +184,11 @@ class GraphBuilder:
         name = self._declare(Value(self.unique(name), dtype, tuple(shape), quantization))
         self.inputs.append(name)
         return name
+
+    def state(self, name: str, dtype: str, shape: Sequence[int], initial: str = "") -> str:
+        """A state of a step graph, after all inputs; initial: a constant, "" for zeros."""
+        self.initial.append(initial)
+        return self.input(name, dtype, shape)
 
     def constant(self, name: str, array: Array, quantization: Quantization | None = None) -> str:
         """A constant; equal arrays (type, shape, bytes) are stored once."""
@@ -210,16 +242,24 @@ class GraphBuilder:
         return tuple(names)
 
     def build(self, outputs: Iterable[str]) -> Graph:
-        """The finished graph; constants that nothing reads are dropped."""
+        """The finished graph; constants that nothing reads are dropped. The last outputs are what
+        the states will be, one for each."""
         outputs = tuple(outputs)
+        count = len(self.initial)
+        if count > len(outputs):
+            raise ValueError(f"expected an output for each of {count} states, found {len(outputs)}")
+        ends = (self.inputs[len(self.inputs) - count :], outputs[len(outputs) - count :])
+        states = tuple(map(State, *ends, self.initial))
         used = {name for node in self.nodes for name in node.inputs} | set(outputs)
+        used.update(self.initial)
         constants = {name: array for name, array in self.constants.items() if name in used}
         values = {
             name: value
             for name, value in self.values.items()
             if name not in self.constants or name in used
         }
-        return Graph(self.name, tuple(self.inputs), outputs, tuple(self.nodes), constants, values)
+        nodes = tuple(self.nodes)
+        return Graph(self.name, tuple(self.inputs), outputs, nodes, constants, values, states)
 
     def _declare(self, value: Value) -> str:
         self.values[value.name] = value

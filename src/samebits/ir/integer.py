@@ -249,7 +249,7 @@ def _matmul(arrays: Arrays, a: Attributes) -> list[Array]:
 
 def _infer_affine(values: Values, a: Attributes) -> list[Type]:
     x, m, b = values
-    _codes(x)
+    _integers(x)
     _expect(len(x.shape) >= 1, "channels along the last axis", x)
     for v in (m, b):
         _expect(v.shape == x.shape[-1:] and v.dtype in ACCUMULATORS, f"int32 [{x.shape[-1]}]", v)
@@ -358,26 +358,6 @@ def _table(arrays: Arrays, a: Attributes) -> list[Array]:
     x, t = arrays
     index = x.astype(np.int64) - limits(x.dtype.name)[0]
     return [t[index] if t.ndim == 1 else t[np.arange(t.shape[0]), index]]
-
-
-def _infer_interpolate(values: Values, a: Attributes) -> list[Type]:
-    x, base, slope = values
-    _expect(x.dtype in ("int16", "uint16"), "16-bit codes", x)
-    _expect(0 <= a["bits"] <= 16 and 1 <= a["shift"] <= 32, "bits 0 to 16, shift 1 to 32", dict(a))
-    segments = 1 << (16 - a["bits"])
-    for v in (base, slope):
-        known = v.dtype in (*CODES, "int32")
-        _expect(v.shape == (segments,) and known, f"{segments} integers of at most 32 bits", v)
-    _bounded(a)
-    return [(a["dtype"], x.shape)]
-
-
-def _interpolate(arrays: Arrays, a: Attributes) -> list[Array]:
-    x, base, slope = arrays
-    u = x.astype(np.int64) - limits(x.dtype.name)[0]
-    i, r = u >> a["bits"], u & ((1 << a["bits"]) - 1)
-    step = (slope.astype(np.int64)[i] * r + (1 << (a["shift"] - 1))) >> a["shift"]
-    return [np.clip(base.astype(np.int64)[i] + step, a["low"], a["high"]).astype(a["dtype"])]
 
 
 def _infer_clip(values: Values, a: Attributes) -> list[Type]:
@@ -637,13 +617,6 @@ _integer("add", (1, None), {"factors": REQUIRED, "offset": 0, "dtype": "int32"},
 _integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply)
 _integer("requantize", (1, 1), {"ratios": REQUIRED, **_TO_CODES}, _infer_requantize, _requantize)
 _integer("table", (2, 2), {}, _infer_table, _table)
-_integer(
-    "interpolate",
-    (3, 3),
-    {"bits": REQUIRED, "shift": REQUIRED, "low": REQUIRED, "high": REQUIRED, "dtype": REQUIRED},
-    _infer_interpolate,
-    _interpolate,
-)
 _integer("clip", (1, 1), {"low": REQUIRED, "high": REQUIRED}, _infer_clip, _clip)
 _POOL = {"kernel": REQUIRED, **_SPATIAL}
 _integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, RangeError, SamebitsError
-from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.graph import Graph, Node, State, Value
 from samebits.ir.ops import Array, op_named
 from samebits.ir.real import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
 
@@ -28,7 +28,7 @@ def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]
     """
     last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
     last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
-    live = _checked_inputs(graph, inputs, exact)
+    live = _checked_inputs(graph, graph.inputs, inputs, exact)
     for index, node, results in _steps(graph, live, exact):
         live.update(zip(node.outputs, results, strict=True))
         for name in {*node.inputs, *node.outputs}:
@@ -39,9 +39,50 @@ def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]
     ]
 
 
+def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> list[Array]:
+    """All steps of a step graph: the outputs of every step, states among them, as [T, ...].
+
+    sequences: [T, ...] for each input that is no state. Between steps a real state is float64 or
+    Fractions, as between nodes: only the outputs are rounded to their declared types.
+
+    Raises InputError for sequences of different lengths, else what `run` raises.
+    """
+    own = graph.own_inputs
+    if len({len(sequence) for sequence in sequences}) > 1 or len(sequences) != len(own) or not own:
+        raise InputError(
+            f"graph {graph.name!r}: expected a sequence of one length for each of "
+            f"{', '.join(own) or 'no inputs'}, found lengths {[len(s) for s in sequences]}"
+        )
+    states = {s.input: initial_state(graph, s, exact) for s in graph.states}
+    found: list[list[Array]] = [[] for _ in graph.outputs]
+    for arrays in zip(*sequences, strict=True):
+        live = _checked_inputs(graph, own, arrays, exact) | states
+        for _, node, results in _steps(graph, live, exact):
+            live.update(zip(node.outputs, results, strict=True))
+        states = {s.input: _read(graph, live, s.output, exact) for s in graph.states}
+        for made, name in zip(found, graph.outputs, strict=True):
+            made.append(_declared(_read(graph, live, name, exact), graph.values[name]))
+    return [
+        np.stack(made)
+        if made
+        else np.empty((0, *graph.values[name].shape), graph.values[name].dtype)
+        for made, name in zip(found, graph.outputs, strict=True)
+    ]
+
+
+def initial_state(graph: Graph, state: State, exact: bool = False) -> Array:
+    """What a state of a step graph holds before the first step, as operators take it."""
+    value = graph.values[state.input]
+    array = graph.constants.get(state.initial)
+    if array is None:
+        zero = value.quantization.zero_point if value.quantization else 0
+        array = np.full(value.shape, zero, array_type(value.dtype))
+    return carry(array, value.dtype, exact, state.input)
+
+
 def trace(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> dict[str, Array]:
     """Every value but the constants, by name, in the order of computation; types as in `run`."""
-    live = _checked_inputs(graph, inputs, exact)
+    live = _checked_inputs(graph, graph.inputs, inputs, exact)
     for _, node, results in _steps(graph, live, exact):
         live.update(zip(node.outputs, results, strict=True))
     return {
@@ -125,15 +166,17 @@ def _first(array: Array, wrong: Array) -> str:
     return f"found {array.reshape(-1)[index]} at flat index {index}"
 
 
-def _checked_inputs(graph: Graph, inputs: Sequence[Any], exact: bool) -> dict[str, Array]:
-    if len(inputs) != len(graph.inputs):
+def _checked_inputs(
+    graph: Graph, names: Sequence[str], inputs: Sequence[Any], exact: bool
+) -> dict[str, Array]:
+    if len(inputs) != len(names):
         raise InputError(
-            f"graph {graph.name!r}: expected {len(graph.inputs)} inputs "
-            f"({', '.join(graph.inputs)}), found {len(inputs)}"
+            f"graph {graph.name!r}: expected {len(names)} inputs ({', '.join(names)}), found "
+            f"{len(inputs)}"
         )
     return {
         name: _checked_input(np.asarray(array), graph.values[name], exact)
-        for name, array in zip(graph.inputs, inputs, strict=True)
+        for name, array in zip(names, inputs, strict=True)
     }
 
 

@@ -110,7 +110,9 @@ class _Lowering:
                 raise type(error)(f"node {node.name!r} ({node.op}): {text}") from None
             except ValueError as error:
                 raise UnsupportedError(f"node {node.name!r} ({node.op}): {error}") from None
-        return self.emitter.builder.build([self._output(name) for name in self.graph.outputs])
+        outputs = [self._output(name) for name in self.graph.outputs]
+        self._states(outputs)
+        return self.emitter.builder.build(outputs)
 
     # --- edges of the graph -----------------------------------------------------------------
 
@@ -174,6 +176,29 @@ class _Lowering:
         builder.values[stored] = replace(builder.values[stored], quantization=quantization)
         self.used.add(stored)
         return stored
+
+    def _states(self, outputs: Sequence[str]) -> None:
+        """States must have the codes that they get; their first values are rounded to such."""
+        builder, count = self.emitter.builder, len(self.graph.states)
+        for index, state in enumerate(self.graph.states, -count):
+            before, after = builder.values[builder.inputs[index]], builder.values[outputs[index]]
+            if (before.dtype, before.quantization) != (after.dtype, after.quantization):
+                raise UnsupportedError(
+                    f"state {state.input!r}: expected the codes of its next value, {after} with "
+                    f"{after.quantization}, found {before} with {before.quantization}; quantize "
+                    "both alike"
+                )
+            name = f"{state.input}.initial"
+            if not state.initial:
+                name = ""
+            elif before.quantization is None:
+                name = builder.constant(name, self.graph.constants[state.initial])
+            else:
+                numbers = before.quantization.scale, before.quantization.zero_point
+                reals = self.states[state.initial]
+                assert isinstance(reals, ConstantReals)
+                name = self._constant_codes(reals, *numbers, before.dtype, name).name
+            builder.initial.append(name)
 
     # --- nodes ------------------------------------------------------------------------------
 

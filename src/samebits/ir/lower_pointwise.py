@@ -23,6 +23,7 @@ from samebits.ir.lowered import (
     State,
     Sum,
     common_unit,
+    integers,
     point_of,
     with_offset,
 )
@@ -156,9 +157,7 @@ def _linear_constant(
         else:
             out.append((-gain, c - offset) if swapped else (gain, offset - c))
     gains, offsets = (tuple(column) for column in zip(*out, strict=True))
-    if any(g == 0 for g in gains):
-        if isinstance(x.source, Codes):
-            return None
+    if any(g == 0 for g in gains) and isinstance(x.source, Sum):
         raise UnsupportedError(
             "expected factors other than 0 on an accumulator; fold the product into the weights"
         )
@@ -287,23 +286,55 @@ def _term(e: Emitter, node: Node, x: Linear) -> Linear:
         x = with_offset(x, node)
     elif x.clipped:
         x = activation(x, e)
-    if x.clipped or len(x.gain) > 1 or len(x.offset) > 1:
+    if x.clipped:
         raise UnsupportedError(
-            "expected terms with one scale each; put a QuantizeLinear after each of them"
+            "expected terms without bounds; put a QuantizeLinear after each of them"
         )
     return x
 
 
 def _sum(e: Emitter, node: Node, x: Linear, y: Linear, sign: int) -> Linear:
-    x, y = _term(e, node, x), _term(e, node, y)
-    units = [x.gain[0] * x.unit, sign * y.gain[0] * y.unit]
-    real = x.offset[0] + sign * y.offset[0]
-    unit = common_unit([*units, real])
-    factors = tuple(int(u / unit) for u in units)
-    offset = int(real / unit) - factors[0] * x.zero - factors[1] * y.zero
-    names, order = _aligned(e, [e.stored(x), e.stored(y)])
-    total = Sum("add", names, {"factors": factors, "offset": offset}, order, node.name)
-    return Linear(total, gain=(unit,))
+    """All terms in the largest unit of which their scales and offsets are multiples."""
+    terms = [(_term(e, node, x), 1), (_term(e, node, y), sign)]
+    pairs = [term.over(max(len(term.gain), len(term.offset))) for term, _ in terms]
+    unit = common_unit(
+        [
+            number
+            for (term, _), channels in zip(terms, pairs, strict=True)
+            for gain, offset in channels
+            for number in (gain * term.unit, offset)
+        ]
+    )
+    parts, factors, offset = [], [], 0
+    for (term, own), channels in zip(terms, pairs, strict=True):
+        m = [int(own * gain * term.unit / unit) for gain, _ in channels]
+        b = [int(own * c / unit) - k * term.zero for k, (_, c) in zip(m, channels, strict=True)]
+        if len(channels) > 1:
+            parts.append(_scaled(e, node, term, m, b))
+            factors.append(1)
+        else:
+            parts.append(e.stored(term))
+            factors.append(m[0])
+            offset += b[0]
+    names, order = _aligned(e, parts)
+    attributes = {"factors": tuple(factors), "offset": offset}
+    return Linear(Sum("add", names, attributes, order, node.name), gain=(unit,))
+
+
+def _scaled(e: Emitter, node: Node, x: Linear, m: list[int], b: list[int]) -> Codes:
+    """m[c] * x + b[c], channels along the last axis as stored."""
+    stored = e.stored(x)
+    if x.axis is None or stored.order[-1] != x.axis:
+        raise UnsupportedError(
+            f"expected terms with one scale each, or one per channel, found scales along axis "
+            f"{x.axis}; put a QuantizeLinear after each of them"
+        )
+    inputs = (
+        stored.name,
+        e.builder.constant(f"{node.name}.m", integers(m)),
+        e.builder.constant(f"{node.name}.b", integers(b)),
+    )
+    return e.accumulate(Sum("affine", inputs, {}, stored.order, f"{node.name}.affine"))
 
 
 def _product(e: Emitter, node: Node, x: Linear, y: Linear) -> Linear:

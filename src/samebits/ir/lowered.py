@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.ir.graph import Array, GraphBuilder, Node, Quantization
 from samebits.numerics.exact import round_real
 from samebits.tables.expression import Expression, Variable, apply
@@ -253,8 +253,15 @@ class Emitter:
 
 
 def integers(values: Sequence[int] | Array) -> Array:
-    """int32 where all fit, else int64."""
-    array = np.asarray(values, np.int64)
+    """int32 where all fit, else int64; RangeError for what does not fit there."""
+    try:
+        array = np.asarray(values, np.int64)
+    except OverflowError as error:
+        largest = max(abs(int(v)) for v in values)
+        raise RangeError(
+            f"expected constants below 2**63, found up to {largest}: the scales have too fine a "
+            "common unit; quantize with scales nearer to one another"
+        ) from error
     fits = not array.size or (array.min() >= -(1 << 31) and array.max() < 1 << 31)
     return array.astype(np.int32 if fits else np.int64)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.graph import Graph, Node, State, Value
 
 SHOWN = 4  # items of a long attribute
 
 
 def text(graph: Graph) -> str:
-    """One line per input, constant, node and output; names are shown with repr where odd."""
+    """One line per input, constant, node, output and state; odd names are shown with repr."""
     lines = [f"graph {_name(graph.name)}"]
     lines += [f"  input {_value(graph.values[name])}" for name in graph.inputs]
     lines += [f"  constant {_value(graph.values[name])}" for name in graph.constants]
     lines += [f"  {_node(graph, node)}" for node in graph.nodes]
     lines += [f"  output {_name(name)}" for name in graph.outputs]
+    lines += [f"  state {_state(state)}" for state in graph.states]
     return "\n".join(lines) + "\n"
 
 
@@ -25,6 +26,11 @@ def _node(graph: Graph, node: Node) -> str:
     attributes = [f"{key}={_attribute(value)}" for key, value in node.attributes.items()]
     inputs = [_name(name) if name else "-" for name in node.inputs]
     return f"{outputs} = {node.op}({', '.join(inputs + attributes)})"
+
+
+def _state(state: State) -> str:
+    initial = _name(state.initial) if state.initial else "zeros"
+    return f"{_name(state.input)} = {_name(state.output)} of the step before, {initial} at first"
 
 
 def _value(value: Value) -> str:

@@ -89,7 +89,8 @@ def replace_nodes(
     values: Mapping[str, Value],
 ) -> Graph:
     """The graph with other nodes, constants and values."""
-    return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), constants, values)
+    ends = graph.inputs, graph.outputs
+    return Graph(graph.name, *ends, tuple(nodes), constants, values, graph.states)
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
@@ -110,7 +111,7 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
 
 def remove_dead(graph: Graph) -> Graph:
     """Without the nodes, constants and values that no graph output needs."""
-    needed = set(graph.outputs)
+    needed = {*graph.outputs, *(state.initial for state in graph.states)}
     kept = []
     for node in reversed(graph.nodes):
         if needed.intersection(name for name in node.outputs if name):

@@ -51,3 +51,17 @@ def verify(graph: Graph) -> None:
             rule((value.dtype, value.shape) == (dtype, tuple(shape)), f"{where}: {value} is wrong")
     for name in graph.outputs:
         rule(name in written, f"output {name!r} is never written")
+    count = len(graph.states)
+    rule(count <= min(len(graph.inputs), len(graph.outputs)), "states are no inputs and outputs")
+    for index, state in enumerate(graph.states, -count):
+        ends = graph.inputs[index], graph.outputs[index]
+        rule((state.input, state.output) == ends, f"state {state} is not its input and output")
+        before = graph.values[state.input]
+        for name in (state.output, *([state.initial] if state.initial else [])):
+            value = graph.values.get(name, before)
+            same = (value.dtype, value.shape) == (before.dtype, before.shape)
+            rule(same, f"state {before} becomes {value}")
+        rule(
+            not state.initial or state.initial in graph.constants,
+            f"{state} begins with no constant",
+        )

@@ -16,7 +16,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-SOURCES = ("conv.c", "depthwise.c", "pointwise.c", "update.c")
+SOURCES = ("conv.c", "depthwise.c", "hash.c", "lstm.c", "pointwise.c", "update.c")
 HEADERS = ("conv.h", "integer.h", "tile.h")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
@@ -64,9 +64,12 @@ def _processor() -> str:
 def load(arch: str | None = None) -> ctypes.CDLL:
     """The compiled kernels for `-march=<arch>` (default: this machine's own instruction set).
 
-    `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit.
+    `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit; the latter
+    may be none: no native kernels.
     """
     arch = arch or os.environ.get("SAMEBITS_NATIVE_ARCH") or "native"
+    if arch == "none":
+        raise BuildError("SAMEBITS_NATIVE_ARCH is none")
     path = compiler()
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     folder = resources.files(__package__) / "csrc"

@@ -43,6 +43,11 @@ def scale(v: Tensor, exponent: int) -> Tensor:
     return quotient + ((rest > half) | ((rest == half) & ((quotient & 1) == 1)))
 
 
+def scale_to(v: Tensor, exponent: int, bits: int) -> Tensor:
+    """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
+    return scale(v, exponent).to(CODE_TYPE[bits])
+
+
 def divide(v: Tensor, divisor: Tensor | int) -> Tensor:
     """rne(v / divisor) in int64, divisor > 0."""
     v = v.long()
@@ -76,6 +81,11 @@ def shorten(acc: Tensor, largest: int, exponent: int) -> tuple[Tensor, int]:
     if shift == 0:
         return acc.to(torch.int32), exponent
     return scale(acc, -shift).to(torch.int32), exponent + shift
+
+
+def align(codes: Tensor, exponent: int) -> Tensor:
+    """rne(codes * 2**exponent) of bfp16 or bfp32 codes as int32; exponent <= 0."""
+    return scale(codes, exponent).to(torch.int32)
 
 
 def resolve(parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
@@ -396,3 +406,20 @@ def lazy_resplit(codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, 
     new_codes, new_delayed = split(value)
     codes.copy_(new_codes)
     delayed.copy_(new_delayed)
+
+
+# --- hashes ---------------------------------------------------------------------------------
+
+HASH_BLOCK = 4096  # bytes
+
+
+def block_sums(data: Tensor, keys: Tensor) -> Tensor:
+    """One 64-bit sum per block of bytes (uint8 [n], the last block filled with zeros), int64.
+
+    The block as little-endian 32-bit words w, and keys k (int32 [1024]): the sum over j < 512 of
+    (w[j] + k[j]) * (w[512 + j] + k[512 + j]), each factor modulo 2**32, the sum modulo 2**64. NH of
+    J. Black et al., "UMAC: Fast and Secure Message Authentication", CRYPTO 1999.
+    """
+    rows = F.pad(data, (0, -data.numel() % HASH_BLOCK)).view(torch.int32).view(-1, 2, 512)
+    words = (rows + keys.view(2, 512)).long() & 0xFFFFFFFF
+    return (words[:, 0] * words[:, 1]).sum(1)

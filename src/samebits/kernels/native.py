@@ -61,11 +61,12 @@ _RETURNS_LARGEST = (
     *("depthwise", "depthwise_input_grad", "depthwise_weight_grad"),
     *("max_i8", "max_i16", "max_i32", "max_i64", "with_bias", "batch_norm_grad", "cross_entropy"),
     *("add_i8", "add_grad", "combine", "lazy_update", "joint_max"),
+    *("lstm_state", "lstm_hidden_grad", "lstm_state_grad", "lstm_gate_grads"),
 )
 _RETURNS_NOTHING = (
     *(f"scale_{a}_{b}" for a in ("i32", "i64") for b in ("i8", "i16", "i32")),
     *("channel_sum", "channel_affine", "relu", "relu_grad", "max_pool", "max_pool_grad"),
-    "lazy_resplit",
+    *("lazy_resplit", "lstm_gates", "lstm_hidden", "block_sums"),
 )
 _RETURNS_FAILED = ("channel_stats", "channel_grad_sums")
 _TYPE = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
@@ -96,7 +97,7 @@ class Native:
         v = _dense(v)
         return int(getattr(self, f"_max_{_TYPE[v.dtype]}")(_p(v), _n(v), _threads()))
 
-    def _scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+    def scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
         v = _dense(v)
         if v.dtype not in (torch.int32, torch.int64):
             v = v.int()
@@ -113,7 +114,7 @@ class Native:
         if divisor != 1 or largest == 0:
             return eager.requantize(acc, largest, exponent, bits, divisor)
         shift = requantize_shift(largest, exponent, bits)
-        return self._scale_to(acc, -shift, bits), exponent + shift
+        return self.scale_to(acc, -shift, bits), exponent + shift
 
     def shorten(self, acc: Tensor, largest: int, exponent: int) -> tuple[Tensor, int]:
         if largest == 0:
@@ -121,7 +122,10 @@ class Native:
         shift = shorten_shift(largest)
         if shift == 0 and acc.dtype == torch.int32:
             return acc, exponent
-        return self._scale_to(acc, -shift, 32), exponent + shift
+        return self.scale_to(acc, -shift, 32), exponent + shift
+
+    def align(self, codes: Tensor, exponent: int) -> Tensor:
+        return self.scale_to(codes, exponent, 32)
 
     def resolve(self, parts: list[tuple[Tensor, int]]) -> tuple[Tensor, int]:
         if len(parts) != 2:
@@ -448,6 +452,13 @@ class Native:
     ) -> None:
         sizes = (c_int64(m), c_int64(shift), c_int64(by), _n(codes), _threads())
         self._lazy_resplit(_p(codes), _p(delayed), _p(p), *sizes)
+
+    # --- hashes -----------------------------------------------------------------------------
+
+    def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
+        out = torch.empty(-(-data.numel() // eager.HASH_BLOCK), dtype=torch.int64)
+        self._block_sums(_p(data), _n(data), _p(keys), _p(out), _threads())
+        return out
 
 
 # --- pointers and memory order --------------------------------------------------------------

@@ -151,7 +151,7 @@ class _Reader:
     def program(self) -> Program:
         if self.native is None:
             raise InputError(
-                f"{self.source}: expected the directive .native, found none; "
+                f"{self.source}:1: expected the directive .native, found none; "
                 "begin the program with '.native N', the native dimension"
             )
         mantissa = MANTISSA_DEFAULT if self.mantissa is None else self.mantissa

@@ -8,7 +8,7 @@ found ...; what to do".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -46,18 +46,23 @@ Covered = tuple[Access, cover.Cover]
 def check(program: Program, image: Image) -> tuple[Step, ...]:
     """The steps of a legal program. Raises InputError for the first rule that it breaks."""
     _check_settings(program)
+    for hint in program.hints:
+        _check_hint(program, hint)
     checker = _Checker(program)
     checker.load(image)
     _check_tensors(program, checker)
     steps, _ = checker.resolve(structure(program), tuple(REGISTERS.values()))
     total = _total(steps, program.native)
     if total.iterations > ITERATIONS_MAX:
-        raise InputError(
-            f"{program.name}: expected at most {ITERATIONS_MAX} executed iterations, found "
-            f"{total.iterations}; lower the counts of loops or iterations"
+        most = max(steps, key=lambda step: _total([step], program.native).iterations)
+        fail(
+            program,
+            most.line,
+            f"expected at most {ITERATIONS_MAX} executed iterations, found {total.iterations}, "
+            "most of them here; lower the counts of loops or iterations",
         )
-    _check_queue(program, "input", "read", total.read)
-    _check_queue(program, "output", "written", total.written)
+    _check_queue(program, "input", steps, total.read)
+    _check_queue(program, "output", steps, total.written)
     return steps
 
 
@@ -115,8 +120,9 @@ class _Checker:
             for address, entry in entries.items():
                 if not 0 <= address < depth:
                     raise InputError(
-                        f"{name}: memory image: expected addresses of {memory} below its depth "
-                        f"{depth}, found {address}; raise .depth {memory}"
+                        f"{name}{self._hinted(memory, address)}: memory image: expected addresses "
+                        f"of {memory} below its depth {depth}, found {address}; raise .depth "
+                        f"{memory}"
                     )
                 if entry.shape != shape or entry.dtype != np.float16:
                     raise InputError(
@@ -125,6 +131,15 @@ class _Checker:
                     )
             if entries:
                 self.written[memory][list(entries)] = True
+
+    def _hinted(self, memory: str, address: int) -> str:
+        """A colon and the line of the tensor that lies there; nothing if no hint says so."""
+        for hint in self.program.hints:
+            if hint.kind == "tensor" and hint.memory == memory:
+                end = hint.address + entry_count(hint.shape, memory, self.program.native)
+                if hint.address <= address < end:
+                    return f":{hint.line}"
+        return ""
 
     def resolve(self, block: Block, registers: Registers) -> tuple[tuple[Step, ...], Registers]:
         """The steps of a block that is entered with these registers, and the registers after it."""
@@ -313,17 +328,37 @@ def _total(steps: Sequence[Step], native: int) -> _Total:
     return _Total(iterations, read, written)
 
 
-def _check_queue(program: Program, kind: str, done: str, found: int) -> None:
+def _check_queue(program: Program, kind: str, steps: Sequence[Step], found: int) -> None:
+    """At the first hint that is not filled, or else at the first chain that uses the queue."""
     hints = [hint for hint in program.hints if hint.kind == kind]
     counts = [entry_count(hint.shape, QUEUE, program.native) for hint in hints]
     if sum(counts) == found:
         return
+    done = {"input": "read", "output": "written"}[kind]
+    ends = zip(hints, accumulate(counts), strict=True)
+    line = next((hint.line for hint, end in ends if end > found), None)
     said = ", ".join(f"{c} of {h.name}" for h, c in zip(hints[:8], counts, strict=False))
     said += ", ..." * (len(hints) > 8)
-    raise InputError(
-        f"{program.name}: expected {sum(counts)} vectors of netq to be {done}, as the {kind} hints "
-        f"say ({said or 'there are none'}), found {found}; correct the hints or the chains"
+    fail(
+        program,
+        _queue_line(steps, kind) if line is None else line,
+        f"expected {sum(counts)} vectors of netq to be {done}, as the {kind} hints say "
+        f"({said or 'there are none'}), found {found}; correct the hints or the chains",
     )
+
+
+def _queue_line(steps: Sequence[Step], kind: str) -> int:
+    """The first line that reads or writes the network queue, 0 if none does."""
+    for step in steps:
+        line = 0
+        if isinstance(step, Loop):
+            line = _queue_line(step.body, kind)
+        elif isinstance(step, Chain):
+            accesses = (step.read,) if kind == "input" else step.writes
+            line = next((a.line for a in accesses if a.memory == QUEUE), 0)
+        if line:
+            return line
+    return 0
 
 
 def _check_hint(program: Program, hint: Hint) -> None:
@@ -338,11 +373,10 @@ def _check_hint(program: Program, hint: Hint) -> None:
 
 
 def _check_tensors(program: Program, checker: _Checker) -> None:
-    """Hints by themselves, and tensors against the memory image and each other."""
+    """Tensors against the memory image and each other."""
     lines: dict[str, int] = {}
     taken: dict[str, list[tuple[int, int, Hint]]] = {}
     for hint in program.hints:
-        _check_hint(program, hint)
         if hint.name in lines:
             fail(
                 program,

@@ -31,6 +31,7 @@ from samebits.npu.simulate_machine import BINARY, UNARY, quantize
 
 Array = np.ndarray[Any, Any]
 
+VECTOR = 64  # the effort of one vector of an access
 VECTORS_MAX = 1 << 24  # that one access of a chain takes in all its iterations
 
 
@@ -127,11 +128,15 @@ class Builder:
 
     def chain(self, chain: Chain) -> None:
         """All iterations of a chain."""
+        self.entries.where = f"{self.layout.flow.name}:{chain.line}"
         if chain.iterations * max(chain.read_count, chain.write_count) > VECTORS_MAX:
             raise UnsupportedError(
-                f"line {chain.line}: expected a chain of at most {VECTORS_MAX:,} vectors or tiles, "
-                f"found {chain.iterations:,} iterations; run the program in the simulator"
+                f"{self.entries.where}: expected a chain of at most {VECTORS_MAX:,} vectors or "
+                f"tiles, found {chain.iterations:,} iterations; run the program in the simulator"
             )
+        accesses = 1 + len(chain.operations) + len(chain.writes)
+        vectors = max(chain.read_count, chain.write_count) * chain.iterations
+        self.layout.spend(VECTOR * accesses * vectors)
         sources = self.fetch(chain, chain.read, read_offsets(chain))
         if chain.kind == "vector":
             sources = self.compute(chain, sources)
@@ -281,6 +286,7 @@ class Builder:
     def snapshot(self) -> Mapping[str, Any]:
         """What a trial changes."""
         layout = self.layout
+        layout.spend(8 * len(layout.values) + sum(map(len, self.entries.memories.values())))
         return {
             "entries": self.entries.copy(),
             "queue": self.queue,

@@ -15,6 +15,8 @@ from samebits.npu.concord_memory import CONSTANT, NOTHING, Pool, Sources
 Array = np.ndarray[Any, Any]
 
 STEPS_MAX = 20_000  # with those that turn out to be of no use
+EFFORT_MAX = 1 << 34  # a few minutes; a loop is tried up to four times, those in it each time
+OPERATION = 1 << 15  # the effort of one
 FOLDED_MAX = 1 << 20  # numbers of a constant that is made of another
 ZEROS = (0x0000, 0x8000)  # +0 and -0
 
@@ -33,7 +35,21 @@ class Layout:
     made: dict[Any, Value] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     count: int = 0
+    effort: int = 0
     line: int = 0
+
+    def spend(self, effort: int) -> None:
+        """Count entries of memories that are looked at or copied, trials too.
+
+        Raises UnsupportedError when there were too many.
+        """
+        self.effort += effort
+        if self.effort > EFFORT_MAX:
+            raise UnsupportedError(
+                f"{self.flow.name}:{self.line}: expected a program that is translated with less "
+                "effort, found too many operations in nested loops, loops or vectors; run it in "
+                "the simulator, or nest loops less"
+            )
 
     def name(self, wanted: str) -> str:
         """`wanted`, or with a number if it is taken."""
@@ -47,10 +63,11 @@ class Layout:
     def add(self, op: str, out: Value, inputs: tuple[Value, ...] = (), **rest: Any) -> Value:
         """Append a step. Raises UnsupportedError when there are too many."""
         self.count += 1
+        self.spend(OPERATION)
         if self.count > STEPS_MAX:
             raise UnsupportedError(
-                f"line {self.line}: expected a program of at most {STEPS_MAX:,} operations, found "
-                "more; run it in the simulator, or put what is repeated into loops"
+                f"{self.flow.name}:{self.line}: expected a program of at most {STEPS_MAX:,} "
+                "operations, found more; run it in the simulator, or put what repeats into loops"
             )
         out = replace(out, constant=op == "constant")
         self.steps.append(Step(op, out, inputs, line=self.line, **rest))

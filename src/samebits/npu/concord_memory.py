@@ -50,13 +50,17 @@ def all_of(owner: int, count: int) -> Sources:
 
 @dataclass
 class Entries:
-    """Sources by memory and address. An entry of a tile memory is N vectors: addresses times N."""
+    """Sources by memory and address. An entry of a tile memory is N vectors: addresses times N.
 
+    where: the program, and the line if one is being translated, for messages.
+    """
+
+    where: str
     memories: dict[str, Sources] = field(default_factory=dict)
 
     def copy(self) -> Entries:
         copied = {m: Sources(s.owners.copy(), s.vectors.copy()) for m, s in self.memories.items()}
-        return Entries(copied)
+        return Entries(self.where, copied)
 
     def read(self, memory: str, addresses: Array) -> Sources:
         return self._reaching(memory, addresses)[addresses]
@@ -72,8 +76,8 @@ class Entries:
         need = int(addresses.max(initial=-1)) + 1
         if need > ENTRIES_MAX:
             raise UnsupportedError(
-                f"expected addresses of {memory} below {ENTRIES_MAX:,} native vectors to translate "
-                f"a program, found {need - 1:,}; use lower addresses"
+                f"{self.where}: expected addresses of {memory} below {ENTRIES_MAX:,} native "
+                f"vectors to translate a program, found {need - 1:,}; use lower addresses"
             )
         if need > len(held):
             more = max(need, 2 * len(held)) - len(held)
@@ -125,7 +129,7 @@ def load_image(program: Program, image: Image) -> tuple[Pool, Entries]:
     """The pool of constants and where its vectors lie."""
     native = program.native
     rows = [np.zeros((1, native), np.float16)]
-    entries = Entries()
+    entries = Entries(program.name)
     at = 1
     for memory, held in image.entries.items():
         for address in sorted(held):

@@ -46,8 +46,8 @@ def onnx_model(flow: DataFlow) -> onnx.ModelProto:
     outputs = [_info(h.name, TensorProto.FLOAT16, h.shape) for h in flow.outputs]
     if sum(array.nbytes for array in writer.arrays.values()) >= SIZE_MAX - (1 << 24):
         raise UnsupportedError(
-            "expected less than 2 GB of weights and constants for one ONNX file, found more; "
-            "translate to PyTorch"
+            f"{flow.name}: expected less than 2 GB of weights and constants for one ONNX file, "
+            "found more; translate to PyTorch"
         )
     graph = helper.make_graph(
         *(writer.nodes, "program", inputs, outputs),

@@ -17,7 +17,7 @@ from samebits.npu.concord_graph import Array, DataFlow, Step, Turns, Value
 
 WIDTH = 100
 INDENT = " " * 4
-SAMPLES = 1 << 21  # numbers in the largest tensor of the samples that are computed at a time
+SAMPLES = 3 << 20  # numbers in the largest tensor of the samples that are computed at a time
 TABLES = {"v_sigm": "t_sigmoid", "v_tanh": "t_tanh"}
 
 

@@ -29,7 +29,7 @@ def load_tensorflow(path: Path) -> Callable[[Mapping[str, Array]], dict[str, Arr
     Raises UnsupportedError without TensorFlow.
     """
     try:
-        import tensorflow as tf  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import tensorflow as tf
     except ImportError as error:
         raise UnsupportedError(
             f"{path}: expected TensorFlow to run it, found none installed; pip install tensorflow, "

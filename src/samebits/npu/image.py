@@ -109,8 +109,9 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Program, Image]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}: expected text in UTF-8, found byte 0x{data[error.start]:02X} at "
+            f"{path}:{line}: expected text in UTF-8, found byte 0x{data[error.start]:02X} at "
             f"{error.start}; {advice}"
         ) from None
     program = parse(text, path.name)

@@ -4,13 +4,14 @@ Stages: operators become steps, one operation each (`lower_rules`, `lower_pointw
 chains (`lower_fuse`); buffers get their places in the memories (`lower_memory`); chains are written
 as instructions (`lower_emit`). docs/spec/npu.md is what the program means.
 
-Every step runs once. Recurrent layers need steps inside `loop`, whose state stays in place: a rule
-of their own in RULES and a kind of step beside `Step`.
+A graph with recurrent layers is compiled as its step graph (`ir.recurrent`): what a time step
+computes is the body of a loop, states stay in place from turn to turn, and what depends on the last
+step alone comes after the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -39,6 +40,15 @@ from samebits.npu.lower_layout import (
 )
 from samebits.npu.lower_memory import place_tiles, plan
 from samebits.npu.lower_rules import Input, Rule
+from samebits.npu.lower_time import (
+    Timed,
+    keep,
+    kept_before,
+    sections,
+    state_view,
+    timed,
+    turn_view,
+)
 from samebits.npu.program import DEPTH_MAX, MANTISSA, NATIVE, Image, Program
 
 DEPTHS: Mapping[str, int] = MappingProxyType(
@@ -89,17 +99,21 @@ def lower(
     native: int,
     mantissa: int = 15,
     depths: Mapping[str, int] = DEPTHS,
+    requantize: bool = False,
+    steps: int | None = None,
 ) -> tuple[Program, Image]:
     """The program and memory image of a real graph for batch 1.
 
     native, mantissa: N and M. depths: the most that the program may use of a memory, where it is
-    not what DEPTHS says.
+    not what DEPTHS says. requantize: partial products go through binary16 between tiles. steps: the
+    length of the sequences of a step graph; of a graph with recurrent layers, instead of its own.
 
     A quantized graph loses its QuantizeLinear and DequantizeLinear pairs: the machine has its own
     numerics, and weights are their dequantized values. All constants are rounded to binary16.
     Inputs and outputs are called `port_names(graph)`; a hint lists the elements in the order of the
     graph's tensor, without the batch axis, in a shape of at most 3 sizes that may join axes of it
-    (an image that the network flattens first is a vector).
+    (an image that the network flattens first is a vector). Sequences of recurrent layers are
+    [T, C], and come and go step by step.
 
     Raises UnsupportedError with every operator that the machine cannot compute and why, or with the
     memory that is too small; InputError for settings out of range.
@@ -114,30 +128,35 @@ def lower(
             f"expected depths of {', '.join(DEPTHS)} from 1 to {DEPTH_MAX}, found {dict(depths)}"
         )
     depths = {**DEPTHS, **depths}
-    lowering = _Lowering(simplify(graph), native)
-    builder = lowering.run()
+    found = timed(simplify(graph), steps)
+    builder = _Lowering(found, native).run()
     tiles = place_tiles(builder.steps, depths)
-    steps = fuse(builder.steps, tiles)
-    return emit(steps, plan(steps, tiles, builder, depths), builder, graph.name, mantissa)
+    chains = fuse(builder.steps, tiles)
+    places = plan(chains, tiles, builder, depths)
+    turns = found.turns or 1
+    return emit(chains, places, builder, graph.name, mantissa, requantize, turns)
 
 
 def port_names(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `lower` calls the inputs and the outputs of a graph, in the graph's order.
+    """What `lower` calls the inputs and the outputs of a graph, in the graph's order; states are
+    none of them.
 
     The hints of a program are in the order of its instructions, which may be another.
     """
     names = Names()
-    inputs = tuple(names.unique(name) for name in graph.inputs)
-    return inputs, tuple(names.unique(name) for name in graph.outputs)
+    inputs = tuple(names.unique(name) for name in graph.own_inputs)
+    return inputs, tuple(names.unique(name) for name in graph.own_outputs)
 
 
 class _Lowering:
     """Walks a graph and collects every node that has no rule."""
 
-    def __init__(self, graph: Graph, native: int) -> None:
-        self.graph = graph
+    def __init__(self, found: Timed, native: int) -> None:
+        self.timed, self.graph, self.turns = found, found.graph, found.turns
+        graph = self.graph
         self.inputs, self.outputs = port_names(graph)
-        self.builder = Builder(native, Names({*self.inputs, *self.outputs}))
+        names = Names({*self.inputs, *self.outputs})
+        self.builder = Builder(native, self.turns is not None, names)
         self.states: dict[str, Input] = {}
         self.faults: list[str] = []
         self.readers = graph.consumers()
@@ -147,20 +166,27 @@ class _Lowering:
         graph = self.graph
         for name, array in graph.constants.items():
             self.states[name] = carry(array, graph.values[name].dtype, False)
-        for name, port in zip(graph.inputs, self.inputs, strict=True):
+        for name, port in zip(graph.own_inputs, self.inputs, strict=True):
             with self._collected(f"input {name!r}"):
                 self.states[name] = self._input(name, port)
-        for node in graph.nodes:
-            with self._collected(f"node {node.name!r} ({node.op})"):
-                self._node(node)
-        for name, port in zip(graph.outputs, self.outputs, strict=True):
-            with self._collected(f"output {name!r}"):
-                self._output(name, port)
+        outputs = list(zip(graph.own_outputs, self.outputs, strict=True))
+        if self.turns is None:
+            self._part(graph.nodes, outputs)
+        else:
+            self._loop(outputs)
         if self.faults:
             raise UnsupportedError(
                 f"{graph.name}: the neural processor cannot compute:\n  " + "\n  ".join(self.faults)
             )
         return self.builder
+
+    def _part(self, nodes: Iterable[Node], outputs: Iterable[tuple[str, str]]) -> None:
+        for node in nodes:
+            with self._collected(f"node {node.name!r} ({node.op})"):
+                self._node(node)
+        for name, port in outputs:
+            with self._collected(f"output {name!r}"):
+                self._output(name, port)
 
     @contextmanager
     def _collected(self, where: str) -> Iterator[None]:
@@ -169,6 +195,33 @@ class _Lowering:
         except SamebitsError as error:
             text = str(error)
             self.faults.append(text if text.startswith(where) else f"{where}: {text}")
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _loop(self, outputs: Sequence[tuple[str, str]]) -> None:
+        """A turn, then what follows the last one."""
+        graph, builder, last = self.graph, self.builder, self.timed.last
+        every = [(name, port) for name, port in outputs if name not in last]
+        if len(every) > 1 or len(graph.own_inputs) != 1:
+            found = ", ".join((*graph.own_inputs, *(name for name, _ in every)))
+            raise UnsupportedError(
+                f"{graph.name}: expected one input and at most one output of every step, found "
+                f"{found}: the network queue holds one tensor after the other; join them along "
+                "their features"
+            )
+        states = {state: state_view(builder, graph, state) for state in graph.states}
+        self.states.update({state.input: view for state, view in states.items()})
+        body, after = sections(graph, [name for name, _ in every])
+        self._part(body, every)
+        # All states change at once: what becomes of one may be another's value of before.
+        old = states.values()
+        following = {s: kept_before(builder, self.states.get(s.output), old) for s in states}
+        for state, view in states.items():
+            with self._collected(f"state {state.input!r}"):
+                if following[state] is not None:  # it depends on a node that is already listed
+                    keep(builder, view, following[state])
+        builder.looped = False
+        self._part(after, [(name, port) for name, port in outputs if name in last])
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -230,6 +283,8 @@ class _Lowering:
                 f"expected a first axis of 1 (one sample), found shape {list(value.shape)}; "
                 "import the model for batch 1"
             )
+        if self.turns is not None:
+            return turn_view(self.builder, value, called, self.turns)
         shape, rows = self._stored_shape(name)
         native = self.builder.native
         port = Port(called, shape)
@@ -296,12 +351,16 @@ class _Lowering:
             return  # it depends on a node that is already listed
         if not isinstance(state, View):
             raise UnsupportedError("expected an output that depends on an input, found a constant")
+        if self.turns is not None:  # a vector each step, or one after the last
+            state = replace(state, places=state.places.reshape(1, -1))
         shape = port_shape(state, self.builder.native)
         if shape is None:
             raise UnsupportedError(
                 f"expected elements in the order of the machine (channels of a pixel together), "
                 f"found {list(state.places.shape)} in another; end the network before that"
             )
+        if self.builder.looped and self.turns is not None:
+            shape = (self.turns, *shape)
         port = Port(called, shape)
         buffer = state.buffer
         self.builder.add(port.name, Access(buffer), port, buffer.geometry)

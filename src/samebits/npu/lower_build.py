@@ -50,9 +50,13 @@ class Names:
 
 @dataclass
 class Builder:
-    """Appends steps. Every operation writes a buffer of its own."""
+    """Appends steps. Every operation writes a buffer of its own.
+
+    looped: whether steps go to the body of the loop over time.
+    """
 
     native: int
+    looped: bool = False
     names: Names = field(default_factory=Names)
     steps: list[Step] = field(default_factory=list)
     constants: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class Builder:
     ) -> None:
         """Append a step with one target."""
         targets = (Target(target, vector),)
-        self.steps.append(Step(name, *grid, read, tiles, tuple(points), targets))
+        self.steps.append(Step(name, *grid, read, tiles, tuple(points), targets, self.looped))
 
     # --- constants ------------------------------------------------------------------------------
 

@@ -25,12 +25,21 @@ from samebits.npu.program import (
 
 
 def emit(
-    steps: Sequence[Step], plan: Plan, builder: Builder, name: str, mantissa: int
+    steps: Sequence[Step],
+    plan: Plan,
+    builder: Builder,
+    name: str,
+    mantissa: int,
+    requantize: bool,
+    turns: int,
 ) -> tuple[Program, Image]:
-    """The program, as the assembler would read it from its text, and the memory image."""
+    """The program, as the assembler would read it from its text, and the memory image.
+
+    turns: of the loop over the first steps, if these are looped.
+    """
     writer = _Writer(plan)
-    for index, step in enumerate(steps):
-        writer.step(index, step)
+    writer.set(requantize=int(requantize))
+    writer.run(steps, turns)
     hints = [*writer.ports]
     image: dict[str, dict[int, Array]] = {}
     for buffer, copies in plan.copies.items():
@@ -79,17 +88,40 @@ _NETWORK = _Place(QUEUE)
 class _Writer:
     plan: Plan
     instructions: list[Instruction] = field(default_factory=list)
+    # What is known of their values: all of it but where a turn of a loop begins.
     registers: dict[str, int] = field(default_factory=lambda: dict(REGISTERS))
     depths: dict[str, int] = field(default_factory=dict)
     ports: list[Hint] = field(default_factory=list)
     filled: set[Buffer] = field(default_factory=set)
 
+    def run(self, steps: Sequence[Step], turns: int) -> None:
+        """All steps; those that are looped come first."""
+        body = sum(step.looped for step in steps)
+        if body:
+            self.loop(steps[:body], turns)
+        for index in range(body, len(steps)):
+            self.step(index, steps[index])
+
+    def loop(self, body: Sequence[Step], turns: int) -> None:
+        """The body once for all turns: a register that it sets holds another value as a turn
+        begins, so its first chains must not rely on it. A trial finds these registers."""
+        trial = _Writer(self.plan)
+        for index, step in enumerate(body):
+            trial.step(index, step)
+        for instruction in trial.instructions:
+            if instruction.op == "s_wr":
+                self.registers.pop(instruction.register or "", None)
+        self.instructions.append(Instruction("loop", value=turns))
+        for index, step in enumerate(body):
+            self.step(index, step)
+        self.instructions.append(Instruction("end_loop"))
+
     # --- chains ---------------------------------------------------------------------------------
 
     def set(self, **values: int) -> None:
-        """Registers, where they differ from what they hold."""
+        """Registers, where they differ from what they are known to hold."""
         for register, value in values.items():
-            if self.registers[register] != value:
+            if self.registers.get(register) != value:
                 self.registers[register] = value
                 self.instructions.append(Instruction("s_wr", register=register, value=value))
 
@@ -103,7 +135,7 @@ class _Writer:
         if place is None:
             self.instructions.append(Instruction(op, unit=unit))
             return
-        count, width = self.registers["iterations"], self.registers["iterations_x"]
+        count, width = self.registers["iterations"], self.registers.get("iterations_x", 1)
         dx = place.dx if min(count, width) > 1 else 0
         dy = place.dy if count > width else 0
         if dx or dy:

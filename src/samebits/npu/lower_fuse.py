@@ -31,6 +31,7 @@ def fuse(steps: Sequence[Step], tiles: Mapping[Tiles, TilePlace]) -> list[Step]:
     chains = _Chains(steps, tiles)
     for step in steps:
         chains.add(step)
+    chains.read_states()
     joined = chains.with_queue_reads()
     return [replace(step, points=with_units(step.points) or ()) for step in joined]
 
@@ -40,6 +41,8 @@ class _Chains:
         self.tiles = tiles
         self.done: list[Step] = []
         self.uses = Counter(a.buffer for step in steps for _, a in step.accesses)
+        self.reads = Counter(self.uses)
+        self.kept: dict[Buffer, Buffer] = {}  # what becomes a state as it is written
         self.writers: dict[Buffer, list[int]] = {}  # indices into `done`
 
     def add(self, step: Step) -> None:
@@ -71,21 +74,31 @@ class _Chains:
         if any(max(self.writers[b]) >= first for b in operands):
             return False
         changed = [found for found in joined if found is not None]
-        if len(changed) < len(joined):
+        if len(changed) < len(joined) or not all(self.over(b, first) for b in step.buffers):
             return False
         for i, made in zip(writers, changed, strict=True):
             self.done[i] = made
         for buffer in step.buffers:
             self.writers.setdefault(buffer, []).extend(writers)
+            if buffer.values is not None:
+                self.kept[source] = buffer
         self.uses[source] -= 1
         if last:
             del self.writers[source]
         return True
 
+    def over(self, buffer: Buffer, index: int) -> bool:
+        """Whether a state may be written from this chain on: all that read it come before."""
+        if buffer.values is None:
+            return True
+        before = (a.buffer for step in self.done[:index] for _, a in step.accesses)
+        return sum(b is buffer for b in before) == self.reads[buffer]
+
     def joined(self, before: Step, step: Step, source: Buffer, last: bool) -> Step | None:
         """`before` followed by `step`, which reads only what `before` writes; None if it cannot."""
         at = next(t.vector for t in before.targets if t.place is source)
-        if (before.height, before.width) != (step.height, step.width):
+        grids = (before.height, before.width), (step.height, step.width)
+        if grids[0] != grids[1] or before.looped != step.looped:
             return None
         if step.points and len(before.targets) > 1:
             return None  # the others would get the result of `step`
@@ -100,6 +113,22 @@ class _Chains:
 
     def groups(self, step: Step) -> int:
         return 1 if step.tiles is None else self.tiles[step.tiles].groups
+
+    def read_states(self) -> None:
+        """What a state becomes is read from the state where `v_rd` reads that anyway."""
+        read = {step.read.buffer for step in self.done if isinstance(step.read, Access)}
+        for source, state in self.kept.items():
+            if state not in read:
+                continue
+            for index, step in enumerate(self.done):
+                if isinstance(step.read, Access) and step.read.buffer is source:
+                    self.done[index] = replace(step, read=replace(step.read, buffer=state))
+                    self.uses[source] -= 1
+            if not self.uses[source]:
+                for index in self.writers.pop(source, ()):
+                    step = self.done[index]
+                    targets = tuple(t for t in step.targets if t.place is not source)
+                    self.done[index] = replace(step, targets=targets)
 
     def with_queue_reads(self) -> list[Step]:
         """Inputs that one step reads, once and in order, come to it straight from the network."""
@@ -116,7 +145,7 @@ class _Chains:
                 if any(a.buffer is buffer for _, a in other.accesses)
             )
             reader = self.done[j]
-            if self.in_order(reader, buffer):
+            if reader.looped == step.looped and self.in_order(reader, buffer):
                 done[i], done[j] = None, replace(reader, read=step.read)
         return [step for step in done if step is not None]
 

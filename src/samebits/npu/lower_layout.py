@@ -26,7 +26,8 @@ STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
 class Buffer:
     """height x width pixels of `vectors` native vectors.
 
-    values: of a constant, binary16 [height * width * vectors, N]   shape: of its hint
+    values: of a constant, binary16 [height * width * vectors, N]; of a state, its first values.
+    A state is read like a constant and written once a turn.   shape: of its hint
     """
 
     name: str
@@ -115,7 +116,7 @@ class Target:
 @dataclass(frozen=True)
 class Step:
     """One chain, or one for each block of rows and of tiles: `rows` vectors for each pixel of
-    height x width."""
+    height x width. looped: it is in the body of the loop over time."""
 
     name: str
     height: int
@@ -125,6 +126,7 @@ class Step:
     tiles: Tiles | None = None
     points: tuple[Point, ...] = ()
     targets: tuple[Target, ...] = ()
+    looped: bool = False
 
     @property
     def grid(self) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf  # type: ignore[import-not-found, import-untyped, unused-ignore]
+import tensorflow as tf
 
 # Tensors that vectors travel in are binary16 [batch, positions, lanes]. Blocks and tiles of the
 # matrix-vector unit are `native` lanes wide; a block of fewer lanes has nothing but zeros beyond.
@@ -34,12 +34,12 @@ def quantize(x: tf.Tensor, native: int, mantissa: int) -> tf.Tensor:
     # The exponent E of binary32, one higher where the largest would round to 2**mantissa codes.
     exponent = tf.bitwise.right_shift(tf.bitcast(sizes, tf.int32) + (1 << (23 - mantissa)), 23)
     exponent = tf.clip_by_value(exponent, 127 - 16, 127 + 15) - 126
-    # Adding and subtracting 1.5 * 2**(23 + E - mantissa) rounds to multiples of 2**(E - mantissa).
-    field = tf.bitwise.left_shift(exponent + (127 + 23 - mantissa), 23)
-    magic = tf.bitcast(field + (1 << 22), tf.float32)
-    limit = (2.0**mantissa - 1) * 2.0 ** (16 - mantissa)
-    rounded = tf.clip_by_value((wide + magic) - magic, -limit, limit)
-    return tf.reshape(rounded, [batch, positions, -1])
+    # Scaling by powers of two is exact: of the operations here only the rounding, ties to even.
+    scale = tf.bitcast(tf.bitwise.left_shift(127 + mantissa - exponent, 23), tf.float32)
+    unit = tf.bitcast(tf.bitwise.left_shift(127 - mantissa + exponent, 23), tf.float32)
+    limit = 2.0**mantissa - 1
+    codes = tf.clip_by_value(tf.round(wide * scale), -limit, limit)
+    return tf.reshape(codes * unit, [batch, positions, -1])
 
 
 class Tiles:
@@ -184,8 +184,9 @@ def join(*parts: tf.Tensor) -> tf.Tensor:
 
 def widen(x: tf.Tensor, lanes: int, padding: float) -> tf.Tensor:
     """Lanes are added that hold what the machine has there."""
-    more = [[0, 0], [0, 0], [0, lanes - x.shape[-1]]]
-    return tf.pad(x, more, constant_values=tf.constant(padding, tf.float16))
+    # An array: of scalars TensorFlow takes -0 for the +0 that it has seen before.
+    more = np.full((*x.shape[:-1], lanes - x.shape[-1]), padding, np.float16)
+    return tf.concat([x, more], -1)
 
 
 def split(x: tf.Tensor, native: int) -> tf.Tensor:

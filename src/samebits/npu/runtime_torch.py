@@ -3,17 +3,33 @@ what follows this docstring."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+Picked = TypeVar("Picked", Tensor, "Blocks")
+
 # Tensors that vectors travel in are binary16 [batch, positions, lanes]. Blocks and tiles of the
 # matrix-vector unit are `native` lanes wide; a block of fewer lanes has nothing but zeros beyond.
+# In memory the lanes of a product come first, and what is made of it point by point keeps that.
 FRACTION = 2.0**40  # dot products are sums of multiples of 2**-40
-CHUNK = 1 << 20  # numbers worked on at a time
+CHUNK = 3 << 16  # numbers of the left side of a product at a time: the cache of a CPU holds them
+
+
+class Index(nn.Module):
+    """Positions to pick. They come in runs of `run` neighbours."""
+
+    def __init__(self, positions: Tensor) -> None:
+        super().__init__()
+        self.positions: Tensor
+        self.register_buffer("positions", positions)
+        ends = (positions.diff() != 1).nonzero() + 1
+        self.run = math.gcd(len(positions), *ends.flatten().tolist())
 
 
 class Blocks:
@@ -23,36 +39,69 @@ class Blocks:
     """
 
     def __init__(
-        self, values: Tensor, largest: float, unit: float, index: Tensor | None = None
+        self, values: Tensor, largest: float, unit: float, index: Index | None = None
     ) -> None:
         self.values, self.largest, self.unit, self.index = values, largest, unit, index
 
     def __getitem__(self, positions: tuple[slice, slice]) -> Blocks:
-        return Blocks(self.values[positions], self.largest, self.unit)
+        return Blocks(self.values[positions].contiguous(), self.largest, self.unit)
 
-    def index_select(self, axis: int, index: Tensor) -> Blocks:
+    def pick(self, index: Index) -> Blocks:
         return Blocks(self.values, self.largest, self.unit, index)
 
     def all(self) -> Tensor:
         """What is picked, [batch, picked, lanes]."""
-        return self.values if self.index is None else self.values.index_select(1, self.index)
+        return self.values if self.index is None else pick(self.values, self.index)
 
-    def rows(self, width: int, outputs: int, dtype: torch.dtype) -> Iterator[Tensor]:
-        """What is picked, in rows of `width`, some at a time: a picked copy may be many times as
-        large as the values, and so may what is made of it, rows of `outputs`."""
-        batch, positions, lanes = self.values.shape
-        each = width // lanes
-        count = (positions if self.index is None else len(self.index)) // each
-        step = max(1, CHUNK // max(width, outputs))
-        samples = max(1, step // count)
-        for sample in range(0, batch, samples):
-            values = self.values[sample : sample + samples].to(dtype)
-            for at in range(0, count, step):
-                if self.index is None:
-                    some = values[:, at * each : (at + step) * each]
-                else:
-                    some = values.index_select(1, self.index[at * each : (at + step) * each])
-                yield some.reshape(-1, width)
+    # Rows are vectors of `width` lanes: so many of what is picked, one after the other.
+
+    def count(self, width: int) -> int:
+        """How many rows a sample has."""
+        _, positions, lanes = self.values.shape
+        picked = positions if self.index is None else len(self.index.positions)
+        return picked * lanes // width
+
+    def rows(self, width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """All rows, some at a time: together they may be many times as large as the values. Each
+        overwrites the ones before."""
+        _, positions, lanes = self.values.shape
+        step = max(1, (CHUNK if self.values.is_cpu else CHUNK << 9) // width)
+        samples = max(1, step // self.count(width))
+        parts = (part.to(dtype) for part in self.values.split(samples))
+        if self.index is None:
+            for values in parts:
+                yield from values.view(-1, width).split(step)
+            return
+        # A run of neighbours is picked at once.
+        run = math.gcd(width // lanes, self.index.run)
+        first = torch.arange(samples, device=self.values.device) * positions
+        starts = (first[:, None] + self.index.positions[::run]).view(-1)
+        chunks = starts.split(step * (width // lanes // run))
+        space = self.values.new_empty(len(chunks[0]), run * lanes, dtype=dtype)
+        for values in parts:
+            if len(values) < samples:  # the last part
+                chunks = starts[: len(starts) // samples * len(values)].split(len(space))
+            neighbours = values.view(-1).unfold(0, run * lanes, lanes)
+            for index in chunks:
+                picked = torch.index_select(neighbours, 0, index, out=space[: len(index)])
+                yield picked.view(-1, width)
+
+    def some(self, numbers: Tensor, width: int) -> Tensor:
+        """Rows by their numbers."""
+        _, positions, lanes = self.values.shape
+        if self.index is None:
+            return self.values.view(-1, width)[numbers]
+        index = self.index.positions.view(-1, width // lanes)
+        sample = numbers // len(index) * positions
+        picked = sample[:, None] + index[numbers % len(index)]
+        return self.values.view(-1, lanes)[picked].view(-1, width)
+
+    def blank(self, width: int) -> Tensor:
+        """Which rows are nothing but zeros."""
+        empty = ~self.values.any(2)
+        if self.index is not None:
+            empty = empty.index_select(1, self.index.positions)
+        return empty.view(-1, width // self.values.shape[2]).all(1)
 
 
 def quantize(x: Tensor, native: int, mantissa: int) -> Blocks:
@@ -64,26 +113,30 @@ def quantize(x: Tensor, native: int, mantissa: int) -> Blocks:
     lanes = x.shape[-1]
     if lanes > native and lanes % native:
         x = nn.functional.pad(x, (0, -lanes % native))
-    x = x.unflatten(-1, (-1, min(lanes, native)))
+    batch, positions, lanes = x.shape
+    x = x.permute(2, 0, 1).unflatten(0, (-1, min(lanes, native)))  # blocks, lanes, batch, positions
     # The largest magnitude of a block is the largest of the bits without their sign.
-    sizes = (x.view(torch.int16) & 0x7FFF).amax(-1, keepdim=True).view(torch.float16).float()
+    sizes = x.abs().view(torch.int16).amax(1, keepdim=True).view(torch.float16).float()
     limit = (2.0**mantissa - 1) * 2.0 ** (16 - mantissa)
-    saturates = not bool((sizes < limit).all())  # or holds infinities or NaN
+    largest = float(sizes.max())
+    saturates = not largest < limit  # or holds infinities or NaN
     wide = x.float()
     if saturates:
         wide = wide.nan_to_num(0.0, 2.0**17, -(2.0**17))
-        sizes = wide.abs().amax(-1, keepdim=True)
-    # The exponent E of binary32, one higher where the largest would round to 2**mantissa codes.
+        sizes = wide.abs().amax(1, keepdim=True)
+    # The exponent of binary32, which is E + 126 (E <= 16: at most 142, E >= -15: at least 111), one
+    # higher where the largest would round to 2**mantissa codes; 0 of a block of zeros.
     exponent = (sizes.view(torch.int32) + (1 << (23 - mantissa))) >> 23
-    exponent = exponent.clamp(127 - 16, 127 + 15) - 126
+    lowest = int(((exponent - 1) & 255).min()) + 1  # of blocks that are not all zeros
     # Adding and subtracting 1.5 * 2**(23 + E - mantissa) rounds to multiples of 2**(E - mantissa).
-    magic = ((exponent + (127 + 23 - mantissa)) << 23 | 1 << 22).view(torch.float32)
-    wide = (wide + magic).sub_(magic)
+    magic = exponent.clamp_(111, 142).bitwise_left_shift_(23)
+    magic = magic.add_((24 - mantissa) << 23 | 1 << 22).view(torch.float32)
+    wide = wide.add_(magic).sub_(magic)
     if saturates:
         wide = wide.clamp_(-limit, limit)
-    lowest = int((exponent + (sizes == 0).int() * 31).min())  # of blocks that are not all zeros
-    largest = min(2.0 * float(sizes.max()), limit)  # rounding up does not double it
-    return Blocks(wide.flatten(-2), largest, 2.0 ** (lowest - mantissa))
+    values = wide.flatten(0, 1).flatten(1).T.contiguous().view(batch, positions, lanes)
+    unit = 2.0 ** (min(max(lowest, 111), 142) - 126 - mantissa)
+    return Blocks(values, limit if saturates else min(2.0 * largest, limit), unit)
 
 
 class Tiles(nn.Module):
@@ -94,11 +147,11 @@ class Tiles(nn.Module):
         self.values: Tensor
         self.flat: Tensor
         self.short: Tensor
+        tiles, lanes, _ = values.shape
         flat = values.flatten(0, 1).T.contiguous()  # [outputs, tiles * lanes]
-        self.register_buffer("values", values.double(), persistent=False)
+        self.register_buffer("values", values.mT.double().contiguous(), persistent=False)
         self.register_buffer("flat", flat.double(), persistent=False)
         self.register_buffer("short", flat, persistent=False)
-        tiles, lanes, _ = values.shape
         size = self.flat.abs().sum(1)
         # How far the binary64 product of all tiles can be from the sum of the rounded tiles:
         # 2**-41 a tile, and 2**-53 a term in whatever order they are added (doubled here).
@@ -115,19 +168,15 @@ class Tiles(nn.Module):
 
         Result: binary16 [batch, positions, outputs].
         """
-        outputs, width = self.flat.shape
         if requantize:
-            parts = [self.exact(rows, True) for rows in x.rows(width, outputs, torch.float64)]
+            product = self.exact(x, True)
         elif self.fits(x, 24) and torch.get_float32_matmul_precision() == "highest":
-            products = (rows @ self.short.T for rows in x.rows(width, outputs, torch.float32))
-            parts = [product.add_(0.0).half() for product in products]
+            product = self.product(x, self.short).add_(0.0).half()
         elif self.fits(x, 53):
-            products = (rows @ self.flat.T for rows in x.rows(width, outputs, torch.float64))
-            parts = [to_binary16(product.add_(0.0)) for product in products]
+            product = to_binary16(self.product(x, self.flat).add_(0.0))
         else:
-            error = self.rounding + self.spread * x.largest
-            parts = [self.certified(rows, error) for rows in x.rows(width, outputs, torch.float64)]
-        return torch.cat(parts).view(len(x.values), -1, outputs)
+            product = self.certified(x, self.rounding + self.spread * x.largest)
+        return product.view(len(product), len(x.values), -1).permute(1, 2, 0)
 
     def fits(self, x: Blocks, bits: int) -> bool:
         """Whether numbers of so many bits hold every sum: whether it is a multiple of one unit, at
@@ -138,38 +187,53 @@ class Tiles(nn.Module):
         whole = x.unit * self.unit * FRACTION >= 1
         return whole and x.largest <= 2.0**bits * x.unit * self.ratio
 
-    def certified(self, rows: Tensor, error: float) -> Tensor:
+    def product(self, x: Blocks, matrix: Tensor) -> Tensor:
+        """All tiles times the rows, in the precision of the matrix: [outputs, rows]."""
+        outputs, width = matrix.shape
+        total, at = matrix.new_empty(outputs, len(x.values) * x.count(width)), 0
+        for rows in x.rows(width, matrix.dtype):
+            torch.mm(matrix, rows.T, out=total[:, at : at + len(rows)])
+            at += len(rows)
+        return total
+
+    def certified(self, x: Blocks, error: float) -> Tensor:
         """One product of all tiles, rounded; what rounds differently within its error is redone.
 
-        Ziv's rounding test (ACM TOMS 17(3), 1991).
+        Ziv's rounding test (ACM TOMS 17(3), 1991): the sum that the machine rounds lies between two
+        numbers, and rounding is monotonic. `slack` covers the error of the product and three
+        roundings to binary32: of the product, of these numbers and (2**-20 of it) of itself.
         """
-        total = (rows @ self.flat.T).float()
-        slack = total.abs().mul_(2.0**-22).add_(error * (1 + 2.0**-20))
+        width = self.flat.shape[1]
+        total = self.product(x, self.flat).float()
+        slack = total.abs().mul_(1.125 * 2.0**-23).add_(error * (1 + 2.0**-20))
         low, result = (total - slack).half(), total.add_(slack).half()
-        # As bits: whether a zero is negative counts.
-        unsure = low.view(torch.int16) != result.view(torch.int16)
-        row, output = unsure.nonzero(as_tuple=True)
-        if len(row) * 64 > unsure.numel():  # rows of zeros, most likely
-            zero = ~rows.any(1)
-            result[zero] = 0.0
-            unsure[zero] = False
-            row, output = unsure.nonzero(as_tuple=True)
-        if len(row) * 64 > unsure.numel():
-            return self.exact(rows, False)
-        if len(row):
-            dots = rows[row].mul_(self.flat[output])
-            dots = dots.unflatten(1, self.values.shape[:2]).sum(-1).T  # exact: see `exact`
-            result[row, output] = sum_tiles(dots, False)
+        # As bits: whether a zero is negative counts. What comes from zeros alone is +0.
+        unsure = low.view(torch.int16).bitwise_xor_(result.view(torch.int16)).bool()
+        blank = x.blank(width) | ~self.flat.any(1, keepdim=True)
+        result.masked_fill_(blank, 0.0)
+        output, row = (unsure & ~blank).nonzero(as_tuple=True)
+        if len(row) * 16 > unsure.numel():
+            return self.exact(x, False)
+        if len(row) == 0:
+            return result
+        step = max(1, (CHUNK << 3) // width)
+        for to, at in zip(output.split(step), row.split(step), strict=True):
+            dots = x.some(at, width).double().mul_(self.flat[to])
+            dots = dots.unflatten(1, self.values.shape[::2]).sum(-1).T  # exact: see `exact`
+            result[to, at] = sum_tiles(dots, False)
         return result
 
-    def exact(self, rows: Tensor, requantize: bool) -> Tensor:
+    def exact(self, x: Blocks, requantize: bool) -> Tensor:
         """Tile by tile. A dot product within a tile is exact in binary64, in any order.
 
         Its terms share one exponent, and 2 * mantissa + log2(native) <= 39 bits hold their sum.
         """
-        tiles, lanes, _ = self.values.shape
-        x = rows.view(-1, tiles, lanes).transpose(0, 1)
-        return sum_tiles(x @ self.values, requantize)
+        tiles, _, lanes = self.values.shape
+        parts = []
+        for rows in x.rows(tiles * lanes, torch.float64):
+            columns = rows.view(-1, tiles, lanes).permute(1, 2, 0)
+            parts.append(sum_tiles(self.values @ columns, requantize))
+        return torch.cat(parts, 1)
 
 
 def multiply_tiles(x: Blocks, right: Blocks, tiles: int, requantize: bool) -> Tensor:
@@ -189,7 +253,13 @@ def sum_tiles(dots: Tensor, requantize: bool) -> Tensor:
     """
     units = torch.round(dots * FRACTION)  # ties to even
     if requantize:
-        units = to_binary16(units / FRACTION).double() * FRACTION
+        short = to_binary16(units.div_(FRACTION))
+        if len(short) <= 1 << 13 and bool(short.abs().max() < torch.inf):
+            # Multiples of 2**-24 below 2**16: binary64 holds all sums.
+            return to_binary16(short.sum(0, dtype=torch.float64).add_(0.0))
+        units = short.double() * FRACTION
+    elif len(units) * float(units.abs().max()) < 2.0**53:
+        return to_binary16(units.sum(0).add_(0.0) / FRACTION)
     infinite = units.isinf()
     sign = units.sign()
     units = units.masked_fill(infinite, 0.0)
@@ -213,8 +283,8 @@ def to_binary16(x: Tensor) -> Tensor:
     (S. Boldo, G. Melquiond, IEEE Trans. Computers 57(4), 2008).
     """
     bits, below = x.view(torch.int64), (1 << 29) - 1
-    odd = (bits | ((bits & below) + below)) & ~below
-    return odd.view(torch.float64).float().half()
+    odd = (bits & below).add_(below).bitwise_or_(bits).bitwise_and_(~below)
+    return odd.view(torch.float64).half()
 
 
 # --- vectors ----------------------------------------------------------------------------------
@@ -236,22 +306,22 @@ def send(x: Tensor, shape: Sequence[int], batch: int) -> Tensor:
     return (x.transpose(1, 2) if len(shape) == 3 else x).reshape(batch, *shape)
 
 
-# Point-wise operations go through binary32, which rounds as if once: 24 >= 2 * 11 + 2 bits.
+# Point-wise operations round once, or through binary32 as if once: 24 >= 2 * 11 + 2 bits.
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
     """vv_add."""
-    return (a.float() + b.float()).half()
+    return a + b
 
 
 def subtract(a: Tensor, b: Tensor) -> Tensor:
     """vv_a_sub_b, and vv_b_sub_a the other way round."""
-    return (a.float() - b.float()).half()
+    return a - b
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """vv_mul."""
-    return (a.float() * b.float()).half()
+    return a * b
 
 
 def larger(a: Tensor, b: Tensor) -> Tensor:
@@ -274,7 +344,8 @@ def look_up(x: Tensor, table: Tensor) -> Tensor:
 def join(*parts: Tensor) -> Tensor:
     """The positions of several tensors, one after the other; constants have a batch of 1."""
     batch = max(len(part) for part in parts)
-    return torch.cat([part.expand(batch, -1, -1) for part in parts], 1)
+    lanes_first = [part.expand(batch, -1, -1).permute(2, 0, 1) for part in parts]
+    return torch.cat(lanes_first, 2).permute(1, 2, 0)
 
 
 def widen(x: Tensor, lanes: int, padding: float) -> Tensor:
@@ -287,9 +358,9 @@ def split(x: Tensor, native: int) -> Tensor:
     return x.reshape(len(x), -1, native)
 
 
-def pick(x: Tensor, index: Tensor) -> Tensor:
-    """Positions by their numbers; of blocks too."""
-    return x.index_select(1, index)
+def pick(x: Picked, index: Index) -> Picked:
+    """Positions by their numbers."""
+    return x.pick(index) if isinstance(x, Blocks) else x.index_select(1, index.positions)
 
 
 class Program(nn.Module):
@@ -306,6 +377,8 @@ class Program(nn.Module):
         for name, array in data.items():
             if name.startswith("w_"):
                 self.add_module(name, Tiles(array))
+            elif name.startswith("i_"):
+                self.add_module(name, Index(array))
             else:
                 self.register_buffer(name, array[None] if name.startswith("c_") else array)
 
@@ -313,7 +386,9 @@ class Program(nn.Module):
         """Inputs [batch, *shape], rounded to binary16, to outputs in binary16."""
         batch = check_inputs({name: tuple(x.shape) for name, x in inputs.items()}, self.inputs)
         devices = {x.device.type for x in inputs.values()} or {"cpu"}
-        step = self.samples if devices == {"cpu"} else batch
+        step = batch
+        if devices == {"cpu"}:
+            step = math.ceil(batch / math.ceil(batch / self.samples))
         parts = []
         with torch.no_grad(), torch.autocast(devices.pop(), enabled=False):
             for at in range(0, batch, step):

@@ -28,6 +28,7 @@ from samebits.npu.simulate_machine import (
     quantize,
 )
 from samebits.npu.simulate_time import Estimate, estimate
+from samebits.npu.structure import fail
 
 Array = np.ndarray[Any, Any]
 
@@ -229,19 +230,23 @@ def _hints(program: Program, kind: str) -> list[Hint]:
 def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[Array]], bool]:
     """(of each sample, the vectors of the queue; whether there is a batch axis)."""
     hints = _hints(program, "input")
-    wanted = {hint.name: hint.shape for hint in hints}
+    wanted = {hint.name: hint for hint in hints}
     if set(inputs) != set(wanted):
         raise InputError(
             f"{program.name}: expected inputs {_listed(wanted)}, found {_listed(inputs)}"
         )
-    arrays = {name: _binary16(program, name, array) for name, array in inputs.items()}
-    leads = {name: array.shape[: array.ndim - len(wanted[name])] for name, array in arrays.items()}
+    arrays = {name: _binary16(program, wanted[name], array) for name, array in inputs.items()}
+    leads = {
+        name: array.shape[: array.ndim - len(wanted[name].shape)] for name, array in arrays.items()
+    }
     for name, array in arrays.items():
-        shape, lead = wanted[name], leads[name]
+        shape, lead = wanted[name].shape, leads[name]
         if array.shape != (*lead, *shape) or len(lead) > 1 or 0 in array.shape:
-            raise InputError(
-                f"{program.name}: input {name!r}: expected shape {list(shape)}, or a batch "
-                f"[B, {', '.join(map(str, shape))}], found {list(array.shape)}"
+            fail(
+                program,
+                wanted[name].line,
+                f"input {name!r}: expected shape {list(shape)}, or a batch "
+                f"[B, {', '.join(map(str, shape))}], found {list(array.shape)}",
             )
     if len(set(leads.values())) > 1:
         found = ", ".join(f"{list(array.shape)} of {name!r}" for name, array in arrays.items())
@@ -258,16 +263,20 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
     return samples, bool(lead)
 
 
-def _binary16(program: Program, name: str, array: Array) -> Array:
+def _binary16(program: Program, hint: Hint, array: Array) -> Array:
     if not np.issubdtype(array.dtype, np.floating):
-        raise InputError(
-            f"{program.name}: input {name!r}: expected floating-point numbers, found {array.dtype}"
+        fail(
+            program,
+            hint.line,
+            f"input {hint.name!r}: expected floating-point numbers, found {array.dtype}",
         )
     missing = np.argwhere(np.isnan(array))
     if len(missing):
-        raise InputError(
-            f"{program.name}: input {name!r}: expected numbers, found NaN at index "
-            f"{missing[0].tolist()}; remove or replace NaN first"
+        fail(
+            program,
+            hint.line,
+            f"input {hint.name!r}: expected numbers, found NaN at index {missing[0].tolist()}; "
+            "remove or replace NaN first",
         )
     with np.errstate(all="ignore"):  # what is too large is an infinity, as in section 1
         return array.astype(np.float16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from samebits.errors import InputError
@@ -140,7 +141,18 @@ def build(program: Program, instructions: Sequence[Instruction], registers: Regi
         line=head.line,
     )
     _check_lengths(program, chain)
-    return chain
+    return _plain(chain)
+
+
+def _plain(chain: Chain) -> Chain:
+    """With the reset values of registers that it does not depend on: alike chains compare equal."""
+    plain = replace(chain, iterations_x=min(chain.iterations_x, chain.iterations))
+    if not chain.windowed:
+        plain = replace(plain, window=1, window_run=1, window_pitch=0)
+    if chain.mvm_address is None:
+        columns = chain.columns if chain.kind == "matrix" else 1
+        plain = replace(plain, columns=columns, requantize=False)
+    return plain
 
 
 def _access(instruction: Instruction) -> Access:

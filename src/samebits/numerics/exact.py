@@ -203,6 +203,17 @@ def resolve(parts: Sequence[Tensor]) -> Tensor:
     return shorten([sum(column) for column in columns], exponent)
 
 
+def resolve_short(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of gradient parts in 16 bits: each rounded to bfp16, and their sum. Section 1.3."""
+    short = [requantize(codes, exponent, 16) for codes, exponent in parts]
+    live = [part for part in short if any(part[0])]
+    if not live:
+        return short[0]
+    exponent = max(e for _, e in live)
+    columns = zip(*([scaled(c, e - exponent) for c in codes] for codes, e in live), strict=True)
+    return requantize([sum(column) for column in columns], exponent, 16)
+
+
 def fits(value: float, bits: int) -> int:
     """The smallest e with value <= 2**(bits + e), for a binary64 value > 0. Section 1."""
     fraction, exponent = math.frexp(value)

@@ -67,11 +67,14 @@ def find_multiplier(
         if requantized(0, Fraction(1), zero, low, high) == first:
             return Multiplier(0, 0)
         return Thresholds((acc_low,) * (first - low))
+    reach = max(abs(acc_low), abs(acc_high)).bit_length()
+    candidates = _candidates(ratio, reach)
+    if candidates and Fraction(candidates[0].m, 1 << candidates[0].shift) == ratio:
+        return candidates[0]  # the ratio itself, which needs no proof
     steps = range(first - zero + 1, last - zero + 1)
     numerator, denominator = ratio.as_integer_ratio()
     wanted = [threshold(code, numerator, denominator) for code in steps]
-    reach = max(abs(acc_low), abs(acc_high)).bit_length()
-    for candidate in _candidates(ratio, reach):
+    for candidate in candidates:
         power = 1 << candidate.shift
         ends = all(
             requantized(acc, Fraction(candidate.m, power), zero, low, high) == expected

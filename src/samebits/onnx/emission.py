@@ -28,7 +28,7 @@ NARROW = ("int2", "uint2", "int4", "uint4")
 # memory is not bounded by the sizes of their results.
 _KEPT = {
     *("DequantizeLinear", "Conv", "ConvTranspose", "ConvInteger", "MaxPool", "AveragePool"),
-    "Einsum",
+    *("Einsum", "LSTM", "GRU", "RNN"),
 }
 _PRODUCTS = {"MatMul", "MatMulInteger", "Gemm"}
 

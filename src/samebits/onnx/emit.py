@@ -15,6 +15,7 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node, Value
 
 PRODUCER = "samebits"
+STATES = "samebits.states"  # metadata: how many of the last inputs and outputs are states
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one message
 
 
@@ -84,8 +85,15 @@ class Emitter:
             self.ops("Identity", [name], {}, [target])
 
     def model(self, opset: int, ir_version: int, metadata: Mapping[str, str]) -> onnx.ModelProto:
-        """The finished model."""
+        """The finished model. Of a step graph its metadata say how many of the last inputs and
+        outputs are states; raises UnsupportedError for states that do not begin with zeros."""
         graph = self.graph
+        if any(state.initial for state in graph.states):
+            raise UnsupportedError(
+                f"graph {graph.name!r}: expected states that begin with zeros, found other values; "
+                "make them inputs of the model"
+            )
+        states = {STATES: str(len(graph.states))} if graph.states else {}
         outputs, seen = [], {*graph.inputs, *graph.constants}
         for name in graph.outputs:
             target = name
@@ -107,7 +115,7 @@ class Emitter:
             ir_version=ir_version,
             producer_name=PRODUCER,
         )
-        helper.set_model_props(model, dict(metadata))
+        helper.set_model_props(model, {**metadata, **states})
         return model
 
 

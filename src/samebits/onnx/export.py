@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 
 from samebits.errors import UnsupportedError
+from samebits.ir.cell import LAYERS, activations
 from samebits.ir.graph import Graph, Node
 from samebits.ir.ops import op_named
+from samebits.ir.real_recurrent import PROJECTION
 from samebits.onnx.emit import Emitter, element_type, unsupported, write_model
 from samebits.onnx.exact import exact_form
 
@@ -224,6 +226,25 @@ def _dequantize(emitter: Emitter, node: Node) -> bool:
     return True
 
 
+def _recurrent(emitter: Emitter, node: Node) -> bool:
+    """alpha and beta as ONNX lists them: of the functions that have them, in order."""
+    attributes = dict(node.attributes)
+    if len(node.inputs) > PROJECTION and node.inputs[PROJECTION]:
+        raise unsupported(
+            node, "no projection", repr(node.inputs[PROJECTION]), "ONNX's LSTM has none"
+        )
+    sizes = 2 if attributes["direction"] == "bidirectional" else 1
+    found = [a for each in activations(LAYERS[node.op], attributes, sizes) for a in each]
+    for index, key in enumerate(("activation_alpha", "activation_beta")):
+        numbers = [a.numbers[index] for a in found if len(a.numbers) > index]
+        attributes[key] = [_attribute(node, key, n) for n in numbers] if attributes[key] else None
+    attributes["activations"] = list(attributes["activations"]) or None
+    if attributes["clip"] is not None:
+        _attribute(node, "clip", float(attributes["clip"]))
+    emitter.ops(node.op, node.inputs, attributes, node.outputs, node.name)
+    return True
+
+
 _RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
     "Cast": _cast,
     "CumProd": _cum_prod,
@@ -231,4 +252,5 @@ _RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
     "Swish": _swish,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
+    **dict.fromkeys(LAYERS, _recurrent),
 }

@@ -3,6 +3,7 @@ in the mapping modules."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from samebits.ir import Graph
 from samebits.ir.real import ANY
 from samebits.onnx import mapping
 from samebits.onnx.emission import Emission
+from samebits.onnx.emit import STATES
 from samebits.onnx.expand import EXPANDED, standard_function
 from samebits.onnx.step import MICROSOFT, RULES, Step
 from samebits.onnx.structure import (
@@ -121,7 +123,27 @@ class Importer:
         self._raise_problems()
         outputs = [self._output(name, scope) for name in wanted]
         self._prune(outputs)
+        self.builder.initial = [""] * self._state_count(outputs)
         return self.builder.build(outputs)
+
+    def _state_count(self, outputs: Sequence[str]) -> int:
+        """How many of the last inputs and outputs are states (`emit`)."""
+        found = [entry.value for entry in self.model.metadata_props if entry.key == STATES]
+        if not found or found[0] == "0":
+            return 0
+        values, inputs = self.builder.values, self.builder.inputs
+        most = min(len(inputs), len(outputs))
+        count = int(found[0]) if re.fullmatch("[0-9]{1,6}", found[0]) else most + 1
+        if count > most:
+            raise InputError(
+                f"expected a number of states of at most {most} in the metadata, found "
+                f"{found[0][:20]!a}; export the model again"
+            )
+        for before, after in zip(inputs[-count:], outputs[-count:], strict=True):
+            x, y = values[before], values[after]
+            if (x.dtype, x.shape) != (y.dtype, y.shape):
+                raise InputError(f"expected states that keep their type, found {x} and {y}")
+        return count
 
     def _define(self, function: FunctionProto) -> None:
         key = (domain_of(function.domain), function.name, function.overload)

@@ -159,24 +159,6 @@ def _table(emitter: IntegerEmitter, node: Node) -> str:
     return emitter.op("Gather", flat, emitter.op("Add", index, row), axis=0)
 
 
-def _interpolate(emitter: IntegerEmitter, node: Node) -> str:
-    x, base, slope = node.inputs
-    a = node.attributes
-    if emitter.largest(slope) >= 1 << 45:
-        raise unsupported(node, "slopes below 2**45", emitter.largest(slope), "use a table")
-    u = emitter.integer("Sub", emitter.wide(x), limits(emitter.dtype(x))[0])
-    segment = emitter.integer("Div", u, 1 << a["bits"])
-    rest = emitter.op("Sub", u, emitter.integer("Mul", segment, 1 << a["bits"]))
-    taken = [emitter.op("Gather", emitter.wide(name), segment, axis=0) for name in (slope, base)]
-    product = emitter.op("Mul", taken[0], rest)
-    product = emitter.integer("Add", product, 1 << (a["shift"] - 1))
-    # The quotient of what is left without the low bits is exact: no truncation of negatives.
-    low_bits = emitter.op("BitwiseAnd", product, emitter.constant((1 << a["shift"]) - 1, "int64"))
-    step = emitter.integer("Div", emitter.op("Sub", product, low_bits), 1 << a["shift"])
-    largest = emitter.largest(base) + (emitter.largest(slope) << 16) + 1
-    return emitter.saturated(emitter.op("Add", taken[1], step), largest, {**a, "zero": 0})
-
-
 def _clip(emitter: IntegerEmitter, node: Node) -> str:
     dtype = emitter.dtype(node.inputs[0])
     least, most = limits(dtype)
@@ -310,7 +292,6 @@ _RULES: dict[str, Rule] = {
     "multiply": _multiply,
     "requantize": _requantize,
     "table": _table,
-    "interpolate": _interpolate,
     "clip": _clip,
     "max_pool": _max_pool,
     "sum_pool": _sum_pool,

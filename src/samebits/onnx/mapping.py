@@ -1,7 +1,7 @@
 """The mapping table: importing this module fills `step.RULES`.
 
-One rule for each ONNX operator, in the module of its family. To add an operator (say LSTM), write a
-function decorated with `@onnx_op("LSTM")` that emits real operators and returns its outputs.
+One rule for each ONNX operator, in the module of its family. To add an operator, write a function
+decorated with `@onnx_op("Name")` that emits real operators and returns its outputs.
 """
 
 from samebits.onnx import (
@@ -12,6 +12,7 @@ from samebits.onnx import (
     mapping_norm,
     mapping_pointwise,
     mapping_quantized,
+    mapping_recurrent,
     mapping_reduce,
     mapping_resize,
     mapping_window,
@@ -25,6 +26,7 @@ __all__ = [
     "mapping_norm",
     "mapping_pointwise",
     "mapping_quantized",
+    "mapping_recurrent",
     "mapping_reduce",
     "mapping_resize",
     "mapping_window",

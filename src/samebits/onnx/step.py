@@ -170,6 +170,11 @@ class Step:
             raise InputError(f"expected finite {name}, found {list(found.floats)[:8]}")
         return tuple(found.floats) if found else None
 
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list of strings, () where it is not given."""
+        found = self._attribute(name, AttributeProto.STRINGS, False)
+        return tuple(s.decode("utf-8", "backslashreplace") for s in found.strings) if found else ()
+
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute, None where it is not given."""
         found = self._attribute(name, AttributeProto.TENSOR, False)

@@ -4,6 +4,6 @@ One rule for each ATen operator, in the module of its family; they become the re
 docs/spec/graph.md section 2. To add one, write a function decorated with `@aten("name")`.
 """
 
-from samebits.pytorch import aten_layers, aten_pointwise, aten_shape
+from samebits.pytorch import aten_layers, aten_pointwise, aten_recurrent, aten_shape
 
-__all__ = ["aten_layers", "aten_pointwise", "aten_shape"]
+__all__ = ["aten_layers", "aten_pointwise", "aten_recurrent", "aten_shape"]

@@ -295,18 +295,6 @@ def _table(step: _Step) -> Function:
     return lambda x, t: t.reshape(-1)[x + row]
 
 
-def _interpolate(step: _Step) -> Function:
-    a = step.attributes
-    offset, half = -limits(step.values[0].dtype)[0], 1 << (a["shift"] - 1)
-
-    def run(x: Tensor, base: Tensor, slope: Tensor) -> Tensor:
-        u = x + offset
-        i, r = u >> a["bits"], u & ((1 << a["bits"]) - 1)
-        return (base[i] + ((slope[i] * r + half) >> a["shift"])).clamp(a["low"], a["high"])
-
-    return run
-
-
 def _clip(step: _Step) -> Function:
     return lambda x: x.clamp(step.attributes["low"], step.attributes["high"])
 
@@ -419,7 +407,6 @@ _PREPARE: dict[str, Callable[[_Step], Function]] = {
     "multiply": _multiply,
     "requantize": _requantize,
     "table": _table,
-    "interpolate": _interpolate,
     "clip": _clip,
     "max_pool": _max_pool,
     "sum_pool": _sum_pool,

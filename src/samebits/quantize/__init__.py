@@ -1,6 +1,7 @@
 """Quantization of float models after training: calibration, conversion to QDQ form, report."""
 
 from samebits.quantize.convert import Converted, convert
+from samebits.quantize.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.quantize.observe import Statistics, observe
 from samebits.quantize.placement import Placement, place
 from samebits.quantize.post_training import quantize
@@ -15,6 +16,8 @@ __all__ = [
     "ConstantReport",
     "Converted",
     "Placement",
+    "RecurrentReport",
+    "RecurrentSettings",
     "Report",
     "Samples",
     "Settings",
@@ -25,4 +28,5 @@ __all__ = [
     "observe",
     "place",
     "quantize",
+    "quantize_recurrent",
 ]

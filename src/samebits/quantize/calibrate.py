@@ -7,7 +7,7 @@ the same scale on every machine. The rules of scales are those of docs/spec/form
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -55,8 +55,23 @@ def calibrate(stats: Statistics, fmt: Format, settings: Settings, name: str) -> 
     if settings.calibration == "percentile":
         low, high = percentile_range(stats, Fraction(settings.percentile))
     elif settings.calibration == "mse":
-        return least_error(stats, fmt, name)
-    return from_range(low, high, fmt, name)
+        return shortened(least_error(stats, fmt, name), settings.scale_bits)
+    return shortened(from_range(low, high, fmt, name), settings.scale_bits)
+
+
+def shortened(found: Calibrated, bits: int) -> Calibrated:
+    """With the next scale of at most `bits` significant bits: sums of products stay short."""
+    exponent = exact.floor_log2(found.scale) - bits + 1
+    scale = -(-found.scale // exact.power(exponent)) * exact.power(exponent)
+    return found if scale == found.scale else rescaled(found, scale)
+
+
+def rescaled(found: Calibrated, scale: Fraction) -> Calibrated:
+    """With another scale, and the zero point that keeps the lower end of the range."""
+    if found.format.rule is not ScaleRule.ASYMMETRIC:
+        return replace(found, scale=scale)
+    zero_point = exact.round_real(found.format.code_min - found.low / scale)
+    return replace(found, scale=scale, zero_point=zero_point)
 
 
 def from_range(low: Fraction, high: Fraction, fmt: Format, name: str) -> Calibrated:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,29 +60,43 @@ class Converted:
 
 
 def convert(
-    graph: Graph, placement: Placement, seen: Mapping[str, Statistics], settings: Settings
+    graph: Graph,
+    placement: Placement,
+    seen: Mapping[str, Statistics],
+    settings: Settings,
+    fixed: Mapping[str, Calibrated] = MappingProxyType({}),
+    finest: Fraction = Fraction(0),
 ) -> Converted:
     """Insert the quantization of `placement` with scales from the statistics `seen`.
 
+    fixed:  group -> its numbers, where calibration does not choose them
+    finest: the smallest scale of the products of linear operators; weights are no finer
+
     Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
     """
-    conversion = _Conversion(
-        graph, placement, settings, _group_numbers(graph, placement, seen, settings)
-    )
-    return conversion.run()
+    numbers = group_numbers(graph, placement, seen, settings, fixed)
+    return _Conversion(graph, placement, settings, numbers, finest).run()
 
 
 # --- scales of groups -------------------------------------------------------------------------
 
 
-def _group_numbers(
-    graph: Graph, placement: Placement, seen: Mapping[str, Statistics], settings: Settings
+def group_numbers(
+    graph: Graph,
+    placement: Placement,
+    seen: Mapping[str, Statistics],
+    settings: Settings,
+    fixed: Mapping[str, Calibrated],
 ) -> dict[str, Calibrated]:
+    """The format and scale of every group."""
     quantized = set(placement.quantized)
     outputs = _output_groups(graph, placement)
     producers = graph.producers()
     numbers = {}
     for group, members in placement.members().items():
+        if group in fixed:
+            numbers[group] = fixed[group]
+            continue
         fmt = settings.output_format if group in outputs else settings.activation_format
         values = [name for name in members if name in quantized]
         constants = [name for name in members if name in graph.constants]
@@ -130,11 +145,13 @@ class _Conversion:
         placement: Placement,
         settings: Settings,
         numbers: Mapping[str, Calibrated],
+        finest: Fraction,
     ) -> None:
         self.graph = graph
         self.placement = placement
         self.settings = settings
         self.numbers = numbers
+        self.finest = finest
         self.quantized = set(placement.quantized)
         self.builder = GraphBuilder(graph.name)
         self.read: dict[str, str] = {}  # value of the float graph -> value that its readers take
@@ -149,6 +166,7 @@ class _Conversion:
             self.read[name] = self.pair(name, real, "Input") if name in self.quantized else real
         for node in self.graph.nodes:
             self.node(node)
+        self.builder.initial = [self.value(state.initial) for state in self.graph.states]
         outputs = [self.value(name) for name in self.graph.outputs]
         return Converted(self.builder.build(outputs), tuple(self.tensors), tuple(self.constants))
 
@@ -173,7 +191,7 @@ class _Conversion:
     def operands(self, node: Node) -> tuple[list[str], dict[str, Any]]:
         """Inputs and attributes of a node in the quantized graph."""
         attributes = dict(node.attributes)
-        if node.op in LINEAR:
+        if node.op in LINEAR and self.placement.weights:
             return self.linear(node, attributes), attributes
         summed = next((name for name in node.inputs if name in self.placement.biases), "")
         inputs = []
@@ -249,7 +267,7 @@ class _Conversion:
         if left is None:
             inputs, scale_x = [self.value(first)], self.scale_of(first)
         else:
-            matrix = weight_codes(left, None, self.settings.weight_format, first, Fraction(1))
+            matrix = self.weights(left, None, first, Fraction(1), None)
             inputs, scale_x = [self.dequantized(node, first, left, matrix)], matrix.scales[0]
         scale_x *= unit
         if weights is None:
@@ -257,17 +275,24 @@ class _Conversion:
             scales: tuple[Fraction, ...] = (self.scale_of(second),)
         else:
             axis = self.weight_axis(node, weights.ndim)
-            fmt = self.settings.weight_format
-            found = weight_codes(weights, axis, fmt, second, scale_x, bias)
+            found = self.weights(weights, axis, second, scale_x, bias)
             inputs.append(self.dequantized(node, second, weights, found))
             scales = found.scales
         self.products[node.output] = (scale_x, scales)
-        if third and bias is not None and scale_x > 0:
+        if third and bias is not None and scale_x > 0 and not self.settings.float_bias:
             codes = bias_codes(bias, scale_x, scales, third)
             inputs.append(self.dequantized(node, third, bias, codes))
         elif third:
             inputs.append(self.value(third))
         return inputs
+
+    def weights(
+        self, values: Array, axis: int | None, name: str, scale_x: Fraction, bias: Array | None
+    ) -> Codes:
+        check_constant(values, name)
+        fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
+        bits = self.settings.scale_bits
+        return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
 
     def weight_axis(self, node: Node, rank: int) -> int | None:
         """The axis of output channels, where each is to have a scale of its own."""

@@ -8,7 +8,10 @@ The rules, for the operators of docs/spec/graph.md section 2:
   MatMul.
 * A point-wise expression of one quantized tensor is quantized once, where it ends: where something
   else than the same expression reads it.
-* Data movement (and Max, Min and Concat of tensors) has the scale of what it moves.
+* Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
+  step graph that of its next value.
+* With `exact_sums` the terms of a sum that are products (of matrices, of tensors, of a tensor and a
+  constant) or sums themselves, and that nothing else reads, stay exact: the sum alone is quantized.
 """
 
 from __future__ import annotations
@@ -55,12 +58,14 @@ class Placement:
     group:     value or constant with codes -> the name of its group; one scale for each group
     operands:  (node name, position of an input) where a constant is read as codes
     biases:    output of a MatMul -> the constant that an Add merged with it adds
+    weights:   whether the weights and biases of linear operators get codes
     """
 
     quantized: tuple[str, ...]
     group: dict[str, str]
     operands: frozenset[tuple[str, int]]
     biases: dict[str, str]
+    weights: bool = True
 
     def members(self) -> dict[str, list[str]]:
         """Group -> its quantized values and constants."""
@@ -83,13 +88,13 @@ def moved_inputs(node: Node) -> tuple[int, ...]:
     return (0,) if node.op == "Gather" else tuple(range(len(node.inputs)))
 
 
-def place(graph: Graph) -> Placement:
+def place(graph: Graph, exact_sums: bool = False) -> Placement:
     """Decide where a float32 graph is quantized.
 
     Raises InputError if it is quantized already, UnsupportedError for other float types.
     """
     _check(graph)
-    search = _Search(graph)
+    search = _Search(graph, exact_sums)
     while search.once():
         pass
     return search.placement()
@@ -115,6 +120,7 @@ class _Search:
     """Repeats passes over the graph until no new value has to be quantized."""
 
     graph: Graph
+    exact_sums: bool
     required: set[str] = field(default_factory=set)
     visited: set[str] = field(default_factory=set)  # required, or movements of required values
 
@@ -172,8 +178,9 @@ class _Search:
             self.shared.append([*moved, *node.outputs])
             return moved
         if node.op in POINTWISE and variables:
-            if variables[0] in self.sums:
-                return self.accumulator(node)
+            if self.sums & set(variables):
+                terms = [self.term(v) for v in variables if v not in self.sums]
+                return [*terms, *self.accumulator(node)]
             roots = {self.root[name] for name in variables}
             axes = self.expression(node, next(iter(roots))) if len(roots) == 1 else None
             if axes is not None:
@@ -192,6 +199,18 @@ class _Search:
             return [*variables, *self.accumulator(node)]
         return [*variables, *node.outputs]
 
+    def term(self, name: str) -> str:
+        """What has to be quantized of a term of a sum: the factor of a constant, where the product
+        can stay exact, else the term."""
+        node = self.producers.get(name)
+        if not self.exact_sums or node is None or node.op != "Mul" or name in self.required:
+            return name
+        variables = [n for n in node.inputs if self.is_variable(n)]
+        if len(variables) != 1 or len(self.consumers[name]) != 1 or name in self.graph.outputs:
+            return name
+        self.read_constants(node, (i for i, n in enumerate(node.inputs) if n not in variables))
+        return variables[0]
+
     def accumulator(self, node: Node) -> Iterable[str]:
         """Its output, unless the one node that reads it merges with it."""
         output = node.output
@@ -199,7 +218,8 @@ class _Search:
         if output in self.graph.outputs or output in self.required or len(readers) != 1:
             return (output,)
         bias = self.bias(node, readers[0])
-        if not bias and readers[0].op not in MERGING:
+        term = self.exact_sums and readers[0].op in ("Add", "Sub")
+        if not bias and not term and readers[0].op not in MERGING:
             return (output,)
         if bias:
             self.biases[output] = bias
@@ -247,7 +267,8 @@ class _Search:
                 parent[name] = name = parent.setdefault(parent[name], parent[name])
             return name
 
-        for shared in self.shared:
+        carried = [[state.input, state.output] for state in self.graph.states]
+        for shared in (*self.shared, *carried):
             real = [name for name in shared if self.is_real(name)]
             for name in real[1:]:
                 parent[find(name)] = find(real[0])

@@ -114,7 +114,7 @@ def report(
             total.noise += float(np.sum((x - y) ** 2))
             total.count += x.size
             total.clipped += clipped(x, tensor)
-    constants = tuple(_constant(constant) for constant in converted.constants)
+    constants = tuple(constant_report(constant) for constant in converted.constants)
     return Report(
         settings,
         calibration_samples,
@@ -159,7 +159,8 @@ def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> T
     )
 
 
-def _constant(constant: QuantizedConstant) -> ConstantReport:
+def constant_report(constant: QuantizedConstant) -> ConstantReport:
+    """What quantization did to one constant."""
     codes = constant.codes
     x = constant.values.astype(np.float64)
     y = codes.reals()

@@ -66,6 +66,10 @@ class Settings:
                  thresholds of least squared error). Of activations: weights keep their range
     percentile:  the share of elements kept, in per cent, above 50 and up to 100
     output_bits: of graph outputs; None: as the activations
+    symmetry:    weights are symmetric where the smaller end of their range is at least this part of
+                 the larger one, else asymmetric; None: as `weights` says
+    float_bias:  biases stay float32, for targets with a floating-point unit
+    scale_bits:  significant bits of scales, which are rounded up to them
     report_samples: samples that the report compares
     """
 
@@ -76,6 +80,9 @@ class Settings:
     percentile: float = 99.99
     output_bits: int | None = None
     report_samples: int = 16
+    symmetry: float | None = None
+    float_bias: bool = False
+    scale_bits: int = 24
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, ACTIVATIONS)
@@ -87,6 +94,10 @@ class Settings:
             )
         if self.output_bits not in (None, 8, 16):
             raise InputError(f"output bits: expected 8 or 16, found {self.output_bits}")
+        if self.symmetry is not None and not 0 <= self.symmetry <= 1:
+            raise InputError(f"symmetry: expected from 0 to 1, found {self.symmetry}")
+        if not 1 <= self.scale_bits <= 24:
+            raise InputError(f"scale bits: expected from 1 to 24, found {self.scale_bits}")
         if self.report_samples < 1:
             raise InputError(f"report samples: expected 1 or more, found {self.report_samples}")
 
@@ -102,6 +113,16 @@ class Settings:
     @property
     def weight_format(self) -> Format:
         return WEIGHTS[self.weights]
+
+    def format_of(self, low: float, high: float) -> Format:
+        """Of weights with this range."""
+        fmt = self.weight_format
+        if self.symmetry is None:
+            return fmt
+        ends = sorted((abs(min(low, 0.0)), abs(max(high, 0.0))))
+        if ends[0] >= self.symmetry * ends[1]:
+            return catalog.symmetric(fmt.bits)
+        return catalog.asymmetric(fmt.bits, signed=True)
 
 
 def _one_of(what: str, found: str, known: dict[str, Format] | tuple[str, ...]) -> None:

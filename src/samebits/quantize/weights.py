@@ -7,7 +7,7 @@ is stored as the binary32 next to that product; `samebits.ir.lower` reads it as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +15,13 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.numerics import Format, ScaleRule, exact
-from samebits.quantize.calibrate import LARGEST_BINARY32, Calibrated, from_range
+from samebits.quantize.calibrate import (
+    LARGEST_BINARY32,
+    Calibrated,
+    from_range,
+    rescaled,
+    shortened,
+)
 from samebits.quantize.settings import code_type
 
 Array = np.ndarray[Any, Any]
@@ -89,11 +95,14 @@ def weight_codes(
     name: str,
     scale_x: Fraction,
     bias: Array | None = None,
+    scale_bits: int = 24,
+    finest: Fraction = Fraction(0),
 ) -> Codes:
     """Weights over their whole range, one scale per index of `axis` or one for all.
 
     bias: float32, one number, or one per output. Where its codes in units of scale_x * scale would
     leave int32 or that product is no normal binary32, the scale is enlarged until they do not.
+    finest: the smallest scale_x * scale.
     Raises NonFiniteError for NaN or infinity.
     """
     check_constant(values, name)
@@ -109,7 +118,9 @@ def weight_codes(
             largest = largest.max(keepdims=True)
         biases = [Fraction(float(b)) for b in np.broadcast_to(largest, lows.shape)]
     numbers = [
-        _suited(from_range(Fraction(float(low)), Fraction(float(high)), fmt, name), scale_x, b)
+        _suited(
+            shortened(from_range(*_exact(low, high), fmt, name), scale_bits), scale_x, b, finest
+        )
         for low, high, b in zip(lows, highs, biases, strict=True)
     ]
     if any(n.scale * scale_x > LARGEST_BINARY32 for n in numbers):
@@ -120,22 +131,24 @@ def weight_codes(
     return encode(values, numbers, axis)
 
 
-def _suited(found: Calibrated, scale_x: Fraction, bias: Fraction | None) -> Calibrated:
-    """The numbers of one channel, with a scale that suits its bias."""
-    if bias is None:
-        return found
-    scale = found.scale
-    if found.low == found.high and bias:  # no weights: any scale does, so take a fine one
-        scale = exact.power(exact.floor_log2(bias / scale_x) - ZERO_CHANNEL_BITS)
-    least = max(SMALLEST_NORMAL, SMALLEST_NORMAL / scale_x, bias / scale_x / LARGEST_BIAS)
+def _exact(low: float, high: float) -> tuple[Fraction, Fraction]:
+    return Fraction(float(low)), Fraction(float(high))
+
+
+def _suited(
+    found: Calibrated, scale_x: Fraction, bias: Fraction | None, finest: Fraction
+) -> Calibrated:
+    """The numbers of one channel, with a scale that suits its bias and is not too fine."""
+    scale, least = found.scale, finest / scale_x
+    if bias is not None:
+        if found.low == found.high and bias:  # no weights: any scale does, so take a fine one
+            scale = exact.power(exact.floor_log2(bias / scale_x) - ZERO_CHANNEL_BITS)
+        least = max(
+            least, SMALLEST_NORMAL, SMALLEST_NORMAL / scale_x, bias / scale_x / LARGEST_BIAS
+        )
     if scale < least:
         scale = _power_above(least)
-    if scale == found.scale:
-        return found
-    if found.format.rule is not ScaleRule.ASYMMETRIC:
-        return replace(found, scale=scale)
-    zero_point = exact.round_real(found.format.code_min - found.low / scale)
-    return replace(found, scale=scale, zero_point=zero_point)
+    return found if scale == found.scale else rescaled(found, scale)
 
 
 def _power_above(value: Fraction) -> Fraction:

@@ -21,6 +21,9 @@ BACKENDS = {
     "onnxruntime-optimized": "onnxruntime, tables, optimized",
     "onnxruntime-float": "onnxruntime, float functions, optimized",
     "onnxruntime-integer": "onnxruntime, integer export",
+    "concordant-torch": "concordant PyTorch",
+    "concordant-onnx": "concordant ONNX in onnxruntime",
+    "concordant-tensorflow": "concordant TensorFlow",
 }
 
 

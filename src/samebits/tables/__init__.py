@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from samebits.tables.activation import ACTIVATIONS, ActivationTable, activation_table
 from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
-from samebits.tables.segments import Segments, fit_segments
 from samebits.tables.sharing import share
 from samebits.tables.transfer import CodeRange, Transfer, evaluate, exp_table, transfer_table
 
@@ -16,14 +15,12 @@ __all__ = [
     "CodeRange",
     "Constant",
     "Expression",
-    "Segments",
     "Transfer",
     "Variable",
     "activation_table",
     "apply",
     "evaluate",
     "exp_table",
-    "fit_segments",
     "share",
     "transfer_table",
 ]

@@ -153,6 +153,35 @@ def mobilenetv2(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(640, classes))
 
 
+class SequenceClassifier(nn.Module):
+    """LSTM layers over the steps of a sequence; the logits from the last step's hidden state."""
+
+    def __init__(self, features: int, classes: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(features, hidden, layers, batch_first=True)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() == 4:  # the rows of an image, all channels side by side
+            n, c, h, w = x.shape
+            x = x.permute(0, 2, 1, 3).reshape(n, h, c * w)
+        states, _ = self.lstm(x)
+        y: torch.Tensor = self.out(states[:, -1])
+        return y
+
+
+def lstm(input_shape: Shape, classes: int, *, hidden: int = 64, layers: int = 2) -> nn.Module:
+    """`layers` LSTM layers over sequences [T, F], or over the rows of images [C, H, W]."""
+    if len(input_shape) == 2:
+        return SequenceClassifier(input_shape[1], classes, hidden, layers)
+    if len(input_shape) == 3:
+        return SequenceClassifier(input_shape[0] * input_shape[2], classes, hidden, layers)
+    raise InputError(
+        "architecture lstm: expected sequences [steps, features] or images [C, H, W], found "
+        f"{list(input_shape)}"
+    )
+
+
 def _image(input_shape: Shape, name: str, smallest: int) -> int:
     """The number of channels; InputError unless [C, H, W] with H, W >= smallest."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
@@ -171,6 +200,7 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet20": resnet20,
     "resnet18": resnet18,
     "mobilenetv2": mobilenetv2,
+    "lstm": lstm,
 }
 
 
@@ -232,8 +262,9 @@ def initialise(model: nn.Module, seed: int) -> None:
     """Set every parameter from `seed` alone: no torch generator and no libm reach a weight.
 
     The i-th entry of `named_parameters()` takes Philox words of key (seed, i). Conv and Linear
-    weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in),
-    Embedding weights in +-sqrt(3); norm weights are 1; biases are 0. A word w gives
+    weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in), LSTM
+    weights in +-sqrt(3 / fan_in), Embedding weights in +-sqrt(3); norm weights are 1; biases are
+    0, but 1 for an LSTM's forget gate (bias_ih; Jozefowicz et al. 2015). A word w gives
     ((2w + 1 - 2^32) * 2^-32) * bound in binary64, rounded to the parameter's dtype.
     """
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -242,16 +273,22 @@ def initialise(model: nn.Module, seed: int) -> None:
         for index, (name, parameter) in enumerate(model.named_parameters()):
             owner_name, _, attribute = name.rpartition(".")
             owner = modules[owner_name]
-            if attribute == "bias":
+            if attribute == "bias" or (isinstance(owner, nn.LSTM) and parameter.dim() == 1):
                 parameter.zero_()
+                if attribute.startswith("bias_ih"):
+                    parameter[owner.hidden_size : 2 * owner.hidden_size] = 1.0
             elif attribute == "weight" and isinstance(
                 owner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
             ):
                 parameter.fill_(1.0)
-            elif attribute == "weight" and isinstance(owner, (nn.Conv2d, nn.Linear, nn.Embedding)):
+            elif attribute.startswith("weight") and isinstance(
+                owner, (nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)
+            ):
                 fan_in = parameter[0].numel()
                 if isinstance(owner, nn.Embedding):
                     bound = math.sqrt(3.0)
+                elif isinstance(owner, nn.LSTM):
+                    bound = math.sqrt(3.0 / fan_in)
                 elif linears and owner is linears[-1]:
                     bound = math.sqrt(1.0 / fan_in)
                 else:
@@ -262,5 +299,5 @@ def initialise(model: nn.Module, seed: int) -> None:
             else:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
-                    "expected weights of Conv2d, Linear, Embedding, BatchNorm or LayerNorm"
+                    "expected weights of Conv2d, Linear, LSTM, Embedding, BatchNorm or LayerNorm"
                 )

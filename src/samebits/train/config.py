@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from samebits.data import Dataset
+from samebits.data.augment import Augmentation
 from samebits.errors import InputError
 from samebits.train.schedule import SCHEDULES, Schedule
 
@@ -41,6 +42,8 @@ class TrainConfig:
     warmup: int = 0  # steps
     seed: int = 0
     limit: int | None = None  # training images per class
+    gradient_bits: int = 32  # of the sum over the shards: 32 or 16
+    augment: str = "none"  # as in data.augment.Augmentation.parse
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -72,6 +75,14 @@ class TrainConfig:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
             raise InputError("nesterov needs sgd with a momentum > 0; give --momentum 0.9")
+        if self.gradient_bits not in (16, 32) or (
+            self.gradient_bits == 16 and self.numerics == "float32"
+        ):
+            raise InputError(
+                f"expected gradient bits 32, or 16 for numerics bfp, found {self.gradient_bits} "
+                f"for {self.numerics}"
+            )
+        Augmentation.parse(self.augment)
         self.shard_count()
 
     def shard_count(self) -> int:
@@ -96,6 +107,20 @@ class TrainConfig:
                 f"{self.shards} shards; change --batch or --shards"
             )
         return self.shards
+
+    def check_workers(self, workers: int) -> None:
+        """InputError unless every worker gets equally many whole shards (float32: samples)."""
+        whole, what = (
+            (self.batch, "samples of a batch")
+            if self.numerics == "float32"
+            else (self.shard_count(), "shards of a batch")
+        )
+        if whole % workers:
+            raise InputError(
+                f"expected a number of workers that divides the {whole} {what}, found {workers}; "
+                f"start torchrun with another --nproc-per-node, or change "
+                f"{'--batch' if self.numerics == 'float32' else '--shards'}"
+            )
 
     def steps_per_epoch(self, data: Dataset) -> int:
         """Whole batches in an epoch; the last partial batch is dropped."""

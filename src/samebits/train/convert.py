@@ -120,6 +120,16 @@ def _embedding(m: nn.Embedding, name: str, sites: Iterator[int]) -> nn.Module:
     return layers.Embedding(_parameter(m.weight, f"{name}.weight"))
 
 
+def _lstm(m: nn.LSTM, name: str, sites: Iterator[int]) -> nn.Module:
+    _require(m.proj_size == 0, f"proj_size={m.proj_size}, expected 0")
+    _require(
+        m.dropout == 0 or m.num_layers == 1,
+        f"dropout={m.dropout} between its layers, expected 0 (or nn.Dropout between LSTM modules)",
+    )
+    parameters = {key: _parameter(p, f"{name}.{key}") for key, p in m.named_parameters()}
+    return layers.LSTM(parameters, m.num_layers, m.bidirectional, m.batch_first)
+
+
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv2d,
@@ -139,6 +149,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.Flatten: lambda m, name, sites: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,
+    nn.LSTM: _lstm,
 }
 
 

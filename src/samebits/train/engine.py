@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Protocol
 
@@ -10,10 +11,14 @@ from torch import nn
 
 from samebits.errors import RangeError
 from samebits.train.convert import convert
+from samebits.train.distributed import ALONE, Workers
+from samebits.train.exchange import Exchange
 from samebits.train.layers import set_step
 from samebits.train.loss import CrossEntropyLoss
+from samebits.train.normalization import deferred_updates
 from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPTensor
+from samebits.train.trace import Recorder
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
 
@@ -23,9 +28,10 @@ class Engine(Protocol):
 
     model: nn.Module
     optimizer: Any
+    recorder: Recorder | None
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
-        """One update; the mean loss of the batch before it."""
+        """One update; the mean loss of the batch before it. `batch`: this worker's share of it."""
         ...
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -38,23 +44,38 @@ class Engine(Protocol):
 
 
 class Float32Engine:
-    """Ordinary PyTorch: the loss is taken over the whole batch."""
+    """Ordinary PyTorch: the loss is taken over the whole batch.
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        self.model = model
+    On several workers it is PyTorch's DistributedDataParallel: the mean of the workers' gradients,
+    batch-norm over each worker's share, running statistics of the first worker.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: OptimizerSettings, workers: Workers = ALONE
+    ) -> None:
+        self.model, self._workers = model, workers
+        self._replica = workers.replicate(model)
+        self.recorder: Recorder | None = None
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
         self._criterion = nn.CrossEntropyLoss()
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         self.model.train()
         _set_lr(self.optimizer, lr)
-        loss = self.loss(batch)
-        value = float(loss.detach())
+        images, labels = batch
+        with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
+            loss: torch.Tensor = self._criterion(self._replica(images), labels)
+        value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
-        loss.backward()
+        with self._workers.answered():
+            loss.backward()
+        if self.recorder is not None:
+            self.recorder.shard_ends(loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        for statistics in self.model.buffers():
+            statistics.copy_(self._workers.gather(statistics)[0])
         return value
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -73,27 +94,55 @@ class BfpEngine:
     """BFP training with lazy update; a batch is cut into equal shards (training.md section 8)."""
 
     def __init__(
-        self, model: nn.Module, settings: OptimizerSettings, shards: int, seed: int
+        self,
+        model: nn.Module,
+        settings: OptimizerSettings,
+        shards: int,
+        seed: int,
+        workers: Workers = ALONE,
+        gradient_bits: int = 32,
     ) -> None:
         self.model = convert(model)
+        self.recorder: Recorder | None = None
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
         self.optimizer.name_parameters(self.model)
         self._criterion = CrossEntropyLoss()
-        self._shards = shards
+        self._shards, self._own = shards, shards // workers.size
+        self._first = workers.rank * self._own
         self._seed = seed
+        self._exchange = None
+        if workers.size > 1 or gradient_bits < 32:
+            self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         self.model.train()
         _set_lr(self.optimizer, lr)
-        total = 0.0
-        for shard, part in enumerate(self._parts(batch)):
-            set_step(self.model, seed=self._seed, step=step, shard=shard)
-            loss = self.loss(part)
-            total += float(loss.detach())
-            (loss / self._shards if self._shards > 1 else loss).backward()
+        if self._exchange is None:
+            losses = self._backward(batch, step)
+        else:
+            self._exchange.start()
+            with deferred_updates() as updates:
+                losses = self._backward(batch, step)
+            losses = self._exchange.finish(losses, updates)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        total = 0.0
+        for loss in losses:  # in this order: `sum` compensates in some versions of Python
+            total += loss
         return total / self._shards
+
+    def _backward(self, batch: Batch, step: int) -> list[float]:
+        """Gradients of this worker's shards; their losses."""
+        losses = []
+        for shard, part in enumerate(self._parts(batch), self._first):
+            set_step(self.model, seed=self._seed, step=step, shard=shard)
+            with _heard(self.recorder):
+                loss = self.loss(part)
+            losses.append(float(loss.detach()))
+            (loss / self._shards if self._shards > 1 else loss).backward()
+            if self.recorder is not None:
+                self.recorder.shard_ends(loss)
+        return losses
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
@@ -110,8 +159,13 @@ class BfpEngine:
 
     def _parts(self, batch: Batch) -> list[Batch]:
         images, labels = batch
-        size = len(labels) // self._shards
+        size = len(labels) // self._own
         return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+def _heard(recorder: Recorder | None) -> contextlib.AbstractContextManager[None]:
+    """A forward pass to which the recorder, if there is one, listens."""
+    return contextlib.nullcontext() if recorder is None else recorder.forward_pass()
 
 
 class OptimizerSettings:

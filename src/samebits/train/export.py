@@ -32,7 +32,7 @@ CODE_BITS = 24  # of a binary32 significand
 
 
 def to_graph(
-    model: nn.Module, exponents: Exponents, input_shape: tuple[int, int, int], batch: int = 1
+    model: nn.Module, exponents: Exponents, input_shape: tuple[int, ...], batch: int = 1
 ) -> Graph:
     """The graph of a model for images [batch, *input_shape]; float32 in, float32 logits out.
 

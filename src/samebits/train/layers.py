@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
 from samebits.numerics import exact
 from samebits.train import normalization, pointwise
+from samebits.train.indexing import indexed, transpose
 from samebits.train.linear import conv2d, linear
+from samebits.train.lstm import lstm
 from samebits.train.pointwise import Pair, narrow
 from samebits.train.tensor import BFPParameter, BFPTensor
 
@@ -31,9 +35,15 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> BFPTensor:
         """Narrow the input to bfp8 and compute; a RangeError says which layer it was."""
+        with self.named() as where:
+            return self.compute(narrow(x, where))
+
+    @contextmanager
+    def named(self) -> Iterator[str]:
+        """Errors raised inside say which layer it was; gives the words for it."""
         where = f"layer {self.name!r} ({type(self).__name__})"
         try:
-            return self.compute(narrow(x, where))
+            yield where
         except RangeError as error:
             raise RangeError(f"{where}: {error}") from None
         except UnsupportedError as error:
@@ -311,6 +321,65 @@ class Embedding(Layer):
 
     def forward(self, x: Tensor) -> BFPTensor:
         return pointwise.embedding(x, self.weight)  # type: ignore[arg-type]
+
+
+class LSTM(Layer):
+    """A stack of LSTM layers with the parameters, arguments and results of torch.nn.LSTM.
+
+    Except: the state starts at zero, and the cell state stays inside (None in the result).
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, BFPParameter],
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)  # type: ignore[arg-type]
+        self.num_layers, self.bidirectional = num_layers, bidirectional
+        self.batch_first = batch_first
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, state: None = None
+    ) -> tuple[BFPTensor, tuple[BFPTensor, None]]:
+        """[T, N, I] ([N, T, I] with batch_first) -> (output, (h_n, None)).
+
+        output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
+        directions; h_n [layers * directions, N, H] the last one of each.
+        """
+        with self.named() as where:
+            if state is not None:
+                raise UnsupportedError(
+                    f"{where}: expected no initial state (it starts at zero), found one"
+                )
+            x = narrow(x, where)
+            if x.dim() != 3:
+                raise UnsupportedError(
+                    f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
+                )
+            y, last = self._run(transpose(x, 0, 1) if self.batch_first else x)
+            return (transpose(y, 0, 1) if self.batch_first else y), (last, None)
+
+    def _run(self, x: BFPTensor) -> tuple[BFPTensor, BFPTensor]:
+        last = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for end in ("", "_reverse") if self.bidirectional else ("",):
+                parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                ih, hh, *biases = (self._parameters.get(f"{part}_l{layer}{end}") for part in parts)
+                outputs.append(lstm(x, ih, hh, *biases, reverse=bool(end)))  # type: ignore[arg-type, misc]
+                last.append(indexed(outputs[-1], slice(0, 1) if end else slice(-1, None)))
+            x = pointwise.concat(outputs, 2) if self.bidirectional else outputs[0]
+        return x, (pointwise.concat(last, 0) if len(last) > 1 else last[0])
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_layers={self.num_layers}, bidirectional={self.bidirectional}, "
+            f"batch_first={self.batch_first}"
+        )
 
 
 def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:

@@ -6,11 +6,12 @@ functions of (seed, epoch, step), so a run resumed from any checkpoint equals an
 
 from __future__ import annotations
 
-import os
+import contextlib
+import json
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,8 +20,8 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
-from samebits.data.dataset import Split
-from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
+from samebits.data.augment import Augmentation, sample_words
+from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.numerics import philox
 from samebits.train.architectures import build, initialise
 from samebits.train.checkpoint import (
@@ -32,13 +33,8 @@ from samebits.train.checkpoint import (
     write_checkpoint,
 )
 from samebits.train.config import TrainConfig
-from samebits.train.deploy import (
-    CALIBRATION_BATCH,
-    CALIBRATION_IMAGES,
-    Exponents,
-    calibrate,
-    deployed,
-)
+from samebits.train.deploy import Exponents
+from samebits.train.distributed import ALONE, Workers, join, world_size
 from samebits.train.engine import (
     Batch,
     BfpEngine,
@@ -46,6 +42,7 @@ from samebits.train.engine import (
     Float32Engine,
     OptimizerSettings,
 )
+from samebits.train.evaluate import evaluate, final_classifier, frozen_exponents
 from samebits.train.layers import load_state
 from samebits.train.measure import bytes_per_parameter, saved_activations
 from samebits.train.record import (
@@ -58,8 +55,8 @@ from samebits.train.record import (
     run_folder,
     write_json,
 )
+from samebits.train.trace import TraceFile
 
-EVALUATION_BATCH = 32
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
 # What a RangeError advises on its own; the loop gives the same advice with the options' names.
 _ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
@@ -103,6 +100,8 @@ class TrainResult:
 
     `arithmetic` is that of the accuracy: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
+    `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
+    step was left to do).
     """
 
     accuracy: float
@@ -118,6 +117,8 @@ class TrainResult:
     saved_bytes: int
     saved_bytes_per_element: float
     step_seconds_median: float | None
+    workers: int
+    wire_bytes_per_step: int | None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -129,61 +130,15 @@ def data_order(count: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.argsort(words, stable=True)
 
 
-def make_engine(config: TrainConfig, model: nn.Module) -> Engine:
-    """The numerics of `config` around an initialised float model."""
+def make_engine(config: TrainConfig, model: nn.Module, workers: Workers = ALONE) -> Engine:
+    """The numerics of `config` around an initialised float model, on this worker."""
     settings = OptimizerSettings(
         config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay
     )
     if config.numerics == "float32":
-        return Float32Engine(model, settings)
-    return BfpEngine(model, settings, config.shard_count(), config.seed)
-
-
-class Classifier(Protocol):
-    """What is evaluated: an engine, or a deployed model."""
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """[N, classes]."""
-        ...
-
-
-def evaluate(classifier: Classifier, data: Dataset, split: Split = "test") -> int:
-    """Correctly classified samples of a split, in batches of 32 in stored order."""
-    labels = data.labels(split)
-    correct = 0
-    for start in range(0, len(labels), EVALUATION_BATCH):
-        indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-        guesses = classifier.logits(data.batch(split, indices)).argmax(1)
-        correct += int((guesses == labels[indices]).sum())
-    return correct
-
-
-def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:
-    """What the accuracy of a trained model is measured with, and the name of its arithmetic."""
-    if isinstance(engine, Float32Engine):
-        return engine, "float32"
-    if exponents is None:
-        return engine, f"training (batch of {EVALUATION_BATCH})"
-    return deployed(engine.model, exponents), "deployed"
-
-
-def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
-    """Exponents from the first training images (training.md 11); None, and the reason said, where
-    the model cannot be deployed."""
-    if isinstance(engine, Float32Engine):
-        return None
-    count = min(CALIBRATION_IMAGES, len(data.train_labels))
-    batches = [
-        torch.arange(start, min(start + CALIBRATION_BATCH, count))
-        for start in range(0, count, CALIBRATION_BATCH)
-    ]
-    try:
-        exponents = calibrate(engine.model, (data.batch("train", batch) for batch in batches))
-        deployed(engine.model, exponents).codes(data.batch("train", batches[0]))  # fits 32 bits
-    except UnsupportedError as error:
-        say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
-        return None
-    return exponents
+        return Float32Engine(model, settings, workers)
+    shards, bits = config.shard_count(), config.gradient_bits
+    return BfpEngine(model, settings, shards, config.seed, workers, bits)
 
 
 def train(
@@ -195,27 +150,48 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_every: int = 0,
+    trace: Path | None = None,
     reporter: Reporter | None = None,
+    workers: Workers | None = None,
 ) -> TrainResult:
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
     `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
     from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
     `overwrite` replaces an earlier run of the same options and data.
+    `trace`: file for the hash of every tensor of every step (samebits.train.trace).
+    `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
+    Every worker returns the same result; the first one alone writes files and reports.
     Raises SamebitsError; checkpoints written before it stay intact.
     """
     if checkpoint_every < 0:
         raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
-    world = os.environ.get("WORLD_SIZE", "")
-    if world.isdecimal() and int(world) > 1:
-        raise InputError(
-            f"expected one process, found WORLD_SIZE={world} in the environment: distributed "
-            "training is not available in this version; run without torchrun, or unset WORLD_SIZE"
-        )
-    run = _Run(config, data, out, model, reporter or Silent())
-    with run_folder(out, run.identity, resume=resume, overwrite=overwrite):
+    if workers is None and world_size() > 1:
+        with join() as joined:
+            return train(
+                config,
+                data,
+                out,
+                model=model,
+                resume=resume,
+                overwrite=overwrite,
+                checkpoint_every=checkpoint_every,
+                trace=trace,
+                reporter=reporter,
+                workers=joined,
+            )
+    workers = workers or ALONE
+    config.check_workers(workers.size)
+    run = _Run(config, data, out, model, reporter or Silent(), workers)
+    with contextlib.ExitStack() as stack:
+        if workers.first:
+            stack.enter_context(run_folder(out, run.identity, resume=resume, overwrite=overwrite))
         first = run.restore() if resume else 0
-        write_json(out / CONFIG, run.identity)
+        run.agree(first)
+        if workers.first:
+            write_json(out / CONFIG, run.identity)
+        if trace is not None:
+            stack.enter_context(run.traced(trace, first))
         return run.finish(run.steps(first, checkpoint_every))
 
 
@@ -229,31 +205,50 @@ class _Run:
         out: Path,
         model: nn.Module | None,
         reporter: Reporter,
+        workers: Workers,
     ) -> None:
-        self.config, self.data, self.out, self.reporter = config, data, out, reporter
+        self.config, self.data, self.out, self.workers = config, data, out, workers
+        self.reporter = reporter if workers.first else Silent()
         self.schedule = config.schedule_for(data)
+        self.augmentation = Augmentation.parse(config.augment)
+        self.augmentation.check(data.train_images, data.source)
         self.per_epoch = config.steps_per_epoch(data)
         if model is None:
             model = build(config.arch, data.input_shape, data.classes)
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.engine = make_engine(config, model)
+        self.engine = make_engine(config, model, workers)
         self.identity = {
             **config.to_dict(),
             "input_shape": list(data.input_shape),
             "classes": data.classes,
             "data_sha256": data.sha256(),
+            "rate": data.rate,
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
+        self.trace: TraceFile | None = None
+        self.wire_bytes: int | None = None  # that this worker sent in the last step
         self.exponents: Exponents | None = None  # once the last step is done
+
+    def agree(self, first: int) -> None:
+        """InputError unless every worker is about to take the same step of the same run."""
+        facts = {key: value for key, value in self.identity.items() if key != "data"}
+        state = parameter_sha256(self.engine.model.state_dict())
+        self.workers.agree(
+            {
+                "options and data": json.dumps(facts),
+                "number of steps done": str(first),
+                "parameters": state,
+            }
+        )
 
     def restore(self) -> int:
         """Continue from the newest intact checkpoint; the number of steps already done."""
         checkpoint = newest_checkpoint(self.out, self.reporter.say)
         if checkpoint is None:
             self.reporter.say(f"{self.out}: no checkpoint yet, starting from the first step")
-            repair_metrics(self.out, 0)
+            self._repair_metrics(0)
             return 0
         path = checkpoint_path(self.out, checkpoint.step)
         check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
@@ -268,9 +263,13 @@ class _Run:
             )
         self.loss_sum, self.train_loss = loss_sum, train_loss
         self.exponents = checkpoint.exponents
-        repair_metrics(self.out, checkpoint.step)
+        self._repair_metrics(checkpoint.step)
         self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
         return checkpoint.step
+
+    def _repair_metrics(self, step: int) -> None:
+        if self.workers.first:
+            repair_metrics(self.out, step)
 
     def _check_identity(self, path: Path, checkpoint: Checkpoint) -> None:
         difference = first_difference(self.identity, checkpoint.config)
@@ -280,6 +279,17 @@ class _Run:
                 "data, or give another --out"
             )
 
+    @contextlib.contextmanager
+    def traced(self, path: Path, first: int) -> Iterator[None]:
+        """Write a trace of the steps taken inside, from step `first` on."""
+        self.trace = TraceFile(path, self.engine.model, self.identity, self.workers)
+        self.trace.start(first)
+        self.engine.recorder = self.trace.recorder
+        try:
+            yield
+        finally:
+            self.trace.close()
+
     def steps(self, first: int, checkpoint_every: int) -> list[float]:
         """Train from step `first` to the end; the seconds of every step."""
         self.reporter.started(first, self.schedule.total)
@@ -287,14 +297,21 @@ class _Run:
         for step in range(first, self.schedule.total):
             epoch, offset = divmod(step, self.per_epoch)
             if offset == 0 or step == first:
-                order = data_order(len(self.data.train_labels), self.config.seed, epoch)
+                count = len(self.data.train_labels)
+                order = data_order(count, self.config.seed, epoch)
+                words = sample_words(self.config.seed, epoch, count)
                 epoch_start = time.perf_counter()
             chosen = order[offset * self.config.batch : (offset + 1) * self.config.batch]
-            started = time.perf_counter()
-            loss = self._step(self._batch(chosen), step, epoch)
+            started, sent = time.perf_counter(), self.workers.sent
+            mine = self.workers.share(chosen)
+            loss = self._step(self._batch(mine, words[mine]), step, epoch)
             seconds.append(time.perf_counter() - started)
+            if self.config.numerics == "bfp":
+                self.wire_bytes = self.workers.sent - sent
             self.loss_sum += loss
             done = step + 1
+            if self.trace is not None:
+                self.trace.step_done(done)
             self.reporter.stepped(done, loss)
             if offset + 1 == self.per_epoch:
                 self._end_epoch(epoch, done, time.perf_counter() - epoch_start)
@@ -302,8 +319,10 @@ class _Run:
                 self._save(done)
         return seconds
 
-    def _batch(self, indices: torch.Tensor) -> Batch:
-        return self.data.batch("train", indices), self.data.train_labels[indices]
+    def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
+        """Training images, augmented by the words of their samples."""
+        images = self.augmentation.apply(self.data.images("train")[indices], words)
+        return self.data.values(images), self.data.train_labels[indices]
 
     def _step(self, batch: Batch, step: int, epoch: int) -> float:
         lr = self.schedule.at(step)
@@ -320,7 +339,7 @@ class _Run:
     def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
-        correct = evaluate(self.engine, self.data)
+        correct = evaluate(self.engine, self.data, workers=self.workers)
         record = {
             "epoch": epoch + 1,
             "step": step,
@@ -329,12 +348,15 @@ class _Run:
             "lr": self.schedule.at(step - 1),
             "seconds": round(seconds, 3),
         }
-        append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
+        if self.workers.first:
+            append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
         self.reporter.epoch_done(record)
 
     def _save(self, step: int) -> None:
         if step == self.schedule.total:
             self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
+        if not self.workers.first:
+            return
         write_checkpoint(
             self.out,
             Checkpoint(
@@ -354,16 +376,20 @@ class _Run:
     def finish(self, seconds: list[float]) -> TrainResult:
         """Measure and write result.json; a run that was finished already is evaluated again."""
         classifier, arithmetic = final_classifier(self.engine, self.exponents)
-        correct = evaluate(classifier, self.data)
+        correct = evaluate(classifier, self.data, workers=self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
+        shard = torch.arange(self.config.batch // self.config.shard_count())
         saved, elements = saved_activations(
-            self.engine, self._batch(torch.arange(self.config.batch // self.config.shard_count()))
+            self.engine, (self.data.batch("train", shard), self.data.train_labels[shard])
         )
         median = statistics.median(seconds) if seconds else None
         earlier = read_json(self.out / RESULT)
+        wire_bytes = self.wire_bytes
         if median is None and earlier.get("sha256") == sha256:  # nothing was left to do
-            median = earlier.get("step_seconds_median")
+            median, wire_bytes = (
+                earlier.get(key) for key in ("step_seconds_median", "wire_bytes_per_step")
+            )
         result = TrainResult(
             accuracy=correct / len(self.data.test_labels),
             arithmetic=arithmetic,
@@ -378,6 +404,9 @@ class _Run:
             saved_bytes=saved,
             saved_bytes_per_element=saved / max(elements, 1),
             step_seconds_median=median,
+            workers=self.workers.size,
+            wire_bytes_per_step=wire_bytes,
         )
-        write_json(self.out / RESULT, result.to_dict())
+        if self.workers.first:
+            write_json(self.out / RESULT, result.to_dict())
         return result

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
 FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
 Scalars = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _integers(v: Scalars, exponent: int) -> Tensor:
@@ -42,6 +47,65 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
         return BFPTensor(torch.zeros(v.shape, dtype=torch.int32, device=device), exact.EXPONENT_MIN)
     exponent = unlimited_exponent(largest, 32)
     return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
+
+
+@dataclass(frozen=True)
+class RunningUpdate:
+    """One shard's sums S1 and S2 [channels], of n codes, on their way into running statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    s1: Integers
+    s2: Integers
+    n: int
+    exponent: int
+
+    def apply(self) -> None:
+        """Shards are applied in shard order (training.md 5)."""
+        n, spread = self.n, self.n * self.s2 - self.s1 * self.s1
+        mean = np.ldexp(self.s1.astype(np.float64) / float(n), self.exponent)
+        var = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * self.exponent)
+        for buffer, value in ((self.running_mean, mean), (self.running_var, var)):
+            old = buffer.cpu().numpy()
+            new = (1.0 - self.momentum) * old + self.momentum * value
+            buffer.copy_(torch.from_numpy(new))
+
+    def to_bytes(self) -> bytes:
+        """Exponent, S1 and S2 as little-endian integers of 32 bits, S2 of 64 where n asks for it:
+        |S1| <= 127 * n < 2**31, S2 <= 127**2 * n."""
+        exponent = self.exponent.to_bytes(4, "little", signed=True)
+        return exponent + self.s1.astype("<i4").tobytes() + self.s2.astype(self._wide).tobytes()
+
+    def from_bytes(self, data: bytes) -> tuple[RunningUpdate, bytes]:
+        """The same layer's update in another shard, and the bytes after it."""
+        middle = 4 + self.s1.size * 4
+        end = middle + self.s2.size * np.dtype(self._wide).itemsize
+        update = replace(
+            self,
+            exponent=int.from_bytes(data[:4], "little", signed=True),
+            s1=np.frombuffer(data[4:middle], "<i4").astype(np.int64),
+            s2=np.frombuffer(data[middle:end], self._wide).astype(np.int64),
+        )
+        return update, data[end:]
+
+    @property
+    def _wide(self) -> str:
+        return "<i4" if self.n * exact.Q8**2 < 1 << 31 else "<i8"
+
+
+_DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", default=None)
+
+
+@contextlib.contextmanager
+def deferred_updates() -> Iterator[list[RunningUpdate]]:
+    """Inside a with block running statistics stay as they are; the updates are listed instead."""
+    updates: list[RunningUpdate] = []
+    token = _DEFERRED.set(updates)
+    try:
+        yield updates
+    finally:
+        _DEFERRED.reset(token)
 
 
 class BatchNorm(Operation):
@@ -68,10 +132,12 @@ class BatchNorm(Operation):
             mean = s1.astype(np.float64) / float(n)
             var = spread.astype(np.float64) / float(n * n)
             inv = 1.0 / np.sqrt(np.ldexp(var, 2 * e_z) + eps)
-            unbiased = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * e_z)
-            centre = np.ldexp(mean, e_z)
-            _running(running_mean, centre, momentum)
-            _running(running_var, unbiased, momentum)
+            update = RunningUpdate(running_mean, running_var, momentum, s1, s2, n, e_z)
+            deferred = _DEFERRED.get()
+            if deferred is None:
+                update.apply()
+            else:
+                deferred.append(update)
         else:
             centre = running_mean.cpu().numpy()
             mean = np.ldexp(centre, -e_z)
@@ -173,11 +239,6 @@ def frozen_affine(
     _check_finite(bound)
     exponent = exact.fits(bound, FROZEN_BITS) if bound else 0
     return _integers(alpha, exponent), _integers(shift, exponent), exponent
-
-
-def _running(buffer: Tensor, value: Scalars, momentum: float) -> None:
-    old = buffer.cpu().numpy()
-    buffer.copy_(torch.from_numpy((1.0 - momentum) * old + momentum * value))
 
 
 def batch_norm(

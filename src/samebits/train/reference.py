@@ -2,8 +2,8 @@
 
 A net is a list of `Node` in topological order; the last node is the output that the loss reads.
 `step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
-`reference_layers` and `reference_norm` (sections 5 and 7), losses in `reference_loss` (section 6),
-optimizers in `reference_optimizer` (section 4). No torch, no numpy.
+`reference_layers`, `reference_norm` and `reference_lstm` (sections 5 and 7), losses in
+`reference_loss` (section 6), optimizers in `reference_optimizer` (section 4). No torch, no numpy.
 
 Operators and their attributes (pairs are (vertical, horizontal)):
 
@@ -22,6 +22,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | concat | any number | | |
 | dropout | x | p | |
 | embedding | index | | weight |
+| lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
+| select | x | axis, index | |
 
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
 """
@@ -34,6 +36,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.train import reference_layers as layers
+from samebits.train import reference_lstm as recurrent
 from samebits.train import reference_norm as norm
 from samebits.train.reference_layers import Array, Geometry, Parameter, resolve
 from samebits.train.reference_loss import cross_entropy, mse
@@ -161,10 +164,19 @@ def forward(
                     y = layers.dropout(x[0], saved)
             case "embedding":
                 y = layers.embedding(x[0], needed(weight))
+            case "lstm":
+                y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
+            case "select":
+                y = layers.select(x[0], a["axis"], a["index"])
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
         done.outputs[node.name], done.saved[node.name] = y, saved
     return done, buffers
+
+
+def parameters_of(node: Node, parameters: Parameters) -> recurrent.Lookup:
+    """A node's parameter by its own name; None where it has none."""
+    return lambda part: parameters.get(f"{node.name}.{part}")
 
 
 def needed(parameter: Parameter | None) -> Parameter:
@@ -193,7 +205,7 @@ def backward(
         g, y, saved = resolve(at_node[node.name]), done.outputs[node.name], done.saved[node.name]
         x = [done.outputs[name] for name in node.inputs]
         names = parameter_name(node, "weight"), parameter_name(node, "bias")
-        weight = parameters.get(names[0])
+        weight, a = parameters.get(names[0]), node.attributes
         down: list[Array] = []
         own: list[Array] = []  # gradients of (weight, bias)
         match node.op:
@@ -231,6 +243,14 @@ def backward(
                 down = [g if saved is None else layers.dropout_backward(g, saved)]
             case "embedding":
                 own.append(layers.embedding_weight_gradient(g, x[0], needed(weight)))
+            case "lstm":
+                parts, gradients = recurrent.stack_backward(g, a, saved)
+                for name, part in gradients.items():
+                    at_parameter.setdefault(f"{node.name}.{name}", []).append(part)
+                if node.inputs[0] in inner:
+                    at_node.setdefault(node.inputs[0], []).extend(parts)
+            case "select":
+                down = [layers.select_backward(g, x[0].shape, a["axis"], a["index"])]
         for name, part in zip(names, own, strict=False):
             at_parameter.setdefault(name, []).append(part)
         for name, part in zip(node.inputs, down, strict=False):

@@ -386,6 +386,30 @@ def concat_backward(g: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return [replace(g, codes=c, shape=s) for c, s in zip(pieces, shapes, strict=True)]
 
 
+def places(shape: tuple[int, ...], axis: int, index: int) -> list[int]:
+    """The flat indices of x at one index of an axis, row-major."""
+    inner, size = math.prod(shape[axis + 1 :]), shape[axis]
+    return [
+        (outer * size + index % size) * inner + i
+        for outer in range(math.prod(shape[:axis]))
+        for i in range(inner)
+    ]
+
+
+def select(x: Array, axis: int, index: int) -> Array:
+    """Indexing of one axis by one integer. Section 5."""
+    codes = [x.codes[i] for i in places(x.shape, axis, index)]
+    return replace(x, codes=codes, shape=x.shape[:axis] + x.shape[axis + 1 :])
+
+
+def select_backward(g: Array, shape: tuple[int, ...], axis: int, index: int) -> Array:
+    """Section 7; `shape` is the input's."""
+    codes = [0] * math.prod(shape)
+    for i, code in zip(places(shape, axis, index), g.codes, strict=True):
+        codes[i] = code
+    return replace(g, codes=codes, shape=shape)
+
+
 def dropout_factors(probability: float, words: Sequence[int]) -> Tensor:
     """m where kept, 0 where dropped, and the exponent x. Section 5; one Philox word an element."""
     threshold = exact.round_real(math.ldexp(probability, 32))

@@ -34,8 +34,9 @@ class TrainedModel:
     path: Path  # of its checkpoint
     model: nn.Module
     exponents: Exponents
-    input_shape: Shape  # (channels, height, width)
+    input_shape: Shape  # as Dataset.input_shape
     classes: int
+    rate: int | None  # as Dataset.rate
 
 
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
@@ -82,11 +83,17 @@ def open_deployed(
     if checkpoint.exponents is None:
         raise UnsupportedError(
             f"{found}: expected the frozen exponents that a finished run leaves, found none; "
-            "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
+            "finish the run with --resume, of layers that can be deployed (not LayerNorm, LSTM or "
             "Embedding)"
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
-    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes)
+    rate = checkpoint.config.get("rate")
+    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate)
+
+
+def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
+    """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
+    return _restored_config(path, checkpoint)[1]
 
 
 def restore_engine(
@@ -104,12 +111,22 @@ def restore_engine(
             f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
             f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
         )
+    rate = checkpoint.config.get("rate")
+    if data.rate != rate:
+        raise InputError(
+            f"{data.source}: expected {_rate_text(rate)} as in training, found "
+            f"{_rate_text(data.rate)}; give data of the kind the model was trained on"
+        )
     if data.classes > classes:
         raise InputError(
             f"{data.source}: expected at most the {classes} classes the model was trained on, "
             f"found {data.classes}; give data of the same classes"
         )
     return engine
+
+
+def _rate_text(rate: object) -> str:
+    return "samples that are no recordings" if rate is None else f"recordings at {rate!r} Hz"
 
 
 def _restored(path: Path, checkpoint: Checkpoint, arch: str | None) -> tuple[Engine, Shape, int]:
@@ -168,10 +185,16 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
             f"{path}: its configuration is not one that samebits writes: {error}; train again"
         ) from error
     shape, classes = stored["input_shape"], stored["classes"]
-    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) == 3 else [None]
+    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (2, 3) else [None]
     if not all(type(size) is int and size > 0 for size in sizes):
         raise CheckpointError(
-            f"{path}: expected an input shape [C, H, W] and a number of classes in its "
+            f"{path}: expected an input shape [C, H, W] or [T, F] and a number of classes in its "
             f"configuration, found {shape!r} and {classes!r}; train again"
+        )
+    rate = stored.get("rate")
+    if rate is not None and type(rate) is not int:
+        raise CheckpointError(
+            f"{path}: expected a number of samples per second or none in its configuration, found "
+            f"{rate!r}; train again"
         )
     return config, tuple(shape), classes

@@ -1,7 +1,8 @@
-"""Test accuracy of an integer graph: the class with the largest logit."""
+"""Test accuracy of a model or firmware: the class with the largest logit."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from samebits.data.dataset import Dataset, Split, shape_text
 from samebits.errors import InputError
 from samebits.ir import Graph, interpreter
 from samebits.verify.inputs import chunks, joined, quantize
-from samebits.verify.model import Model
+from samebits.verify.model import Firmware, Model
 
 Array = np.ndarray[Any, Any]
 
@@ -29,22 +30,36 @@ def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[A
     not fit."""
     graph = model.integer
     value = graph.values[graph.inputs[0]]
-    if len(graph.inputs) != 1 or value.quantization is None or value.shape[1:] != data.input_shape:
-        raise InputError(
-            f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
-            f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
-        )
+    _check_fit(graph, data, value.quantization is not None)
     return [whole_batches(quantize(images(data, "test", count), value), value.shape[0])]
+
+
+def firmware_images(firmware: Firmware, data: Dataset, count: int | None = None) -> list[Array]:
+    """The test images in binary16, flat where the program takes a vector."""
+    ports = firmware.interface
+    value = ports.values[ports.inputs[0]] if ports.inputs else None
+    if value is not None and value.shape == (1, math.prod(data.input_shape)):
+        flat = images(data, "test", count)
+        return [flat.reshape(len(flat), -1).astype(np.float16)]
+    _check_fit(ports, data)
+    return [images(data, "test", count).astype(np.float16)]
+
+
+def _check_fit(graph: Graph, data: Dataset, quantized: bool = True) -> None:
+    values = [graph.values[name] for name in graph.inputs]
+    if len(values) == 1 and quantized and values[0].shape[1:] == data.input_shape:
+        return
+    found = ", ".join(f"{v.dtype} {list(v.shape)}" for v in values) or "none"
+    raise InputError(
+        f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected one "
+        f"input of that shape, found {found}; give data of the shape it was made for"
+    )
 
 
 def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
     """The outputs of a float graph for every test image, in binary64."""
+    _check_fit(graph, data)
     value = graph.values[graph.inputs[0]]
-    if len(graph.inputs) != 1 or value.shape[1:] != data.input_shape:
-        raise InputError(
-            f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected "
-            f"one input {value.dtype} {list(value.shape)}; give data of the shape it was made for"
-        )
     samples = images(data, "test")
     parts = chunks(graph, [whole_batches(samples, value.shape[0])])
     outputs = joined([interpreter.run(graph, part) for part in parts])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits.ir import Graph
+from samebits.npu.simulate_machine import canonical
 from samebits.verify.inputs import dequantize
 
 Array = np.ndarray[Any, Any]
@@ -73,7 +74,10 @@ class Verdict:
 def compare(
     backend: str, graph: Graph, expected: Sequence[Array], found: Sequence[Array], note: str = ""
 ) -> Verdict:
-    """Expected codes against found codes, or against found binary32 reals."""
+    """Expected codes against found codes, or against found binary32 reals; binary16 by its bits.
+
+    `graph` says what the outputs are. All NaN of binary16 are alike; its zeros are two.
+    """
     differing = total = 0
     largest = 0.0
     first: list[Difference] = []
@@ -86,14 +90,22 @@ def compare(
             e, step = dequantize(e, value), float(value.quantization.scale)
         if e.shape != f.shape:
             raise ValueError(f"{backend}: output {name!r}: expected {e.shape}, found {f.shape}")
-        unequal = ~(e == f)  # NaN differs
+        if value.dtype == "float16" and f.dtype != np.float16:
+            raise ValueError(f"{backend}: output {name!r}: expected binary16, found {f.dtype}")
+        if value.dtype == "float16":  # of firmware
+            e, f = canonical(e), canonical(f)
+            unequal = e.view(np.uint16) != f.view(np.uint16)
+        else:
+            unequal = ~(e == f)  # NaN differs
         places = np.argwhere(unequal)
         differing += len(places)
         total += e.size
         wrong_samples |= {int(place[0]) for place in places}
         if len(places):
             gap = np.abs(e[unequal].astype(np.float64) - f[unequal].astype(np.float64))
-            largest = max(largest, float(np.nan_to_num(gap, nan=np.inf).max()) / step)
+            largest = max(
+                largest, float(np.nan_to_num(gap, nan=np.inf, posinf=np.inf).max()) / step
+            )
         for place in places[: SHOWN - len(first)]:
             index = tuple(int(i) for i in place)
             first.append(Difference(name, index, e[index].item(), f[index].item()))

@@ -69,13 +69,20 @@ def step(value: Value) -> int:
 
 
 def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
-    """Codes over the whole range of each input's type, from (seed, input, element) alone."""
+    """Codes over the whole range of each input's type, from (seed, input, element) alone.
+
+    Of binary16: every number below 2 in magnitude is as likely.
+    """
     out = []
     for site, name in enumerate(graph.inputs):
         value = graph.values[name]
-        low, high = limits(value.dtype)
         shape = (samples * step(value), *value.shape[1:])
         words = philox.words(int(np.prod(shape)), (seed, site)).numpy()
+        if value.dtype == "float16":
+            bits = (words & 0xBFFF).astype(np.uint16)  # without the exponent's highest bit
+            out.append(bits.view(np.float16).reshape(shape))
+            continue
+        low, high = limits(value.dtype)
         out.append((low + words % (high - low + 1)).reshape(shape).astype(value.dtype))
     return out
 
@@ -111,7 +118,10 @@ def read_archive(path: Path) -> dict[str, Array]:
 
 
 def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]:
-    """One array of codes per graph input: given by name, or a single one of any name."""
+    """One array of codes per graph input: given by name, or a single one of any name.
+
+    Inputs in binary16 are rounded to it.
+    """
     names = graph.inputs
     if len(names) == 1 and len(arrays) == 1:
         arrays = {names[0]: next(iter(arrays.values()))}
@@ -134,7 +144,9 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
                 f"{source}: input {name!r}: expected shape [{', '.join(map(str, wanted))}] with N "
                 f"a multiple of {size}, found {list(array.shape)}"
             )
-        if array.dtype.name == value.dtype:
+        if value.dtype == "float16":
+            out.append(_binary16(array, name, source))
+        elif array.dtype.name == value.dtype:
             out.append(array.astype(value.dtype))  # in this machine's byte order
         elif array.dtype.kind == "f" and value.quantization is not None:
             out.append(quantize(array, value))
@@ -147,6 +159,21 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
     if len(counts) > 1:
         raise InputError(f"{source}: expected as many samples for every input")
     return out
+
+
+def _binary16(array: Array, name: str, source: str) -> Array:
+    if array.dtype.kind != "f":
+        raise InputError(
+            f"{source}: input {name!r}: expected floating-point numbers, found {array.dtype}"
+        )
+    missing = np.argwhere(np.isnan(array))
+    if len(missing):
+        raise NonFiniteError(
+            f"{source}: input {name!r}: expected numbers, found NaN at index "
+            f"{missing[0].tolist()}; remove or replace NaN first"
+        )
+    with np.errstate(over="ignore"):  # what is too large is an infinity
+        return array.astype(np.float16)
 
 
 def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:

@@ -1,16 +1,19 @@
-"""What backends run: an integer graph, and the quantized real graph it was lowered from."""
+"""What backends run: quantized models as integer graphs, and firmware of the neural processor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.ir import Graph
+from samebits.ir import Graph, Value
 from samebits.ir.lower import lower
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
+from samebits.npu.image import SUFFIX, read_program
+from samebits.npu.program import Hint, Image, Program
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
@@ -25,12 +28,48 @@ class Model:
     real:     the quantized real graph (QDQ form)
     integer:  the same function on codes; what every backend must compute
     deployed: the samebits.train model in deployed arithmetic, if it is one
+    rate:     samples per second of the recordings it was trained on, if it was
     """
 
     source: str
     real: Graph
     integer: Graph
     deployed: Any = field(default=None)
+    rate: int | None = None
+
+    @property
+    def interface(self) -> Graph:
+        """The graph whose inputs and outputs backends take and give."""
+        return self.integer
+
+
+@dataclass(frozen=True, eq=False)
+class Firmware:
+    """A program of the neural processor to verify, with its memory image.
+
+    source: where it came from, for messages
+    """
+
+    source: str
+    program: Program
+    image: Image
+
+    @cached_property
+    def interface(self) -> Graph:
+        """The ports of the program as a graph without nodes: binary16 [1, *shape] by hint."""
+        ports = {hint.name: _port(hint) for hint in self.program.hints if hint.kind != "tensor"}
+        inputs, outputs = (
+            tuple(hint.name for hint in self.program.hints if hint.kind == kind)
+            for kind in ("input", "output")
+        )
+        return Graph(self.program.name, inputs, outputs, (), {}, ports)
+
+
+def _port(hint: Hint) -> Value:
+    return Value(hint.name, "float16", (1, *hint.shape))
+
+
+Subject = Model | Firmware
 
 
 def model_of(graph: Graph, source: str, deployed: Any = None) -> Model:
@@ -64,6 +103,33 @@ def load_graph(path: Path) -> Graph:
     return load(path / ONNX_FILE if path.is_dir() else path)
 
 
+def is_firmware(path: Path) -> bool:
+    """Whether a path names a program, or a folder that holds programs and no graph."""
+    return path.suffix == SUFFIX or (not is_graph(path) and any(path.glob("*" + SUFFIX)))
+
+
+def load_firmware(path: Path) -> Firmware:
+    """The program of a .nnp file, or of a folder with one in it, and the image beside it.
+
+    Raises InputError. Whether the program is legal is checked when it runs.
+    """
+    if path.is_dir():
+        found = sorted(path.glob("*" + SUFFIX))
+        if len(found) != 1:
+            names = ", ".join(repr(file.name) for file in found[:5]) or "none"
+            raise InputError(
+                f"{path}: expected one {SUFFIX} program in the folder, found {names}; name the "
+                "program"
+            )
+        path = found[0]
+    return Firmware(str(path), *read_program(path))
+
+
+def load_subject(path: Path, arch: str | None = None) -> Subject:
+    """The firmware or the model that a path names (`load_model`)."""
+    return load_firmware(path) if is_firmware(path) else load_model(path, arch)
+
+
 def load_model(path: Path, arch: str | None = None) -> Model:
     """The model of an ONNX file, a training output folder or checkpoint, or a compiled folder.
 
@@ -90,6 +156,6 @@ def _trained(path: Path, arch: str | None) -> Model:
     from samebits.train.restore import open_deployed
 
     opened = open_deployed(path, arch)
-    channels, height, width = opened.input_shape
-    graph = to_graph(opened.model, opened.exponents, (channels, height, width))
-    return model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    graph = to_graph(opened.model, opened.exponents, opened.input_shape)
+    model = model_of(graph, str(path), deployed(opened.model, opened.exponents))
+    return replace(model, rate=opened.rate)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.ir import Graph
 from samebits.ir.layers import layers
 from samebits.verify.backend import Layer
+from samebits.verify.model import Firmware, Subject
 
 Array = np.ndarray[Any, Any]
 FORMAT = "samebits-trace-1"
@@ -45,25 +45,37 @@ class Parting:
         return dict(vars(self))
 
 
+def layer_records(model: Subject, runs: Sequence[Sequence[Layer]]) -> list[dict[str, Any]]:
+    """Name, operator, type and shape of every layer of a trace."""
+    if isinstance(model, Firmware):
+        shapes = [(layer.name, layer.codes) for layer in (runs[0] if runs else ())]
+        return [
+            {"name": name, "op": "chain", "dtype": codes.dtype.name, "shape": list(codes.shape)}
+            for name, codes in shapes
+            if codes is not None
+        ]
+    graph = model.integer
+    operators = {output: node.op for node in graph.nodes for output in node.outputs}
+    return [
+        {
+            "name": name,
+            "op": operators[name],
+            "dtype": graph.values[name].dtype,
+            "shape": list(graph.values[name].shape),
+        }
+        for name in layers(graph)
+    ]
+
+
 def to_record(
-    graph: Graph, source: str, backend: str, runs: Sequence[Sequence[Layer]]
+    model: Subject, source: str, backend: str, runs: Sequence[Sequence[Layer]]
 ) -> dict[str, Any]:
     """A trace as JSON data: every layer's hash in every run, and its codes where known."""
-    names = layers(graph)
-    operators = {output: node.op for node in graph.nodes for output in node.outputs}
     record: dict[str, Any] = {
         "format": FORMAT,
         "model": source,
         "backend": backend,
-        "layers": [
-            {
-                "name": name,
-                "op": operators[name],
-                "dtype": graph.values[name].dtype,
-                "shape": list(graph.values[name].shape),
-            }
-            for name in names
-        ],
+        "layers": layer_records(model, runs),
         "runs": [[f"{layer.hash:016x}" for layer in run] for run in runs],
     }
     if all(layer.codes is not None for run in runs for layer in run):

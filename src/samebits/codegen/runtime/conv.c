@@ -161,6 +161,43 @@ static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_
     }
 }
 
+#ifdef SAMEBITS_AVX512
+/* `linear` of one row: block by block from x itself, without a band; four chains of sums, as each
+ * waits for itself. 0 for what is not that. */
+static int samebits_vector_linear(const samebits_conv *c, const void *x, void *out) {
+    const int32_t store = c->rescale.form == SAMEBITS_STORE && c->rescale.type == SAMEBITS_INT32;
+    const __m512i flip = _mm512_set1_epi8(c->type == SAMEBITS_INT8 ? -128 : 0);
+    const int32_t quads = c->length / 4, *bias = (const int32_t *)c->bias;
+    const int8_t *w = (const int8_t *)c->weights;
+    int32_t o, q, j;
+    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->groups != 1 || c->length % 4 || !(store || samebits_has_vector(&c->rescale))) {
+        return 0;
+    }
+    for (o = 0; o < c->out_channels; o += 16) {
+        const __mmask16 mask = samebits_first(c->out_channels - o);
+        const int32_t step = 4 * SAMEBITS_MIN(c->out_channels - o, 16);
+        const uint8_t *from = (const uint8_t *)x;
+        __m512i sum[4];
+        sum[0] = _mm512_maskz_loadu_epi32(mask, bias + o);
+        for (j = 1; j < 4; j++) sum[j] = _mm512_setzero_si512();
+        for (q = 0; q < quads; q += 4) {
+            for (j = 0; j < 4 && q + j < quads; j++, from += 4, w += step) {
+                int32_t four;
+                __m512i codes;
+                __builtin_memcpy(&four, from, 4);
+                codes = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
+                sum[j] = _mm512_dpbusd_epi32(sum[j], codes, _mm512_loadu_si512(w));
+            }
+        }
+        sum[0] = _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3]));
+        if (!store) sum[0] = samebits_sixteen(&c->rescale, sum[0], mask, o);
+        samebits_store16(c->rescale.type, out, c->out_start + o, mask, sum[0]);
+    }
+    return 1;
+}
+#endif
+
 #elif defined(__AVX2__)
 #include <immintrin.h>
 #define SAMEBITS_WIDTH 16
@@ -418,6 +455,9 @@ void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *
     int32_t n, group, oy, ox, o, p, i;
     uint8_t *band = (uint8_t *)scratch;
     samebits_steps s;
+#if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+    if (samebits_vector_linear(c, x, out)) return;
+#endif
     s.conv = c;
     s.quads = (c->length + 3) / 4;
     s.pixel = c->stride_x * depth;

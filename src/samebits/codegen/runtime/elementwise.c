@@ -68,10 +68,74 @@ static void samebits_combine64(const samebits_broadcast *c, const void *const *s
 
 #define SAMEBITS_MAX_SOURCES 16
 
+#ifdef SAMEBITS_AVX512
+/* Sums of tensors of one shape in 64 bits, to codes; sources of at most 32 bits. 0 for all others. */
+static int samebits_sums64(const samebits_broadcast *c, const void *const *sources, void *out) {
+    const int32_t size = c->shape.shape[0];
+    const samebits_rescale r = c->rescale; /* no store changes it */
+    int32_t i, k;
+    if (c->operation != SAMEBITS_SUM || r.form != SAMEBITS_WIDE) return 0;
+    for (k = 0; k < c->count; k++) {
+        if (c->sources[k].type == SAMEBITS_INT64) return 0;
+    }
+    for (i = 0; i < size; i += 16) {
+        const __mmask16 mask = samebits_first(size - i);
+        __m512i low = _mm512_set1_epi64(c->offset), high = low;
+        for (k = 0; k < c->count; k++) {
+            const __m512i factor = _mm512_set1_epi64(c->sources[k].factor);
+            const __m512i x = samebits_load16(c->sources[k].type, sources[k], i, mask);
+            const __m512i a = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(x));
+            const __m512i b = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(x, 1));
+            low = _mm512_add_epi64(low, _mm512_mullo_epi64(a, factor));
+            high = _mm512_add_epi64(high, _mm512_mullo_epi64(b, factor));
+        }
+        samebits_store16(
+            r.type, out, i, mask,
+            _mm512_inserti64x4(
+                _mm512_castsi256_si512(_mm512_cvtepi64_epi32(samebits_wide8(&r, low))),
+                _mm512_cvtepi64_epi32(samebits_wide8(&r, high)), 1));
+    }
+    return 1;
+}
+
+/* Sums and products of tensors of one shape in 32 bits, or as above; 0 for all others. */
+static int samebits_elements(const samebits_broadcast *c, const void *const *sources, void *out) {
+    const int32_t size = c->shape.shape[0], store = c->rescale.form == SAMEBITS_STORE;
+    const samebits_rescale r = c->rescale; /* no store changes it */
+    int32_t i, k;
+    if (c->shape.rank != 1 || c->operation > SAMEBITS_MULTIPLY || r.channels > 1) return 0;
+    for (k = 0; k < c->count; k++) {
+        if (c->sources[k].strides[0] != 1) return 0;
+    }
+    if (c->wide) return samebits_sums64(c, sources, out);
+    if (!(store || samebits_has_vector(&r))) return 0;
+    for (i = 0; i < size; i += 16) {
+        const __mmask16 mask = samebits_first(size - i);
+        __m512i v = _mm512_set1_epi32((int32_t)c->offset);
+        for (k = 0; k < c->count; k++) {
+            const __m512i factor = _mm512_set1_epi32((int32_t)c->sources[k].factor);
+            const __m512i x = samebits_load16(c->sources[k].type, sources[k], i, mask);
+            if (c->operation == SAMEBITS_SUM) {
+                v = _mm512_add_epi32(v, _mm512_mullo_epi32(x, factor));
+            } else {
+                const __m512i centred = _mm512_sub_epi32(x, factor);
+                v = k == 0 ? centred : _mm512_mullo_epi32(v, centred);
+            }
+        }
+        if (!store) v = samebits_sixteen(&r, v, mask, 0);
+        samebits_store16(r.type, out, i, mask, v);
+    }
+    return 1;
+}
+#endif
+
 void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sources, void *out) {
     const int32_t last = c->shape.rank - 1, inner = c->shape.shape[last];
     int32_t index[SAMEBITS_MAX_RANK] = {0}, starts[SAMEBITS_MAX_SOURCES] = {0};
     int32_t flat = 0, axis, k;
+#ifdef SAMEBITS_AVX512
+    if (samebits_elements(c, sources, out)) return;
+#endif
     do {
         int32_t i = 0;
         while (i < inner) {
@@ -187,14 +251,82 @@ void samebits_run_table(const samebits_table *c, const void *x, void *out) {
     }
 }
 
-void samebits_run_interpolate(const samebits_interpolate *c, const void *x, void *out) {
+#ifdef SAMEBITS_AVX512
+/* c[at[0]] to c[at[7]], four numbers each, by number. */
+SAMEBITS_INLINE void samebits_transposed(const int32_t *c, const int32_t *at, __m256i *k) {
+    __m256i rows[4], a, b;
     int32_t i;
+    for (i = 0; i < 4; i++) {
+        const __m128i *p = (const __m128i *)(const void *)(c + at[i]);
+        const __m128i *q = (const __m128i *)(const void *)(c + at[4 + i]);
+        rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(p)),
+                                          _mm_loadu_si128(q), 1);
+    }
+    a = _mm256_unpacklo_epi32(rows[0], rows[1]);
+    b = _mm256_unpacklo_epi32(rows[2], rows[3]);
+    k[0] = _mm256_unpacklo_epi64(a, b);
+    k[1] = _mm256_unpackhi_epi64(a, b);
+    a = _mm256_unpackhi_epi32(rows[0], rows[1]);
+    b = _mm256_unpackhi_epi32(rows[2], rows[3]);
+    k[2] = _mm256_unpacklo_epi64(a, b);
+    k[3] = _mm256_unpackhi_epi64(a, b);
+}
+
+/* 16-bit codes to codes of 8 or 16 bits. */
+static void samebits_cubics(const samebits_cubic *parameters, const void *x, void *out) {
+    const samebits_cubic own = *parameters, *c = &own; /* no store changes it */
+    const __m512i half = _mm512_set1_epi64((int64_t)1 << (c->shift0 - 1));
+    const __m512i least = _mm512_set1_epi32(c->type == SAMEBITS_INT16 ? 32768 : 0);
+    const __m512i below = _mm512_set1_epi32(((int32_t)1 << c->bits) - 1);
+    int32_t i, n;
+    for (i = 0; i < c->size; i += 16) {
+        const __mmask16 mask = samebits_first(c->size - i);
+        const __m512i u = _mm512_add_epi32(samebits_load16(c->type, x, i, mask), least);
+        const __m512i r = _mm512_and_si512(u, below);
+        int32_t at[16];
+        __m256i y[2];
+        _mm512_storeu_si512(
+            at, _mm512_slli_epi32(_mm512_srl_epi32(u, _mm_cvtsi32_si128(c->bits)), 2));
+        for (n = 0; n < 2; n++) { /* Horner's scheme in 8 lanes of 64 bits */
+            const __m512i rest = _mm512_cvtepi32_epi64(n == 0 ? _mm512_castsi512_si256(r)
+                                                              : _mm512_extracti64x4_epi64(r, 1));
+            __m256i k[4];
+            __m512i v;
+            samebits_transposed(c->coefficients, at + 8 * n, k);
+            v = _mm512_mullo_epi64(_mm512_cvtepi32_epi64(k[3]), rest);
+            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift3));
+            v = _mm512_mullo_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[2])), rest);
+            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift2));
+            v = _mm512_mullo_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[1])), rest);
+            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift1));
+            v = _mm512_add_epi64(_mm512_add_epi64(v, _mm512_cvtepi32_epi64(k[0])), half);
+            v = _mm512_sra_epi64(v, _mm_cvtsi32_si128(c->shift0));
+            v = _mm512_max_epi64(v, _mm512_set1_epi64(c->low));
+            y[n] = _mm512_cvtepi64_epi32(_mm512_min_epi64(v, _mm512_set1_epi64(c->high)));
+        }
+        samebits_store16(c->out_type, out, i, mask,
+                         _mm512_inserti64x4(_mm512_castsi256_si512(y[0]), y[1], 1));
+    }
+}
+#endif
+
+void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
+    const int64_t half = (int64_t)1 << (c->shift0 - 1);
+    int32_t i;
+#ifdef SAMEBITS_AVX512
+    if (c->out_type <= SAMEBITS_UINT16) {
+        samebits_cubics(c, x, out);
+        return;
+    }
+#endif
     for (i = 0; i < c->size; i++) {
         const int32_t u = samebits_index(x, c->type, i);
-        const int32_t segment = u >> c->bits;
-        const int64_t rest = u - ((int32_t)((uint32_t)segment << c->bits));
-        const int64_t half = (int64_t)1 << (c->shift - 1);
-        const int64_t step = samebits_floor64(c->slope[segment] * rest + half, c->shift);
-        samebits_put(out, c->out_type, i, samebits_clamp64(c->base[segment] + step, c->low, c->high));
+        const int32_t *k = c->coefficients + 4 * (u >> c->bits);
+        const int64_t r = u & (((int32_t)1 << c->bits) - 1);
+        int64_t v = samebits_floor64(k[3] * r, c->shift3) + k[2];
+        v = samebits_floor64(v * r, c->shift2) + k[1];
+        v = samebits_floor64(v * r, c->shift1) + k[0];
+        v = samebits_floor64(v + half, c->shift0);
+        samebits_put(out, c->out_type, i, samebits_clamp64(v, c->low, c->high));
     }
 }

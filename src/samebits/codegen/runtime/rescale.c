@@ -2,10 +2,6 @@
 
 #include "samebits_integer.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-#include <immintrin.h>
-#endif
-
 #define SAMEBITS_LOAD(T, WIDE)                                                                     \
     {                                                                                              \
         const T *from = (const T *)p + start;                                                      \
@@ -164,6 +160,17 @@ SAMEBITS_INLINE int32_t samebits_product(int32_t acc, int32_t m, int32_t s, int3
     return (int32_t)samebits_clamp64(samebits_round64(v, s) + zero, low, high);
 }
 
+/* acc * m / 2**s rounded, and where acc * p / q is a tie, to the even code: m p q of the channel. */
+SAMEBITS_INLINE int32_t samebits_tied(int32_t acc, const int64_t *m, int32_t s, int32_t zero,
+                                      int32_t low, int32_t high) {
+    int64_t v = samebits_round64((int64_t)acc * (int32_t)m[0], s);
+    if (v & 1) {
+        const int64_t error = 2 * (m[1] * acc - m[2] * v);
+        v += error == m[2] ? 1 : (error == -m[2] ? -1 : 0);
+    }
+    return (int32_t)samebits_clamp64(v + zero, low, high);
+}
+
 static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
     const int32_t *m = (const int32_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -210,65 +217,28 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
             }
         }
         break;
+    case SAMEBITS_TIES:
+        for (i = 0; i < n; i++) {
+            const int32_t c = (channel + i) * step;
+            acc[i] = samebits_tied(acc[i], (const int64_t *)r->multipliers + 3 * c, s[c], zero, low,
+                                   high);
+        }
+        break;
     default: /* SAMEBITS_THRESHOLDS32 */
         for (i = 0; i < n; i++) SAMEBITS_SEARCH(int32_t)
         break;
     }
 }
 
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-/* Codes of 16 accumulators. */
-SAMEBITS_INLINE __m512i samebits_sixteen(const samebits_rescale *r, __m512i acc, __mmask16 mask,
-                                         int32_t channel) {
-    const int32_t *m = (const int32_t *)r->multipliers;
-    const __m512i zero = _mm512_set1_epi32(r->zero), one = _mm512_set1_epi32(1);
-    const int32_t step = r->channels > 1;
-    __m512i s, f;
-    if (step) {
-        s = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, r->shifts + channel));
-    } else {
-        s = _mm512_set1_epi32(r->shifts[0]);
-    }
-    if (r->form != SAMEBITS_SHIFT) {
-        f = step ? _mm512_maskz_loadu_epi32(mask, m + channel) : _mm512_set1_epi32(m[0]);
-    } else {
-        f = one;
-    }
-    if (r->form != SAMEBITS_PRODUCT) {
-        __m512i below = _mm512_sub_epi32(_mm512_sllv_epi32(one, _mm512_sub_epi32(s, one)), one);
-        __m512i v = r->form == SAMEBITS_SHIFT ? acc : _mm512_mullo_epi32(acc, f);
-        __m512i odd = _mm512_and_si512(_mm512_srav_epi32(v, s), one);
-        v = _mm512_srav_epi32(_mm512_add_epi32(_mm512_add_epi32(v, below), odd), s);
-        v = _mm512_max_epi32(_mm512_add_epi32(v, zero), _mm512_set1_epi32(r->low));
-        return _mm512_min_epi32(v, _mm512_set1_epi32(r->high));
-    } else { /* 64-bit products of the even and of the odd lanes */
-        const __m512i unit = _mm512_set1_epi64(1), wide = _mm512_set1_epi64(r->zero);
-        const __m512i low = _mm512_set1_epi64(r->low), high = _mm512_set1_epi64(r->high);
-        const __m512i mask32 = _mm512_set1_epi64(0xffffffff);
-        __m512i even = _mm512_mul_epi32(acc, f);
-        __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(acc, 32), _mm512_srli_epi64(f, 32));
-        __m512i se = _mm512_and_si512(s, mask32), so = _mm512_srli_epi64(s, 32);
-        __m512i be = _mm512_sub_epi64(_mm512_sllv_epi64(unit, _mm512_sub_epi64(se, unit)), unit);
-        __m512i bo = _mm512_sub_epi64(_mm512_sllv_epi64(unit, _mm512_sub_epi64(so, unit)), unit);
-        __m512i oe = _mm512_and_si512(_mm512_srav_epi64(even, se), unit);
-        __m512i oo = _mm512_and_si512(_mm512_srav_epi64(odd, so), unit);
-        even = _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(even, be), oe), se);
-        odd = _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(odd, bo), oo), so);
-        even = _mm512_min_epi64(_mm512_max_epi64(_mm512_add_epi64(even, wide), low), high);
-        odd = _mm512_min_epi64(_mm512_max_epi64(_mm512_add_epi64(odd, wide), low), high);
-        return _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
-    }
-}
-
+#ifdef SAMEBITS_AVX512
 static int samebits_vector(const samebits_rescale *r, int32_t channel, int32_t n,
                            const int32_t *acc, void *out, int32_t start) {
     int32_t i;
-    if (r->form < SAMEBITS_SHIFT || r->form > SAMEBITS_PRODUCT || r->type > SAMEBITS_UINT8) return 0;
+    if (!samebits_has_vector(r)) return 0;
     for (i = 0; i < n; i += 16) {
-        __mmask16 mask = n - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - i)) - 1u);
-        __m512i v = _mm512_maskz_loadu_epi32(mask, acc + i);
-        v = samebits_sixteen(r, v, mask, channel + i);
-        _mm512_mask_cvtepi32_storeu_epi8((uint8_t *)out + start + i, mask, v);
+        const __mmask16 mask = samebits_first(n - i);
+        const __m512i v = _mm512_maskz_loadu_epi32(mask, acc + i);
+        samebits_store16(r->type, out, start + i, mask, samebits_sixteen(r, v, mask, channel + i));
     }
     return 1;
 }
@@ -276,7 +246,7 @@ static int samebits_vector(const samebits_rescale *r, int32_t channel, int32_t n
 
 void samebits_finish32(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc,
                        void *out, int32_t start) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#ifdef SAMEBITS_AVX512
     if (samebits_vector(r, channel, n, acc, out, start)) return;
 #endif
     if (r->form >= SAMEBITS_WIDE) {

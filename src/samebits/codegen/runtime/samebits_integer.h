@@ -104,6 +104,8 @@ void samebits_finish64(const samebits_rescale *r, int32_t channel, int32_t n, in
 /* numerator / denominator rounded half to even; neither is negative. */
 int64_t samebits_quotient(int64_t numerator, int64_t denominator);
 
+#include "samebits_vector.h"
+
 /* How many elements from flat index i on can be finished in one call, and their first channel. */
 SAMEBITS_INLINE int32_t samebits_chunk(const samebits_rescale *r, int32_t i, int32_t left,
                                        int32_t *channel) {

@@ -21,11 +21,12 @@
 #define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
 #define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
 #define SAMEBITS_PRODUCT 3      /* acc * m >> s, 32 by 32 to 64 bits, int32_t m */
-#define SAMEBITS_THRESHOLDS32 4 /* low + how many of `count` ascending int32_t are <= acc */
-#define SAMEBITS_WIDE 5         /* acc * m >> s in 64 bits, int64_t m */
-#define SAMEBITS_LONG 6         /* acc * m >> s in 128 bits, int64_t m */
-#define SAMEBITS_DIVIDE 7       /* acc * p / q in 64 bits, int64_t p, q for every channel */
-#define SAMEBITS_THRESHOLDS64 8 /* thresholds of int64_t */
+#define SAMEBITS_TIES 4         /* the same, and ties of acc * p / q; int64_t m, p, q a channel */
+#define SAMEBITS_THRESHOLDS32 5 /* low + how many of `count` ascending int32_t are <= acc */
+#define SAMEBITS_WIDE 6         /* acc * m >> s in 64 bits, int64_t m */
+#define SAMEBITS_LONG 7         /* acc * m >> s in 128 bits, int64_t m */
+#define SAMEBITS_DIVIDE 8       /* acc * p / q in 64 bits, int64_t p, q for every channel */
+#define SAMEBITS_THRESHOLDS64 9 /* thresholds of int64_t */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
@@ -118,12 +119,13 @@ typedef struct {
     uint8_t type, out_type;
 } samebits_table;
 
+/* A 16-bit table as a piecewise cubic: src/samebits/tables/cubic.py has the arithmetic. */
 typedef struct {
     int32_t size;
-    const int64_t *base, *slope;
-    int64_t low, high;
-    uint8_t bits, shift, type, out_type;
-} samebits_interpolate;
+    const int32_t *coefficients; /* c0 to c3 of every segment */
+    int32_t low, high;
+    uint8_t bits, shift0, shift1, shift2, shift3, type, out_type;
+} samebits_cubic;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
 typedef struct {
@@ -199,7 +201,7 @@ void samebits_run_affine(const samebits_affine *c, const void *x, void *out);
 void samebits_run_requantize(const samebits_requantize *c, const void *x, void *out);
 void samebits_run_clip(const samebits_clip *c, const void *x, void *out);
 void samebits_run_table(const samebits_table *c, const void *x, void *out);
-void samebits_run_interpolate(const samebits_interpolate *c, const void *x, void *out);
+void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out);
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);

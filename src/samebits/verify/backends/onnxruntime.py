@@ -26,6 +26,8 @@ class OnnxRuntime:
     onnxruntime-integer:   integer export; codes in and out (the others take and give reals)
     """
 
+    subject = Model
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.integer = name.endswith("integer")

@@ -23,6 +23,8 @@ PROGRAM_TARGETS = tuple(TARGETS)
 class Program:
     """One target of `samebits.codegen.targets`. `work` keeps the sources and the program."""
 
+    subject = Model
+
     def __init__(self, target: str | Target, work: Path | None = None) -> None:
         self.target = TARGETS[target] if isinstance(target, str) else target
         self.name = self.target.name

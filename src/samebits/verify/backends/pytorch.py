@@ -19,6 +19,8 @@ Array = np.ndarray[Any, Any]
 class PyTorch:
     """`samebits.pytorch.executor` on one device."""
 
+    subject = Model
+
     def __init__(self, device: str = "cpu") -> None:
         self.name = "torch"
         self.device = device

@@ -20,6 +20,7 @@ class Reference:
     """Defines what the others must compute."""
 
     name = "reference"
+    subject = Model
 
     def unavailable(self) -> str | None:
         return None

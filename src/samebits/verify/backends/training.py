@@ -19,6 +19,8 @@ BATCH = 64
 class Training:
     """samebits.train layers with frozen exponents."""
 
+    subject = Model
+
     name = "training"
 
     def unavailable(self) -> str | None:

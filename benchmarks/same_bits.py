@@ -1,0 +1,241 @@
+"""One table of hashes: the same training run on threads, workers, instruction sets, realisations,
+and after interruptions, in BFP and in float32.
+
+resnet8 with batch-norm, dropout, momentum, weight decay and augmentation on images of CIFAR-10 (a
+folder of images; without one, the bundled digits). Exit code 1 if two BFP hashes differ.
+
+    make same-bits
+    python benchmarks/same_bits.py --data cifar10 --steps 300 --out runs/same_bits.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import machine
+from samebits.data import Dataset, load
+
+FOLDER = Path(__file__).parent
+BATCH, SHARDS, PER_EPOCH = 32, 4, 50
+TRAIN = ("--augment", "flip,crop:4,zoom:75", "--momentum", "0.9", "--weight-decay", "0.0005")
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "SAMEBITS_NATIVE_ARCH")
+EAGER = {"SAMEBITS_NATIVE_ARCH": "none"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run the experiment. `kills`: (workers, threads) of runs that are killed first."""
+
+    name: str
+    numerics: str = "bfp"
+    threads: int = 1
+    workers: int = 1
+    environment: dict[str, str] = field(default_factory=dict)
+    kills: tuple[tuple[int, int], ...] = ()
+    slow: bool = False
+
+
+def caps(numerics: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Instruction-set limits: those of the native kernels, and those of torch."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return  # not x86, or nothing to limit
+    if numerics == "bfp":
+        for arch, what in (
+            ("x86-64", "SSE2"),
+            ("x86-64-v2", "SSE4"),
+            ("x86-64-v3", "AVX2"),
+            ("x86-64-v4", "AVX-512"),
+        ):
+            yield f"C for {arch} ({what})", {"SAMEBITS_NATIVE_ARCH": arch}
+    for level, limit in (("default", "SSE41"), ("avx2", "AVX2"), ("avx512", "AVX512_CORE")):
+        environment = {"ATEN_CPU_CAPABILITY": level, "ONEDNN_MAX_CPU_ISA": limit}
+        yield f"torch limited to {level}", environment
+
+
+def cases() -> Iterator[Case]:
+    """Every way; the slow ones run in eager torch."""
+    for numerics in ("bfp", "float32"):
+        yield Case("1 thread", numerics)
+        yield Case("2 threads", numerics, threads=2)
+        for workers in (2, 4):
+            yield Case(f"{workers} workers", numerics, workers=workers)
+        yield Case("2 workers of 2 threads", numerics, threads=2, workers=2)
+        for name, environment in caps(numerics):
+            yield Case(name, numerics, environment=environment)
+        yield Case("killed twice, resumed", numerics, kills=((1, 1), (1, 1)))
+        yield Case("killed on 4 and on 2 workers, resumed on 1", numerics, kills=((4, 1), (2, 1)))
+    yield Case("eager torch, 1 thread", environment=EAGER, slow=True)
+    yield Case("eager torch, 2 threads", threads=2, environment=EAGER, slow=True)
+    yield Case("eager torch, 2 workers", workers=2, environment=EAGER, slow=True)
+    for name, environment in caps("float32"):
+        yield Case(f"eager, {name}", environment={**environment, **EAGER}, slow=True)
+
+
+def possible(case: Case) -> str | None:
+    """Why a case cannot run on this machine, or None."""
+    flags = machine.processor()[1]
+    arch = case.environment.get("SAMEBITS_NATIVE_ARCH", "")
+    level = case.environment.get("ATEN_CPU_CAPABILITY", "")
+    if (arch == "x86-64-v4" or level == "avx512") and "avx512f" not in flags:
+        return "this processor has no AVX-512"
+    if (arch == "x86-64-v3" or level == "avx2") and "avx2" not in flags:
+        return "this processor has no AVX2"
+    return None
+
+
+def archive(data: str, work: Path) -> Path:
+    """The first training images of `data` and some test images, as one file that loads fast."""
+    whole: Dataset = load(data, limit=-(-BATCH * PER_EPOCH // 10))
+    train = torch.arange(len(whole.train_labels))[: BATCH * PER_EPOCH]
+    test = torch.arange(0, len(whole.test_labels), max(1, len(whole.test_labels) // 200))
+    scale = 255 // whole.peak
+    path = work / "images.npz"
+    np.savez(
+        path,
+        x_train=(whole.train_images[train] * scale).numpy(),
+        y_train=whole.train_labels[train].numpy(),
+        x_test=(whole.test_images[test] * scale).numpy(),
+        y_test=whole.test_labels[test].numpy(),
+    )
+    return path
+
+
+def start(
+    case: Case, data: Path, out: Path, steps: int, workers: int, threads: int
+) -> subprocess.Popen[str]:
+    """The experiment in processes of its own."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    command = [sys.executable, *(launcher if workers > 1 else []), "-m", "samebits", "train"]
+    command += ["--data", str(data), "--arch", "dropout_net:resnet8", *TRAIN, "--json", "--resume"]
+    command += ["--numerics", case.numerics, "--epochs", str(steps // PER_EPOCH)]
+    command += ["--batch", str(BATCH), "--shards", str(SHARDS), "--threads", str(threads)]
+    command += ["--checkpoint-every", "10" if case.kills else "0", "--out", str(out)]
+    environment = {k: v for k, v in os.environ.items() if k not in CAPS} | case.environment
+    environment.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # more threads than idle cores: do not spin
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=FOLDER, env=environment, text=True, **pipes)  # type: ignore[call-overload]
+
+
+def kill(process: subprocess.Popen[str], out: Path, checkpoints: int) -> None:
+    """SIGKILL to the whole run once it has written so many checkpoints."""
+    seen: set[str] = set()
+    before = {path.name for path in out.glob("checkpoint-*")}
+    while process.poll() is None and len(seen) < checkpoints:
+        seen |= {path.name for path in out.glob("checkpoint-*")} - before
+        time.sleep(0.02)
+    workers = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for pid in (*map(int, workers.stdout.split()), process.pid):
+        if process.poll() is None:
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                continue
+    process.communicate()
+
+
+def run(case: Case, data: Path, work: Path, steps: int) -> dict[str, Any]:
+    """The result of one case."""
+    out = work / re.sub(r"\W+", "-", f"{case.numerics} {case.name}")
+    rng = random.Random(case.name)
+    began = time.perf_counter()
+    for workers, threads in case.kills:
+        kill(start(case, data, out, steps, workers, threads), out, rng.randint(2, 8))
+    process = start(case, data, out, steps, case.workers, case.threads)
+    text, errors = process.communicate()
+    if process.returncode:
+        sys.exit(f"{case.numerics}, {case.name}: {errors}")
+    result = json.loads(text)
+    return {
+        "numerics": case.numerics,
+        "case": case.name,
+        "threads": case.threads,
+        "workers": case.workers,
+        "environment": case.environment,
+        "sha256": result["sha256"],
+        "accuracy": result["accuracy"],
+        "step_seconds_median": result["step_seconds_median"],
+        "wire_bytes_per_step": result["wire_bytes_per_step"],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line per case, BFP beside float32."""
+    names = list(dict.fromkeys(row["case"] for row in rows))
+    found = {(row["numerics"], row["case"]): f"`{row['sha256'][:12]}`" for row in rows}
+    lines = ["| | BFP | float32 |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found.get(('bfp', name), '')} | {found.get(('float32', name), '')} |"
+        for name in names
+    ]
+    counts = [len({r["sha256"] for r in rows if r["numerics"] == n}) for n in ("bfp", "float32")]
+    return "\n".join([*lines, f"| different results | **{counts[0]}** | {counts[1]} |"])
+
+
+def main() -> None:
+    """Run every case, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="digits", help="a folder of images, .npz, or digits")
+    parser.add_argument("--steps", type=int, default=300, help=f"a multiple of {PER_EPOCH}")
+    parser.add_argument("--only", default="", help="cases whose text holds this regular expression")
+    parser.add_argument("--fast", action="store_true", help="leave out eager torch")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write, and .md")
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    skipped = {}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        data = archive(given.data, work)
+        for case in cases():
+            if not re.search(given.only, f"{case.numerics} {case.name}"):
+                continue
+            if (reason := possible(case)) or (case.slow and given.fast):
+                skipped[f"{case.numerics} {case.name}"] = reason or "left out by --fast"
+                continue
+            rows.append(run(case, data, work, given.steps))
+            row = rows[-1]
+            print(
+                f"{case.numerics}, {case.name}: {row['sha256'][:16]} ({row['seconds']} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+            report = {
+                "data": given.data,
+                "steps": given.steps,
+                "machine": machine.facts(),
+                "skipped": skipped,
+                "rows": rows,
+            }
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(report, indent=1))
+            given.out.with_suffix(".md").write_text(table(rows) + "\n")
+    print(table(rows))
+    for name, reason in skipped.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    sys.exit(len({row["sha256"] for row in rows if row["numerics"] == "bfp"}) > 1)
+
+
+if __name__ == "__main__":
+    main()

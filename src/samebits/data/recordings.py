@@ -1,0 +1,113 @@
+"""WAV recordings as log-mel features of one length. docs/spec/audio.md sections 2 and 6."""
+
+from __future__ import annotations
+
+import os
+import wave
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from samebits.data.audio import RATES, SILENCE, Codes, LogMel, log_mel, mono
+from samebits.errors import InputError
+
+MAX_SECONDS, MAX_CHANNELS = 60, 8
+
+
+def read_wav(path: Path) -> tuple[Codes, int]:
+    """int16 samples [n] of a 16-bit PCM WAV file, its channels mixed to one, and their rate.
+
+    Raises InputError naming the file if it is anything else, damaged, empty or longer than 60 s.
+    """
+    try:
+        with path.open("rb") as file, wave.open(file) as sound:
+            rate, count = sound.getframerate(), sound.getnframes()
+            channels, width = sound.getnchannels(), sound.getsampwidth()
+            _check_header(path, rate, count, channels, width)
+            data = sound.readframes(count)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(
+            f"{path}: corrupt or not a WAV file of 16-bit PCM ({type(error).__name__}: {error}); "
+            "convert, replace or remove it"
+        ) from error
+    if len(data) != count * channels * width:
+        raise InputError(
+            f"{path}: expected {count} samples as its header says, found "
+            f"{len(data) // (channels * width)}: truncated; replace or remove it"
+        )
+    samples = np.frombuffer(data, "<i2").astype(np.int16).reshape(count, channels)
+    return mono(samples), rate
+
+
+def _check_header(path: Path, rate: int, count: int, channels: int, width: int) -> None:
+    if width != 2:
+        raise InputError(f"{path}: expected 16-bit PCM, found {8 * width} bits; convert it")
+    if rate not in RATES:
+        raise InputError(
+            f"{path}: expected {' or '.join(map(str, RATES))} samples per second, found {rate}; "
+            "resample it"
+        )
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise InputError(f"{path}: expected 1..{MAX_CHANNELS} channels, found {channels}")
+    if count > MAX_SECONDS * rate:
+        raise InputError(
+            f"{path}: expected at most {MAX_SECONDS} seconds, found {count / rate:.1f}; cut it"
+        )
+    if count == 0:
+        raise InputError(f"{path}: expected a recording, found no sample; remove it")
+
+
+def load_recordings(
+    train: Sequence[Path], test: Sequence[Path], steps: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """q0.15 codes int16 [N, T, mels] of the files of each split, by `LogMel.at` their rate, and
+    that rate; T is `steps`, or what the training files suggest.
+
+    Raises InputError naming the first file that is bad, of another rate, or shorter than a frame.
+    """
+    paths = [*train, *test]
+    settings = LogMel.at(read_wav(paths[0])[1])
+    longest = settings.frames(MAX_SECONDS * settings.rate)
+    if steps is not None and not 1 <= steps <= longest:
+        raise InputError(
+            f"{paths[0]}: expected a model of 1..{longest} frames, found one of {steps}; give data "
+            "of the kind the model was trained on"
+        )
+
+    def features(path: Path) -> Codes:
+        samples, rate = read_wav(path)
+        if rate != settings.rate:
+            raise InputError(
+                f"{path}: expected {settings.rate} samples per second like {paths[0]}, found "
+                f"{rate}; resample the recordings to one rate"
+            )
+        if len(samples) < settings.frame:
+            raise InputError(
+                f"{path}: expected at least one frame of {settings.frame} samples, found "
+                f"{len(samples)}; remove it"
+            )
+        return log_mel(samples, settings)
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        codes = list(pool.map(features, paths))  # in order: the first bad file is the one reported
+    steps = steps or steps_for([len(c) for c in codes[: len(train)]])
+    fitted = [torch.from_numpy(fit(c, steps)) for c in codes]
+    return torch.stack(fitted[: len(train)]), torch.stack(fitted[len(train) :]), settings.rate
+
+
+def steps_for(lengths: Sequence[int]) -> int:
+    """The least number of frames that 98 % of these lengths do not exceed."""
+    return sorted(lengths)[-(-98 * len(lengths) // 100) - 1]
+
+
+def fit(codes: Codes, steps: int) -> Codes:
+    """[steps, mels]: silence before a short recording, the middle of a long one."""
+    start = max(0, (len(codes) - steps) // 2)
+    kept = codes[start : start + steps]
+    silence = np.full((steps - len(kept), codes.shape[1]), SILENCE, np.int16)
+    return np.concatenate([silence, kept])
