@@ -125,7 +125,8 @@ class Pass:
         """Compute a sub-layer for the first time."""
         replay = None
         if index in self.recomputed:
-            replay = self.replays[index] = Replay(self.program, self.network, index)
+            random = self.network.layers[index].random
+            replay = self.replays[index] = Replay(self.program, random, index)
         keep = index not in self.recomputed or self.network.layers[index].light
         self._compute(index, keep)
         if replay is not None:
@@ -270,7 +271,7 @@ class Replay:
     all of them as the step left them.
     """
 
-    def __init__(self, program: Program, network: Network, index: int) -> None:
+    def __init__(self, program: Program, random: bool, index: int) -> None:
         module = program.calls[index].module
         modules = () if module is None else tuple(module.modules())
         self.buffers = [
@@ -280,8 +281,16 @@ class Replay:
             if buffer is not None
         ]
         self.dropouts = [(m, _position(m)) for m in modules if isinstance(m, Dropout)]
-        self.generator = _generator_state() if network.layers[index].random else None
+        self.generator = _generator_state() if random else None
         self.stack = contextlib.ExitStack()
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        held = [buffer for _, _, buffer in self.buffers]
+        if self.generator is not None:
+            held += [self.generator[0], *self.generator[1]]
+        return sum(tensor.untyped_storage().nbytes() for tensor in held)
 
     def done(self) -> None:
         """The first computation is over: from now on dropouts count no more passes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ _PREFIX = "samebits memory: "
 def recording(device: str = "cpu") -> Iterator[Recording]:
     """Record the allocations of a with block on `device` ("cpu" or "cuda")."""
     result = Recording()
+    gc.collect()  # what ran before must not be freed while this is recorded
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the profiler's remarks on its own configuration

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from samebits.recompute.apply import Graph, Pass, plain
+from samebits.recompute.apply import Graph, Pass, Replay, plain
 from samebits.recompute.memory import recording, tensor_storages
 from samebits.recompute.operations import count_operations
 from samebits.recompute.schedule import Loss, Network, SubLayer
@@ -71,6 +71,7 @@ class _Survey:
         own = (plain(t) for t in (*program.model.parameters(), *program.model.buffers()))
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
         self.own |= {a for p in program.model.parameters() for a, _ in tensor_storages(p)}
+        self.weights = {id(p): i for i, p in enumerate(program.model.parameters())}
         self.facts: list[dict[str, Any]] = []
 
     def run(self, loss: LossFunction) -> Network:
@@ -159,6 +160,7 @@ class _Survey:
                 "differentiable": state.differentiable[index],
                 "repeated": graph is not None and _repeats(graph),
                 "random": random,
+                "state": Replay(self.program, random, index).size,
             }
         )
 
@@ -192,8 +194,9 @@ class _Survey:
                 entries.append((v, tuple(places)))
         self.facts[index]["gradients"] = tuple(entries)
         self.facts[index]["fresh"] = tuple(fresh.values())
-        self.facts[index]["parameter_size"] = sum(
-            size for _, g in state.parameter_gradients.values() for _, size in tensor_storages(g)
+        self.facts[index]["weights"] = tuple(
+            (self.weights[id(p)], sum(size for _, size in tensor_storages(g)))
+            for p, g in state.parameter_gradients.values()
         )
         for v, other in others.items():
             new = state.gradients.get(v)

@@ -18,8 +18,10 @@ class SubLayer:
     needs: values that its backward pass reads. extra: what it saves besides values and weights.
     forward_peak, backward_peak: largest level while it runs, above the level before.
     gradients: per differentiable input, its storages: k >= 0 is the k-th of `fresh`, -1 - k the
-    k-th storage of the gradient that arrived. parameter_size: gradients of weights it leaves.
-    repeated: it reads one input or weight in several places. random: it draws from a generator.
+    k-th storage of the gradient that arrived. weights: per trained parameter that it reads, which
+    one of the model's it is and the size of its gradient. state: what computing it again needs
+    besides its inputs. repeated: it reads one input or weight in several places. random: it draws
+    from a generator.
     """
 
     name: str
@@ -34,7 +36,8 @@ class SubLayer:
     backward_peak: int = 0
     gradients: tuple[tuple[int, tuple[int, ...]], ...] = ()
     fresh: tuple[int, ...] = ()
-    parameter_size: int = 0
+    weights: tuple[tuple[int, int], ...] = ()
+    state: int = 0
     operations: int = 0
     differentiable: bool = True
     repeated: bool = False
@@ -178,6 +181,7 @@ class _Simulation:
         self.sizes: dict[int, int] = {}  # storages of gradients: bytes
         self.counts: dict[int, int] = {}  # and how many gradients use each
         self.gradients: dict[int, list[int]] = {}
+        self.weights: set[int] = set()  # that have a gradient
         self.dropped: set[int] = set()
 
     def run(self, schedule: Sequence[Instruction]) -> list[Level]:
@@ -187,11 +191,14 @@ class _Simulation:
             action, index = instruction
             top = self.level
             if action == "forward":
-                top += self.network.layers[index].forward_peak
+                state = self.network.layers[index].state if index in self.dropped else 0
+                top += self.network.layers[index].forward_peak + state
+                self.level += state
                 self._compute(index, index not in self.dropped)
             elif action == "recompute":
                 top += self.network.layers[index].forward_peak
                 self._compute(index, not self.network.layers[index].light)
+                self.level -= self.network.layers[index].state
             elif action == "loss":
                 top = self._loss()
             elif action == "backward":
@@ -231,7 +238,11 @@ class _Simulation:
             top = max(top, self._accumulate(v, own, all(s >= 0 for s in storages)))
         for storage in arrived:
             self._release(storage)
-        self.level += layer.parameter_size - self.extra.pop(index, 0)
+        self.level -= self.extra.pop(index, 0)
+        for weight, size in layer.weights:
+            if weight not in self.weights or self.network.summed:
+                self.weights.add(weight)
+                self.level += size
         return top
 
     def _accumulate(self, value: int, storages: list[int], fresh: bool) -> int:
