@@ -165,7 +165,12 @@ def simulate(network: Network, schedule: Sequence[Instruction]) -> list[Level]:
 
     The input counts from the beginning to the end.
     """
-    return _Simulation(network).run(schedule)
+    state = Simulation(network, {i for action, i in schedule if action == "recompute"})
+    levels = []
+    for instruction in schedule:
+        top = state.step(instruction)
+        levels.append(Level(instruction, max(top, state.level), state.level))
+    return levels
 
 
 def peak(network: Network, schedule: Sequence[Instruction]) -> int:
@@ -173,40 +178,39 @@ def peak(network: Network, schedule: Sequence[Instruction]) -> int:
     return max(level.peak for level in simulate(network, schedule))
 
 
-class _Simulation:
-    def __init__(self, network: Network) -> None:
-        self.network = network
+class Simulation:
+    """The memory of a step under way, when the values `dropped` are computed again."""
+
+    def __init__(self, network: Network, dropped: set[int]) -> None:
+        self.network, self.dropped = network, dropped
         self.level = network.layers[0].size
         self.extra: dict[int, int] = {}  # kept with the graph of a sub-layer
         self.sizes: dict[int, int] = {}  # storages of gradients: bytes
         self.counts: dict[int, int] = {}  # and how many gradients use each
         self.gradients: dict[int, list[int]] = {}
         self.weights: set[int] = set()  # that have a gradient
-        self.dropped: set[int] = set()
 
-    def run(self, schedule: Sequence[Instruction]) -> list[Level]:
-        self.dropped = {i for action, i in schedule if action == "recompute"}
-        levels = []
-        for instruction in schedule:
-            action, index = instruction
-            top = self.level
-            if action == "forward":
-                state = self.network.layers[index].state if index in self.dropped else 0
-                top += self.network.layers[index].forward_peak + state
-                self.level += state
-                self._compute(index, index not in self.dropped)
-            elif action == "recompute":
-                top += self.network.layers[index].forward_peak
-                self._compute(index, not self.network.layers[index].light)
-                self.level -= self.network.layers[index].state
-            elif action == "loss":
-                top = self._loss()
-            elif action == "backward":
-                top = self._backward(index)
-            elif index:
-                self.level -= self.network.layers[index].size
-            levels.append(Level(instruction, max(top, self.level), self.level))
-        return levels
+    def step(self, instruction: Instruction) -> int:
+        """Go on by one instruction; the largest level while it runs."""
+        action, index = instruction
+        layer = self.network.layers[index]
+        if action == "loss":
+            return self._loss()
+        if action == "backward":
+            return self._backward(index)
+        top = self.level
+        if action == "forward":
+            state = layer.state if index in self.dropped else 0
+            top += layer.forward_peak + state
+            self.level += state
+            self._compute(index, index not in self.dropped)
+        elif action == "recompute":
+            top += layer.forward_peak
+            self._compute(index, not layer.light)
+            self.level -= layer.state
+        elif index:
+            self.level -= layer.size
+        return top
 
     def _compute(self, index: int, keep: bool) -> None:
         layer = self.network.layers[index]
