@@ -257,9 +257,11 @@ def owns(gradient: Tensor, arrived: Tensor) -> bool:
 
 def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
     """What autograd does at a leaf; the first gradient is taken over, not copied."""
-    plain_leaf = parameter.grad is None and not parameter._post_accumulate_grad_hooks
-    if plain_leaf and (isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()):
+    fits = isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()
+    if parameter.grad is None and fits:
         parameter.grad = gradient
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            hook(parameter)
     else:
         torch.autograd.backward([parameter], [gradient])
 
