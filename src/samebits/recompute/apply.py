@@ -9,7 +9,8 @@ reverse of the order of execution (its engine runs nodes by sequence number).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -115,11 +116,8 @@ class Pass:
 
     def free(self, index: int) -> None:
         """Drop a value and the views of it."""
-        for v in self._views(index):
+        for v in self.network.views[index]:
             self.values.pop(v, None)
-
-    def _views(self, index: int) -> Iterator[int]:
-        yield from (v for v in list(self.values) if self.network.root(v) == index)
 
     def forward(self, index: int) -> None:
         """Compute a sub-layer for the first time."""
@@ -163,7 +161,8 @@ class Pass:
         self.differentiable[index] = output.requires_grad
         value = self.values[index] = output.detach()
         if keep and output.requires_grad:
-            self._refer(index, value, saved)
+            if saved:
+                self._refer(index, value, saved)
             inputs = {
                 v: GradientEdge(_grad_fn(b), b.output_nr)
                 for v, b in boundaries.items()
@@ -200,7 +199,7 @@ class Pass:
         arrived = self.gradients.pop(index, None)
         if graph is None or arrived is None:  # nothing that is learned depends on it
             return
-        parameters = list(dict.fromkeys(self.program.parameters(index)))
+        parameters = self.program.parameters(index)
         inputs = list(graph.inputs)
         targets: list[Any] = [*graph.inputs.values(), *parameters]
         earlier = [self.gradients.get(v) for v in inputs]
@@ -372,7 +371,7 @@ class Executor:
     def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
         """The second half; the gradient of the input, if it is differentiable."""
         state.gradients[self.program.output] = gradient
-        last = self._last_uses()
+        last = self._last_uses
         for action, index in self.second:
             if action == "backward":
                 state.backward(index)
@@ -384,6 +383,7 @@ class Executor:
         state.settle(list(state.parameter_gradients))
         return state.gradients.pop(0, None)
 
+    @functools.cached_property
     def _last_uses(self) -> dict[int, list[int]]:
         """Parameters (by id) whose last contribution comes from a sub-layer."""
         first: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,9 +74,22 @@ class Network:
 
     def root(self, value: int) -> int:
         """The value that owns the storage of `value`."""
-        while (alias := self.layers[value].alias) is not None:
-            value = alias
-        return value
+        return self._roots[value]
+
+    @functools.cached_property
+    def _roots(self) -> list[int]:
+        roots: list[int] = []
+        for i, layer in enumerate(self.layers):  # a view comes after what it is a view of
+            roots.append(i if layer.alias is None else roots[layer.alias])
+        return roots
+
+    @functools.cached_property
+    def views(self) -> list[list[int]]:
+        """Per value, itself and the views of it."""
+        found: list[list[int]] = [[] for _ in self.layers]
+        for i, root in enumerate(self._roots):
+            found[root].append(i)
+        return found
 
     def roots(self, values: Iterable[int]) -> list[int]:
         return list(dict.fromkeys(self.root(v) for v in values))

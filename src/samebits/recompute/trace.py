@@ -6,6 +6,7 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,6 +49,12 @@ class Call:
     module: nn.Module | None = None
     attributes: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether it is `target(*inputs)`, as most are."""
+        in_place = getattr(self.module, "inplace", False)
+        return not (in_place or self.kwargs) and self.args == tuple(Ref(v) for v in self.inputs)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -60,6 +67,8 @@ class Program:
     def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
         """The output of one sub-layer, its inputs given by `read`."""
         call = self.calls[index]
+        if call.plain:
+            return call.target(*[read(v) for v in call.inputs])
 
         def fill(value: Any) -> Any:
             if isinstance(value, Ref):
@@ -74,15 +83,15 @@ class Program:
             return _out_of_place(call.module, args, kwargs)
         return call.target(*args, **kwargs)
 
-    def parameters(self, index: int) -> Iterator[nn.Parameter]:
+    def parameters(self, index: int) -> list[nn.Parameter]:
         """Distinct trained parameters that a sub-layer reads."""
         call = self.calls[index]
-        if call.module is not None:
-            yield from (p for p in call.module.parameters() if p.requires_grad)
+        found = [] if call.module is None else list(call.module.parameters())
         for path in call.attributes:
             value = operator.attrgetter(path)(self.model)
-            if isinstance(value, nn.Parameter) and value.requires_grad:
-                yield value
+            if isinstance(value, nn.Parameter):
+                found.append(value)
+        return [p for p in dict.fromkeys(found) if p.requires_grad]
 
 
 def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
