@@ -14,8 +14,10 @@ import typer
 from samebits.cli.compile import compile_command
 from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
+from samebits.cli.device import device_command
 from samebits.cli.eval import eval_command
 from samebits.cli.inspect import inspect_command
+from samebits.cli.plan import plan_command
 from samebits.cli.quantize import quantize_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
@@ -36,6 +38,8 @@ app = typer.Typer(
 app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("eval")(eval_command)
+app.command("plan")(plan_command)
+app.command("device")(device_command)
 app.command("quantize")(quantize_command)
 app.command("compile")(compile_command)
 app.command("simulate")(simulate_command)

@@ -18,7 +18,7 @@ def train_command(
     arch: Annotated[
         str,
         typer.Option(
-            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm "
+            help="mlp, cnn, smooth, resnet8, resnet14, resnet20, resnet18, mobilenetv2, lstm "
             "or module:callable."
         ),
     ],
@@ -53,10 +53,17 @@ def train_command(
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Also write a checkpoint every N steps.")
     ] = 0,
-    plan: Annotated[str, typer.Option(help="Recomputation plan; only none for now.")] = "none",
+    plan: Annotated[
+        str,
+        typer.Option(help="What to compute again instead of keeping: none, auto or a plan file."),
+    ] = "none",
     memory_budget: Annotated[
-        int | None, typer.Option(help="Bytes for saved activations; not available yet.")
+        int | None,
+        typer.Option(min=1, help="Bytes of tensors a pass may hold, for --plan auto."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="For --plan auto: a device's name or file (samebits device).")
+    ] = "laptop-cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
     ] = False,
@@ -76,13 +83,10 @@ def train_command(
 
     On N processes, with the same result: torchrun --nproc-per-node N -m samebits train ...
     """
-    if plan != "none":
+    if plan != "auto" and memory_budget is not None:
         raise InputError(
-            f"--plan {plan}: recomputation plans are not available in this version; expected none"
-        )
-    if memory_budget is not None:
-        raise InputError(
-            "--memory-budget: recomputation plans are not available in this version; leave it out"
+            f"--memory-budget needs --plan auto, found --plan {plan}; give --plan auto, or plan "
+            "with samebits plan --memory-budget and leave it out here"
         )
     from samebits.data import load
     from samebits.train.config import TrainConfig
@@ -110,6 +114,11 @@ def train_command(
             gradient_bits=gradient_bits,
             augment=augment,
         )
+        planner = None
+        if plan != "none":
+            from samebits.recompute.training import Planner
+
+            planner = Planner.of_option(config, plan, device, memory_budget, workers.size)
         dataset = load(data, limit=limit)
         with RunProgress(f"{arch} {numerics}") as reporter:
             result = train(
@@ -121,6 +130,7 @@ def train_command(
                 trace=trace,
                 reporter=reporter,
                 workers=workers,
+                planner=planner,
             )
     if not workers.first:
         return

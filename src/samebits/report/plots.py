@@ -23,8 +23,13 @@ class Curve:
     y: Sequence[float]
 
 
-def line_plot(curves: Sequence[Curve], *, x_title: str, y_title: str) -> bytes:
-    """Curves over common axes; the x axis counts in whole numbers. Same input, same bytes."""
+def line_plot(
+    curves: Sequence[Curve], *, x_title: str, y_title: str, markers: bool = True
+) -> bytes:
+    """Curves over common axes; the x axis counts in whole numbers. Same input, same bytes.
+
+    markers: one on every point.
+    """
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for index, curve in enumerate(curves):
@@ -33,9 +38,9 @@ def line_plot(curves: Sequence[Curve], *, x_title: str, y_title: str) -> bytes:
             curve.y,
             label=curve.label,
             color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
+            marker=MARKERS[index % len(MARKERS)] if markers else "",
             markersize=5,
-            linewidth=2,
+            linewidth=2 if markers else 1,
         )
     axes.set_xlabel(x_title)
     axes.set_ylabel(y_title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -21,17 +22,27 @@ from samebits.train.tensor import BFPTensor
 from samebits.train.trace import Recorder
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
+Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Engine(Protocol):
-    """A model with its optimizer."""
+    """A model with its optimizer.
+
+    forward: what training steps call in the model's place, with the same results (a plan's
+    executor); None for the model itself.
+    """
 
     model: nn.Module
     optimizer: Any
     recorder: Recorder | None
+    forward: Forward | None
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update; the mean loss of the batch before it. `batch`: this worker's share of it."""
+        ...
+
+    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
+        """The model's input for a batch as one shard, and the loss of its output."""
         ...
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -56,15 +67,16 @@ class Float32Engine:
         self.model, self._workers = model, workers
         self._replica = workers.replicate(model)
         self.recorder: Recorder | None = None
+        self.forward: Forward | None = None
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
         self._criterion = nn.CrossEntropyLoss()
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         self.model.train()
         _set_lr(self.optimizer, lr)
-        images, labels = batch
+        x, criterion = self.prepare(batch)
         with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
-            loss: torch.Tensor = self._criterion(self._replica(images), labels)
+            loss = criterion((self.forward or self._replica)(x))
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
@@ -78,10 +90,13 @@ class Float32Engine:
             statistics.copy_(self._workers.gather(statistics)[0])
         return value
 
-    def loss(self, batch: Batch) -> torch.Tensor:
+    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         images, labels = batch
-        result: torch.Tensor = self._criterion(self.model(images), labels)
-        return result
+        return images, lambda logits: self._criterion(logits, labels)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        x, criterion = self.prepare(batch)
+        return criterion(self.model(x))
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
@@ -104,6 +119,7 @@ class BfpEngine:
     ) -> None:
         self.model = convert(model)
         self.recorder: Recorder | None = None
+        self.forward: Forward | None = None
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
         self.optimizer.name_parameters(self.model)
         self._criterion = CrossEntropyLoss()
@@ -136,8 +152,9 @@ class BfpEngine:
         losses = []
         for shard, part in enumerate(self._parts(batch), self._first):
             set_step(self.model, seed=self._seed, step=step, shard=shard)
+            x, criterion = self.prepare(part)
             with _heard(self.recorder):
-                loss = self.loss(part)
+                loss = criterion((self.forward or self.model)(x))
             losses.append(float(loss.detach()))
             (loss / self._shards if self._shards > 1 else loss).backward()
             if self.recorder is not None:
@@ -151,11 +168,14 @@ class BfpEngine:
             result: torch.Tensor = output.dequantize()
         return result
 
-    def loss(self, batch: Batch) -> torch.Tensor:
+    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         images, labels = batch
-        logits = self.model(BFPTensor.from_real(images, name="input"))
-        result: torch.Tensor = self._criterion(logits, labels)
-        return result
+        x = BFPTensor.from_real(images, name="input")
+        return x, lambda logits: self._criterion(logits, labels)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        x, criterion = self.prepare(batch)
+        return criterion(self.model(x))
 
     def _parts(self, batch: Batch) -> list[Batch]:
         images, labels = batch

@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ from samebits.train.engine import (
     BfpEngine,
     Engine,
     Float32Engine,
+    Forward,
     OptimizerSettings,
 )
 from samebits.train.evaluate import evaluate, final_classifier, frozen_exponents
@@ -57,6 +58,7 @@ from samebits.train.record import (
 )
 from samebits.train.trace import TraceFile
 
+Planner = Callable[[Engine, Batch], tuple[Forward, dict[str, Any]]]
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
 # What a RangeError advises on its own; the loop gives the same advice with the options' names.
 _ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
@@ -101,7 +103,7 @@ class TrainResult:
     `arithmetic` is that of the accuracy: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
     `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
-    step was left to do).
+    step was left to do). `plan` says what the steps keep and compute again, None without a plan.
     """
 
     accuracy: float
@@ -119,6 +121,7 @@ class TrainResult:
     step_seconds_median: float | None
     workers: int
     wire_bytes_per_step: int | None
+    plan: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -153,6 +156,7 @@ def train(
     trace: Path | None = None,
     reporter: Reporter | None = None,
     workers: Workers | None = None,
+    planner: Planner | None = None,
 ) -> TrainResult:
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
@@ -160,6 +164,8 @@ def train(
     from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
     `overwrite` replaces an earlier run of the same options and data.
     `trace`: file for the hash of every tensor of every step (samebits.train.trace).
+    `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
+    and a record of it for the result (samebits.recompute.training).
     `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
     Every worker returns the same result; the first one alone writes files and reports.
     Raises SamebitsError; checkpoints written before it stay intact.
@@ -179,10 +185,23 @@ def train(
                 trace=trace,
                 reporter=reporter,
                 workers=joined,
+                planner=planner,
             )
     workers = workers or ALONE
     config.check_workers(workers.size)
+    if planner is not None and trace is not None:
+        raise InputError(
+            "a trace hears layers that a plan computes twice: leave out --trace, or give --plan "
+            "none (the steps of both are the same to the bit)"
+        )
+    if planner is not None and config.numerics == "float32" and workers.size > 1:
+        raise InputError(
+            f"expected one worker for a plan in numerics float32, found {workers.size}; give "
+            "--numerics bfp, or --plan none"
+        )
     run = _Run(config, data, out, model, reporter or Silent(), workers)
+    if planner is not None:
+        run.plan_with(planner)
     with contextlib.ExitStack() as stack:
         if workers.first:
             stack.enter_context(run_folder(out, run.identity, resume=resume, overwrite=overwrite))
@@ -230,6 +249,11 @@ class _Run:
         self.trace: TraceFile | None = None
         self.wire_bytes: int | None = None  # that this worker sent in the last step
         self.exponents: Exponents | None = None  # once the last step is done
+        self.plan: dict[str, Any] | None = None
+
+    def plan_with(self, planner: Planner) -> None:
+        """Let steps call what a planner gives."""
+        self.engine.forward, self.plan = planner(self.engine, self._first_pass())
 
     def agree(self, first: int) -> None:
         """InputError unless every worker is about to take the same step of the same run."""
@@ -319,6 +343,18 @@ class _Run:
                 self._save(done)
         return seconds
 
+    def _shard(self) -> Batch:
+        """As many training images as a shard has."""
+        shard = torch.arange(self.config.batch // self.config.shard_count())
+        return self.data.batch("train", shard), self.data.train_labels[shard]
+
+    def _first_pass(self) -> Batch:
+        """As many training images as one forward pass takes: a shard, in float32 the batch."""
+        if self.config.numerics == "bfp":
+            return self._shard()
+        batch = torch.arange(self.config.batch)
+        return self.data.batch("train", batch), self.data.train_labels[batch]
+
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
         """Training images, augmented by the words of their samples."""
         images = self.augmentation.apply(self.data.images("train")[indices], words)
@@ -379,10 +415,7 @@ class _Run:
         correct = evaluate(classifier, self.data, workers=self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
-        shard = torch.arange(self.config.batch // self.config.shard_count())
-        saved, elements = saved_activations(
-            self.engine, (self.data.batch("train", shard), self.data.train_labels[shard])
-        )
+        saved, elements = saved_activations(self.engine, self._shard())
         median = statistics.median(seconds) if seconds else None
         earlier = read_json(self.out / RESULT)
         wire_bytes = self.wire_bytes
@@ -406,6 +439,7 @@ class _Run:
             step_seconds_median=median,
             workers=self.workers.size,
             wire_bytes_per_step=wire_bytes,
+            plan=self.plan,
         )
         if self.workers.first:
             write_json(self.out / RESULT, result.to_dict())

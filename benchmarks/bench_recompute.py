@@ -1,0 +1,231 @@
+"""Memory and time of a training step under plans, beside what PyTorch offers: everything stored,
+`torch.utils.checkpoint` per residual block, `torch.compile` with an activation memory budget.
+
+A six-block ResNet (widths 16, 32, 64), forward and backward pass of one batch of random images.
+Peaks are of all tensor memory above model and batch, from the allocator's events; times are
+the shortest of the rounds, the variants taking turns (CPU: processor time of the process, which
+other processes on the machine disturb less). Run it with OMP_NUM_THREADS=1.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --out runs/bench_recompute.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import machine
+from samebits.errors import InputError
+from samebits.numerics import philox
+from samebits.recompute.apply import Executor
+from samebits.recompute.cost import Device, find_device
+from samebits.recompute.memory import step_peak
+from samebits.recompute.profile import survey
+from samebits.recompute.schedule import Network, compile_schedule
+from samebits.recompute.training import Planner
+from samebits.train.architectures import BasicBlock, initialise, resnet14
+from samebits.train.config import TrainConfig
+from samebits.train.loop import make_engine
+
+SHAPE, CLASSES = (3, 32, 32), 10
+MIB = 2**20
+
+
+@dataclass
+class Variant:
+    """A way to run the step; its prediction in bytes if it has one."""
+
+    name: str
+    step: Callable[[], None]
+    model: nn.Module
+    predicted: int | None = None
+    wall: float = float("inf")
+    cpu: float = float("inf")
+    peak: int = 0
+
+    def run(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.step()
+        self.wall = min(self.wall, time.perf_counter() - wall)
+        self.cpu = min(self.cpu, time.process_time() - cpu)
+
+
+def batch_of(samples: int) -> tuple[Tensor, Tensor]:
+    """Images in [-1, 1) and labels."""
+    words = philox.words(samples * 3 * 32 * 32, (1, 2)).double() * 2.0**-31 - 1.0
+    return words.float().view(samples, *SHAPE), torch.arange(samples) % CLASSES
+
+
+def network_of() -> nn.Sequential:
+    """The model with its weights of seed 0."""
+    model = resnet14(SHAPE, CLASSES)
+    initialise(model, 0)
+    assert isinstance(model, nn.Sequential)
+    return model
+
+
+def float_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
+    """float32: PyTorch's ways and ours."""
+    x, labels = batch_of(samples)
+    criterion = nn.CrossEntropyLoss()
+
+    def step(forward: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+        return lambda: criterion(forward(x), labels).backward()
+
+    model = network_of()
+    yield Variant("float32, everything stored", step(model), model)
+    blocks = network_of()
+
+    def per_block(value: Tensor) -> Tensor:
+        for module in blocks:
+            keep = not isinstance(module, BasicBlock)
+            value = module(value) if keep else checkpoint(module, value, use_reentrant=False)
+        return value
+
+    yield Variant("float32, torch.utils.checkpoint per block", step(per_block), blocks)
+    model = network_of()
+    config = TrainConfig("random", "resnet14", numerics="float32", batch=samples)
+    program, network = survey(model, x, lambda logits: criterion(logits, labels))
+    for name, bytes_ in plans_of(budgets, network):
+        planner = Planner(config, device, bytes_)
+        plan = planner.plan(network)
+        schedule = compile_schedule(network, plan.dropped(network))
+        predicted = plan.peak - network.layers[0].size
+        run = Executor(program, network, schedule)
+        yield Variant(f"float32, plan {name}", step(run), model, predicted)
+
+
+def plans_of(budgets: list[float], network: Network) -> Iterator[tuple[str, int]]:
+    """Names and bytes of budgets: with the input, which a plan counts."""
+    size = network.layers[0].size
+    for budget in budgets:
+        yield f"of {budget:g} MiB", int(budget * MIB) + size
+
+
+def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
+    """BFP, in shards of 32: everything stored, and plans."""
+    config = TrainConfig("random", "resnet14", batch=samples)
+    batch = batch_of(samples)
+    for budget in (None, *budgets):
+        engine = make_engine(config, network_of())
+        engine.model.train()
+        shards = config.shard_count()
+        part = samples // shards
+        parts = [
+            engine.prepare((batch[0][i : i + part], batch[1][i : i + part]))
+            for i in range(0, samples, part)
+        ]
+        program, network = survey(engine.model, *parts[0])
+        held = network.layers[0].size
+        name, predicted = "everything stored", None
+        forward: Callable[[Tensor], Tensor] = engine.model
+        if budget is not None:
+            planner = Planner(config, device, int(budget * MIB) + held)
+            try:
+                plan = planner.plan(network)
+            except InputError as error:
+                print(f"bfp, plan of {budget:g} MiB: {error}", file=sys.stderr)
+                continue
+            schedule = compile_schedule(network, plan.dropped(network))
+            forward = Executor(program, network, schedule)
+            name, predicted = f"plan of {budget:g} MiB", plan.peak - held
+
+        def step(forward: Any = forward, parts: Any = parts) -> None:
+            for x, criterion in parts:
+                (criterion(forward(x)) / len(parts)).backward()
+
+        yield Variant(f"BFP, {name}", step, engine.model, predicted)
+
+
+def compiled_variants(samples: int, budgets: list[float]) -> Iterator[Variant]:
+    """`torch.compile` with an activation memory budget (a share of what is saved)."""
+    import torch._functorch.config as functorch
+
+    x, labels = batch_of(samples)
+    criterion = nn.CrossEntropyLoss()
+    for budget in budgets:
+        torch._dynamo.reset()
+        model = network_of()
+        functorch.activation_memory_budget = budget
+        compiled = torch.compile(model)
+
+        def step(forward: Any = compiled) -> None:
+            criterion(forward(x), labels).backward()
+
+        name = f"float32, torch.compile, activation_memory_budget {budget:g}"
+        try:
+            step()
+        except Exception as error:  # what fails depends on compiler and version: say so, go on
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            continue
+        yield Variant(name, step, model)
+
+
+def measure(variants: list[Variant], rounds: int) -> None:
+    """Peaks once, times in turns."""
+    for variant in variants:
+        variant.run()  # what is made once: tables, kernels, compiled code
+        for parameter in variant.model.parameters():
+            parameter.grad = None
+        variant.peak = step_peak(variant.step)
+        variant.wall = variant.cpu = float("inf")
+    for _ in range(rounds):
+        for variant in variants:
+            variant.run()
+
+
+def main() -> None:
+    """Measure, print a table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--budgets", type=float, nargs="*", default=[60.0, 50.0, 45.0, 40.0, 36.0])
+    parser.add_argument("--bfp-budgets", type=float, nargs="*", default=[17.5, 15.0, 13.0])
+    parser.add_argument("--compile", type=float, nargs="*", default=[1.0, 0.5, 0.1])
+    parser.add_argument("--device", default="laptop-cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    device = find_device(given.device)
+    variants = list(float_variants(given.batch, given.budgets, device))
+    variants += bfp_variants(given.batch, given.bfp_budgets, device)
+    variants += compiled_variants(given.batch, given.compile)
+    measure(variants, given.rounds)
+    first = variants[0]
+    rows = []
+    print("| step | peak, MiB | predicted | ms | ratio | CPU ratio |")
+    print("|---|---|---|---|---|---|")
+    for v in variants:
+        predicted = "" if v.predicted is None else f"{v.predicted / MIB:.2f}"
+        print(
+            f"| {v.name} | {v.peak / MIB:.2f} | {predicted} | {1e3 * v.wall:.1f} | "
+            f"{v.wall / first.wall:.2f} | {v.cpu / first.cpu:.2f} |"
+        )
+        rows.append(
+            {
+                "name": v.name,
+                "peak_bytes": v.peak,
+                "predicted_bytes": v.predicted,
+                "wall_seconds": v.wall,
+                "cpu_seconds": v.cpu,
+            }
+        )
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        record = {"machine": machine.facts(), "threads": torch.get_num_threads(), "rows": rows}
+        given.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""`samebits device`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.output import log_console, set_threads
+
+
+def device_command(
+    out: Annotated[Path | None, typer.Option(help="Write the device file there.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+) -> None:
+    """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
+    from samebits.recompute.cost import device_text
+    from samebits.recompute.measure import measure_device
+    from samebits.train.checkpoint import write_atomically
+
+    set_threads(threads)
+    text = device_text(measure_device())
+    if out is None:
+        print(text, end="")
+        return
+    write_atomically(out, text.encode())
+    log_console().print(f"{out}: written; give it as --device")

@@ -1,0 +1,82 @@
+"""`samebits plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from samebits.cli.output import log_console, print_json, set_threads
+from samebits.errors import InputError
+
+
+def plan_command(
+    arch: Annotated[str, typer.Option(help="An architecture of samebits train.")],
+    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")],
+    device: Annotated[
+        str, typer.Option(help="A device's name, or a file that samebits device wrote.")
+    ] = "laptop-cpu",
+    memory_budget: Annotated[
+        int | None,
+        typer.Option(min=1, help="Bytes of tensors a pass may hold [default: the local rule]."),
+    ] = None,
+    numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
+    ] = None,
+    input_shape: Annotated[
+        str, typer.Option("--input", help="Shape of a sample: channels,height,width.")
+    ] = "3,32,32",
+    classes: Annotated[int, typer.Option(min=2)] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the plan, for samebits train --plan FILE.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write memory over the step's time, an SVG file.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Which results a training step keeps and which it computes again; no plan changes a bit.
+
+    Runs one step with everything stored, to know what its sub-layers keep.
+    """
+    from samebits.recompute.cost import find_device
+    from samebits.recompute.plan import write_plan
+    from samebits.recompute.training import Planner, architecture_network
+    from samebits.report.recompute import memory_picture, plan_rows, plan_summary
+    from samebits.train.checkpoint import write_atomically
+    from samebits.train.config import TrainConfig
+
+    set_threads(threads)
+    config = TrainConfig(data="", arch=arch, numerics=numerics, batch=batch, shards=shards)
+    planner = Planner(config, find_device(device), memory_budget)
+    _, network = architecture_network(config, _shape(input_shape), classes)
+    plan = planner.plan(network)
+    if out is not None:
+        write_plan(out, plan)
+    if picture is not None:
+        write_atomically(picture, memory_picture(network, plan, planner.device))
+    if as_json:
+        print_json(plan.to_dict())
+        return
+    columns, rows = plan_rows(plan)
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False, width=None if log_console().is_terminal else 160).print(table)
+    for line in plan_summary(plan):
+        print(line)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not 1 <= len(sizes) <= 3 or not all(
+        s.isascii() and s.isdigit() and int(s) > 0 for s in sizes
+    ):
+        raise InputError(f"--input: expected sizes such as 3,32,32, found {text!r}")
+    return tuple(int(size) for size in sizes)

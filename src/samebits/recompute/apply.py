@@ -1,0 +1,421 @@
+"""A plan executed: the forward and backward pass of a model, sub-layer by sub-layer.
+
+Every sub-layer has an autograd graph of its own, from its inputs to its output. What that graph
+saves is replaced by a reference if it is a value of the step, so that dropping a value needs no
+second run of the sub-layers that read it. Sums of gradients are taken in autograd's own order: the
+reverse of the order of execution (its engine runs nodes by sequence number).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.schedule import Instruction, Network
+from samebits.recompute.trace import Program
+from samebits.train.layers import Dropout
+from samebits.train.tensor import BFPTensor
+
+_ANCHOR = torch.zeros((), requires_grad=True)
+
+
+class _Boundary(torch.autograd.Function):
+    """An input of a sub-layer: where its graph ends. It shares storage and holds none."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None
+
+
+class Saved:
+    """A tensor that autograd saved: the tensor itself, or where in which value it lies."""
+
+    __slots__ = ("geometry", "tensor", "value")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor | None = tensor
+        self.value = -1
+        self.geometry: tuple[Any, Any, Any] = ((), (), 0)
+
+    def refer(self, value: int) -> None:
+        """Let go of the tensor: it lies in the storage of `value`."""
+        assert self.tensor is not None
+        self.value = value
+        self.geometry = (self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
+        self.tensor = None
+
+
+class Graph:
+    """The autograd graph of one sub-layer. `holder` keeps it alive, without any storage."""
+
+    def __init__(self, output: Tensor, inputs: dict[int, GradientEdge], saved: list[Saved]) -> None:
+        self.output = GradientEdge(_grad_fn(output), output.output_nr)
+        self.inputs, self.saved = inputs, saved
+        if isinstance(output, BFPTensor):
+            self.holder: Any = output
+            output.parts = ()
+        else:
+            with torch.enable_grad():
+                self.holder = output.view_as(output).grad_fn  # owns the graph; Python nodes do not
+
+
+def _grad_fn(tensor: Tensor) -> Any:
+    assert tensor.grad_fn is not None
+    return tensor.grad_fn
+
+
+def plain(value: Tensor) -> Tensor:
+    """The tensor that holds a value's storage: the codes of a BFP tensor."""
+    return value.codes if isinstance(value, BFPTensor) else value
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor's storage lies; 0 if it is empty."""
+    return tensor.untyped_storage().data_ptr()
+
+
+class Pass:
+    """One forward and backward pass of a program."""
+
+    def __init__(self, program: Program, network: Network, recomputed: frozenset[int]) -> None:
+        self.program, self.network, self.recomputed = program, network, recomputed
+        self.values: dict[int, Tensor] = {}
+        self.differentiable: dict[int, bool] = {}
+        self.graphs: dict[int, Graph] = {}
+        self.gradients: dict[int, Tensor] = {}
+        self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
+        self.replays: dict[int, Replay] = {}
+
+    # --- values -----------------------------------------------------------------------------
+
+    def start(self, x: Tensor, differentiable: bool) -> None:
+        """Take the input."""
+        self.values[0] = x.detach()
+        self.differentiable[0] = differentiable
+
+    def read(self, index: int) -> Tensor:
+        """A value that is there; a view is made again from what it is a view of."""
+        value = self.values.get(index)
+        if value is None:
+            if self.network.layers[index].alias is None:
+                raise AssertionError(f"value {index} is read after it was freed")
+            with torch.no_grad():
+                value = self.program.compute(index, self.read)
+        return value
+
+    def free(self, index: int) -> None:
+        """Drop a value and the views of it."""
+        for v in self.network.views[index]:
+            self.values.pop(v, None)
+
+    def forward(self, index: int) -> None:
+        """Compute a sub-layer for the first time."""
+        replay = None
+        if index in self.recomputed:
+            random = self.network.layers[index].random
+            replay = self.replays[index] = Replay(self.program, random, index)
+        keep = index not in self.recomputed or self.network.layers[index].light
+        self._compute(index, keep)
+        if replay is not None:
+            replay.done()
+
+    def recompute(self, index: int) -> None:
+        """Compute a sub-layer again, with the state it had the first time."""
+        with self.replays.pop(index):
+            if index not in self.graphs and self.network.layers[index].differentiable:
+                self._compute(index, keep=True)
+            else:
+                with torch.no_grad():
+                    self.values[index] = self.program.compute(index, self.read)
+
+    def _compute(self, index: int, keep: bool) -> None:
+        boundaries: dict[int, Tensor] = {}
+
+        def enter(v: int) -> Tensor:
+            if v not in boundaries:
+                value = self.read(v)
+                boundaries[v] = (
+                    _Boundary.apply(_ANCHOR, value) if self.differentiable[v] else value  # type: ignore[no-untyped-call]
+                )
+            return boundaries[v]
+
+        saved: list[Saved] = []
+
+        def pack(tensor: Tensor) -> Saved:
+            saved.append(Saved(tensor))
+            return saved[-1]
+
+        with torch.enable_grad(), saved_tensors_hooks(pack, self._unpack):
+            output = self.program.compute(index, enter)
+        self.differentiable[index] = output.requires_grad
+        value = self.values[index] = output.detach()
+        if keep and output.requires_grad:
+            if saved:
+                self._refer(index, value, saved)
+            inputs = {
+                v: GradientEdge(_grad_fn(b), b.output_nr)
+                for v, b in boundaries.items()
+                if self.differentiable[v]
+            }
+            self.graphs[index] = Graph(output, inputs, saved)
+
+    def _refer(self, index: int, value: Tensor, saved: Sequence[Saved]) -> None:
+        """References instead of those saved tensors that are values."""
+        known = {address(plain(value)): self.network.root(index)}
+        for v in self.program.calls[index].inputs:
+            known[address(plain(self.read(v)))] = self.network.root(v)
+        known.pop(0, None)
+        for entry in saved:
+            assert entry.tensor is not None
+            found = known.get(address(entry.tensor))
+            if found is not None:
+                entry.refer(found)
+
+    def _unpack(self, saved: Saved) -> Tensor:
+        if saved.tensor is not None:
+            return saved.tensor
+        value = plain(self.read(saved.value))
+        size, stride, offset = saved.geometry
+        if value.shape == size and value.stride() == stride and value.storage_offset() == offset:
+            return value
+        return value.as_strided(size, stride, offset)
+
+    # --- gradients --------------------------------------------------------------------------
+
+    def backward(self, index: int) -> None:
+        """Gradients of a sub-layer's inputs and weights from the gradient of its output."""
+        graph = self.graphs.pop(index, None)
+        arrived = self.gradients.pop(index, None)
+        if graph is None or arrived is None:  # nothing that is learned depends on it
+            return
+        parameters = self.program.parameters(index)
+        inputs = list(graph.inputs)
+        targets: list[Any] = [*graph.inputs.values(), *parameters]
+        earlier = [self.gradients.get(v) for v in inputs]
+        earlier += [self._earlier(p) for p in parameters]
+        chained = self.network.layers[index].repeated
+        roots: list[Any] = [graph.output]
+        arriving = [arrived]
+        if chained:  # the engine adds to what has come so far, contribution by contribution
+            known = [(t, e) for t, e in zip(targets, earlier, strict=True) if e is not None]
+            roots = [*(t for t, _ in known), *roots]
+            arriving = [*(e for _, e in known), *arriving]
+        found = torch.autograd.grad(roots, targets, arriving, allow_unused=True)
+        del arriving
+        for v, before, gradient in zip(inputs, earlier, found, strict=False):
+            if gradient is not None:
+                if before is not None and not chained:
+                    gradient = _sum(before, gradient, arrived)
+                self.gradients[v] = gradient
+        del earlier[: len(inputs)]
+        for p, before, gradient in zip(parameters, earlier, found[len(inputs) :], strict=True):
+            if gradient is not None:
+                if before is not None and not chained:
+                    gradient = _sum(before, gradient, arrived)
+                self.parameter_gradients[id(p)] = (p, gradient)
+
+    def _earlier(self, parameter: Tensor) -> Tensor | None:
+        entry = self.parameter_gradients.get(id(parameter))
+        return None if entry is None else entry[1]
+
+    def settle(self, parameters: Sequence[int]) -> None:
+        """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
+        for key in parameters:
+            entry = self.parameter_gradients.pop(key, None)
+            if entry is not None:
+                _accumulate(*entry)
+
+
+def _sum(old: Tensor, new: Tensor, arrived: Tensor) -> Tensor:
+    """old + new, into `new` where nobody else can see it."""
+    if isinstance(new, BFPTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.add(old, new)
+    if owns(new, arrived) and new.stride() == old.stride() and new.dtype == old.dtype:
+        return new.add_(old)
+    return old + new
+
+
+def owns(gradient: Tensor, arrived: Tensor) -> bool:
+    """Whether a new gradient fills a storage that is not that of the gradient it came from."""
+    storage = gradient.untyped_storage()
+    whole = storage.nbytes() == gradient.numel() * gradient.element_size()
+    return whole and storage.data_ptr() != address(arrived)
+
+
+def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """What autograd does at a leaf; the first gradient is taken over, not copied."""
+    fits = isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()
+    if parameter.grad is None and fits:
+        parameter.grad = gradient
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            hook(parameter)
+    else:
+        torch.autograd.backward([parameter], [gradient])
+
+
+class Replay:
+    """The state that decides a sub-layer's result besides its inputs, to compute it again.
+
+    Buffers, the position of a generator, the step and shard of a dropout. Computing again leaves
+    all of them as the step left them.
+    """
+
+    def __init__(self, program: Program, random: bool, index: int) -> None:
+        module = program.calls[index].module
+        modules = () if module is None else tuple(module.modules())
+        self.buffers = [
+            (m, name, buffer.clone())
+            for m in modules
+            for name, buffer in m._buffers.items()
+            if buffer is not None
+        ]
+        self.dropouts = [(m, _position(m)) for m in modules if isinstance(m, Dropout)]
+        self.generator = _generator_state() if random else None
+        self.stack = contextlib.ExitStack()
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        held = [buffer for _, _, buffer in self.buffers]
+        if self.generator is not None:
+            held += [self.generator[0], *self.generator[1]]
+        return sum(tensor.untyped_storage().nbytes() for tensor in held)
+
+    def done(self) -> None:
+        """The first computation is over: from now on dropouts count no more passes."""
+        self.dropouts = [(m, (*_position(m)[:3], False)) for m, _ in self.dropouts]
+
+    def __enter__(self) -> None:
+        for module, name, buffer in self.buffers:
+            self.stack.callback(module._buffers.__setitem__, name, module._buffers[name])
+            module._buffers[name] = buffer
+        for dropout, position in self.dropouts:
+            self.stack.callback(_move, dropout, _position(dropout))
+            _move(dropout, position)
+        if self.generator is not None:
+            self.stack.callback(_set_generator_state, _generator_state())
+            _set_generator_state(self.generator)
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+
+def _position(dropout: Dropout) -> tuple[int, int, int, bool]:
+    return dropout.seed, dropout.step, dropout.shard, dropout.counting
+
+
+def _move(dropout: Dropout, position: tuple[int, int, int, bool]) -> None:
+    dropout.seed, dropout.step, dropout.shard, dropout.counting = position
+
+
+def _generator_state() -> tuple[Tensor, list[Tensor]]:
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), devices
+
+
+def _set_generator_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+class Executor:
+    """Calls a model by a schedule: the results and gradients of `model(x)`, bit for bit.
+
+    Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
+    may be used for one backward pass.
+    """
+
+    def __init__(self, program: Program, network: Network, schedule: Sequence[Instruction]) -> None:
+        self.program, self.network = program, network
+        half = [action for action, _ in schedule].index("loss")
+        self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
+        self.recomputed = frozenset(i for action, i in schedule if action == "recompute")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As the model's own call. Raises InputError for a shape other than the plan's."""
+        model = self.program.model
+        if not (model.training and torch.is_grad_enabled()):
+            return model(x)
+        expected = self.network.layers[0].shape
+        if tuple(x.shape) != expected:
+            raise InputError(
+                f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
+                "again for this batch"
+            )
+        return _Planned.apply(_ANCHOR, x, self)  # type: ignore[no-untyped-call]
+
+    def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass, Tensor]:
+        """The first half of a pass and the output."""
+        state = Pass(self.program, self.network, self.recomputed)
+        state.start(x, differentiable)
+        for action, index in self.first:
+            if action == "forward":
+                state.forward(index)
+            else:
+                state.free(index)
+        return state, state.read(self.program.output)
+
+    def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
+        """The second half; the gradient of the input, if it is differentiable."""
+        state.gradients[self.program.output] = gradient
+        last = self._last_uses
+        for action, index in self.second:
+            if action == "backward":
+                state.backward(index)
+                state.settle(last.get(index, ()))
+            elif action == "recompute":
+                state.recompute(index)
+            else:
+                state.free(index)
+        state.settle(list(state.parameter_gradients))
+        return state.gradients.pop(0, None)
+
+    @functools.cached_property
+    def _last_uses(self) -> dict[int, list[int]]:
+        """Parameters (by id) whose last contribution comes from a sub-layer."""
+        first: dict[int, int] = {}
+        for index in range(len(self.program.calls) - 1, 0, -1):
+            for parameter in self.program.parameters(index):
+                first[id(parameter)] = index
+        ends: dict[int, list[int]] = {}
+        for key, index in first.items():
+            ends.setdefault(index, []).append(key)
+        return ends
+
+
+class _Planned(torch.autograd.Function):
+    """A whole pass as one node of the caller's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, x: Tensor, executor: Executor) -> Tensor:
+        ctx.executor = executor
+        ctx.state, output = executor.run_forward(x, ctx.needs_input_grad[1])
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        state, ctx.state = ctx.state, None
+        if state is None:
+            raise UnsupportedError(
+                "a planned pass is used up by its first backward(): expected one backward() per "
+                "forward pass; train without a plan"
+            )
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "gradients of gradients (create_graph=True) are not available under a plan; train "
+                "without a plan"
+            )
+        return None, ctx.executor.run_backward(state, grad), None

@@ -1,0 +1,328 @@
+"""A model's forward pass as a list of sub-layers, in the order in which they run.
+
+A sub-layer is a leaf module or a function between modules (a residual sum, a concatenation, a
+reshape); containers are looked through. torch.fx follows the model's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from samebits.errors import SamebitsError, UnsupportedError
+from samebits.train.layers import Layer
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value that sub-layer `index` computes; 0 is the model's input."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A parameter or buffer that a function reads, by its path in the model."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a sub-layer is computed: `target(*args, **kwargs)` with `Ref`s and `Attribute`s inside.
+
+    inputs: distinct values read, in order of first use. module: the leaf module, if it is one.
+    """
+
+    name: str
+    kind: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    inputs: tuple[int, ...] = ()
+    module: nn.Module | None = None
+    attributes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether it is `target(*inputs)`, as most are."""
+        in_place = getattr(self.module, "inplace", False)
+        return not (in_place or self.kwargs) and self.args == tuple(Ref(v) for v in self.inputs)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned."""
+
+    model: nn.Module
+    calls: tuple[Call, ...]
+    output: int
+
+    def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
+        """The output of one sub-layer, its inputs given by `read`."""
+        call = self.calls[index]
+        if call.plain:
+            return call.target(*[read(v) for v in call.inputs])
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return read(value.index)
+            if isinstance(value, Attribute):
+                return operator.attrgetter(value.path)(self.model)
+            return value
+
+        args = fx.node.map_aggregate(call.args, fill)
+        kwargs = {key: fx.node.map_aggregate(value, fill) for key, value in call.kwargs}
+        if call.module is not None and getattr(call.module, "inplace", False):
+            return _out_of_place(call.module, args, kwargs)
+        return call.target(*args, **kwargs)
+
+    def parameters(self, index: int) -> list[nn.Parameter]:
+        """Distinct trained parameters that a sub-layer reads."""
+        call = self.calls[index]
+        found = [] if call.module is None else list(call.module.parameters())
+        for path in call.attributes:
+            value = operator.attrgetter(path)(self.model)
+            if isinstance(value, nn.Parameter):
+                found.append(value)
+        return [p for p in dict.fromkeys(found) if p.requires_grad]
+
+
+def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
+    """Writing over an input would destroy what another sub-layer keeps; the bits are the same."""
+    module.inplace = False
+    try:
+        return module(*args, **kwargs)
+    finally:
+        module.inplace = True
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Layer) or super().is_leaf_module(m, module_qualified_name)
+
+
+_OUT_OF_PLACE = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+}
+# Non-tensor results that depend on a tensor's type and shape alone.
+_SHAPES = ("size", "dim", "numel", "nelement", "ndimension", "element_size")
+_SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "is_cuda")
+
+
+def trace(model: nn.Module, example: Tensor) -> Program:
+    """The program of `model` for inputs like `example`, in the model's present mode.
+
+    Runs the model once, sub-layer by sub-layer, to know which results are tensors; the caller keeps
+    the model's state. Raises UnsupportedError where the flow depends on values of tensors, where a
+    sub-layer gives several tensors, or where a changed view is read again.
+    """
+    try:
+        graph = _Tracer().trace(model)
+    except SamebitsError:
+        raise
+    except Exception as error:  # the model's own code, run on stand-ins for tensors
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be followed ({type(error).__name__}: {error}): "
+            "expected a forward pass of layers, sums and reshapes whose course does not depend on "
+            "the values of tensors; train without a plan"
+        ) from error
+    _check_hooks(model)
+    with torch.no_grad():
+        return _Reader(model, example).read(graph)
+
+
+def _check_hooks(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise UnsupportedError(
+                f"module {name or 'model'!r} has forward hooks, which a recomputation would call "
+                "again: remove them or train without a plan"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks:
+            raise UnsupportedError(
+                f"parameter {name!r} has gradient hooks: remove them or train without a plan"
+            )
+
+
+class _Reader:
+    """Turns fx nodes into calls, evaluating as it goes."""
+
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        self.model, self.example = model, example
+        self.calls = [Call("input", "input", _no_target)]
+        self.results: dict[fx.Node, Any] = {}  # Ref, Attribute or constant
+        self.values: list[Tensor] = [example]
+        self.changed: dict[int, int] = {}  # value -> what stands for it after a change in place
+        self.views: dict[int, int] = {}  # address of a storage -> its latest change in place
+        self.names: dict[str, int] = {}
+
+    def read(self, graph: fx.Graph) -> Program:
+        inputs = 0
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                inputs += 1
+                if inputs > 1 and not node.args:
+                    raise UnsupportedError(
+                        f"{type(self.model).__name__}: expected a forward pass of one input, found "
+                        f"a second, {node.name!r}; train without a plan"
+                    )
+                self.results[node] = Ref(0) if inputs == 1 else node.args[0]
+            elif node.op == "get_attr":
+                self.results[node] = Attribute(str(node.target))
+            elif node.op == "output":
+                result = self._filled(node.args[0])
+                if not isinstance(result, Ref):
+                    raise UnsupportedError(
+                        f"{type(self.model).__name__}: expected one tensor as the result, found "
+                        f"{type(node.args[0]).__name__}; train without a plan"
+                    )
+                program = Program(self.model, tuple(self.calls), result.index)
+            else:
+                self._node(node)
+        return program
+
+    def _filled(self, argument: Any) -> Any:
+        def fill(node: fx.Node) -> Any:
+            result = self.results[node]
+            while isinstance(result, Ref) and result.index in self.changed:
+                result = Ref(self.changed[result.index])
+            return result
+
+        return fx.node.map_arg(argument, fill)
+
+    def _node(self, node: fx.Node) -> None:
+        args, kwargs = self._filled(node.args), dict(self._filled(node.kwargs))
+        module: nn.Module | None = None
+        in_place = False
+        if node.op == "call_module":
+            module = self.model.get_submodule(str(node.target))
+            target: Callable[..., Any] = module
+            name, kind = str(node.target), type(module).__name__
+            in_place = bool(getattr(module, "inplace", False))
+        else:
+            kind = str(getattr(node.target, "__name__", node.target)).strip("_")
+            if node.op == "call_method":
+                method = str(node.target)
+                if method.endswith("_") and not method.endswith("__"):
+                    in_place, method = True, method[:-1]
+                target = _Method(method)
+            else:
+                function: Any = node.target
+                in_place = function in _OUT_OF_PLACE or kwargs.get("inplace") is True
+                if "inplace" in kwargs:
+                    kwargs["inplace"] = False
+                target = _OUT_OF_PLACE.get(function, function)
+            owner = self._owner(node)
+            name = f"{owner}.{kind}".lstrip(".")
+        refs = _refs((args, kwargs))
+        call = Call(
+            self._unique(name),
+            kind,
+            target,
+            tuple(args),
+            tuple(kwargs.items()),
+            tuple(dict.fromkeys(ref.index for ref in refs)),
+            module,
+            tuple(a.path for a in _attributes((args, kwargs))),
+        )
+        if not refs and not call.attributes:
+            self.results[node] = target(*args, **kwargs)
+            return
+        self.calls.append(call)
+        result = Program(self.model, tuple(self.calls), 0).compute(len(self.calls) - 1, self._value)
+        if isinstance(result, Tensor):
+            self.values.append(result)
+            self.results[node] = Ref(len(self.calls) - 1)
+            if in_place and refs:
+                self._change(refs[0].index, len(self.calls) - 1)
+            return
+        self.calls.pop()
+        if not _is_shape(kind, args, result):
+            raise UnsupportedError(
+                f"{call.name}: expected one tensor as its result, found {type(result).__name__}; "
+                "train without a plan"
+            )
+        self.results[node] = result
+
+    def _value(self, index: int) -> Tensor:
+        value = self.values[index]
+        if self.views.get(_address(value), index) > index:
+            raise UnsupportedError(
+                f"{self.calls[index].name}: its result is read after a view of it was changed in "
+                "place; use the out-of-place form, or train without a plan"
+            )
+        return value
+
+    def _change(self, old: int, new: int) -> None:
+        """From here on, `new` is read wherever the program names the changed value."""
+        address = _address(self.values[old])
+        self.changed[old] = new
+        if address:
+            self.views[address] = new
+
+    def _owner(self, node: fx.Node) -> str:
+        """Path of the module whose code calls a function."""
+        stack = node.meta.get("nn_module_stack") or {}
+        return next(reversed([str(path) for path, _ in stack.values()]), "")
+
+    def _unique(self, name: str) -> str:
+        count = self.names[name] = self.names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+
+class _Method:
+    """A tensor method as a function."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(tensor, self.name)(*args, **kwargs)
+
+
+def _no_target() -> None:
+    raise AssertionError("the input is given, not computed")
+
+
+def _address(value: Tensor) -> int:
+    """Where a plain tensor's storage lies; 0 for a BFP tensor, whose operations never share."""
+    return value.untyped_storage().data_ptr() if type(value) in (Tensor, nn.Parameter) else 0
+
+
+def _is_shape(kind: str, args: Any, result: Any) -> bool:
+    """Whether a result that is no tensor may be taken as a constant."""
+    if kind == "getattr":
+        return args[1] in _SHAPE_ATTRIBUTES
+    return kind in _SHAPES and isinstance(result, int | tuple)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, slice):
+        yield from _leaves((value.start, value.stop, value.step))
+    else:
+        yield value
+
+
+def _refs(value: Any) -> list[Ref]:
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, Ref)]
+
+
+def _attributes(value: Any) -> list[Attribute]:
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, Attribute)]

@@ -1,0 +1,111 @@
+"""Plans in training: what `samebits train --plan` hands to the loop, and plans of architectures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from samebits.errors import InputError
+from samebits.recompute.apply import Executor
+from samebits.recompute.cost import Device, find_device
+from samebits.recompute.plan import Plan, read_plan
+from samebits.recompute.planner import make_plan
+from samebits.recompute.profile import survey
+from samebits.recompute.schedule import Network, compile_schedule
+from samebits.recompute.trace import Program
+from samebits.train.architectures import build, initialise
+from samebits.train.config import TrainConfig
+from samebits.train.engine import Batch, Engine, Forward
+from samebits.train.loop import make_engine
+
+
+class Planner:
+    """Plans the steps of a run: by the local rule, within a budget in bytes, or from a file."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        device: Device,
+        budget: int | None = None,
+        file: Path | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.config, self.device, self.budget, self.file = config, device, budget, file
+        self.own_shards = 1
+        if config.numerics == "bfp":
+            self.own_shards = config.shard_count() // workers
+        self.given = None if file is None else read_plan(file)
+        if self.given is not None and self.given.numerics != config.numerics:
+            raise InputError(
+                f"{file}: expected a plan for numerics {config.numerics}, found "
+                f"{self.given.numerics}; plan again with samebits plan"
+            )
+
+    @classmethod
+    def of_option(
+        cls, config: TrainConfig, plan: str, device: str, budget: int | None, workers: int
+    ) -> Planner:
+        """What `--plan auto` or `--plan FILE` means. Raises InputError."""
+        file = None if plan == "auto" else Path(plan)
+        return cls(config, find_device(device), budget, file, workers)
+
+    def __call__(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
+        """What the engine's steps call, and the plan's figures for the result."""
+        program, network = self.survey(engine, batch)
+        plan = self.given or self.plan(network)
+        try:
+            dropped = plan.dropped(network)
+        except InputError as error:
+            raise InputError(f"{self.file}: {error}") from error
+        schedule = compile_schedule(network, dropped)
+        computed = sum(action == "recompute" for action, _ in schedule)
+        record = {
+            "budget": plan.budget,
+            "peak_bytes": plan.peak,
+            "store_all_bytes": plan.store_all,
+            "smallest_bytes": plan.smallest,
+            "recomputed": computed,
+            "sublayers": len(network.layers) - 1,
+        }
+        return Executor(program, network, schedule), record
+
+    def survey(self, engine: Engine, batch: Batch) -> tuple[Program, Network]:
+        """The sub-layers of the engine's model for the batch of one pass."""
+        x, criterion = engine.prepare(batch)
+        return survey(engine.model, x, criterion)
+
+    def plan(self, network: Network) -> Plan:
+        """The plan of the options given."""
+        return make_plan(
+            network,
+            self.device,
+            arch=self.config.arch,
+            numerics=self.config.numerics,
+            budget=self.budget,
+            earlier=earlier_gradients(network, self.own_shards),
+        )
+
+
+def earlier_gradients(network: Network, shards: int) -> int:
+    """Bytes of the gradients that the shards before the last one leave (BFP keeps their parts)."""
+    per_shard = sum(size for layer in network.layers for _, size in layer.weights)
+    return (shards - 1) * per_shard if network.summed else 0
+
+
+def architecture_network(
+    config: TrainConfig, input_shape: tuple[int, ...], classes: int
+) -> tuple[Program, Network]:
+    """The sub-layers of `config.arch` for one pass over inputs of a shape, weights of the seed."""
+    model = build(config.arch, input_shape, classes)
+    initialise(model, config.seed)
+    engine = make_engine(config, model)
+    samples = config.batch
+    if config.numerics == "bfp":
+        samples //= config.shard_count()
+    generator = torch.Generator().manual_seed(config.seed)
+    x = torch.randn((samples, *input_shape), generator=generator)
+    labels = torch.arange(samples) % classes
+    inputs, criterion = engine.prepare((x, labels))
+    return survey(engine.model, inputs, criterion)

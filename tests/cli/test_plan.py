@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from samebits.recompute.cost import parse_device
+
+
+@pytest.fixture(params=["float32", "bfp"])
+def numerics(request):
+    return request.param
+
+
+def train(npz, out, numerics, *more):
+    return (
+        *("train", "--data", npz, "--arch", "resnet8", "--numerics", numerics, "--epochs", 1),
+        *("--batch", 16, "--shards", 2, "--lr", 0.05, "--out", out, "--json", *more),
+    )
+
+
+def plan(numerics, *more):
+    return (
+        *("plan", "--arch", "resnet8", "--batch", 16, "--shards", 2, "--numerics", numerics),
+        *("--input", "1,6,6", "--classes", 3, *more),
+    )
+
+
+def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path, numerics):
+    stored = json.loads(samebits(*train(npz, tmp_path / "none", numerics)).out)
+    assert stored["plan"] is None
+    everything = json.loads(samebits(*plan(numerics, "--json")).out)
+    budget = (everything["smallest"] + everything["store_all"]) // 2
+    done = samebits(
+        *plan(numerics, "--memory-budget", budget, "--out", tmp_path / "plan.json"),
+        *("--picture", tmp_path / "plan.svg"),
+    )
+    assert done.code == 0
+    assert "dropped" in done.out
+    assert f"% of the {everything['store_all']} with everything stored" in done.out
+    assert (tmp_path / "plan.svg").read_bytes().count(b"<svg") == 1
+    for name, options in (
+        ("auto", ("--plan", "auto", "--device", "server-gpu")),
+        ("budget", ("--plan", "auto", "--memory-budget", budget)),
+        ("file", ("--plan", tmp_path / "plan.json")),
+    ):
+        out = tmp_path / name
+        planned = json.loads(samebits(*train(npz, out, numerics, *options)).out)
+        assert planned["sha256"] == stored["sha256"]
+        assert planned["plan"]["store_all_bytes"] == everything["store_all"]
+        assert planned["plan"]["peak_bytes"] <= (everything["store_all"], budget)[name != "auto"]
+        assert planned["plan"]["recomputed"] > 0
+
+
+def test_a_run_goes_on_under_another_plan(samebits, npz, tmp_path, numerics):
+    whole = json.loads(samebits(*train(npz, tmp_path / "whole", numerics)).out)
+    least = json.loads(samebits(*plan(numerics, "--json")).out)["smallest"]
+    out = tmp_path / "parts"
+    more = ("--checkpoint-every", 1, "--plan", "auto", "--memory-budget", least)
+    samebits(*train(npz, out, numerics, *more))
+    last = sorted(out.glob("checkpoint-*"))[-1]
+    last.unlink()
+    resumed = json.loads(samebits(*train(npz, out, numerics, "--resume")).out)
+    assert resumed["sha256"] == whole["sha256"]
+
+
+def test_two_workers_under_a_plan(npz, samebits, tmp_path):
+    alone = json.loads(samebits(*train(npz, tmp_path / "alone", "bfp")).out)
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "samebits")
+    budget = 2 * json.loads(samebits(*plan("bfp", "--json")).out)["smallest"]
+    more = ("--plan", "auto", "--memory-budget", budget)
+    command = [sys.executable, "-m", *launcher, *train(npz, tmp_path / "two", "bfp", *more)]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sha256"] == alone["sha256"]
+
+
+def test_float32_on_two_workers_takes_no_plan(npz, tmp_path):
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "samebits")
+    command = [
+        *(sys.executable, "-m", *launcher),
+        *train(npz, tmp_path / "two", "float32", "--plan", "auto"),
+    ]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "expected one worker for a plan in numerics float32, found 2" in done.stderr
+
+
+def refused(done, text):
+    assert done.code == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    assert text in done.err
+
+
+def test_bad_plans_are_refused(samebits, npz, tmp_path):
+    samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
+    file = ("--plan", tmp_path / "plan.json")
+    refused(
+        samebits(*train(npz, tmp_path / "a", "bfp", *file, "--arch", "resnet20")),
+        "plan.json: this plan is for another model or batch: sub-layer 12 (3.first.0): expected",
+    )
+    refused(
+        samebits(*train(npz, tmp_path / "b", "bfp", *file, "--batch", 32)),
+        "sub-layer 0 (input): expected shape [8, 1, 6, 6], found [16, 1, 6, 6]",
+    )
+    refused(
+        samebits(*train(npz, tmp_path / "c", "float32", *file)),
+        "expected a plan for numerics float32, found bfp",
+    )
+    refused(
+        samebits(*train(npz, tmp_path / "d", "bfp", *file, "--memory-budget", 10)),
+        "--memory-budget needs --plan auto",
+    )
+    assert not any((tmp_path / name).exists() for name in "abcd")
+    refused(samebits(*plan("bfp", "--memory-budget", 1)), "expected at least")
+    refused(samebits(*plan("bfp", "--input", "1,x")), "--input: expected sizes such as 3,32,32")
+    refused(samebits(*plan("bfp", "--device", "abacus")), "abacus: no such device")
+    refused(samebits(*plan("bfp", "--arch", "lstm")), "train without a plan")
+
+
+def test_the_machine_as_a_device(samebits, tmp_path):
+    done = samebits("device", "--out", tmp_path / "here.toml")
+    assert done.code == 0
+    assert done.out == ""
+    parse_device((tmp_path / "here.toml").read_text(), "here")
+    found = samebits(*plan("bfp", "--device", tmp_path / "here.toml", "--json"))
+    assert found.code == 0
+    (tmp_path / "here.toml").write_text("name = 3")
+    refused(samebits(*plan("bfp", "--device", tmp_path / "here.toml")), "here.toml: field tier")

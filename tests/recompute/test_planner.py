@@ -1,0 +1,192 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from recompute_nets import assert_same_outcome, make
+from samebits.errors import InputError
+from samebits.recompute.apply import Executor
+from samebits.recompute.cost import find_device, parse_device
+from samebits.recompute.memory import step_peak
+from samebits.recompute.plan import read_plan, write_plan
+from samebits.recompute.planner import UNREAD, local_rule, make_plan
+from samebits.recompute.profile import survey
+from samebits.recompute.schedule import Network, SubLayer, compile_schedule, peak
+
+# One tier: a byte takes 10 ps, an operation 1 ps.
+DEVICE = parse_device(
+    """
+name = "plain"
+integer_operations_per_second = 1_000_000_000_000
+float_operations_per_second = 1_000_000_000_000
+dispatch_ns = 0
+[[tier]]
+name = "memory"
+bytes = 1_000_000_000
+bytes_per_second = 100_000_000_000
+latency_ns = 0
+""",
+    "plain",
+)
+
+
+def layer(name, inputs, size, needs, operations, alias=None):
+    return SubLayer(name, "any", inputs, (size,), size, alias, needs, operations=operations)
+
+
+def test_both_sides_of_the_local_rule():
+    layers = (
+        SubLayer("input", "input", size=100, differentiable=False),
+        layer("conv", (0,), 100, (0,), 5000),  # 5000 + nothing: its backward loads the input
+        layer("norm", (1,), 100, (1,), 300),
+        layer("relu", (2,), 100, (3,), 100),  # norm again (300, conv is loaded anyway) + 100
+        layer("mask", (3,), 50, (4,), 10),  # relu is computed again for its own backward pass
+        layer("heavy", (3,), 50, (5,), 2000),
+        layer("sum", (4, 5), 50, (), 1),
+        layer("out", (5, 6), 60, (), 1),  # loads heavy (500), and the sum again
+        layer("read", (7,), 10, (7,), 1),
+    )
+    decisions = local_rule(Network(layers, 8), DEVICE, "bfp")
+    found = [(d.stored, d.recompute_ps, d.load_ps) for d in decisions]
+    assert found == [
+        (True, 0, 0),
+        (True, 5000, 1000),
+        (False, 300, 1000),
+        (False, 400, 1000),
+        (False, 10, 500),
+        (True, 2000, 500),
+        (False, 1 + 500, 500),
+        (True, 1 + 500 + 501, 600),
+        (False, 1, 100),
+    ]
+    reasons = [d.reason for d in decisions]
+    assert [i for i, reason in enumerate(reasons) if reason == UNREAD] == [2, 6, 8]
+    assert reasons[3] == "computing it again is cheaper than loading it"
+    assert reasons[5] == "loading it is cheaper than computing it again"
+    assert {d.tier for d in decisions[1:]} == {"memory"}
+
+
+def test_equal_sides_store():
+    layers = (
+        SubLayer("input", "input", size=10, differentiable=False),
+        layer("a", (0,), 10, (0, 1), 100),
+        layer("b", (0,), 10, (0, 2), 99),
+        layer("c", (1, 2), 10, (), 1),
+    )
+    assert [d.stored for d in local_rule(Network(layers, 3), DEVICE, "bfp")][1:3] == [True, False]
+
+
+def plan_for(case, budget=None, **options):
+    program, network = survey(case.model, case.inputs, case.loss)
+    plan = make_plan(
+        network, find_device("laptop-cpu"), arch="net", numerics="bfp", budget=budget, **options
+    )
+    return program, network, plan
+
+
+def budgets(plan, count):
+    """From the smallest peak to storing everything."""
+    return [
+        plan.smallest + (plan.store_all - plan.smallest) * i // (count - 1) for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize("name", ["resnet8", "dropout", "shared", "mobilenetv2"])
+def test_budgets_are_kept_and_change_no_bit(name, numerics):
+    """Prediction within 1 % of measurement, the measured peak monotone in the budget."""
+    case = make(name, numerics, batch=16, size=8 if name == "dropout" else 16)
+    plain = case.copy()
+    torch.manual_seed(7)
+    plain.step(plain.model)
+    _, _, local = plan_for(case)
+    measured = []
+    for budget in budgets(local, 11 if name != "mobilenetv2" else 4):
+        planned = case.copy()
+        program, network, plan = plan_for(planned, budget)
+        run = Executor(program, network, compile_schedule(network, plan.dropped(network)))
+        torch.manual_seed(7)
+        planned.step(run)
+        assert_same_outcome(plain.outcome(), planned.outcome())
+        planned.model.zero_grad()
+        found = step_peak(lambda p=planned, r=run: p.step(r)) + network.layers[0].size
+        assert abs(found - plan.peak) <= 0.01 * found, (budget, plan.peak, found)
+        assert found <= 1.01 * budget
+        measured.append(found)
+    assert measured == sorted(measured)
+
+
+def test_a_budget_below_the_least_says_what_the_least_is():
+    case = make("resnet8", "float32")
+    _, network, plan = plan_for(case)
+    assert plan_for(case, plan.smallest)[2].peak <= plan.smallest
+    with pytest.raises(InputError) as caught:
+        plan_for(case, plan.smallest - 1)
+    assert str(caught.value) == (
+        f"--memory-budget: expected at least {plan.smallest} bytes for this model and batch, "
+        f"found {plan.smallest - 1}; raise the budget, lower --batch or give more --shards"
+    )
+    _, _, later = plan_for(case, plan.smallest + 1000, earlier=1000)
+    assert later.peak <= plan.smallest + 1000
+    assert peak(network, compile_schedule(network, later.dropped(network))) + 1000 == later.peak
+
+
+def test_plans_are_deterministic_and_survive_their_file(tmp_path):
+    case = make("resnet8", "bfp")
+    _, _, local = plan_for(case)
+    plans = [plan_for(case, (local.smallest + local.store_all) // 2)[2] for _ in range(2)]
+    assert plans[0] == plans[1]
+    write_plan(tmp_path / "plan.json", plans[0])
+    assert read_plan(tmp_path / "plan.json") == plans[0]
+
+
+def test_a_plan_for_something_else_is_refused_with_the_first_difference():
+    _, network, plan = plan_for(make("resnet8", "bfp"))
+    _, larger, _ = plan_for(make("resnet8", "bfp", batch=8))
+    with pytest.raises(InputError) as caught:
+        plan.dropped(larger)
+    assert str(caught.value) == (
+        "this plan is for another model or batch: sub-layer 0 (input): expected shape "
+        "[4, 3, 8, 8], found [8, 3, 8, 8]; plan again with samebits plan"
+    )
+    shorter = replace(network, layers=network.layers[:-1])
+    with pytest.raises(InputError, match=r"expected \d+ sub-layers, found \d+"):
+        plan.dropped(shorter)
+    decisions = (replace(plan.layers[0], stored=False), *plan.layers[1:])
+    with pytest.raises(InputError, match=r"drops sub-layer 0 \(input\)"):
+        replace(plan, layers=decisions).dropped(network)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda r: r.update(format="other"), "field format: expected 'samebits-plan-1'"),
+        (lambda r: r.update(peak=-1), "field peak: expected a whole number >= 0, found '-1'"),
+        (lambda r: r.update(layers=3), "field layers: expected a list of objects"),
+        (lambda r: r["layers"][2].pop("stored"), "field layers[2].stored: expected true or false"),
+        (lambda r: r["layers"][1].update(shape=[1.5]), "field layers[1].shape: expected a list"),
+        (lambda r: r["layers"][1].update(bytes=True), "field layers[1].bytes: expected a whole"),
+    ],
+)
+def test_a_malformed_plan_names_the_field(tmp_path, change, text):
+    _, _, plan = plan_for(make("resnet8", "bfp"))
+    record = json.loads(json.dumps(plan.to_dict()))
+    change(record)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError) as caught:
+        read_plan(path)
+    assert text in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_no_plan(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="not a plan"):
+        read_plan(tmp_path / "text.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(InputError, match="found 'list'"):
+        read_plan(tmp_path / "list.json")
