@@ -15,9 +15,9 @@ def device_command(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
 ) -> None:
     """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
+    from samebits.files import write_atomically
     from samebits.recompute.cost import device_text
     from samebits.recompute.measure import measure_device
-    from samebits.train.checkpoint import write_atomically
 
     set_threads(threads)
     text = device_text(measure_device())

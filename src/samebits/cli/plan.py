@@ -45,11 +45,11 @@ def plan_command(
 
     Runs one step with everything stored, to know what its sub-layers keep.
     """
+    from samebits.files import write_atomically
     from samebits.recompute.cost import find_device
     from samebits.recompute.plan import write_plan
     from samebits.recompute.training import Planner, architecture_network
     from samebits.report.recompute import memory_picture, plan_rows, plan_summary
-    from samebits.train.checkpoint import write_atomically
     from samebits.train.config import TrainConfig
 
     set_threads(threads)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
+from samebits.files import write_atomically
 from samebits.recompute.schedule import Network
-from samebits.train.checkpoint import write_atomically
 
 FORMAT = "samebits-plan-1"
 LARGEST_FILE = 1 << 26  # bytes of a plan file
