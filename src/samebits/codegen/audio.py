@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from samebits.codegen.emit import numbers
-from samebits.codegen.harness import HEADERS, filled
+from samebits.codegen.harness import HEADERS, filled, makefile
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.package import GENERATOR, REPORT, replace_folder, runtime_file
 from samebits.data.audio import Codes, LogMel, log_mel
@@ -151,32 +151,6 @@ int main(void) {
 #endif
 """
 
-MAKEFILE = """\
-# make            the harness `@model@`, which maps samples on standard input to features
-# make test       runs the test vectors
-CC ?= cc
-OPTIMIZE ?= -O2
-CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
-SOURCES = @model@.c samebits_audio.c
-HEADERS = @model@.h samebits_audio.h @headers@
-
-all: @model@
-
-@model@: main.c $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -o $@ main.c $(SOURCES)
-
-test: @model@_test
-\t./@model@_test
-
-@model@_test: main.c test_vectors.h $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -DSAMEBITS_TEST -o $@ main.c $(SOURCES)
-
-clean:
-\trm -f @model@ @model@_test
-
-.PHONY: all test clean
-"""
-
 
 def write_audio(settings: LogMel, folder: Path, *, prefix: str = "audio") -> None:
     """Write the C of a feature extractor to `folder`, replacing an earlier package there.
@@ -195,7 +169,6 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
         "model": prefix,
         "MODEL": prefix.upper(),
         "pad": " " * len(prefix),
-        "headers": " ".join(HEADERS),
         **{name: str(value) for name, value in asdict(settings).items()},
         "tables": "\n".join(_table(f"{prefix}_{name}", array) for name, array in tables.items()),
         "fields": "\n".join(f"    .{name} = {prefix}_{name}," for name in tables),
@@ -213,7 +186,9 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
         f"{prefix}.c": filled(SOURCE, names),
         "main.c": filled(MAIN, names),
         "test_vectors.h": _vectors(settings, prefix),
-        "Makefile": filled(MAKEFILE, names),
+        "Makefile": makefile(
+            prefix, "samebits_audio.c", "samebits_audio.h", results="features", optimize="-O2"
+        ),
         **{name: runtime_file(name) for name in RUNTIME},
         REPORT: json.dumps(report, indent=2) + "\n",
     }

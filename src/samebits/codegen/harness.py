@@ -83,14 +83,14 @@ int main(void) {
 """
 
 MAKEFILE = """\
-# make            the harness `@model@`, which maps samples on standard input to outputs
+# make            the harness `@model@`, which maps samples on standard input to @results@
 # make test       runs the test vectors
 # OPTIMIZE="-O3 -march=native" uses this machine's vector instructions; the codes stay the same.
 CC ?= cc
-OPTIMIZE ?= -O3
+OPTIMIZE ?= @optimize@
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
-SOURCES = @model@.c tables.c samebits_kernels.c
-HEADERS = @model@.h tables.h @headers@
+SOURCES = @model@.c @sources@
+HEADERS = @model@.h @headers@
 
 all: @model@
 
@@ -171,9 +171,23 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
     )
 
 
-def makefile(prefix: str) -> str:
-    """Makefile of a package."""
-    return filled(MAKEFILE, {"model": prefix, "headers": " ".join(HEADERS)})
+def makefile(
+    prefix: str,
+    sources: str = "tables.c samebits_kernels.c",
+    headers: str = "tables.h",
+    *,
+    results: str = "outputs",
+    optimize: str = "-O3",
+) -> str:
+    """Makefile of a package; sources and headers beside the model's and the runtime's own."""
+    parts = {
+        "model": prefix,
+        "sources": sources,
+        "headers": " ".join((headers, *HEADERS)),
+        "results": results,
+        "optimize": optimize,
+    }
+    return filled(MAKEFILE, parts)
 
 
 def filled(template: str, parts: dict[str, str]) -> str:
