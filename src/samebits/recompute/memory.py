@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import gc
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Recording:
 
 
 _PREFIX = "samebits memory: "
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own remarks on standard error
 
 
 @contextlib.contextmanager

@@ -10,8 +10,11 @@ from samebits.recompute.plan import Plan
 from samebits.recompute.schedule import Network, compile_schedule, simulate
 from samebits.report.plots import Curve, line_plot
 
-MILLISECOND = 10**9  # picoseconds
-COLUMNS = ("sub-layer", "kind", "bytes", "output", "lives in", "again ps", "load ps", "because")
+MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
+COLUMNS = (
+    *("sub-layer", "kind", "bytes", "output", "lives in"),
+    *("computing it again, us", "loading it, us", "because"),
+)
 
 
 def plan_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -20,11 +23,11 @@ def plan_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         (
             layer.name,
             layer.kind,
-            str(layer.bytes),
+            f"{layer.bytes:,}",
             "stored" if layer.stored else "dropped",
             layer.tier,
-            str(layer.recompute_ps) if layer.tier else "",
-            str(layer.load_ps) if layer.tier else "",
+            f"{layer.recompute_ps / MICROSECOND:,.2f}" if layer.tier else "",
+            f"{layer.load_ps / MICROSECOND:,.2f}" if layer.tier else "",
             layer.reason,
         )
         for layer in plan.layers
@@ -35,16 +38,18 @@ def plan_summary(plan: Plan) -> list[str]:
     """The plan's figures, a line each."""
     stored = plan.store_all
     lines = [
-        f"peak {plan.peak} bytes ({100 * plan.peak / stored:.1f} % of the {stored} with everything "
-        f"stored; the smallest plan found has {plan.smallest})",
+        f"peak {plan.peak:,} bytes ({100 * plan.peak / stored:.1f} % of the {stored:,} with "
+        f"everything stored; the smallest plan found has {plan.smallest:,})",
         f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}",
     ]
     if plan.budget is not None:
         if plan.bound_ps == plan.recompute_ps:
-            lines.append(f"no plan within {plan.budget} bytes computes less again")
+            lines.append(f"no plan within {plan.budget:,} bytes computes less again")
         else:
             bound = plan.bound_ps / MILLISECOND
-            lines.append(f"no plan within {plan.budget} bytes can do with less than {bound:.3f} ms")
+            lines.append(
+                f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms"
+            )
     return lines
 
 
