@@ -83,7 +83,7 @@ def open_deployed(
     if checkpoint.exponents is None:
         raise UnsupportedError(
             f"{found}: expected the frozen exponents that a finished run leaves, found none; "
-            "finish the run with --resume, of layers that can be deployed (not LayerNorm, LSTM or "
+            "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
             "Embedding)"
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
