@@ -65,6 +65,16 @@ def test_a_model_of_recordings_comes_with_its_features(samebits, tmp_path):
     assert "#define AUDIO_RATE 16000\n" in header  # tests/codegen/test_audio.py runs such folders
     results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
     assert results[0].out.splitlines()[0] == results[1].out.splitlines()[0]
+    other = split_folder(tmp_path / "other", 8000)
+    message = (
+        f"{other}: expected recordings at 16000 Hz as in training, found recordings at 8000 Hz; "
+        "give data of the kind the model was trained on"
+    )
+    bad(samebits("eval", out, "--data", other), message)
+    again = samebits("compile", out / "model.onnx", "--out", tmp_path / "again", "--no-sizes")
+    assert again.code == 0
+    assert (tmp_path / "again/audio/audio.h").read_text() == header
+    bad(samebits("eval", tmp_path / "again", "--data", other), message)
 
 
 def test_an_lstm_of_recordings_is_compiled_as_one_time_step(samebits, tmp_path):
