@@ -39,11 +39,12 @@ def one_step(
     not follow from the same step of the sequence and the states.
     """
     length = next(step for step in whole if step.operation is Lstm).output.shape[0]
+    device = whole[0].output.codes.device
     for axis in reversed(range(len(shape))):
         if shape[axis] != length:
             continue
         single: list[Step] = []
-        images = torch.zeros(1, *shape[:axis], 1, *shape[axis + 1 :])
+        images = torch.zeros(1, *shape[:axis], 1, *shape[axis + 1 :], device=device)
         try:
             x, output = run(model, images, single.append)
         except (RuntimeError, IndexError, UnsupportedError):  # torch: the shapes do not fit
