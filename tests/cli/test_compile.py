@@ -65,6 +65,34 @@ def test_a_model_of_recordings_comes_with_its_features(samebits, tmp_path):
     assert "#define AUDIO_RATE 16000\n" in header  # tests/codegen/test_audio.py runs such folders
     results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
     assert results[0].out.splitlines()[0] == results[1].out.splitlines()[0]
+    other = split_folder(tmp_path / "other", 8000)
+    message = (
+        f"{other}: expected recordings at 16000 Hz as in training, found recordings at 8000 Hz; "
+        "give data of the kind the model was trained on"
+    )
+    bad(samebits("eval", out, "--data", other), message)
+    again = samebits("compile", out / "model.onnx", "--out", tmp_path / "again", "--no-sizes")
+    assert again.code == 0
+    assert (tmp_path / "again/audio/audio.h").read_text() == header
+    bad(samebits("eval", tmp_path / "again", "--data", other), message)
+
+
+def test_an_lstm_of_recordings_is_compiled_as_one_time_step(samebits, tmp_path):
+    data, out = split_folder(tmp_path / "words"), tmp_path / "c"
+    run = ("train", "--data", data, "--arch", "lstm", "--batch", 6, "--epochs", 2)
+    assert samebits(*run, "--out", tmp_path / "run").code == 0
+    done = samebits("compile", tmp_path / "run", "--out", out, "--no-sizes")
+    assert done.code == 0
+    assert "10 transfer functions share 3 tables: " in done.out
+    assert {path.name for path in out.iterdir()} == {*FILES, "audio"}
+    assert "void model_steps(model_state_t *state" in (out / "model.h").read_text()
+    compared = ("--inputs", "random:30", "--backends")
+    assert samebits("verify", tmp_path / "run", *compared, "training,torch,c").code == 0
+    results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
+    assert [done.code for done in results] == [0, 0]
+    first, arithmetic = results[0].out.splitlines()[:2]
+    assert arithmetic == "arithmetic: deployed"
+    assert results[1].out == f"{first}\narithmetic: integer\n"
 
 
 def test_a_package(samebits, tiny, tmp_path):

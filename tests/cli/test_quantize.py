@@ -132,3 +132,91 @@ def test_bad_files(samebits, tmp_path, model, samples):
     done = samebits("quantize", out, "--calibration", samples, "--out", out)
     assert done.code == 2
     assert "it is quantized already" in done.err
+
+
+# --- recurrent models -------------------------------------------------------------------------
+
+
+def lstm(path, direction="forward", activations=("Sigmoid", "Tanh", "Tanh"), spoil=None):
+    """x [8, 1, 3] -> LSTM of 5 cells, named "ears"."""
+    rng = np.random.default_rng(0)
+    sides = 2 if direction == "bidirectional" else 1
+    arrays = {
+        "w": rng.normal(size=(sides, 20, 3)).astype(np.float32),
+        "r": rng.normal(size=(sides, 20, 5)).astype(np.float32),
+        "b": rng.normal(size=(sides, 40)).astype(np.float32),
+    }
+    if spoil is not None:
+        arrays[spoil][0, 12] = np.nan  # gate f, or its bias
+    node = helper.make_node(
+        "LSTM",
+        ["x", *arrays],
+        ["y"],
+        "ears",
+        hidden_size=5,
+        direction=direction,
+        activations=activations * sides,
+    )
+    graph = helper.make_graph(
+        [node],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 1, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, sides, 1, 5])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+SEQUENCES = np.random.default_rng(1).normal(size=(5, 8, 1, 3)).astype(np.float32)
+
+
+def with_nan():
+    array = SEQUENCES.copy()
+    array[2, 3, 0, 1] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("network", "data", "message"),
+    [
+        ({}, SEQUENCES[:0], "graph 'net': expected sequences to calibrate on, found none"),
+        (
+            {},
+            0 * SEQUENCES + 1.5,
+            "layer 'ears', gate 'i': expected calibration sequences that vary, found 1.5 in every "
+            "element of input 'x'",
+        ),
+        ({}, with_nan(), "calibration sample 2: tensor 'x': expected finite values, found nan"),
+        ({}, SEQUENCES[..., :2], "expected shape [samples, 8, 1, 3], found [5, 8, 1, 2]"),
+        ({}, SEQUENCES[:, :4], "expected shape [samples, 8, 1, 3], found [5, 4, 1, 3]"),
+        ({"spoil": "w"}, SEQUENCES, "layer 'ears', gate 'f': expected finite weights of x"),
+        ({"spoil": "r"}, SEQUENCES, "layer 'ears', gate 'f': expected finite weights of h"),
+        ({"spoil": "b"}, SEQUENCES, "layer 'ears', gate 'f': expected finite biases, found nan"),
+        (
+            {"activations": ("Sigmoid", "Sine", "Tanh")},
+            SEQUENCES,
+            "node 'ears' (LSTM): expected activations of Relu",
+        ),
+        (
+            {"direction": "reverse"},
+            SEQUENCES,
+            "node 'ears' (LSTM): expected the direction forward, found reverse",
+        ),
+        (
+            {"direction": "bidirectional"},
+            SEQUENCES,
+            "node 'ears' (LSTM): expected the direction forward, found bidirectional",
+        ),
+    ],
+)
+def test_recurrent_models_that_are_refused(samebits, tmp_path, network, data, message):
+    lstm(tmp_path / "lstm.onnx", **network)
+    np.savez(tmp_path / "x.npz", x=data)
+    out = tmp_path / "q.onnx"
+    done = samebits(
+        "quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz", "--out", out
+    )
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert not out.exists()

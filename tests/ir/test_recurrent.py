@@ -269,7 +269,7 @@ def refused() -> Any:
         attributes = {"hidden_size": HIDDEN, "direction": direction}
         yield (
             made.graph(made.builder.add("LSTM", inputs, attributes, "back")),
-            rf"node 'back' \(LSTM\): expected the direction forward, found {direction}; a step",
+            rf"node 'back' \(LSTM\): expected the direction forward, found {direction}: its steps",
         )
     yield net(lambda n, x: n("Relu", x)), "expected recurrent layers on whole sequences, found none"
     time = "expected steps that stay apart"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -377,10 +378,11 @@ def test_a_cell_that_integrates_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1e-30, -1e4])
-def test_constant_data(value: float) -> None:
+def test_data_that_barely_varies(value: float) -> None:
     graph, _ = network()
-    constant = np.full((STEPS, 1, FEATURES), value, np.float32)
-    made, report = quantize_recurrent(graph, [[constant]])
+    data = np.full((STEPS, 1, FEATURES), value, np.float32)
+    data[-1, 0, -1] = np.nextafter(np.float32(value), np.float32(1))
+    made, report = quantize_recurrent(graph, [[data]])
     integer = lower(simplify(made))
     codes = np.zeros((2, *integer.values[integer.inputs[0]].shape), np.int8)
     for array in run_steps(integer, [codes]):
@@ -390,7 +392,9 @@ def test_constant_data(value: float) -> None:
 
 def test_data_beyond_every_sum() -> None:
     graph, _ = network()
-    made, _ = quantize_recurrent(graph, [[np.full((STEPS, 1, FEATURES), 1e30, np.float32)]])
+    made, _ = quantize_recurrent(
+        graph, [[np.linspace(0, 1e30, STEPS * FEATURES, dtype=np.float32).reshape(STEPS, 1, -1)]]
+    )
     with pytest.raises(
         RangeError, match=r"node 'lstm0\.i_sum' \(add\): expected sums below 2\*\*62"
     ):
@@ -466,8 +470,29 @@ def refused() -> Iterator[tuple[str, Any, type[SamebitsError], str]]:
         "weights",
         lambda: quantize_recurrent(broken, samples),
         NonFiniteError,
-        (r"constant 'w': expected finite values, found inf at flat index 22; repair the model"),
+        r"layer 'lstm0', gate 'o': expected finite weights of x, found inf; repair the model",
     )
+    net = Net(0, STEPS, FEATURES)
+    whole = net.graph(net.layer("GRU", net.x, HIDDEN, given="B")[0])
+    (name,) = (n for n, a in whole.constants.items() if a.shape == (1, 6 * HIDDEN))
+    b = whole.constants[name].copy()
+    b[0, 4 * HIDDEN] = np.nan
+    biased = replace(whole, constants={**whole.constants, name: b})
+    yield (
+        "biases",
+        lambda: quantize_recurrent(biased, samples),
+        NonFiniteError,
+        r"layer 'gru0', gate 'r': expected finite biases, found nan; repair the model",
+    )
+    for value in (0.0, 0.5):
+        still = [np.full((STEPS, 1, FEATURES), value, np.float32)] * 3
+        yield (
+            f"constant {value}",
+            lambda still=still: quantize_recurrent(graph, [[array] for array in still]),
+            InputError,
+            rf"layer 'lstm0', gate 'i': expected calibration sequences that vary, found {value:g} "
+            r"in every element of input 'x'; give sequences as the model will see them",
+        )
     builder = GraphBuilder("plain")
     x = builder.input("x", "float32", (2, 3))
     plain = builder.build([builder.add("Relu", [x])])

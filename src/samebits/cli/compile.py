@@ -67,7 +67,7 @@ def compile_command(
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
     report = write_package(loaded.integer, out, prefix=prefix, vectors=vectors)
-    save_qdq(loaded.real, out / ONNX_FILE)
+    save_qdq(loaded.real, out / ONNX_FILE, rate=loaded.rate)
     if features is not None:
         write_audio(features, out / AUDIO)
     tables = transfer_tables(loaded.integer, table_bytes)

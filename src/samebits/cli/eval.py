@@ -77,6 +77,7 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     from samebits.verify.backends.concordant import Concordant
     from samebits.verify.backends.pytorch import PyTorch
     from samebits.verify.model import (
+        graph_rate,
         is_firmware,
         is_quantized,
         load_firmware,
@@ -95,6 +96,9 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
         whole = bool(shapes) and not graph.states  # a step graph takes sequences of any length
         data = load(name, input_shape=shapes[0] if whole else None)
+        rate = graph_rate(path)
+        if rate is not None:
+            data.check_rate(rate)
         if is_quantized(graph):
             model, backend, arithmetic = model_of(graph, str(path)), PyTorch(), "integer"
             if graph.states:

@@ -136,6 +136,19 @@ class Dataset:
     def classes(self) -> int:
         return len(self.class_names)
 
+    def check_rate(self, rate: int | None) -> None:
+        """InputError unless this is data like that of a model of recordings at `rate` (or, None, of
+        anything else)."""
+        if self.rate != rate:
+            expected, found = (
+                "samples that are no recordings" if r is None else f"recordings at {r!r} Hz"
+                for r in (rate, self.rate)
+            )
+            raise InputError(
+                f"{self.source}: expected {expected} as in training, found {found}; give data of "
+                "the kind the model was trained on"
+            )
+
     def sha256(self) -> str:
         """Hash of every image, label and class name: tells two data sets apart on resume."""
         digest = hashlib.sha256(f"{self.class_names!r} {self.peak}".encode())

@@ -216,7 +216,10 @@ class _Stepping:
         inputs = [*node.inputs, *[""] * (PROJECTION + 1 - len(node.inputs))]
         x = inputs[X]
         if a["direction"] != "forward":
-            raise UnsupportedError(f"expected the direction forward, found {a['direction']}")
+            raise UnsupportedError(
+                f"expected the direction forward, found {a['direction']}: its steps wait for the "
+                "end of the sequence"
+            )
         if self.times.get(x) != 0 and not (x in self.times and self.length == 1):
             raise UnsupportedError("expected a sequence along its first axis, found another value")
         for index in (W, R, B, PEEPHOLE, PROJECTION):

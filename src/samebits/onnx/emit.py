@@ -16,6 +16,7 @@ from samebits.files import write_atomically
 from samebits.ir.graph import Array, Graph, Node, Value
 
 PRODUCER = "samebits"
+RATE = "samebits.rate"  # metadata: samples per second of the recordings that a model is of
 STATES = "samebits.states"  # metadata: how many of the last inputs and outputs are states
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one message
 

@@ -15,7 +15,7 @@ from samebits.ir.cell import LAYERS, activations
 from samebits.ir.graph import Graph, Node
 from samebits.ir.ops import op_named
 from samebits.ir.real_recurrent import PROJECTION
-from samebits.onnx.emit import Emitter, element_type, unsupported, write_model
+from samebits.onnx.emit import RATE, Emitter, element_type, unsupported, write_model
 from samebits.onnx.exact import exact_form
 
 Tables = Literal["gather", "float"]
@@ -23,20 +23,26 @@ IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10}  # the first that has the opset
 NARROW_CODES = ("int8", "uint8", "int32")  # what QuantizeLinear knew before opset 21
 
 
-def save_qdq(graph: Graph, path: str | os.PathLike[str], tables: Tables = "float") -> None:
-    """Write `to_qdq(graph, tables)` atomically. Raises as `to_qdq`, SamebitsError for the file.
+def save_qdq(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    tables: Tables = "float",
+    rate: int | None = None,
+) -> None:
+    """Write `to_qdq(graph, tables, rate)` atomically. Raises as it, SamebitsError for the file.
 
     The default keeps every operator as it is: such a file can be loaded and lowered again.
     """
-    write_model(to_qdq(graph, tables), path)
+    write_model(to_qdq(graph, tables, rate), path)
 
 
-def to_qdq(graph: Graph, tables: Tables = "gather") -> onnx.ModelProto:
+def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> onnx.ModelProto:
     """A real graph as ONNX, of the lowest opset from 18 to 21 that has its operators and types.
 
     tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
     `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
     loading gives the same graph again (Swish, which opset 24 brought, is Mul and Sigmoid).
+    rate: samples per second of the recordings that the model is of, for `sampling_rate`.
 
     Raises UnsupportedError for an integer graph and for what ONNX cannot say: attributes that are
     no binary32 numbers, quantization of binary64 tensors.
@@ -59,7 +65,8 @@ def to_qdq(graph: Graph, tables: Tables = "gather") -> onnx.ModelProto:
             inputs, attributes = _standard(emitter, node)
             emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
     opset = max((_opset(graph, node) for node in graph.nodes), default=18)
-    return emitter.model(opset, IR_VERSIONS[opset], {})
+    metadata = {} if rate is None else {RATE: str(rate)}
+    return emitter.model(opset, IR_VERSIONS[opset], metadata)
 
 
 # --- attributes -------------------------------------------------------------------------------

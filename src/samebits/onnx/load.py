@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import onnx
@@ -10,6 +11,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from samebits.errors import InputError
 from samebits.ir import Graph
+from samebits.onnx.emit import RATE
 from samebits.onnx.importer import import_model
 from samebits.onnx.wire import scan
 
@@ -25,6 +27,20 @@ def load(path: str | os.PathLike[str], batch: int = 1) -> Graph:
     """
     path = Path(path)
     return import_model(read_model(path), batch, str(path), path.parent)
+
+
+def sampling_rate(path: str | os.PathLike[str]) -> int | None:
+    """Samples per second of the recordings that the model of an ONNX file is of, where it says so.
+    Raises InputError as `load`."""
+    found = [entry.value for entry in read_model(Path(path)).metadata_props if entry.key == RATE]
+    if not found:
+        return None
+    if not re.fullmatch("[1-9][0-9]{0,6}", found[0]):
+        raise InputError(
+            f"{path}: expected a number of samples per second in the metadata, found "
+            f"{found[0][:20]!a}; export the model again"
+        )
+    return int(found[0])
 
 
 def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") -> Graph:

@@ -36,6 +36,7 @@ from samebits.quantize.observe import (
     statistics,
 )
 from samebits.quantize.placement import LINEAR, POINTWISE, Placement, place
+from samebits.quantize.recurrent_checks import check_parameters, check_varying
 from samebits.quantize.report import constant_report, sqnr
 from samebits.quantize.settings import ACTIVATIONS, Settings
 from samebits.quantize.weights import check_constant
@@ -158,10 +159,11 @@ def quantize_recurrent(
     graph:   simplified, on whole sequences; forward LSTMs, GRUs or RNNs, otherwise time-wise
     samples: as for `quantize`, whole sequences; kept in memory
 
-    Raises InputError for samples that do not fit or hold NaN or infinity, or for none;
+    Raises InputError for samples that do not fit, hold NaN or infinity or do not vary, or for none;
     UnsupportedError where there is no step graph.
     """
     settings = settings or RecurrentSettings()
+    check_parameters(graph)
     steps = stepped(graph)
     float_steps = simplify(steps.graph)
     sequences = [_sequence(graph, arrays) for arrays in checked(graph, samples)]
@@ -178,6 +180,7 @@ def quantize_recurrent(
     roles = _roles(float_steps, placement, parts)
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
     seen, halves = _observe(float_steps, sequences, watched)
+    check_varying(float_steps, seen, (_gate(float_steps, h) for _, h in parts.values()))
     fixed = _fixed(float_steps, placement, roles, seen, settings)
     fixed.update(_peepholes(float_steps, placement, fixed, settings))
     numbers = settings.plain, fixed, settings.finest
@@ -411,10 +414,9 @@ def _sqnr(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]])
 def _gate_reports(
     graph: Graph, parts: Mapping[str, tuple[str, str]], seen: Mapping[str, Statistics]
 ) -> Iterator[GateReport]:
-    producers, consumers = graph.producers(), graph.consumers()
+    consumers = graph.consumers()
     for total, (x, h) in parts.items():
-        name = producers[h].name.removesuffix("_h")
-        layer, _, gate = name.rpartition(".")
+        layer, gate = _gate(graph, h)
         output, waiting = "", [total]
         while waiting and not output:
             for node in consumers[waiting.pop()]:
@@ -424,6 +426,12 @@ def _gate_reports(
                     waiting.append(node.output)
         px, ph, out = ((seen[name].low, seen[name].high) for name in (x, h, output or total))
         yield GateReport(layer, gate, px, ph, out, _saturated(seen[total]))
+
+
+def _gate(graph: Graph, h: str) -> tuple[str, str]:
+    """The layer and the gate of a product of h."""
+    layer, _, gate = graph.producers()[h].name.removesuffix("_h").rpartition(".")
+    return layer, gate
 
 
 def _saturated(stats: Statistics) -> float:

@@ -68,9 +68,8 @@ def _cut(path: Path, array: Array, value: Value) -> Array:
     if array.shape[1:] == value.shape and array.ndim:
         return array
     if not value.shape or array.shape[1:] != value.shape[1:] or array.ndim != len(value.shape):
-        raise InputError(
-            f"{where}: expected shape {_shape_text(value.shape[1:])}, found {list(array.shape)}"
-        )
+        rest = value.shape[0 if array.ndim > len(value.shape) else 1 :]
+        raise InputError(f"{where}: expected shape {_shape_text(rest)}, found {list(array.shape)}")
     batch = value.shape[0]
     if batch < 1 or len(array) % batch:
         raise InputError(

@@ -6,7 +6,7 @@ runs the same layers with them, so an image's logits no longer depend on the ima
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ from samebits.errors import CheckpointError, UnsupportedError
 from samebits.kernels.eager import largest_of
 from samebits.train import layers, pointwise
 from samebits.train.frozen import rule_of, saturate
+from samebits.train.frozen_lstm import Memory
+from samebits.train.lstm import Lstm
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
@@ -31,13 +33,14 @@ CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
-LAYERS_WITHOUT = (layers.LayerNorm, layers.LSTM, layers.Embedding)
+LAYERS_WITHOUT = (layers.LayerNorm, layers.Embedding)
 _LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a model rounds to 8 bits: its name (for messages) and frozen exponent."""
+    """A place where a model rounds to 8 bits, or the 16-bit cells of an LSTM layer: its name (for
+    messages) and frozen exponent."""
 
     name: str
     exponent: int
@@ -104,6 +107,13 @@ class Deployed:
         ends in a rounding operation."""
         return run(self, images)[1].resolved()
 
+    def step(self, images: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Integer logits of sequences of one step, and the states after it. states: the codes h and
+        c [n, H] of every LSTM layer before it, one layer after the other."""
+        memory = Memory(list(zip(states[::2], states[1::2], strict=True)))
+        output = run(self, images, memory=memory)[1]
+        return output.resolved()[0], [state for pair in memory.after for state in pair]
+
     def logits(self, images: Tensor) -> Tensor:
         """The logits as float64, exactly."""
         codes, exponent = self.codes(images)
@@ -155,9 +165,14 @@ def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
 
 
 def run(
-    model: Deployed, images: Tensor, observe: Callable[[Step], None] | None = None
+    model: Deployed,
+    images: Tensor,
+    observe: Callable[[Step], None] | None = None,
+    memory: Memory | None = None,
 ) -> tuple[BFPTensor, BFPTensor]:
     """One deployed forward pass: its quantized input and its output. `observe` hears every step.
+
+    memory: states of LSTM layers to start from, and where those at the end go.
 
     Raises CheckpointError where the exponents belong to another model, UnsupportedError where an
     operation or a bound does not fit, NonFiniteError for a bad input.
@@ -182,7 +197,8 @@ def run(
             path, is_layer = running(operation)
             rounds = rule.rounds(arguments)
             site = next_exponent(_site_name(running, operation)) if rounds else None
-            output = BFPTensor(*rule.frozen(site, *arguments))
+            more = (memory,) if operation is Lstm else ()
+            output = BFPTensor(*rule.frozen(site, *arguments, *more))
             if observe is not None:
                 kept = tuple(_snapshot(argument) for argument in arguments)
                 observe(Step(path, is_layer, operation, kept, _snapshot(output), site))
@@ -268,7 +284,7 @@ def _check_deployable(model: nn.Module) -> None:
         raise UnsupportedError(
             f"{len(wrong)} layer(s) cannot be deployed:\n  "
             + "\n  ".join(wrong)
-            + "\nexpected layers other than LayerNorm, LSTM and Embedding; replace them, e.g. "
+            + "\nexpected layers other than LayerNorm and Embedding; replace them, e.g. "
             "LayerNorm by BatchNorm"
         )
 
@@ -284,9 +300,13 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     with torch.no_grad(), _running(model) as running:
 
         def interpreter(operation: type[Operation], *arguments: Any) -> BFPTensor:
-            rounds = rule_of(operation).rounds(arguments)
-            output: BFPTensor = operation.compute(*arguments)
-            if rounds:
+            rule = rule_of(operation)
+            if rule.chosen is not None:
+                output, exponent = rule.chosen(*arguments)
+                found.append((_site_name(running, operation), exponent))
+                return output
+            output = operation.compute(*arguments)
+            if rule.rounds(arguments):
                 note(_site_name(running, operation), output)
             return output
 

@@ -21,8 +21,11 @@ from samebits.ir.ops import Attributes
 from samebits.kernels import ConvShape
 from samebits.train import normalization, pointwise
 from samebits.train.deploy import INPUT, Exponents, Step, deployed, run
+from samebits.train.export_lstm import Nodes, cell, is_recurrent, one_step
 from samebits.train.frozen import bias_codes
+from samebits.train.indexing import Indexed, Permute
 from samebits.train.linear import Products
+from samebits.train.lstm import Lstm
 from samebits.train.pointwise import Pair
 from samebits.train.tensor import BFPParameter, BFPTensor, Operation
 
@@ -36,13 +39,20 @@ def to_graph(
 ) -> Graph:
     """The graph of a model for images [batch, *input_shape]; float32 in, float32 logits out.
 
-    Its exact output is codes * 2**exponent of `deployed(model, exponents).codes`. Raises
-    UnsupportedError where a constant is no binary32 number, and as `deploy.run` does.
+    Of a model with LSTM layers it is one time step, of one sequence: [1, *input_shape] with one
+    step along its axis of time, and the states. Its exact output is codes * 2**exponent of
+    `deployed(model, exponents).codes`, there after the last step. Raises UnsupportedError where a
+    constant is no binary32 number or a model is not time-wise, and as `deploy.run` does.
     """
     steps: list[Step] = []
     shape = (batch, *input_shape)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    x, output = run(deployed(model, exponents), torch.zeros(shape, device=device), steps.append)
+    made = deployed(model, exponents)
+    x, output = run(made, torch.zeros(shape, device=device), steps.append)
+    if is_recurrent(steps):
+        if batch != 1:
+            raise UnsupportedError(f"expected a batch of 1 of a model with LSTMs, found {batch}")
+        steps, x, output = one_step(made, steps, input_shape)
     return _Writer(steps, output).write(x)
 
 
@@ -50,7 +60,8 @@ class _Writer:
     """A graph in the making. A BFP tensor is known by its codes: shape changes make new ones."""
 
     def __init__(self, steps: Sequence[Step], output: BFPTensor) -> None:
-        self.steps, self.output = steps, output
+        self.steps, self.output = _needed(steps, output), output
+        self.following: list[str] = []  # the states after a step
         self.builder = GraphBuilder("model")
         self.values: dict[int, str] = {}  # id of the codes -> float32 value
         self.readers = Counter(id(t.codes) for step in steps for t in inputs_of(step))
@@ -65,11 +76,14 @@ class _Writer:
             path = step.path
             if not step.layer:
                 path = f"{path}.{step.operation.__name__.lower()}".lstrip(".")
-            value = _RULES[step.operation](self, path, inputs, *step.arguments)
+            if step.operation is Lstm:
+                value = self.lstm(path, inputs[0], step)
+            else:
+                value = _RULES[step.operation](self, path, inputs, *step.arguments)
             if step.output.bits == 8 and not self.waits_for_relu(step):
                 value = self.rounded(path, value, step.output.exponent)
             self.values[id(step.output.codes)] = value
-        return self.builder.build([self.value_of(self.output)])
+        return self.builder.build([self.value_of(self.output), *self.following])
 
     def value_of(self, tensor: BFPTensor) -> str:
         """The float32 value of a BFP tensor."""
@@ -101,9 +115,9 @@ class _Writer:
     def zero(self, dtype: str) -> str:
         return self.builder.constant(f"zero.{dtype}", np.zeros((), dtype))
 
-    def rounded(self, path: str, value: str, exponent: int) -> str:
-        """QuantizeLinear to int8 codes of an exponent, and DequantizeLinear of them."""
-        parameters = [self.scale(path, exponent), self.zero("int8")]
+    def rounded(self, path: str, value: str, exponent: int, dtype: str = "int8") -> str:
+        """QuantizeLinear to codes of an exponent, and DequantizeLinear of them."""
+        parameters = [self.scale(path, exponent), self.zero(dtype)]
         codes = self.builder.add(
             "QuantizeLinear",
             [value, *parameters],
@@ -204,6 +218,36 @@ class _Writer:
             return self.builder.add("Flatten", inputs, {"axis": 1}, path)
         return self.builder.add("Reshape", inputs, {"shape": sizes}, path)
 
+    def permute(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, order: tuple[int, ...]
+    ) -> str:
+        perm = tuple(axis % x.dim() for axis in order)
+        return self.builder.add("Transpose", inputs, {"perm": perm}, path)
+
+    def indexed(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, index: tuple[Any, ...]
+    ) -> str:
+        found = x.codes[index]
+        if found.numel() != x.codes.numel():
+            raise UnsupportedError(
+                f"{path}: expected indices of a time step of a model with LSTMs, found others"
+            )
+        return self.builder.add("Reshape", inputs, {"shape": tuple(found.shape)}, path)
+
+    def lstm(self, path: str, value: str, step: Step) -> str:
+        builder = self.builder
+        nodes = Nodes(
+            lambda op, names, attributes, name: builder.add(op, names, attributes, name),
+            lambda name, shape: builder.state(builder.unique(name), "float32", shape),
+            self.constant,
+            self.rounded,
+        )
+        assert step.site is not None
+        where = f"{path}.{len(self.following) // 2}"
+        output, states = cell(nodes, where, value, step.site, step.arguments)
+        self.following += states
+        return output
+
 
 _RULES: dict[type[Operation], Callable[..., str]] = {
     Products: _Writer.products,
@@ -216,6 +260,8 @@ _RULES: dict[type[Operation], Callable[..., str]] = {
     pointwise.Concat: _Writer.concat,
     pointwise.Narrow: _Writer.narrow,
     pointwise.Reshape: _Writer.reshape,
+    Permute: _Writer.permute,
+    Indexed: _Writer.indexed,
 }
 _BEFORE_RELU = (
     Products,
@@ -225,6 +271,16 @@ _BEFORE_RELU = (
     pointwise.Add,
     pointwise.Narrow,
 )
+
+
+def _needed(steps: Sequence[Step], output: BFPTensor) -> list[Step]:
+    """The steps that the output depends on; of LSTM layers all, for their states."""
+    wanted, found = {id(output.codes)}, []
+    for step in reversed(steps):
+        if id(step.output.codes) in wanted or step.operation is Lstm:
+            wanted.update(id(t.codes) for t in inputs_of(step))
+            found.append(step)
+    return found[::-1]
 
 
 def inputs_of(step: Step) -> list[BFPTensor]:

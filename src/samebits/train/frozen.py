@@ -20,8 +20,10 @@ from samebits.kernels.eager import divide, window_sum
 from samebits.numerics import exact
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
-from samebits.train import normalization, pointwise
+from samebits.train import frozen_lstm, normalization, pointwise
+from samebits.train.indexing import Indexed, Permute
 from samebits.train.linear import Products, as_image, as_input, as_kernel
+from samebits.train.lstm import Lstm
 from samebits.train.pointwise import Pair
 from samebits.train.tensor import BFPParameter, BFPTensor, Operation, Part, times_power
 
@@ -160,6 +162,18 @@ def reshape(site: None, x: BFPTensor, shape: tuple[int, ...]) -> Part:
     return codes.reshape(shape), exponent
 
 
+def permute(site: None, x: BFPTensor, order: tuple[int, ...]) -> Part:
+    """The same codes, the axes in another order."""
+    codes, exponent = x.resolved()
+    return codes.permute(order), exponent
+
+
+def indexed(site: None, x: BFPTensor, index: tuple[Any, ...]) -> Part:
+    """Some of the codes."""
+    codes, exponent = x.resolved()
+    return codes[index], exponent
+
+
 def activation_codes(name: str, slope: float | None, e_x: int, site: int) -> tuple[int, ...]:
     """sat8(rne(f(j * 2**e_x) / 2**site)) for j = -128 to 127; the slope rounded to binary32."""
     x = Variable()
@@ -175,10 +189,17 @@ def activation_codes(name: str, slope: float | None, e_x: int, site: int) -> tup
 
 @dataclass(frozen=True)
 class Rule:
-    """The deployed form of a training operation."""
+    """The deployed form of a training operation.
 
-    frozen: Callable[..., Part]  # (exponent of its site or None, *arguments)
-    rounds: Callable[[tuple[Any, ...]], bool]  # whether it is a site
+    frozen: (exponent of its site or None, *arguments) -> codes and exponent
+    rounds: whether it is a site
+    chosen: arguments -> the output in training and the exponent to freeze, where that is not the
+            output's
+    """
+
+    frozen: Callable[..., Part]
+    rounds: Callable[[tuple[Any, ...]], bool]
+    chosen: Callable[..., tuple[BFPTensor, int | None]] | None = None
 
 
 def _always(arguments: tuple[Any, ...]) -> bool:
@@ -200,6 +221,9 @@ RULES: dict[type[Operation], Rule] = {
     pointwise.Concat: Rule(concat, _always),
     pointwise.Narrow: Rule(narrow, _always),
     pointwise.Reshape: Rule(reshape, _never),
+    Permute: Rule(permute, _never),
+    Indexed: Rule(indexed, _never),
+    Lstm: Rule(frozen_lstm.lstm, _always, frozen_lstm.chosen),
 }
 
 
@@ -209,6 +233,6 @@ def rule_of(operation: type[Operation]) -> Rule:
     if rule is None:
         raise UnsupportedError(
             f"{operation.__name__} cannot be deployed: expected linear, convolution, batch norm, "
-            "relu, activations, pooling, add, cat or reshape"
+            "relu, activations, pooling, add, cat, reshape, permute, indexing or LSTM"
         )
     return rule

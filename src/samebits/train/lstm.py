@@ -56,34 +56,12 @@ class Lstm(Operation):
         bias_hh: BFPParameter | None,
         reverse: bool,
     ) -> BFPTensor:
+        h, c, e_c, grid, state = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse)
         (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
             x.resolved(),
             weight_ih.parts[0],
             weight_hh.parts[0],
         )
-        biases = [b for b in (bias_ih, bias_hh) if b is not None]
-        e_biases = [b.exponent - exact.DELAYED_BITS for b in biases]
-        state = [v for b in biases for v in (b.codes, b.delayed)]
-        grid = _Grid.of(e_x + e_ih, e_hh + HIDDEN_EXPONENT, e_biases)
-        steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
-        k, cell, lookup = _services(codes)
-        bias = grid.bias(state)
-        acc_x = _product(k, codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
-        h = torch.empty(steps, n, size, dtype=torch.int8, device=codes.device)
-        c = torch.empty(steps, n, size, dtype=torch.int16, device=codes.device)
-        e_c = [exact.EXPONENT_MIN] * steps
-        last: int | None = None
-        for t in _order(steps, reverse):
-            acc_h = None if last is None else _product(k, h[last], w_hh)
-            gates = cell.gates(acc_x[t], acc_h, bias, grid.shifts, lookup)
-            e_last = exact.EXPONENT_MIN if last is None else e_c[last]
-            e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
-            e = max(e_kept, e_new) + 30 - _SUM_BITS
-            before = None if last is None else c[last]
-            acc, largest = cell.state_sum(gates, before, (e_kept - e, e_new - e))
-            c[t], e_c[t] = k.requantize(acc, largest, e, 16)
-            h[t] = cell.hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
-            last = t
         ctx.save_for_backward(codes, h, c, w_ih, w_hh, *state)
         ctx.exponents, ctx.grid, ctx.reverse = (e_x, e_ih, e_hh, e_c), grid, reverse
         return BFPTensor(h, HIDDEN_EXPONENT)
@@ -97,9 +75,9 @@ class Lstm(Operation):
         k, cell, lookup = _services(g)
         rows = x.reshape(steps * n, -1)
         past = _past(h, ctx.reverse)
-        acc_h = _product(k, past.view(steps * n, size), w_hh)
+        acc_h = row_product(k, past.view(steps * n, size), w_hh)
         gates = cell.gates(
-            _product(k, rows, w_ih), acc_h, ctx.grid.bias(state), ctx.grid.shifts, lookup
+            row_product(k, rows, w_ih), acc_h, ctx.grid.bias(state), ctx.grid.shifts, lookup
         ).view(steps, n, 4 * size)
         through_time = _ThroughTime(k, cell, lookup, gates, c, e_c, (w_hh, e_hh))
         order = _order(steps, ctx.reverse)
@@ -141,6 +119,47 @@ class _Grid:
             return None
         pairs = zip(state[::2], state[1::2], self.bias_shifts, strict=True)
         return torch.stack([scale(joint(w, a), shift) for w, a, shift in pairs]).sum(0)
+
+
+def unrolled(
+    x: BFPTensor,
+    weight_ih: BFPParameter,
+    weight_hh: BFPParameter,
+    bias_ih: BFPParameter | None,
+    bias_hh: BFPParameter | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, list[int], _Grid, list[Tensor]]:
+    """The forward pass: h [T, N, H], c [T, N, H] and its exponents, one a step; the grid of the
+    pre-activations, and codes and delayed updates of the biases."""
+    (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
+        x.resolved(),
+        weight_ih.parts[0],
+        weight_hh.parts[0],
+    )
+    biases = [b for b in (bias_ih, bias_hh) if b is not None]
+    e_biases = [b.exponent - exact.DELAYED_BITS for b in biases]
+    state = [v for b in biases for v in (b.codes, b.delayed)]
+    grid = _Grid.of(e_x + e_ih, e_hh + HIDDEN_EXPONENT, e_biases)
+    steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
+    k, cell, lookup = _services(codes)
+    bias = grid.bias(state)
+    acc_x = row_product(k, codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
+    h = torch.empty(steps, n, size, dtype=torch.int8, device=codes.device)
+    c = torch.empty(steps, n, size, dtype=torch.int16, device=codes.device)
+    e_c = [exact.EXPONENT_MIN] * steps
+    last: int | None = None
+    for t in _order(steps, reverse):
+        acc_h = None if last is None else row_product(k, h[last], w_hh)
+        gates = cell.gates(acc_x[t], acc_h, bias, grid.shifts, lookup)
+        e_last = exact.EXPONENT_MIN if last is None else e_c[last]
+        e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
+        e = max(e_kept, e_new) + 30 - _SUM_BITS
+        before = None if last is None else c[last]
+        acc, largest = cell.state_sum(gates, before, (e_kept - e, e_new - e))
+        c[t], e_c[t] = k.requantize(acc, largest, e, 16)
+        h[t] = cell.hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
+        last = t
+    return h, c, e_c, grid, state
 
 
 @dataclass(frozen=True)
@@ -242,7 +261,7 @@ def _shape(rows: Tensor, weight: Tensor) -> ConvShape:
     return conv_shape((1, weight.shape[1], 1, rows.shape[0]), (*weight.shape, 1, 1))
 
 
-def _product(k: Any, rows: Tensor, weight: Tensor) -> Tensor:
+def row_product(k: Any, rows: Tensor, weight: Tensor) -> Tensor:
     """Exact sums [rows, outputs]."""
     acc, _ = k.conv(as_image(rows), as_kernel(weight), _shape(rows, weight))
     sums: Tensor = acc.permute(0, 2, 3, 1)[0, 0]

@@ -83,7 +83,7 @@ def open_deployed(
     if checkpoint.exponents is None:
         raise UnsupportedError(
             f"{found}: expected the frozen exponents that a finished run leaves, found none; "
-            "finish the run with --resume, of layers that can be deployed (not LayerNorm, LSTM or "
+            "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
             "Embedding)"
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
@@ -111,22 +111,13 @@ def restore_engine(
             f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
             f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
         )
-    rate = checkpoint.config.get("rate")
-    if data.rate != rate:
-        raise InputError(
-            f"{data.source}: expected {_rate_text(rate)} as in training, found "
-            f"{_rate_text(data.rate)}; give data of the kind the model was trained on"
-        )
+    data.check_rate(checkpoint.config.get("rate"))
     if data.classes > classes:
         raise InputError(
             f"{data.source}: expected at most the {classes} classes the model was trained on, "
             f"found {data.classes}; give data of the same classes"
         )
     return engine
-
-
-def _rate_text(rate: object) -> str:
-    return "samples that are no recordings" if rate is None else f"recordings at {rate!r} Hz"
 
 
 def _restored(path: Path, checkpoint: Checkpoint, arch: str | None) -> tuple[Engine, Shape, int]:

@@ -28,7 +28,7 @@ class Model:
     real:     the quantized real graph (QDQ form)
     integer:  the same function on codes; what every backend must compute
     deployed: the samebits.train model in deployed arithmetic, if it is one
-    rate:     samples per second of the recordings it was trained on, if it was
+    rate:     samples per second of the recordings it was trained on, if it was and says so
     """
 
     source: str
@@ -103,6 +103,13 @@ def load_graph(path: Path) -> Graph:
     return load(path / ONNX_FILE if path.is_dir() else path)
 
 
+def graph_rate(path: Path) -> int | None:
+    """Samples per second of the recordings that an ONNX file or a compiled folder is for."""
+    from samebits.onnx import sampling_rate
+
+    return sampling_rate(path / ONNX_FILE if path.is_dir() else path)
+
+
 def is_firmware(path: Path) -> bool:
     """Whether a path names a program, or a folder that holds programs and no graph."""
     return path.suffix == SUFFIX or (not is_graph(path) and any(path.glob("*" + SUFFIX)))
@@ -136,7 +143,7 @@ def load_model(path: Path, arch: str | None = None) -> Model:
     `arch` repeats the name of a module:callable architecture that may be run. Raises SamebitsError.
     """
     if is_graph(path):
-        return model_of(load_graph(path), str(path))
+        return replace(model_of(load_graph(path), str(path)), rate=graph_rate(path))
     if path.is_dir() or path.suffix == CHECKPOINT:
         return _trained(path, arch)
     if not path.exists():

@@ -36,6 +36,10 @@ class Training:
             )
         graph = model.integer
         reals = torch.from_numpy(dequantize(inputs[0], graph.values[graph.inputs[0]]))
+        if graph.states:
+            states = [torch.from_numpy(array) for array in inputs[1:]]
+            outputs, after = model.deployed.step(reals, states)
+            return [array.numpy() for array in (outputs, *after)]
         parts = [model.deployed.codes(batch)[0].numpy() for batch in reals.split(BATCH)]
         return [np.concatenate(parts)]
 
