@@ -40,6 +40,7 @@ CAPS = (
 )
 EAGER = {"SAMEBITS_KERNELS": "eager"}
 COMPILED = {"SAMEBITS_KERNELS": "compiled"}
+LEAST_MEMORY = 3_700_000  # bytes, for images of 3x32x32
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Case:
     workers: int = 1
     environment: dict[str, str] = field(default_factory=dict)
     kills: tuple[tuple[int, int], ...] = ()
+    plan: tuple[str, ...] = ()
     slow: bool = False
 
 
@@ -84,6 +86,11 @@ def cases() -> Iterator[Case]:
             yield Case(name, numerics, environment=environment)
         yield Case("killed twice, resumed", numerics, kills=((1, 1), (1, 1)))
         yield Case("killed on 4 and on 2 workers, resumed on 1", numerics, kills=((4, 1), (2, 1)))
+    local = ("--plan", "auto", "--device", "accelerator-core")
+    yield Case("plan of a small accelerator core", plan=local)
+    yield Case("plan of a small accelerator core, 2 workers", workers=2, plan=local)
+    least = ("--plan", "auto", "--memory-budget", str(LEAST_MEMORY))
+    yield Case("plan of nearly the least memory", plan=least)
     yield Case("eager torch, 1 thread", environment=EAGER, slow=True)
     yield Case("eager torch, 2 threads", threads=2, environment=EAGER, slow=True)
     yield Case("eager torch, 2 workers", workers=2, environment=EAGER, slow=True)
@@ -132,6 +139,7 @@ def start(
     command += ["--numerics", case.numerics, "--epochs", str(steps // PER_EPOCH)]
     command += ["--batch", str(BATCH), "--shards", str(SHARDS), "--threads", str(threads)]
     command += ["--checkpoint-every", "10" if case.kills else "0", "--out", str(out)]
+    command += case.plan
     environment = {k: v for k, v in os.environ.items() if k not in CAPS} | case.environment
     environment.setdefault(
         "OMP_WAIT_POLICY", "PASSIVE"

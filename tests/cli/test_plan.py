@@ -97,6 +97,18 @@ def refused(done, text):
     assert text in done.err
 
 
+def test_inspect_shows_a_plan(samebits, tmp_path):
+    made = samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
+    shown = samebits("inspect", tmp_path / "plan.json")
+    assert shown.code == 0
+    assert shown.out == made.out
+    record = json.loads(samebits("inspect", tmp_path / "plan.json", "--json").out)
+    assert record["kind"] == "plan"
+    assert record["layers"] == json.loads((tmp_path / "plan.json").read_text())["layers"]
+    (tmp_path / "plan.json").write_text("{}")
+    refused(samebits("inspect", tmp_path / "plan.json"), "field format: expected 'samebits-plan-1'")
+
+
 def test_bad_plans_are_refused(samebits, npz, tmp_path):
     samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
     file = ("--plan", tmp_path / "plan.json")

@@ -13,22 +13,33 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.cli.output import log_console, print_json
+from samebits.cli.plan import print_plan
 
 
 def inspect_command(
     file: Annotated[
         Path,
-        typer.Argument(help="A training folder, a checkpoint, an .onnx file or compiled folder."),
+        typer.Argument(
+            help="A training folder, a checkpoint, an .onnx file, compiled folder or plan."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What a model holds: a checkpoint's tensors, or an ONNX file's graph and its integer form."""
     import torch
 
+    from samebits.recompute.plan import read_plan
     from samebits.train.checkpoint import parameter_sha256
     from samebits.train.restore import open_checkpoint
     from samebits.verify.model import is_graph
 
+    if file.suffix == ".json":
+        plan = read_plan(file)
+        if as_json:
+            print_json({"file": str(file), "kind": "plan", **plan.to_dict()})
+        else:
+            print_plan(plan)
+        return
     if is_graph(file):
         _inspect_graph(file, as_json)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.text import Text
 
 from samebits.cli.output import log_console, print_json, set_threads
 from samebits.errors import InputError
+
+if TYPE_CHECKING:
+    from samebits.recompute.plan import Plan
 
 
 def plan_command(
@@ -49,7 +52,7 @@ def plan_command(
     from samebits.recompute.cost import find_device
     from samebits.recompute.plan import write_plan
     from samebits.recompute.training import Planner, architecture_network
-    from samebits.report.recompute import memory_picture, plan_rows, plan_summary
+    from samebits.report.recompute import memory_picture
     from samebits.train.config import TrainConfig
 
     set_threads(threads)
@@ -64,6 +67,13 @@ def plan_command(
     if as_json:
         print_json(plan.to_dict())
         return
+    print_plan(plan)
+
+
+def print_plan(plan: Plan) -> None:
+    """A row per sub-layer, then the figures."""
+    from samebits.report.recompute import plan_rows, plan_summary
+
     columns, rows = plan_rows(plan)
     table = Table(*columns)
     for row in rows:

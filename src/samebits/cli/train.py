@@ -18,7 +18,7 @@ def train_command(
     arch: Annotated[
         str,
         typer.Option(
-            help="mlp, cnn, smooth, resnet8, resnet14, resnet20, resnet18, mobilenetv2, lstm "
+            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm "
             "or module:callable."
         ),
     ],

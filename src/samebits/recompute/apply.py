@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.normalization import normalize_again
 from samebits.recompute.schedule import Instruction, Network
 from samebits.recompute.trace import Program
 from samebits.train.layers import Dropout
@@ -121,23 +122,35 @@ class Pass:
 
     def forward(self, index: int) -> None:
         """Compute a sub-layer for the first time."""
-        replay = None
-        if index in self.recomputed:
-            random = self.network.layers[index].random
-            replay = self.replays[index] = Replay(self.program, random, index)
-        keep = index not in self.recomputed or self.network.layers[index].light
+        replay, layer = None, self.network.layers[index]
+        if index in self.recomputed and not layer.statistics:
+            replay = self.replays[index] = Replay(self.program, layer.random, index)
+        keep = index not in self.recomputed or layer.light
         self._compute(index, keep)
         if replay is not None:
             replay.done()
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time."""
+        if self.network.layers[index].statistics:
+            again = self.normalize_again(index)
+            assert again is not None
+            self.values[index] = again
+            return
         with self.replays.pop(index):
             if index not in self.graphs and self.network.layers[index].differentiable:
                 self._compute(index, keep=True)
             else:
                 with torch.no_grad():
                     self.values[index] = self.program.compute(index, self.read)
+
+    def normalize_again(self, index: int) -> Tensor | None:
+        """The output of a batch-norm from the statistics in its graph, if it is one."""
+        call, graph = self.program.calls[index], self.graphs.get(index)
+        if graph is None or not call.plain or len(call.inputs) != 1:
+            return None
+        with torch.no_grad():
+            return normalize_again(call.module, self.read(call.inputs[0]), graph.output.node)
 
     def _compute(self, index: int, keep: bool) -> None:
         boundaries: dict[int, Tensor] = {}

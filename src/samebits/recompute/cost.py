@@ -65,13 +65,13 @@ def times(network: Network, device: Device, numerics: str) -> list[int]:
     """Picoseconds to compute each sub-layer once, as this project runs it.
 
     The longer of its arithmetic and its traffic (the roofline of Williams et al. 2009): inputs are
-    read (twice for statistics of theirs) and the output is written in the tier that holds them all,
-    as consecutive kernels do.
+    read (twice for statistics of theirs, unless they are kept) and the output is written in the
+    tier that holds them all, as consecutive kernels do.
     """
     result = []
     for layer in network.layers:
         read = sum(network.layers[v].size for v in network.roots(layer.inputs))
-        twice = read if "Norm" in layer.kind else 0
+        twice = read if "Norm" in layer.kind and not layer.statistics else 0
         traffic = load(device.tier(read + layer.size), read + layer.size + twice)
         arithmetic = device.compute(layer.operations, numerics)
         result.append(device.dispatch_ns * 1000 + max(arithmetic, traffic))

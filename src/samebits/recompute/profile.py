@@ -148,11 +148,15 @@ class _Survey:
         roots = {v: self._root(v) for v in needs}
         if alias is not None:
             roots[index] = self._root(alias)
+        size = 0 if alias is not None else self._size(index)
+        kept = SubLayer(call.name, call.kind, size=size, extra=sum(extra.values()))
+        again = state.normalize_again(index) if kept.light else None
+        statistics = again is not None and torch.equal(_bits(again), _bits(value))
         shapes = [tuple(state.values[v].shape) for v in call.inputs]
         self.facts.append(
             {
                 "shape": tuple(value.shape),
-                "size": 0 if alias is not None else self._size(index),
+                "size": size,
                 "alias": alias,
                 "needs": tuple(sorted({roots[v] for v in needs})),
                 "extra": sum(extra.values()),
@@ -160,7 +164,8 @@ class _Survey:
                 "differentiable": state.differentiable[index],
                 "repeated": graph is not None and _repeats(graph),
                 "random": random,
-                "state": Replay(self.program, random, index).size,
+                "state": 0 if statistics else Replay(self.program, random, index).size,
+                "statistics": statistics,
             }
         )
 
@@ -226,6 +231,10 @@ def _place(
 def _join(a: Tensor, b: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         return torch.add(a, b)
+
+
+def _bits(value: Tensor) -> Tensor:
+    return value.view(torch.int32)
 
 
 def _device_state(device: str) -> Tensor:

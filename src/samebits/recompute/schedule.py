@@ -22,7 +22,7 @@ class SubLayer:
     k-th storage of the gradient that arrived. weights: per trained parameter that it reads, which
     one of the model's it is and the size of its gradient. state: what computing it again needs
     besides its inputs. repeated: it reads one input or weight in several places. random: it draws
-    from a generator.
+    from a generator. statistics: it follows from its input and what its backward pass keeps.
     """
 
     name: str
@@ -43,6 +43,7 @@ class SubLayer:
     differentiable: bool = True
     repeated: bool = False
     random: bool = False
+    statistics: bool = False
 
     @property
     def light(self) -> bool:

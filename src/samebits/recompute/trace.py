@@ -83,15 +83,19 @@ class Program:
             return _out_of_place(call.module, args, kwargs)
         return call.target(*args, **kwargs)
 
+    @functools.cached_property
+    def _parameters(self) -> list[list[nn.Parameter]]:
+        found: list[list[nn.Parameter]] = []
+        for call in self.calls:
+            read = [] if call.module is None else list(call.module.parameters())
+            values = (operator.attrgetter(path)(self.model) for path in call.attributes)
+            read += (value for value in values if isinstance(value, nn.Parameter))
+            found.append(list(dict.fromkeys(read)))
+        return found
+
     def parameters(self, index: int) -> list[nn.Parameter]:
         """Distinct trained parameters that a sub-layer reads."""
-        call = self.calls[index]
-        found = [] if call.module is None else list(call.module.parameters())
-        for path in call.attributes:
-            value = operator.attrgetter(path)(self.model)
-            if isinstance(value, nn.Parameter):
-                found.append(value)
-        return [p for p in dict.fromkeys(found) if p.requires_grad]
+        return [p for p in self._parameters[index] if p.requires_grad]
 
 
 def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:

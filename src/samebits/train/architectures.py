@@ -103,11 +103,6 @@ def resnet8(input_shape: Shape, classes: int) -> nn.Module:
     return _resnet("resnet8", input_shape, classes, (16, 32, 64), 1)
 
 
-def resnet14(input_shape: Shape, classes: int) -> nn.Module:
-    """As resnet20, with two blocks a stage."""
-    return _resnet("resnet14", input_shape, classes, (16, 32, 64), 2)
-
-
 def resnet20(input_shape: Shape, classes: int) -> nn.Module:
     """He et al. 2016 for CIFAR, with 1x1 projection shortcuts (their option B)."""
     return _resnet("resnet20", input_shape, classes, (16, 32, 64), 3)
@@ -202,7 +197,6 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn": cnn,
     "smooth": smooth,
     "resnet8": resnet8,
-    "resnet14": resnet14,
     "resnet20": resnet20,
     "resnet18": resnet18,
     "mobilenetv2": mobilenetv2,
