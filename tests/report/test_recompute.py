@@ -18,18 +18,18 @@ def test_a_row_per_sub_layer():
     columns, rows = plan_rows(plan)
     assert {len(row) for row in rows} == {len(columns)}
     assert [row[0] for row in rows] == [layer.name for layer in network.layers]
-    assert rows[0] == ("input", "input", "3072", "stored", "", "", "", "the input")
+    assert rows[0] == ("input", "input", "3,072", "stored", "", "", "", "the input")
     assert {row[3] for row in rows} == {"stored", "dropped"}
 
 
 def test_the_summary_says_what_is_proven():
     _, local, _ = planned()
     assert len(plan_summary(local)) == 2
-    assert f"of the {local.store_all} with everything stored" in plan_summary(local)[0]
+    assert f"of the {local.store_all:,} with everything stored" in plan_summary(local)[0]
     _, plan, _ = planned(local.store_all)
-    assert plan_summary(plan)[2] == f"no plan within {local.store_all} bytes computes less again"
+    assert plan_summary(plan)[2] == f"no plan within {local.store_all:,} bytes computes less again"
     _, plan, _ = planned(local.smallest)
-    assert f"no plan within {local.smallest} bytes" in plan_summary(plan)[2]
+    assert f"no plan within {local.smallest:,} bytes" in plan_summary(plan)[2]
 
 
 def test_the_picture_is_the_same_every_time():
