@@ -193,7 +193,7 @@ def test_bad_archives(samebits, tiny, tmp_path):
     path.write_bytes(b"hello")
     done = samebits("verify", tiny, "--inputs", path)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: {path}: not a readable .npz archive of plain arrays")
+    assert done.err.startswith(f"error: {path}: not a readable .npz archive")
     np.savez(path, x=np.zeros((2, 5), np.float32))
     bad(
         samebits("verify", tiny, "--inputs", path),

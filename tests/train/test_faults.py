@@ -12,7 +12,6 @@ import torch
 from samebits.data import Dataset
 from samebits.errors import InputError, SamebitsError
 from samebits.numerics import philox
-from samebits.train import checkpoint
 from samebits.train.checkpoint import list_checkpoints
 from samebits.train.config import TrainConfig
 from samebits.train.loop import Silent, train
@@ -85,7 +84,7 @@ def test_folder_that_becomes_read_only(tmp_path, monkeypatch, whole, number):
             raise OSError(number, os.strerror(number))
         return real(path, *rest, **named)
 
-    monkeypatch.setattr(checkpoint.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(SamebitsError, match=r"cannot be written .*check the folder and its perm"):
         train(CONFIG, DATA, tmp_path, checkpoint_every=1)
     monkeypatch.undo()
