@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from samebits.recompute.schedule import Network, Simulation, compile_schedule, peak
 
-WORK = 60_000  # steps of one search: what bounds its time, the same on every machine
+WORK = 45_000  # steps of one search: what bounds its time, the same on every machine
+LARGE = 500  # sub-layers; networks of fewer, whose steps are shorter, get up to 4 times as many
 NO_BUDGET = 2**62
 
 
@@ -48,11 +49,11 @@ def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | No
 
     costs: of computing each sub-layer once, integers >= 0. None if the search finds no choice.
     """
-    search = _Search(network, costs, budget)
-    found = search.run(WORK // 8, NO_BUDGET)
+    search, work = _Search(network, costs, budget), _work(network)
+    found = search.run(work // 8, NO_BUDGET)
     if found is not None and found.bound == found.cost:
         return found
-    better = search.run(WORK, NO_BUDGET if found is None else found.cost)
+    better = search.run(work, NO_BUDGET if found is None else found.cost)
     if better is None or (found is not None and found.cost < better.cost):
         return found
     return better
@@ -60,13 +61,17 @@ def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | No
 
 def smallest(network: Network, costs: Sequence[int]) -> Choice:
     """The choice of the smallest peak."""
-    found = _Search(network, costs, None).run(WORK, NO_BUDGET)
+    found = _Search(network, costs, None).run(_work(network), NO_BUDGET)
     candidates = [] if found is None else [found]
     for dropped in (network.choices(), *_every(network)):
         level = peak(network, compile_schedule(network, dropped))
         bound = 0 if found is None else found.bound
         candidates.append(Choice(dropped, cost_of(network, costs, dropped), level, bound))
     return min(candidates, key=lambda choice: (choice.peak, choice.cost))
+
+
+def _work(network: Network) -> int:
+    return WORK * min(max(LARGE // len(network.layers), 1), 4)
 
 
 def _every(network: Network) -> Iterator[tuple[int, ...]]:
