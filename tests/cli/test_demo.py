@@ -37,6 +37,7 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
     assert 'name="viewport"' in page
 
 
+@pytest.mark.slow
 def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
     first = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)
     second = json.loads(samebits("demo", "--out", tmp_path / "demo", "--json").out)

@@ -37,7 +37,7 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
     )
     assert done.code == 0
     assert "dropped" in done.out
-    assert f"% of the {everything['store_all']} with everything stored" in done.out
+    assert f"% of the {everything['store_all']:,} with everything stored" in done.out
     assert (tmp_path / "plan.svg").read_bytes().count(b"<svg") == 1
     for name, options in (
         ("auto", ("--plan", "auto", "--device", "server-gpu")),
