@@ -55,7 +55,7 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
     assert all(v["equal"] or v["note"] for v in compared.values())
     assert compared["c"]["total"] == 3 * 8 * (10 + 4 * 64)  # images, rows, logits and states
     again = json.loads(samebits("eval", tmp_path / "demo/c-lstm", "--data", "digits", "--json").out)
-    percent = dict(lstm["accuracy"])["integers, every backend without a difference"]
+    percent = dict(lstm["accuracy"])["integers, on every backend without a difference"]
     assert 100 * again["correct"] / again["test_count"] == percent
     assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
     assert first["report"] == str(tmp_path / "demo/report.html")

@@ -322,7 +322,7 @@ def _deployment(
     return Deployment(
         title,
         summary,
-        [*accuracy, ("integers, every backend without a difference", percent)],
+        [*accuracy, ("integers, on every backend without a difference", percent)],
         verdicts,
         memory,
         asdict(transfer_tables(model.integer, table_bytes)),
@@ -407,12 +407,14 @@ def _print_training(runs: list[Run]) -> None:
 
 
 def _print_deployment(deployment: Deployment) -> None:
-    from samebits.report.deployment import verdict_rows
+    from samebits.report.deployment import reasons, verdict_rows
 
     table = Table("backend", "differing", "samples", title=deployment.title)
     for what, differing, samples, _ in verdict_rows(deployment.verdicts):
         table.add_row(Text(what), differing, samples)
     Console(highlight=False).print(table)
+    for sentence in reasons(deployment.verdicts):
+        print(sentence)
     for name, percent in deployment.accuracy:
         print(f"accuracy {percent:.2f} % {name}")
     memory = dict(deployment.memory)

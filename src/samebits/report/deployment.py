@@ -57,6 +57,15 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]
     return rows
 
 
+def reasons(verdicts: Sequence[Verdict]) -> list[str]:
+    """A sentence per backend that may differ and does."""
+    return [
+        f"Why {BACKENDS.get(v.backend, v.backend)} differs: {v.note}."
+        for v in verdicts
+        if v.note and v.differing
+    ]
+
+
 def deployment_section(d: Deployment) -> Section:
     """The card of one model."""
     blocks: list[Block] = [Paragraph(d.summary)]
@@ -75,11 +84,7 @@ def deployment_section(d: Deployment) -> Section:
             code=("SHA-256 of the outputs",),
         )
     )
-    blocks += [
-        Paragraph(f"Why {BACKENDS.get(v.backend, v.backend)} differs: {v.note}.")
-        for v in d.verdicts
-        if v.note and v.differing
-    ]
+    blocks += map(Paragraph, reasons(d.verdicts))
     blocks.append(Table(("memory", "bytes"), [(name, f"{count:,}") for name, count in d.memory]))
     if d.tables["pairs"]:
         blocks.append(
