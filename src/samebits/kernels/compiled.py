@@ -7,8 +7,10 @@ disk. What is fused shifts tensors only: torch 2.13 computes `1 << n` of an inte
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch._dynamo import config as dynamo
@@ -25,13 +27,24 @@ VARIANTS = 256
 
 def realisation() -> ModuleType:
     """A copy of the eager module whose functions call the fused ones."""
-    dynamo.recompile_limit = max(dynamo.recompile_limit, VARIANTS)
-    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, VARIANTS)
     specification = eager.__spec__
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     for name in FUSED:
-        setattr(module, name, torch.compile(getattr(eager, name), dynamic=True, fullgraph=True))
+        setattr(module, name, _fused(getattr(eager, name)))
     return module
+
+
+def _fused(function: Any) -> Any:
+    compiled: Any = torch.compile(function, dynamic=True, fullgraph=True)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if dynamo.recompile_limit < VARIANTS:  # every thread has its own setting
+            dynamo.recompile_limit = VARIANTS
+            dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, VARIANTS)
+        return compiled(*args)
+
+    return call
