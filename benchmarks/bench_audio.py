@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import subprocess
 import tempfile
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from machine import facts
+from machine import write_record
 from samebits.codegen import toolchain
 from samebits.codegen.audio import write_audio
 from samebits.codegen.execute import build, instruction_count
@@ -162,8 +161,7 @@ def main() -> None:
             text = entry.get("skipped") or f"{entry['instructions']:,} instructions a frame"
             print(f"{rate:6} {board:20} {text}, {entry.get('flash', 0):,} bytes of flash")
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))
+        write_record(options.out, results=results)
 
 
 if __name__ == "__main__":

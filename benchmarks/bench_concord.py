@@ -10,7 +10,6 @@ of an idle machine shows. Exits with 1 if a bit of an output differs from the si
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 
 from bench_inference import samples
-from machine import facts
+from machine import write_record
 from samebits.ir import Graph
 from samebits.ir.rewrite import simplify
 from samebits.npu.concord import translate
@@ -194,8 +193,7 @@ def main() -> None:
                     flush=True,
                 )
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))
+        write_record(options.out, results=results)
     if any(any(record["outputs_differing"].values()) for record in results):
         sys.exit("outputs differ from the simulator's")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import subprocess
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from machine import facts
+from machine import write_record
 from samebits.codegen import write_package
 from samebits.codegen.execute import build, instruction_count
 from samebits.codegen.interface import Interface
@@ -203,8 +202,7 @@ def main() -> None:
             text = f"{v['differing']} of {v['total']} outputs, {v['samples']} inputs"
             print(f"{arch:12} {v['backend']:22} {v['skipped'] or text}, largest {v['largest']:.3g}")
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))
+        write_record(options.out, results=results)
 
 
 if __name__ == "__main__":

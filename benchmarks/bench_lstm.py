@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from bench_inference import FLAGS, timed
-from machine import facts
+from machine import write_record
 from samebits.codegen import write_package
 from samebits.codegen.toolchain import host_compiler
 from samebits.ir import Graph
@@ -257,8 +256,7 @@ def main() -> None:
             share = value / record["float_bytes"]
             print(f"{label} {contender:36} {value:,} bytes, {share:.4f} of float32")
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"machine": facts(), "results": results}, indent=2))
+        write_record(options.out, results=results)
 
 
 if __name__ == "__main__":

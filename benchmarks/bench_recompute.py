@@ -12,7 +12,6 @@ other processes on the machine disturb less). Run it with OMP_NUM_THREADS=1.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -226,9 +225,7 @@ def main() -> None:
             }
         )
     if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": machine.facts(), "threads": torch.get_num_threads(), "rows": rows}
-        given.out.write_text(json.dumps(record, indent=1))
+        machine.write_record(given.out, threads=torch.get_num_threads(), rows=rows)
 
 
 if __name__ == "__main__":

@@ -131,8 +131,7 @@ def main() -> None:
                 flush=True,
             )
     if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({"machine": machine.facts(), "rows": rows}, indent=1))
+        machine.write_record(given.out, rows=rows)
 
 
 if __name__ == "__main__":

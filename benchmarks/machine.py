@@ -41,6 +41,12 @@ def facts() -> dict[str, object]:
     }
 
 
+def write_record(path: Path, **fields: object) -> None:
+    """Write a benchmark's findings beside the machine's facts, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": facts(), **fields}, indent=2))
+
+
 def processor() -> tuple[str, list[str]]:
     """(model name, those of FLAGS it has). An unknown system gives what `platform` knows."""
     info = Path("/proc/cpuinfo")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from machine import facts
+from machine import write_record
 from samebits.data import load
 from samebits.npu.image import write_program
 from samebits.npu.lower import lower
@@ -116,9 +115,7 @@ def main() -> None:
                 highlight=False,
             )
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": facts(), "model": str(options.model), "kinds": kinds, "rows": rows}
-        options.out.write_text(json.dumps(record, indent=1))
+        write_record(options.out, model=str(options.model), kinds=kinds, rows=rows)
     sys.exit(any(v["differing"] for row in rows for v in row["verdicts"].values()))
 
 

@@ -9,12 +9,11 @@ Prints, for each, how many logits differ from the reference on the test images, 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
-from machine import facts
+from machine import write_record
 from samebits.codegen.targets import SANITIZERS, TARGETS, host, valgrind
 from samebits.data import load
 from samebits.errors import SamebitsError
@@ -80,9 +79,7 @@ def main() -> None:
         text = f"skipped: {reason}" if reason else f"{row['differing']} of {row['of']} differ"
         print(f"{name:32} {text}  ({row['seconds']} s)", flush=True)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": facts(), "model": str(options.model), "results": rows}
-        options.out.write_text(json.dumps(record, indent=2))
+        write_record(options.out, model=str(options.model), results=rows)
     sys.exit(1 if broken else 0)
 
 

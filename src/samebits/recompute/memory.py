@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from samebits.train.measure import storages
+from samebits.train.measure import distinct_storages, storages
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,5 @@ def step_peak(step: Any, device: str = "cpu") -> int:
 
 def tensor_storages(value: Any) -> list[tuple[int, int]]:
     """(address, bytes) of the distinct storages in a tensor, BFP or not."""
-    found: dict[int, int] = {}
-    for tensor in storages(value):
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            found[storage.data_ptr()] = storage.nbytes()
-    return list(found.items())
+    found = distinct_storages(storages(value))
+    return [(address, size) for address, (size, _) in found.items()]
