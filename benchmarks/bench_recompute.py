@@ -2,9 +2,10 @@
 `torch.utils.checkpoint` per residual block, `torch.compile` with an activation memory budget.
 
 A six-block ResNet (widths 16, 32, 64), forward and backward pass of one batch of random images.
-Peaks are of all tensor memory above model and batch, from the allocator's events; times are
-the shortest of the rounds, the variants taking turns (CPU: processor time of the process, which
-other processes on the machine disturb less). Run it with OMP_NUM_THREADS=1.
+Peaks are of all tensor memory above model and batch, from the allocator's events; times are the
+shortest of the rounds, the variants taking turns (CPU: processor time of the process, which other
+processes on the machine disturb less). Run it with OMP_NUM_THREADS=1: everything has one thread but
+what says two; "paired" defers weight gradients to a second one.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --out runs/bench_recompute.json
 """
@@ -27,11 +28,13 @@ import machine
 from samebits.errors import InputError
 from samebits.numerics import philox
 from samebits.recompute.apply import Executor
+from samebits.recompute.balance import balance, predicted_balance
 from samebits.recompute.cost import Device, find_device
 from samebits.recompute.memory import step_peak
 from samebits.recompute.profile import survey
-from samebits.recompute.schedule import Network, compile_schedule
-from samebits.recompute.training import Planner
+from samebits.recompute.schedule import Instruction, Network, compile_schedule, peak
+from samebits.recompute.trace import Program
+from samebits.recompute.training import Planner, earlier_gradients
 from samebits.train.architectures import BasicBlock, initialise
 from samebits.train.config import TrainConfig
 from samebits.train.loop import make_engine
@@ -42,12 +45,19 @@ MIB = 2**20
 
 @dataclass
 class Variant:
-    """A way to run the step; its prediction in bytes if it has one."""
+    """A way to run the step; its prediction in bytes if it has one.
+
+    threads: inside operations. paired: what runs weight gradients beside the rest, and the load
+    balance predicted for it.
+    """
 
     name: str
     step: Callable[[], None]
     model: nn.Module
     predicted: int | None = None
+    threads: int = 1
+    paired: tuple[Executor, float] | None = None
+    load: float = 0.0
     wall: float = float("inf")
     cpu: float = float("inf")
     peak: int = 0
@@ -55,10 +65,19 @@ class Variant:
     def run(self) -> None:
         for parameter in self.model.parameters():
             parameter.grad = None
+        torch.set_num_threads(self.threads)
+        taken: dict[Instruction, float] = {}
+        if self.paired is not None:
+            self.paired[0].clock = taken.__setitem__
         wall, cpu = time.perf_counter(), time.process_time()
         self.step()
-        self.wall = min(self.wall, time.perf_counter() - wall)
+        elapsed = time.perf_counter() - wall
         self.cpu = min(self.cpu, time.process_time() - cpu)
+        torch.set_num_threads(1)
+        if elapsed < self.wall and self.paired is not None:
+            schedule = (Instruction("loss", 0), *self.paired[0].second)
+            self.load = balance(schedule, lambda step: int(1e9 * taken[step])).load
+        self.wall = min(self.wall, elapsed)
 
 
 def batch_of(samples: int) -> tuple[Tensor, Tensor]:
@@ -89,6 +108,8 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
 
     model = network_of()
     yield Variant("float32, everything stored", step(model), model)
+    model = network_of()
+    yield Variant("float32, everything stored, 2 threads", step(model), model, threads=2)
     blocks = network_of()
 
     def per_block(value: Tensor) -> Tensor:
@@ -102,12 +123,23 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
     config = TrainConfig("random", "six blocks", numerics="float32", batch=samples)
     program, network = survey(model, x, lambda logits: criterion(logits, labels))
     for name, bytes_ in plans_of(budgets, network):
-        planner = Planner(config, device, bytes_)
-        plan = planner.plan(network)
-        schedule = compile_schedule(network, plan.dropped(network))
+        plan = Planner(config, device, bytes_).plan(network)
         predicted = plan.peak - network.layers[0].size
-        run = Executor(program, network, schedule)
+        run = Executor(program, network, plan.schedule(network))
         yield Variant(f"float32, plan {name}", step(run), model, predicted)
+    run, load, predicted = paired_of(program, network, device, "float32")
+    name = "float32, everything stored, paired"
+    yield Variant(name, step(run), model, predicted, paired=(run, load))
+
+
+def paired_of(
+    program: Program, network: Network, device: Device, numerics: str
+) -> tuple[Executor, float, int]:
+    """Everything stored, weight gradients deferred: what runs it, load balance, peak."""
+    schedule = compile_schedule(network, (), paired=True)
+    load = predicted_balance(network, schedule, device, numerics).load
+    predicted = peak(network, schedule) - network.layers[0].size
+    return Executor(program, network, schedule), load, predicted
 
 
 def plans_of(budgets: list[float], network: Network) -> Iterator[tuple[str, int]]:
@@ -118,38 +150,41 @@ def plans_of(budgets: list[float], network: Network) -> Iterator[tuple[str, int]
 
 
 def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
-    """BFP, in shards of 32: everything stored, and plans."""
+    """BFP, in shards of 32: everything stored (on one thread, on two, paired), and plans."""
     config = TrainConfig("random", "six blocks", batch=samples)
-    batch = batch_of(samples)
-    for budget in (None, *budgets):
-        engine = make_engine(config, network_of())
-        engine.model.train()
-        shards = config.shard_count()
-        part = samples // shards
-        parts = [
-            engine.prepare((batch[0][i : i + part], batch[1][i : i + part]))
-            for i in range(0, samples, part)
-        ]
-        program, network = survey(engine.model, *parts[0])
-        held = network.layers[0].size
-        name, predicted = "everything stored", None
-        forward: Callable[[Tensor], Tensor] = engine.model
-        if budget is not None:
-            planner = Planner(config, device, int(budget * MIB) + held)
-            try:
-                plan = planner.plan(network)
-            except InputError as error:
-                print(f"bfp, plan of {budget:g} MiB: {error}", file=sys.stderr)
-                continue
-            schedule = compile_schedule(network, plan.dropped(network))
-            forward = Executor(program, network, schedule)
-            name, predicted = f"plan of {budget:g} MiB", plan.peak - held
+    shards = config.shard_count()
+    batch, part = batch_of(samples), samples // shards
+    engine = make_engine(config, network_of())
+    engine.model.train()
+    parts = [
+        engine.prepare((batch[0][i : i + part], batch[1][i : i + part]))
+        for i in range(0, samples, part)
+    ]
+    program, network = survey(engine.model, *parts[0])
+    held = network.layers[0].size
 
-        def step(forward: Any = forward, parts: Any = parts) -> None:
+    def step(forward: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
             for x, criterion in parts:
                 (criterion(forward(x)) / len(parts)).backward()
 
-        yield Variant(f"BFP, {name}", step, engine.model, predicted)
+        return run
+
+    stored, model = "BFP, everything stored", engine.model
+    yield Variant(stored, step(model), model)
+    yield Variant(f"{stored}, 2 threads", step(model), model, threads=2)
+    run, load, predicted = paired_of(program, network, device, "bfp")
+    predicted += earlier_gradients(network, shards)
+    yield Variant(f"{stored}, paired", step(run), model, predicted, paired=(run, load))
+    for budget in budgets:
+        planner = Planner(config, device, int(budget * MIB) + held)
+        try:
+            plan = planner.plan(network)
+        except InputError as error:
+            print(f"BFP, plan of {budget:g} MiB: {error}", file=sys.stderr)
+            continue
+        run = Executor(program, network, plan.schedule(network))
+        yield Variant(f"BFP, plan of {budget:g} MiB", step(run), model, plan.peak - held)
 
 
 def compiled_variants(samples: int, budgets: list[float]) -> Iterator[Variant]:
@@ -222,8 +257,14 @@ def main() -> None:
                 "predicted_bytes": v.predicted,
                 "wall_seconds": v.wall,
                 "cpu_seconds": v.cpu,
+                "threads": v.threads,
+                "predicted_load": None if v.paired is None else v.paired[1],
+                "measured_load": None if v.paired is None else v.load,
             }
         )
+    for v in variants:
+        if v.paired is not None:
+            print(f"{v.name}: load balance predicted {v.paired[1]:.2f}, measured {v.load:.2f}")
     if given.out:
         machine.write_record(given.out, threads=torch.get_num_threads(), rows=rows)
 

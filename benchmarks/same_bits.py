@@ -89,6 +89,7 @@ def cases() -> Iterator[Case]:
     local = ("--plan", "auto", "--device", "accelerator-core")
     yield Case("plan of a small accelerator core", plan=local)
     yield Case("plan of a small accelerator core, 2 workers", workers=2, plan=local)
+    yield Case("weight gradients in a second thread", plan=(*local, "--backward", "paired"))
     least = ("--plan", "auto", "--memory-budget", str(LEAST_MEMORY))
     yield Case("plan of nearly the least memory", plan=least)
     yield Case("eager torch, 1 thread", environment=EAGER, slow=True)

@@ -37,19 +37,26 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
     )
     assert done.code == 0
     assert "dropped" in done.out
+    assert "load balance" not in done.out
+    assert "(load balance 0." in samebits(*plan(numerics, "--backward", "paired")).out
     assert f"% of the {everything['store_all']:,} with everything stored" in done.out
     assert (tmp_path / "plan.svg").read_bytes().count(b"<svg") == 1
+    limits = {"auto": everything["store_all"], "paired": 2 * everything["store_all"]}
     for name, options in (
         ("auto", ("--plan", "auto", "--device", "server-gpu")),
         ("budget", ("--plan", "auto", "--memory-budget", budget)),
         ("file", ("--plan", tmp_path / "plan.json")),
+        ("paired", ("--plan", "auto", "--backward", "paired")),
     ):
         out = tmp_path / name
         planned = json.loads(samebits(*train(npz, out, numerics, *options)).out)
         assert planned["sha256"] == stored["sha256"]
         assert planned["plan"]["store_all_bytes"] == everything["store_all"]
-        assert planned["plan"]["peak_bytes"] <= (everything["store_all"], budget)[name != "auto"]
-        assert planned["plan"]["recomputed"] > 0
+        assert planned["plan"]["peak_bytes"] <= limits.get(name, budget)
+        paired = name == "paired"
+        assert paired or planned["plan"]["recomputed"] > 0
+        assert planned["plan"]["backward"] == ("paired" if paired else "sequential")
+        assert (planned["plan"]["load_balance"] > 0.5) == paired
 
 
 def test_a_run_goes_on_under_another_plan(samebits, npz, tmp_path, numerics):
@@ -128,7 +135,16 @@ def test_bad_plans_are_refused(samebits, npz, tmp_path):
         samebits(*train(npz, tmp_path / "d", "bfp", *file, "--memory-budget", 10)),
         "--memory-budget needs --plan auto",
     )
-    assert not any((tmp_path / name).exists() for name in "abcd")
+    refused(
+        samebits(*train(npz, tmp_path / "e", "bfp", *file, "--backward", "paired")),
+        "expected a plan for --backward paired, found sequential",
+    )
+    refused(
+        samebits(*train(npz, tmp_path / "f", "bfp", "--backward", "paired")),
+        "--backward paired needs a plan, found --plan none",
+    )
+    refused(samebits(*plan("bfp", "--backward", "sideways")), "--backward: expected sequential or")
+    assert not any((tmp_path / name).exists() for name in "abcdef")
     refused(samebits(*plan("bfp", "--memory-budget", 1)), "expected at least")
     refused(samebits(*plan("bfp", "--input", "1,x")), "--input: expected sizes such as 3,32,32")
     refused(samebits(*plan("bfp", "--device", "abacus")), "abacus: no such device")

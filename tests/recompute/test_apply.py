@@ -1,13 +1,16 @@
+import concurrent.futures
 import copy
 import random
+import threading
+import time
 
 import pytest
 import torch
 from torch import nn
 
 from recompute_nets import CLASSES, NETS, Case, assert_same_outcome, conv_bn, make
-from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.apply import Executor
+from samebits.errors import InputError, RangeError, UnsupportedError
+from samebits.recompute.apply import Executor, Pass
 from samebits.recompute.memory import step_peak
 from samebits.recompute.profile import survey
 from samebits.recompute.schedule import compile_schedule, peak
@@ -51,6 +54,80 @@ def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
             results.append((losses, one.outcome()))
         assert results[0][0] == results[1][0]
         assert_same_outcome(results[0][1], results[1][1])
+
+
+class Inline(concurrent.futures.Executor):
+    """Deferred work at once, where the allocator's events are recorded."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = concurrent.futures.Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@pytest.mark.parametrize(("name", "numerics"), CASES)
+def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
+    """And its memory is at most what is predicted."""
+    case = make(name, numerics)
+    plain = case.copy()
+    torch.manual_seed(3)
+    expected = [plain.step(plain.model), plain.step(plain.model)], plain.outcome()
+    program, network = survey(case.model, case.inputs, case.loss)
+    for dropped in (*droppings(network, 1),):
+        planned = case.copy()
+        program, network = survey(planned.model, planned.inputs, planned.loss)
+        schedule = compile_schedule(network, dropped, paired=True)
+        actions = [action for action, _ in schedule]
+        assert actions.count("weight gradient") == actions.count("join") > 0
+        run = Executor(program, network, schedule)
+        ran = {}
+        run.clock = ran.__setitem__
+        torch.manual_seed(3)
+        losses = [planned.step(run), planned.step(run)]
+        assert losses == expected[0]
+        assert_same_outcome(expected[1], planned.outcome())
+        assert ran.keys() == set(run.second)
+        planned.model.zero_grad()
+        run.beside = Inline()
+        measured = step_peak(lambda run=run, one=planned: one.step(run)) + network.layers[0].size
+        assert measured <= 1.02 * peak(network, schedule) <= 1.3 * measured
+
+
+def test_an_error_beside_a_deferred_gradient_waits_for_it(monkeypatch):
+    case = make("resnet8", "float32")
+    program, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(program, network, compile_schedule(network, (), paired=True))
+    ended = threading.Event()
+    real = Pass.weight_gradient
+
+    def slow(self, index):
+        ended.clear()
+        time.sleep(0.05)
+        found = real(self, index)
+        ended.set()
+        return found
+
+    def fails(self, index):
+        raise RuntimeError("here")
+
+    monkeypatch.setattr(Pass, "weight_gradient", slow)
+    monkeypatch.setattr(Pass, "backward", fails)
+    with pytest.raises(RuntimeError, match="here"):
+        case.step(run)
+    assert ended.is_set()
+
+
+def test_an_error_in_a_deferred_gradient_reaches_the_caller(monkeypatch):
+    case = make("resnet8", "bfp")
+    program, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(program, network, compile_schedule(network, (), paired=True))
+
+    def fails(self, index):
+        raise RangeError("too large")
+
+    monkeypatch.setattr(Pass, "weight_gradient", fails)
+    with pytest.raises(RangeError, match="too large"):
+        case.step(run)
 
 
 @pytest.mark.parametrize(("name", "numerics"), CASES)

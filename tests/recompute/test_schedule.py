@@ -73,6 +73,72 @@ def test_what_is_kept_to_compute_again_counts():
     assert peak(NETWORK, everything) == max(p for p, _ in found.values())
 
 
+def paired_network():
+    """A chain of two products whose gradients may be apart, an activation between them, and one
+    product that has a weight gradient only."""
+    weights = ({"weights": ((i, 7),)} for i in range(3))
+    product = {"forward_peak": 0, "backward_peak": 30}
+    chain = (
+        SubLayer("input", "input", shape=(2,), size=8, differentiable=False),
+        SubLayer("a", "Linear", (0,), (5,), 20, needs=(0,), **product, **next(weights)),
+        SubLayer(
+            *("b", "Linear", (1,), (5,), 20, None, (1,)),
+            **product,
+            **next(weights),
+            gradients=((1, (0,)),),
+            fresh=(20,),
+            apart=(21, 9),
+        ),
+        SubLayer("relu", "ReLU", (2,), (5,), 20, None, (3,), gradients=((2, (0,)),), fresh=(20,)),
+        SubLayer(
+            *("c", "Linear", (3,), (5,), 20, None, (3,)),
+            **product,
+            **next(weights),
+            gradients=((3, (0,)),),
+            fresh=(20,),
+            apart=(22, 11),
+        ),
+    )
+    return Network(chain, 4, Loss(0, 0, 0, 20))
+
+
+SHORT = {"activation gradient": "gradient", "weight gradient": "weight"}
+
+
+def test_weight_gradients_are_deferred_by_one_product():
+    schedule = compile_schedule(paired_network(), (), paired=True)
+    assert words((SHORT.get(action, action), i) for action, i in schedule) == (
+        "forward1 forward2 forward3 free2 forward4 loss4 free4 gradient4 weight4 backward3 "
+        "gradient2 join4 free3 weight2 backward1 free0 join2 free1"
+    )
+    assert "join" not in words(compile_schedule(paired_network(), ()))
+
+
+def test_levels_of_deferred_weight_gradients_by_hand():
+    network = paired_network()
+    levels = {
+        f"{SHORT.get(i.action, i.action)}{i.value}": (peak, after)
+        for i, peak, after in simulate(network, compile_schedule(network, (), paired=True))
+    }
+    # Before the backward passes: input 8, a 20, relu 20, the gradient of the output 20.
+    assert levels["gradient4"] == (68 + 22, 68 + 20)
+    assert levels["weight4"] == (88 + 11, 88 + 11)  # all that it will take, and its result
+    assert levels["backward3"] == (99 + 20, 99)  # relu's gradient comes, c's input's goes
+    assert levels["gradient2"] == (99 + 21, 99 + 20)
+    assert levels["join4"] == (119, 119 - 11 + 7)  # autograd holds the output's gradient
+    assert levels["weight2"] == (95 + 9, 95 + 9)
+    assert levels["backward1"] == (104 + 30, 104 - 20 + 7)
+    assert levels["join2"] == (91, 91 - 9 - 20 + 7)
+
+
+def test_what_is_dropped_comes_back_before_the_first_of_both_gradients():
+    schedule = compile_schedule(paired_network(), (1, 3), paired=True)
+    assert words((SHORT.get(action, action), i) for action, i in schedule[8:]) == (
+        "recompute3 free2 gradient4 weight4 backward3 recompute1 gradient2 join4 free3 weight2 "
+        "backward1 free0 join2 free1"
+    )
+
+
 def test_the_recording_sees_every_tensor():
     with recording() as record:
         a = torch.ones(1000)

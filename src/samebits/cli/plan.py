@@ -27,6 +27,13 @@ def plan_command(
         int | None,
         typer.Option(min=1, help="Bytes of tensors a pass may hold [default: the local rule]."),
     ] = None,
+    backward: Annotated[
+        str,
+        typer.Option(
+            help="Order of the backward pass: sequential, or paired (weight gradients in a second "
+            "thread, beside the next activation gradient)."
+        ),
+    ] = "sequential",
     numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
     shards: Annotated[
         int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
@@ -57,7 +64,7 @@ def plan_command(
 
     set_threads(threads)
     config = TrainConfig(data="", arch=arch, numerics=numerics, batch=batch, shards=shards)
-    planner = Planner(config, find_device(device), memory_budget)
+    planner = Planner(config, find_device(device), memory_budget, backward=backward)
     _, network = architecture_network(config, _shape(input_shape), classes)
     plan = planner.plan(network)
     if out is not None:

@@ -64,6 +64,10 @@ def train_command(
     device: Annotated[
         str, typer.Option(help="For --plan auto: a device's name or file (samebits device).")
     ] = "laptop-cpu",
+    backward: Annotated[
+        str | None,
+        typer.Option(help="With a plan: its backward pass, sequential or paired (samebits plan)."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
     ] = False,
@@ -87,6 +91,11 @@ def train_command(
         raise InputError(
             f"--memory-budget needs --plan auto, found --plan {plan}; give --plan auto, or plan "
             "with samebits plan --memory-budget and leave it out here"
+        )
+    if plan == "none" and backward not in (None, "sequential"):
+        raise InputError(
+            f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
+            "large --memory-budget to keep everything) or a plan file"
         )
     from samebits.data import load
     from samebits.train.config import TrainConfig
@@ -118,7 +127,7 @@ def train_command(
         if plan != "none":
             from samebits.recompute.training import Planner
 
-            planner = Planner.of_option(config, plan, device, memory_budget, workers.size)
+            planner = Planner.of_option(config, plan, device, memory_budget, workers.size, backward)
         dataset = load(data, limit=limit)
         with RunProgress(f"{arch} {numerics}") as reporter:
             result = train(

@@ -8,9 +8,11 @@ reverse of the order of execution (its engine runs nodes by sequence number).
 
 from __future__ import annotations
 
-import contextlib
+import concurrent.futures
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,10 +21,10 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.normalization import normalize_again
+from samebits.recompute.replay import Replay
 from samebits.recompute.schedule import Instruction, Network
 from samebits.recompute.trace import Program
-from samebits.train.layers import Dropout
-from samebits.train.tensor import BFPTensor
+from samebits.train.tensor import BFPTensor, backward_side
 
 _ANCHOR = torch.zeros((), requires_grad=True)
 
@@ -238,6 +240,48 @@ class Pass:
                     gradient = _sum(before, gradient, arrived)
                 self.parameter_gradients[id(p)] = (p, gradient)
 
+    def activation_gradient(self, index: int) -> None:
+        """Gradients of a sub-layer's inputs alone; its graph stays for the weights."""
+        graph, arrived = self.graphs.get(index), self.gradients.get(index)
+        if graph is None or arrived is None:
+            return
+        with backward_side("input"):
+            found = torch.autograd.grad(
+                [graph.output],
+                list(graph.inputs.values()),
+                [arrived],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        for v, gradient in zip(graph.inputs, found, strict=True):
+            if gradient is not None:
+                before = self.gradients.get(v)
+                if before is not None:
+                    gradient = _sum(before, gradient, arrived)
+                self.gradients[v] = gradient
+
+    def weight_gradient(self, index: int, retain: bool = False) -> tuple[Tensor | None, ...]:
+        """Gradients of a sub-layer's weights alone, changing nothing: in any thread."""
+        graph, arrived = self.graphs.get(index), self.gradients.get(index)
+        if graph is None or arrived is None:
+            return ()
+        with backward_side("weight"):
+            return torch.autograd.grad(
+                [graph.output],
+                self.program.parameters(index),
+                [arrived],
+                retain_graph=retain,
+                allow_unused=True,
+            )
+
+    def join(self, index: int, found: tuple[Tensor | None, ...]) -> None:
+        """Take the gradients of weights that `weight_gradient` has found."""
+        self.graphs.pop(index, None)
+        self.gradients.pop(index, None)
+        for p, gradient in zip(self.program.parameters(index), found, strict=False):
+            if gradient is not None:
+                self.parameter_gradients[id(p)] = (p, gradient)
+
     def _earlier(self, parameter: Tensor) -> Tensor | None:
         entry = self.parameter_gradients.get(id(parameter))
         return None if entry is None else entry[1]
@@ -278,70 +322,7 @@ def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
         torch.autograd.backward([parameter], [gradient])
 
 
-class Replay:
-    """The state that decides a sub-layer's result besides its inputs, to compute it again.
-
-    Buffers, the position of a generator, the step and shard of a dropout. Computing again leaves
-    all of them as the step left them.
-    """
-
-    def __init__(self, program: Program, random: bool, index: int) -> None:
-        module = program.calls[index].module
-        modules = () if module is None else tuple(module.modules())
-        self.buffers = [
-            (m, name, buffer.clone())
-            for m in modules
-            for name, buffer in m._buffers.items()
-            if buffer is not None
-        ]
-        self.dropouts = [(m, _position(m)) for m in modules if isinstance(m, Dropout)]
-        self.generator = _generator_state() if random else None
-        self.stack = contextlib.ExitStack()
-
-    @property
-    def size(self) -> int:
-        """Bytes held."""
-        held = [buffer for _, _, buffer in self.buffers]
-        if self.generator is not None:
-            held += [self.generator[0], *self.generator[1]]
-        return sum(tensor.untyped_storage().nbytes() for tensor in held)
-
-    def done(self) -> None:
-        """The first computation is over: from now on dropouts count no more passes."""
-        self.dropouts = [(m, (*_position(m)[:3], False)) for m, _ in self.dropouts]
-
-    def __enter__(self) -> None:
-        for module, name, buffer in self.buffers:
-            self.stack.callback(module._buffers.__setitem__, name, module._buffers[name])
-            module._buffers[name] = buffer
-        for dropout, position in self.dropouts:
-            self.stack.callback(_move, dropout, _position(dropout))
-            _move(dropout, position)
-        if self.generator is not None:
-            self.stack.callback(_set_generator_state, _generator_state())
-            _set_generator_state(self.generator)
-
-    def __exit__(self, *_: object) -> None:
-        self.stack.close()
-
-
-def _position(dropout: Dropout) -> tuple[int, int, int, bool]:
-    return dropout.seed, dropout.step, dropout.shard, dropout.counting
-
-
-def _move(dropout: Dropout, position: tuple[int, int, int, bool]) -> None:
-    dropout.seed, dropout.step, dropout.shard, dropout.counting = position
-
-
-def _generator_state() -> tuple[Tensor, list[Tensor]]:
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), devices
-
-
-def _set_generator_state(state: tuple[Tensor, list[Tensor]]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])
+Clock = Callable[[Instruction, float], None]  # told what ran, and for how many seconds
 
 
 class Executor:
@@ -349,6 +330,9 @@ class Executor:
 
     Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
     may be used for one backward pass.
+
+    clock: if given, is told how long each instruction of the backward pass took. beside: what
+    computes deferred weight gradients.
     """
 
     def __init__(self, program: Program, network: Network, schedule: Sequence[Instruction]) -> None:
@@ -356,6 +340,8 @@ class Executor:
         half = [action for action, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
         self.recomputed = frozenset(i for action, i in schedule if action == "recompute")
+        self.clock: Clock | None = None
+        self.beside: concurrent.futures.Executor = ThreadPoolExecutor(1)  # starts when used
 
     def __call__(self, x: Tensor) -> Tensor:
         """As the model's own call. Raises InputError for a shape other than the plan's."""
@@ -384,17 +370,51 @@ class Executor:
     def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
         """The second half; the gradient of the input, if it is differentiable."""
         state.gradients[self.program.output] = gradient
-        last = self._last_uses
-        for action, index in self.second:
-            if action == "backward":
-                state.backward(index)
-                state.settle(last.get(index, ()))
-            elif action == "recompute":
-                state.recompute(index)
-            else:
-                state.free(index)
+        beside: Future[tuple[Tensor | None, ...]] | None = None
+        try:
+            for instruction in self.second:
+                action, index = instruction
+                started = time.perf_counter()
+                if action == "weight gradient":
+                    beside = self.beside.submit(
+                        self._weight_gradient, state, instruction, torch.get_num_threads()
+                    )
+                    continue
+                if action == "join":
+                    assert beside is not None
+                    found, started = beside.result(), time.perf_counter()
+                    state.join(index, found)
+                    del found
+                    beside = None
+                elif action == "backward":
+                    state.backward(index)
+                elif action == "activation gradient":
+                    state.activation_gradient(index)
+                elif action == "recompute":
+                    state.recompute(index)
+                else:
+                    state.free(index)
+                if action in ("backward", "join"):
+                    state.settle(self._last_uses.get(index, ()))
+                if self.clock is not None:
+                    self.clock(instruction, time.perf_counter() - started)
+        finally:
+            if beside is not None:  # an error on this side: let the other come to its end
+                beside.exception()
         state.settle(list(state.parameter_gradients))
         return state.gradients.pop(0, None)
+
+    def _weight_gradient(
+        self, state: Pass, instruction: Instruction, threads: int
+    ) -> tuple[Tensor | None, ...]:
+        """In another thread, with as many of torch's threads: float32 sums depend on that."""
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        started = time.perf_counter()
+        found = state.weight_gradient(instruction.value)
+        if self.clock is not None:
+            self.clock(instruction, time.perf_counter() - started)
+        return found
 
     @functools.cached_property
     def _last_uses(self) -> dict[int, list[int]]:

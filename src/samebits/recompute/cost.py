@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.recompute.schedule import Network
+from samebits.recompute.schedule import SEPARABLE, Network
 
 PICOSECONDS = 10**12
 LARGEST_FILE = 1 << 20  # bytes of a device file
@@ -75,6 +76,37 @@ def times(network: Network, device: Device, numerics: str) -> list[int]:
         traffic = load(device.tier(read + layer.size), read + layer.size + twice)
         arithmetic = device.compute(layer.operations, numerics)
         result.append(device.dispatch_ns * 1000 + max(arithmetic, traffic))
+    return result
+
+
+def gradient_times(network: Network, device: Device, numerics: str) -> list[tuple[int, int]]:
+    """Picoseconds of each sub-layer's activation gradient and of its weight gradient.
+
+    As `times`. A product has both, each of the operations of its forward pass (twice as many in
+    BFP, whose gradients are two bytes wide). What any other sub-layer does counts as the first.
+    """
+    width = 2 if network.summed else 4
+    result = []
+    for layer in network.layers:
+        arriving, leaving = width * math.prod(layer.shape), sum(layer.fresh)
+        read = sum(network.layers[v].size for v in network.roots(layer.needs))
+        weights = sum(size for _, size in layer.weights)
+        separable = layer.kind in SEPARABLE
+        operations = layer.operations * (2 if separable and network.summed else 1)
+
+        def roofline(traffic: int, operations: int = operations) -> int:
+            moved = load(device.tier(traffic), traffic)
+            return device.dispatch_ns * 1000 + max(device.compute(operations, numerics), moved)
+
+        if separable:
+            result.append(
+                (
+                    roofline(arriving + weights + leaving) if layer.gradients else 0,
+                    roofline(arriving + read + weights) if layer.weights else 0,
+                )
+            )
+        else:
+            result.append((roofline(arriving + read + leaving), 0))
     return result
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from samebits.errors import InputError
 from samebits.files import write_atomically
-from samebits.recompute.schedule import Network
+from samebits.recompute.schedule import Instruction, Network, compile_schedule
 
 FORMAT = "samebits-plan-1"
+ORDERS = ("sequential", "paired")  # of the backward pass
 LARGEST_FILE = 1 << 26  # bytes of a plan file
 
 
@@ -43,6 +44,8 @@ class Plan:
     samples: of a pass. budget: bytes it was made for, None for the local rule. peak, store_all,
     smallest: bytes of this plan, of storing everything, of the smallest plan known.
     recompute_ps: what is computed again, per pass; no plan of this budget takes less than bound_ps.
+    backward: the order of the backward pass, sequential or paired (weight gradients in a second
+    thread); work_ps, span_ps: what it computes, and how long that takes.
     """
 
     arch: str
@@ -55,6 +58,9 @@ class Plan:
     smallest: int
     recompute_ps: int
     bound_ps: int
+    backward: str
+    work_ps: int
+    span_ps: int
     layers: tuple[Decision, ...]
 
     def dropped(self, network: Network) -> tuple[int, ...]:
@@ -84,6 +90,10 @@ class Plan:
                     "own; plan again with samebits plan"
                 )
         return tuple(i for i, have in enumerate(self.layers) if not have.stored)
+
+    def schedule(self, network: Network) -> tuple[Instruction, ...]:
+        """The instructions of a pass of `network`; InputError if the plan is for another."""
+        return compile_schedule(network, self.dropped(network), self.backward == "paired")
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -121,6 +131,11 @@ def read_plan(path: Path) -> Plan:
         _read(Decision, layer, f"{path}: field layers[{i}].") for i, layer in enumerate(layers)
     )
     plan: Plan = _read(Plan, {**record, "layers": tuple(decisions)}, f"{path}: field ")
+    if plan.backward not in ORDERS:
+        raise InputError(
+            f"{path}: field backward: expected {' or '.join(ORDERS)}, found "
+            f"{plan.backward[:60]!r}; write the plan again with samebits plan"
+        )
     return plan
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from samebits.errors import InputError
+from samebits.recompute.balance import predicted_balance
 from samebits.recompute.cost import Device, load, times
-from samebits.recompute.optimum import cheapest, cost_of, smallest
+from samebits.recompute.optimum import Choice, cheapest, cost_of, smallest
 from samebits.recompute.plan import Decision, Plan
 from samebits.recompute.schedule import Network, compile_schedule, peak
 
@@ -19,21 +20,23 @@ def make_plan(
     numerics: str,
     budget: int | None = None,
     earlier: int = 0,
+    backward: str = "sequential",
 ) -> Plan:
     """The plan of the local rule, or the cheapest one within `budget` bytes.
 
     earlier: bytes that the step holds already when its last pass starts (gradients of the shards
-    before). Raises InputError for a budget below the smallest peak.
+    before). backward: the order of the backward pass, sequential or paired. Raises InputError for a
+    budget below the smallest peak.
     """
     decisions = local_rule(network, device, numerics)
     costs = times(network, device, numerics)
-    least = smallest(network, costs)
+    paired = backward == "paired"
+    local = tuple(i for i, d in enumerate(decisions) if not d.stored)
+    least = _smallest(network, costs, local, paired)
     if budget is None:
-        dropped, bound = tuple(i for i, d in enumerate(decisions) if not d.stored), 0
+        dropped, bound = local, 0
     else:
-        choice = cheapest(network, costs, budget - earlier)
-        if choice is None and least.peak + earlier <= budget:
-            choice = replace(least, bound=0)
+        choice = _within(network, costs, budget - earlier, least, paired)
         if choice is None:
             raise InputError(
                 f"--memory-budget: expected at least {least.peak + earlier} bytes for this model "
@@ -44,7 +47,9 @@ def make_plan(
             _budgeted(d, i not in dropped) if i in network.choices() else d
             for i, d in enumerate(decisions)
         )
-    level = peak(network, compile_schedule(network, dropped))
+    schedule = compile_schedule(network, dropped, paired)
+    level = peak(network, schedule)
+    work, span = predicted_balance(network, schedule, device, numerics)
     return Plan(
         arch=arch,
         numerics=numerics,
@@ -56,8 +61,49 @@ def make_plan(
         smallest=min(least.peak, level) + earlier,
         recompute_ps=cost_of(network, costs, dropped),
         bound_ps=bound,
+        backward=backward,
+        work_ps=work,
+        span_ps=span,
         layers=decisions,
     )
+
+
+def _smallest(network: Network, costs: list[int], local: tuple[int, ...], paired: bool) -> Choice:
+    """The choice of the smallest peak.
+
+    The search knows the sequential order alone: in the paired order the best of what it finds, the
+    local rule's choice and dropping nothing.
+    """
+    found = smallest(network, costs)
+    if not paired:
+        return found
+    choices = [found, Choice(local, cost_of(network, costs, local), 0, 0), Choice((), 0, 0, 0)]
+    return min((_in_order(network, c, paired) for c in choices), key=lambda c: (c.peak, c.cost))
+
+
+def _in_order(network: Network, choice: Choice, paired: bool) -> Choice:
+    """A choice with its peak in the order of a plan; in the paired order nothing is proven."""
+    if not paired:
+        return choice
+    level = peak(network, compile_schedule(network, choice.dropped, paired))
+    return replace(choice, peak=level, bound=0)
+
+
+def _within(
+    network: Network, costs: list[int], budget: int, least: Choice, paired: bool
+) -> Choice | None:
+    """The cheapest choice within a budget, None if there is none.
+
+    The search knows the sequential order. The paired order holds more, so it is asked for as much
+    less as the paired peak was too high, until that fits.
+    """
+    asked = budget
+    while (found := cheapest(network, costs, asked)) is not None:
+        choice = _in_order(network, found, paired)
+        if choice.peak <= budget:
+            return choice
+        asked = min(asked, found.peak) - max(choice.peak - budget, 1)
+    return replace(least, bound=0) if least.peak <= budget else None
 
 
 def _budgeted(decision: Decision, stored: bool) -> Decision:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from samebits.recompute.apply import Graph, Pass, Replay, plain
+from samebits.recompute.apply import Graph, Pass, plain
 from samebits.recompute.memory import recording, tensor_storages
 from samebits.recompute.operations import count_operations
-from samebits.recompute.schedule import Loss, Network, SubLayer
+from samebits.recompute.replay import Replay
+from samebits.recompute.schedule import SEPARABLE, Loss, Network, SubLayer
 from samebits.recompute.trace import Program, trace
 from samebits.train.layers import Dropout
 from samebits.train.measure import storages
@@ -72,6 +74,9 @@ class _Survey:
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
         self.own |= {a for p in program.model.parameters() for a, _ in tensor_storages(p)}
         self.weights = {id(p): i for i, p in enumerate(program.model.parameters())}
+        self.readers = Counter(
+            id(p) for i in range(1, len(program.calls)) for p in program.parameters(i)
+        )
         self.facts: list[dict[str, Any]] = []
 
     def run(self, loss: LossFunction) -> Network:
@@ -106,6 +111,9 @@ class _Survey:
             facts = self.facts[index]
             span = spans[f"forward {index}"]
             facts["forward_peak"] = span.peak - span.start
+            if facts.get("apart") is not None:
+                pair = (spans[f"{side} gradient {index}"] for side in ("activation", "weight"))
+                facts["apart"] = tuple(span.peak - span.start for span in pair)
             if (after_span := spans.get(f"backward {index}")) is not None:
                 facts["backward_peak"] = after_span.peak - after_span.start
         ahead, back = spans["loss"], spans["loss backward"]
@@ -186,6 +194,7 @@ class _Survey:
         inputs = list(graph.inputs)
         others = {v: state.gradients.pop(v) for v in inputs if v in state.gradients}
         weights, state.parameter_gradients = state.parameter_gradients, {}
+        trial = self._apart(index, record) if self._separable(index, graph) else None
         with record.span(f"backward {index}"):
             state.backward(index)
         fresh: dict[StorageWeakRef, int] = {}
@@ -203,10 +212,46 @@ class _Survey:
             (self.weights[id(p)], sum(size for _, size in tensor_storages(g)))
             for p, g in state.parameter_gradients.values()
         )
+        if trial is not None:
+            whole = [state.gradients.get(v) for v in inputs]
+            whole += [g for _, g in state.parameter_gradients.values()]
+            same = len(whole) == len(trial) and all(map(_same, whole, trial))
+            self.facts[index]["apart"] = (0, 0) if same else None  # filled in from the spans
         for v, other in others.items():
             new = state.gradients.get(v)
             state.gradients[v] = other if new is None else _join(other, new)
         state.parameter_gradients = weights | state.parameter_gradients
+
+    def _separable(self, index: int, graph: Graph) -> bool:
+        """Whether a sub-layer may have a weight gradient of its own."""
+        own = self.program.parameters(index)
+        counts = (self.readers[id(p)] for p in own)
+        return (
+            self.program.calls[index].kind in SEPARABLE
+            and not self.facts[index]["repeated"]
+            and bool(graph.inputs and own)
+            and all(count == 1 for count in counts)
+        )
+
+    def _apart(self, index: int, record: Any) -> list[Tensor | None]:
+        """Activation gradient and weight gradient one after the other, forgotten by the pass."""
+        state = self.state
+        with record.span(f"activation gradient {index}"):
+            state.activation_gradient(index)
+        found = [state.gradients.pop(v, None) for v in state.graphs[index].inputs]
+        with record.span(f"weight gradient {index}"):
+            found += state.weight_gradient(index, retain=True)
+        return found
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two gradients have the same bits."""
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, BFPTensor) and isinstance(b, BFPTensor):
+        (x, e), (y, f) = a.resolved(), b.resolved()
+        return e == f and torch.equal(x, y)
+    return torch.equal(_bits(a.contiguous()), _bits(b.contiguous()))
 
 
 def _storage_refs(gradient: Tensor) -> list[tuple[StorageWeakRef, int]]:

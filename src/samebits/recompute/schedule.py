@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+SEPARABLE = ("Conv1d", "Conv2d", "Linear")  # kinds whose two gradients are products apart
 LIGHT = 8  # what a sub-layer saves besides values is always kept if below 1/8 of its output
 
 
@@ -22,7 +23,9 @@ class SubLayer:
     k-th storage of the gradient that arrived. weights: per trained parameter that it reads, which
     one of the model's it is and the size of its gradient. state: what computing it again needs
     besides its inputs. repeated: it reads one input or weight in several places. random: it draws
-    from a generator. statistics: it follows from its input and what its backward pass keeps.
+    from a generator. statistics: it follows from its input and what its backward pass keeps. apart:
+    the largest levels while its activation gradient and then its weight gradient are computed, None
+    where they come together only.
     """
 
     name: str
@@ -44,6 +47,7 @@ class SubLayer:
     repeated: bool = False
     random: bool = False
     statistics: bool = False
+    apart: tuple[int, int] | None = None
 
     @property
     def light(self) -> bool:
@@ -102,22 +106,37 @@ class Network:
         )
 
 
-Action = Literal["forward", "loss", "recompute", "backward", "free"]
+Action = Literal[
+    "forward",
+    "loss",
+    "recompute",
+    "backward",
+    "free",
+    "activation gradient",
+    "weight gradient",
+    "join",
+]
 
 
 class Instruction(NamedTuple):
-    """One step of an execution: what to do, with which sub-layer or value."""
+    """One step of an execution: what to do, with which sub-layer or value.
+
+    "weight gradient" begins one that may go on beside what follows, until its "join".
+    """
 
     action: Action
     value: int
 
 
-def compile_schedule(network: Network, dropped: Iterable[int]) -> tuple[Instruction, ...]:
+def compile_schedule(
+    network: Network, dropped: Iterable[int], paired: bool = False
+) -> tuple[Instruction, ...]:
     """The instructions of one pass in which the `dropped` values are recomputed when needed.
 
     Backward passes run in the reverse order of the forward passes, as autograd runs them. A dropped
     value is computed again once, when it is first read, and every value is freed after its last
-    use.
+    use. paired: the weight gradient of a sub-layer is deferred: it is computed while the chain of
+    activation gradients goes on to the next sub-layer that has one, that one's included.
     """
     layers, missing = network.layers, set(dropped)
     events: list[tuple[Instruction, list[int]]] = []  # with the storages it reads or makes
@@ -125,6 +144,7 @@ def compile_schedule(network: Network, dropped: Iterable[int]) -> tuple[Instruct
         events.append((Instruction("forward", i), network.roots((*layers[i].inputs, i))))
     events.append((Instruction("loss", network.output), network.roots((network.output,))))
     half = len(events)
+    deferred: tuple[Instruction, list[int]] | None = None
     for i in range(len(layers) - 1, 0, -1):
         if not layers[i].differentiable:
             continue
@@ -134,7 +154,16 @@ def compile_schedule(network: Network, dropped: Iterable[int]) -> tuple[Instruct
         for w in _closure(network, needs, missing):
             missing.remove(w)
             events.append((Instruction("recompute", w), network.roots((*layers[w].inputs, w))))
-        events.append((Instruction("backward", i), needs))
+        if not paired or layers[i].apart is None:
+            events.append((Instruction("backward", i), needs))
+            continue
+        events.append((Instruction("activation gradient", i), needs))
+        if deferred is not None:
+            events.append(deferred)
+        events.append((Instruction("weight gradient", i), needs))
+        deferred = Instruction("join", i), needs
+    if deferred is not None:
+        events.append(deferred)
     last: dict[int, int] = {}
     first_life: dict[int, int] = {}
     recomputed = set(dropped) - missing
@@ -213,6 +242,8 @@ class Simulation:
             return self._loss()
         if action == "backward":
             return self._backward(index)
+        if layer.apart is not None and action in ("activation gradient", "weight gradient", "join"):
+            return self._apart(action, index, layer.apart)
         top = self.level
         if action == "forward":
             state = layer.state if index in self.dropped else 0
@@ -249,20 +280,42 @@ class Simulation:
         if index not in self.gradients:
             self.level -= self.extra.pop(index, 0)
             return self.level
-        top = self.level + layer.backward_peak
-        arrived = self.gradients.pop(index)
+        top = self._hand_down(index, self.level + layer.backward_peak)
+        self._finish(index)
+        return top
+
+    def _apart(self, action: Action, index: int, peaks: tuple[int, int]) -> int:
+        """A backward pass in three instructions; all of the second's until the third."""
+        if index not in self.gradients:
+            return self._backward(index) if action == "join" else self.level
+        if action == "activation gradient":
+            return self._hand_down(index, self.level + peaks[0])
+        if action == "weight gradient":
+            self.level += peaks[1]
+            return self.level
+        top = self.level
+        self.level -= peaks[1]
+        self._finish(index)
+        return top
+
+    def _hand_down(self, index: int, top: int) -> int:
+        """Gradients of a sub-layer's inputs; the largest level, `top` at least."""
+        layer, arrived = self.network.layers[index], self.gradients[index]
         fresh = [self._new(size) for size in layer.fresh]
         for v, storages in layer.gradients:
             own = [arrived[-1 - s] if s < 0 else fresh[s] for s in storages]
             top = max(top, self._accumulate(v, own, all(s >= 0 for s in storages)))
-        for storage in arrived:
+        return top
+
+    def _finish(self, index: int) -> None:
+        """The end of a backward pass: what it read is free, gradients of weights are there."""
+        for storage in self.gradients.pop(index):
             self._release(storage)
         self.level -= self.extra.pop(index, 0)
-        for weight, size in layer.weights:
+        for weight, size in self.network.layers[index].weights:
             if weight not in self.weights or self.network.summed:
                 self.weights.add(weight)
                 self.level += size
-        return top
 
     def _accumulate(self, value: int, storages: list[int], fresh: bool) -> int:
         for storage in storages:

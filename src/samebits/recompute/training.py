@@ -9,11 +9,12 @@ import torch
 
 from samebits.errors import InputError
 from samebits.recompute.apply import Executor
+from samebits.recompute.balance import Balance
 from samebits.recompute.cost import Device, find_device
-from samebits.recompute.plan import Plan, read_plan
+from samebits.recompute.plan import ORDERS, Plan, read_plan
 from samebits.recompute.planner import make_plan
 from samebits.recompute.profile import survey
-from samebits.recompute.schedule import Network, compile_schedule
+from samebits.recompute.schedule import Network
 from samebits.recompute.trace import Program
 from samebits.train.architectures import build, initialise
 from samebits.train.config import TrainConfig
@@ -31,8 +32,12 @@ class Planner:
         budget: int | None = None,
         file: Path | None = None,
         workers: int = 1,
+        backward: str | None = None,
     ) -> None:
         self.config, self.device, self.budget, self.file = config, device, budget, file
+        self.backward = backward or ORDERS[0]
+        if self.backward not in ORDERS:
+            raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
         self.own_shards = 1
         if config.numerics == "bfp":
             self.own_shards = config.shard_count() // workers
@@ -42,24 +47,34 @@ class Planner:
                 f"{file}: expected a plan for numerics {config.numerics}, found "
                 f"{self.given.numerics}; plan again with samebits plan"
             )
+        if self.given is not None and backward not in (None, self.given.backward):
+            raise InputError(
+                f"{file}: expected a plan for --backward {backward}, found "
+                f"{self.given.backward}; leave the option out, or plan again with samebits plan"
+            )
 
     @classmethod
     def of_option(
-        cls, config: TrainConfig, plan: str, device: str, budget: int | None, workers: int
+        cls,
+        config: TrainConfig,
+        plan: str,
+        device: str,
+        budget: int | None,
+        workers: int,
+        backward: str | None,
     ) -> Planner:
         """What `--plan auto` or `--plan FILE` means. Raises InputError."""
         file = None if plan == "auto" else Path(plan)
-        return cls(config, find_device(device), budget, file, workers)
+        return cls(config, find_device(device), budget, file, workers, backward)
 
     def __call__(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
         """What the engine's steps call, and the plan's figures for the result."""
         program, network = self.survey(engine, batch)
         plan = self.given or self.plan(network)
         try:
-            dropped = plan.dropped(network)
+            schedule = plan.schedule(network)
         except InputError as error:
             raise InputError(f"{self.file}: {error}") from error
-        schedule = compile_schedule(network, dropped)
         computed = sum(action == "recompute" for action, _ in schedule)
         record = {
             "budget": plan.budget,
@@ -68,6 +83,8 @@ class Planner:
             "smallest_bytes": plan.smallest,
             "recomputed": computed,
             "sublayers": len(network.layers) - 1,
+            "backward": plan.backward,
+            "load_balance": Balance(plan.work_ps, plan.span_ps).load,
         }
         return Executor(program, network, schedule), record
 
@@ -85,6 +102,7 @@ class Planner:
             numerics=self.config.numerics,
             budget=self.budget,
             earlier=earlier_gradients(network, self.own_shards),
+            backward=self.backward,
         )
 
 

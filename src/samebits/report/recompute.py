@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from samebits.recompute.balance import Balance
 from samebits.recompute.cost import Device, times
 from samebits.recompute.optimum import smallest
 from samebits.recompute.plan import Plan
-from samebits.recompute.schedule import Network, compile_schedule, simulate
+from samebits.recompute.schedule import Instruction, Network, compile_schedule, simulate
 from samebits.report.plots import Curve, line_plot
 
+PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per action
 MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
 COLUMNS = (
     *("sub-layer", "kind", "bytes", "output", "lives in"),
@@ -42,6 +44,13 @@ def plan_summary(plan: Plan) -> list[str]:
         f"everything stored; the smallest plan found has {plan.smallest:,})",
         f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}",
     ]
+    if plan.backward == "paired":
+        load = Balance(plan.work_ps, plan.span_ps).load
+        lines.append(
+            f"backward pass: {plan.work_ps / MILLISECOND:.3f} ms of work in "
+            f"{plan.span_ps / MILLISECOND:.3f} ms on two threads (load balance {load:.2f}, "
+            "sequential 0.50)"
+        )
     if plan.budget is not None:
         if plan.bound_ps == plan.recompute_ps:
             lines.append(f"no plan within {plan.budget:,} bytes computes less again")
@@ -59,9 +68,9 @@ def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
     least = smallest(network, costs)
     return line_plot(
         [
-            _curve("everything stored", network, (), costs),
-            _curve("this plan", network, plan.dropped(network), costs),
-            _curve("smallest plan found", network, least.dropped, costs),
+            _curve("everything stored", network, compile_schedule(network, ()), costs),
+            _curve("this plan", network, plan.schedule(network), costs),
+            _curve("least", network, compile_schedule(network, least.dropped), costs),
         ],
         x_title=f"time of a pass on {plan.device} (ms)",
         y_title="memory (MiB)",
@@ -69,15 +78,17 @@ def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
     )
 
 
-def _curve(label: str, network: Network, dropped: Iterable[int], costs: list[int]) -> Curve:
+def _curve(
+    label: str, network: Network, schedule: Sequence[Instruction], costs: list[int]
+) -> Curve:
     """A backward pass counts as two forward passes: two products instead of one."""
     x: list[float] = [0.0]
     y: list[float] = [network.layers[0].size / 2**20]
     time = 0
-    for (action, index), peak, after in simulate(network, compile_schedule(network, dropped)):
+    for (action, index), peak, after in simulate(network, schedule):
         x.append(time / MILLISECOND)
         y.append(peak / 2**20)
-        time += {"backward": 2, "forward": 1, "recompute": 1}.get(action, 0) * costs[index]
+        time += PASSES.get(action, 0) * costs[index]
         x += [time / MILLISECOND] * 2
         y += [peak / 2**20, after / 2**20]
     return Curve(label, x, y)

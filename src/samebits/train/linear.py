@@ -11,7 +11,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
 from samebits.numerics import exact
-from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
+from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient, is_wanted
 
 
 class Products(Operation):
@@ -57,20 +57,20 @@ class Products(Operation):
         (e_x, e_w), shape = ctx.exponents, ctx.shape
         k, g = kernels.of(codes), as_image(codes)
         dx = dw = db = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and is_wanted("input"):
             g16, e_16 = g, e_g
             if g.dtype == torch.int32:
                 g16, e_16 = k.requantize(g, k.largest_of(g), e_g, 16)
             acc, largest = k.conv_input_grad(g16, as_kernel(w), shape)
             acc, exponent = k.requantize(acc, largest, e_16 + e_w, 16)
             dx = BFPTensor(as_input(acc, x), exponent)
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[1] and is_wanted("weight"):
             acc, largest = k.conv_weight_grad(g, as_image(x), shape)
             acc, exponent = k.shorten(acc, largest, e_g + e_x)
             dw = BFPTensor(
                 acc.view(w.shape) if w.dim() == 2 else acc, exponent, min(largest, exact.Q32)
             )
-        if ctx.needs_input_grad[2]:
+        if ctx.needs_input_grad[2] and is_wanted("weight"):
             total = k.channel_sum(g)
             db = BFPTensor(*k.shorten(total, k.largest_of(total), e_g))
         return dx, dw, db, None, None

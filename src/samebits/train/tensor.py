@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -172,6 +172,28 @@ def interpreting(interpreter: Interpreter) -> Iterator[None]:
         yield
     finally:
         _INTERPRETER.reset(token)
+
+
+Side = Literal["input", "weight"]
+_SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
+
+
+@contextlib.contextmanager
+def backward_side(side: Side) -> Iterator[None]:
+    """Let backward passes of products inside a with block compute one of their gradients only.
+
+    Which gradients `torch.autograd.grad` was asked for, a Python function is not told.
+    """
+    token = _SIDE.set(side)
+    try:
+        yield
+    finally:
+        _SIDE.reset(token)
+
+
+def is_wanted(side: Side) -> bool:
+    """Whether a backward pass shall compute this side's gradient."""
+    return _SIDE.get() in (None, side)
 
 
 def gradient(grad: Tensor) -> Part:
