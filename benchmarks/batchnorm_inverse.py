@@ -13,6 +13,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ def shortest(action: Callable[[], Any]) -> float:
     return best
 
 
+def look_up(table: Tensor, index: Tensor, codes: Tensor) -> Tensor:
+    """Entries of the table at codes, each beyond its channel's index."""
+    return table[codes.long() + index]
+
+
 def measure(arch: str, data: str) -> dict[str, Any]:
     """One network: channels, and seconds of all its batch-norms computed again or looked up."""
     config = TrainConfig(data, arch, epochs=1, batch=64, lr=0.05)
@@ -71,11 +77,11 @@ def measure(arch: str, data: str) -> dict[str, Any]:
     for z, y in pairs:
         k, channels = kernels.of(z), z.shape[1]
         factor, offset = torch.ones(channels).long(), torch.zeros(channels).long()
-        again += shortest(lambda k=k, z=z, m=factor, b=offset: k.channel_affine(z, m, b, 0))
+        again += shortest(partial(k.channel_affine, z, factor, offset, 0))
         table = torch.zeros((channels, 256), dtype=torch.int8)
         rows = (torch.arange(channels) * 256)[None, :, None, None] + 128
         index = rows.view(1, -1, *[1] * (y.dim() - 2))
-        looked_up += shortest(lambda y=y, t=table, i=index: t.view(-1)[y.long() + i])
+        looked_up += shortest(partial(look_up, table.view(-1), index, y))
     exact = [(exact_channels(z, y), z.shape[1]) for z, y in pairs]
     return {
         "arch": arch,

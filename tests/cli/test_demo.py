@@ -4,6 +4,7 @@ import re
 import pytest
 
 from samebits.cli import demo
+from samebits.recompute.plan import read_plan
 from samebits.report.html import Figure, Paragraph, Section, Table, render_page
 from samebits.report.plots import Curve, line_plot
 
@@ -30,8 +31,10 @@ def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):
     assert "times faster, with the same bits" in page
     assert (tmp_path / "demo/npu/model.nnp").is_file()
     assert (tmp_path / "demo/npu/concordant.py").is_file()
-    assert "The BFP run was computed in 2 ways: the hash is the same." in page
-    assert page.count("data:image/svg+xml;base64,") == 2
+    assert "The BFP run was computed in 3 ways: the hash is the same." in page
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert "no plan within" in page
+    assert read_plan(tmp_path / "demo/plan.json").recompute_ps > 0
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "<script" not in page
     assert 'name="viewport"' in page

@@ -18,6 +18,7 @@ from samebits.cli.output import RunProgress, log_console, print_json, set_thread
 
 if TYPE_CHECKING:
     from samebits.data.dataset import Dataset
+    from samebits.recompute.plan import Plan
     from samebits.report.deployment import Deployment
     from samebits.report.firmware import Concordance
     from samebits.report.training import Run
@@ -47,7 +48,8 @@ def demo_command(
 ) -> None:
     """Train on handwritten digits, quantize, compile and verify; write report.html.
 
-    The BFP run is repeated with the plain PyTorch kernels on one thread: its hash must be the same.
+    The BFP run is repeated within a memory budget, and with the plain PyTorch kernels on one
+    thread: its hash must be the same.
     It is then exported to C and run on every backend at hand, as is a float model with tanh, GELU
     and sigmoid after quantization, and an LSTM that reads the images row by row, quantized gate by
     gate: no output may differ. (onnxruntime computes these two in float32 and is compared for
@@ -58,13 +60,15 @@ def demo_command(
     from samebits.files import write_atomically
     from samebits.report.deployment import deployment_section
     from samebits.report.firmware import concordance_section
+    from samebits.report.recompute import plan_section
     from samebits.report.same_bits import same_bits_section
     from samebits.report.training import training_report
 
     set_threads(threads)
     data = load("digits")
     runs = _training_runs(data, out, seed)
-    hashes = _same_bits(runs, data)
+    plan, memory = _plan(runs, data, out)
+    hashes = _same_bits(runs, data, out / "plan.json")
     deployments = [
         _deploy_bfp(out, data),
         _deploy_float(out, data, seed),
@@ -74,7 +78,11 @@ def demo_command(
     same = len(set(hashes.values())) == 1 and all(map(_all_equal, deployments))
     same = same and all(v.equal or v.skipped is not None for v in firmware.verdicts)
     report = out / "report.html"
-    sections = [same_bits_section(hashes), *map(deployment_section, deployments)]
+    sections = [
+        same_bits_section(hashes),
+        plan_section(plan, memory),
+        *map(deployment_section, deployments),
+    ]
     sections.append(concordance_section(firmware))
     write_atomically(report, training_report(runs, sections).encode())
     if as_json:
@@ -82,6 +90,7 @@ def demo_command(
             "report": str(report),
             "runs": {run.name: dict(run.result) for run in runs},
             "hashes": hashes,
+            "plan": plan.to_dict(),
             "deployments": [
                 {
                     "title": d.title,
@@ -148,27 +157,56 @@ def _training_runs(data: Dataset, out: Path, seed: int) -> list[Run]:
     return runs
 
 
-def _same_bits(runs: list[Run], data: Dataset) -> dict[str, str]:
-    """Hashes of the BFP run as it was computed, and once more with other kernels."""
+def _plan(runs: list[Run], data: Dataset, out: Path) -> tuple[Plan, bytes]:
+    """A plan for the BFP run of a budget half-way to the smallest, left in `out`; its picture."""
+    from samebits.recompute.cost import find_device
+    from samebits.recompute.plan import write_plan
+    from samebits.recompute.training import Planner, architecture_network
+    from samebits.report.recompute import memory_picture
+
+    config, device = _bfp_config(runs), find_device("laptop-cpu")
+    _, network = architecture_network(config, data.input_shape, data.classes)
+    local = Planner(config, device).plan(network)
+    plan = Planner(config, device, (local.smallest + local.store_all) // 2).plan(network)
+    write_plan(out / "plan.json", plan)
+    return plan, memory_picture(network, plan, device)
+
+
+def _same_bits(runs: list[Run], data: Dataset, plan: Path) -> dict[str, str]:
+    """Hashes of the BFP run as it was computed, once more by a plan and with other kernels."""
     import torch
 
     from samebits import kernels
-    from samebits.train.config import TrainConfig
+    from samebits.recompute.cost import find_device
+    from samebits.recompute.training import Planner
     from samebits.train.loop import train
 
-    bfp = next(run for run in runs if run.name == "bfp")
-    threads = torch.get_num_threads()
-    hashes = {f"{kernels.realisation()} kernels, {threads} threads": str(bfp.result["sha256"])}
+    config, threads = _bfp_config(runs), torch.get_num_threads()
+    stored = next(str(run.result["sha256"]) for run in runs if run.name == "bfp")
+    native = f"{kernels.realisation()} kernels, {threads} threads"
+    with tempfile.TemporaryDirectory() as work:
+        planner = Planner(config, find_device("laptop-cpu"), file=plan)
+        with RunProgress("cnn bfp, within a memory budget") as reporter:
+            planned = train(config, data, Path(work), reporter=reporter, planner=planner)
     torch.set_num_threads(1)
     with (
         tempfile.TemporaryDirectory() as work,
         kernels.use("eager"),
         RunProgress("cnn bfp, PyTorch kernels") as reporter,
     ):
-        config = TrainConfig(**dict(bfp.config))
-        again = train(config, data, Path(work), overwrite=True, reporter=reporter)
+        again = train(config, data, Path(work), reporter=reporter)
     torch.set_num_threads(threads)
-    return {**hashes, "PyTorch kernels, 1 thread": again.sha256}
+    return {
+        native: stored,
+        f"{native}, recomputed within a memory budget": planned.sha256,
+        "PyTorch kernels, 1 thread": again.sha256,
+    }
+
+
+def _bfp_config(runs: list[Run]) -> TrainConfig:
+    from samebits.train.config import TrainConfig
+
+    return TrainConfig(**dict(next(run.config for run in runs if run.name == "bfp")))
 
 
 # --- deployment -------------------------------------------------------------------------------

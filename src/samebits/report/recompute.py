@@ -9,6 +9,7 @@ from samebits.recompute.cost import Device, times
 from samebits.recompute.optimum import smallest
 from samebits.recompute.plan import Plan
 from samebits.recompute.schedule import Instruction, Network, compile_schedule, simulate
+from samebits.report.html import Figure, Paragraph, Section
 from samebits.report.plots import Curve, line_plot
 
 PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per action
@@ -60,6 +61,23 @@ def plan_summary(plan: Plan) -> list[str]:
                 f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms"
             )
     return lines
+
+
+def plan_section(plan: Plan, picture: bytes) -> Section:
+    """The card of a plan, with its `memory_picture`."""
+    again = sum(not layer.stored for layer in plan.layers)
+    return Section(
+        "Recompute or store",
+        [
+            Paragraph(
+                f"The same training again within {plan.budget or plan.peak:,} bytes a pass: of "
+                f"{len(plan.layers) - 1} results of the network's sub-layers {again} are not kept, "
+                "but computed again or never needed. No plan changes a bit."
+            ),
+            *map(Paragraph, plan_summary(plan)),
+            Figure(picture, "memory over the time of a pass", "Predicted from one measured pass."),
+        ],
+    )
 
 
 def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
