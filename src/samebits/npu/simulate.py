@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import InputError
+from samebits.errors import InputError, NonFiniteError
 from samebits.ir.layers import fnv1a
 from samebits.npu.chain import Access, Chain, Loop, Send, Step, base, read_offsets
 from samebits.npu.check import check
@@ -235,7 +235,12 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
         raise InputError(
             f"{program.name}: expected inputs {_listed(wanted)}, found {_listed(inputs)}"
         )
-    arrays = {name: _binary16(program, wanted[name], array) for name, array in inputs.items()}
+    arrays = {}
+    for name, array in inputs.items():
+        try:
+            arrays[name] = binary16_input(array)
+        except InputError as error:
+            fail(program, wanted[name].line, f"input {name!r}: {error}")
     leads = {
         name: array.shape[: array.ndim - len(wanted[name].shape)] for name, array in arrays.items()
     }
@@ -263,22 +268,20 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
     return samples, bool(lead)
 
 
-def _binary16(program: Program, hint: Hint, array: Array) -> Array:
+def binary16_input(array: Array) -> Array:
+    """Real numbers as an input of a program; what is too large is an infinity (section 1).
+
+    Raises InputError or NonFiniteError that says what was expected, for the caller to say where.
+    """
     if not np.issubdtype(array.dtype, np.floating):
-        fail(
-            program,
-            hint.line,
-            f"input {hint.name!r}: expected floating-point numbers, found {array.dtype}",
-        )
+        raise InputError(f"expected floating-point numbers, found {array.dtype}")
     missing = np.argwhere(np.isnan(array))
     if len(missing):
-        fail(
-            program,
-            hint.line,
-            f"input {hint.name!r}: expected numbers, found NaN at index {missing[0].tolist()}; "
-            "remove or replace NaN first",
+        raise NonFiniteError(
+            f"expected numbers, found NaN at index {missing[0].tolist()}; remove or replace NaN "
+            "first"
         )
-    with np.errstate(all="ignore"):  # what is too large is an infinity, as in section 1
+    with np.errstate(all="ignore"):
         return array.astype(np.float16)
 
 

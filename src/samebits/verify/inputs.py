@@ -13,6 +13,7 @@ from samebits.errors import InputError, NonFiniteError
 from samebits.files import read_archive
 from samebits.ir import Graph, Value
 from samebits.ir.integer import limits, magnitude
+from samebits.npu.simulate import binary16_input
 from samebits.numerics import philox
 from samebits.numerics.exact import round_binary32
 
@@ -127,7 +128,10 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
                 f"a multiple of {size}, found {list(array.shape)}"
             )
         if value.dtype == "float16":
-            out.append(_binary16(array, name, source))
+            try:
+                out.append(binary16_input(array))
+            except InputError as error:
+                raise type(error)(f"{source}: input {name!r}: {error}") from None
         elif array.dtype.name == value.dtype:
             out.append(array.astype(value.dtype))  # in this machine's byte order
         elif array.dtype.kind == "f" and value.quantization is not None:
@@ -141,21 +145,6 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
     if len(counts) > 1:
         raise InputError(f"{source}: expected as many samples for every input")
     return out
-
-
-def _binary16(array: Array, name: str, source: str) -> Array:
-    if array.dtype.kind != "f":
-        raise InputError(
-            f"{source}: input {name!r}: expected floating-point numbers, found {array.dtype}"
-        )
-    missing = np.argwhere(np.isnan(array))
-    if len(missing):
-        raise NonFiniteError(
-            f"{source}: input {name!r}: expected numbers, found NaN at index "
-            f"{missing[0].tolist()}; remove or replace NaN first"
-        )
-    with np.errstate(over="ignore"):  # what is too large is an infinity
-        return array.astype(np.float16)
 
 
 def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
