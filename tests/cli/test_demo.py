@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from samebits.cli import demo
+from samebits.cli import demo_steps
 from samebits.recompute.plan import read_plan
 from samebits.report.html import Figure, Paragraph, Section, Table, render_page
 from samebits.report.plots import Curve, line_plot
@@ -11,9 +11,9 @@ from samebits.report.plots import Curve, line_plot
 
 @pytest.fixture
 def short_demo(monkeypatch):
-    monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "LSTM_EPOCHS", 2)
-    monkeypatch.setattr(demo, "STREAMED", 3)
+    monkeypatch.setattr(demo_steps, "EPOCHS", 1)
+    monkeypatch.setattr(demo_steps, "LSTM_EPOCHS", 2)
+    monkeypatch.setattr(demo_steps, "STREAMED", 3)
 
 
 def test_demo_writes_a_self_contained_report(samebits, short_demo, tmp_path):

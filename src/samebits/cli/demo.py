@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import RunProgress, log_console, print_json, set_threads
+from samebits.cli.output import log_console, print_json, set_threads
 
 if TYPE_CHECKING:
-    from samebits.data.dataset import Dataset
-    from samebits.recompute.plan import Plan
     from samebits.report.deployment import Deployment
     from samebits.report.firmware import Concordance
     from samebits.report.training import Run
-    from samebits.train.config import TrainConfig
-    from samebits.verify.model import Model
-
-EPOCHS = 5
-SMOOTH_EPOCHS = 10
-SMOOTH_LR = 0.2
-LSTM_EPOCHS = 15
-CALIBRATION = 256
-STREAMED = 20  # images whose steps every backend computes
-NATIVE, SIMULATED = 16, 50  # dimension of the neural processor, images through its simulator
-BACKENDS = (
-    *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
-    *("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer"),
-)
 
 
 def demo_command(
@@ -49,13 +30,13 @@ def demo_command(
     """Train on handwritten digits, quantize, compile and verify; write report.html.
 
     The BFP run is repeated within a memory budget, and with the plain PyTorch kernels on one
-    thread: its hash must be the same.
-    It is then exported to C and run on every backend at hand, as is a float model with tanh, GELU
-    and sigmoid after quantization, and an LSTM that reads the images row by row, quantized gate by
-    gate: no output may differ. (onnxruntime computes these two in float32 and is compared for
-    information.) Last, the BFP model becomes firmware of the neural processor, which is simulated
-    and translated into software with the same bits.
+    thread: its hash must be the same. Its model is exported to C and run on every backend at hand,
+    as is a float model with tanh, GELU and sigmoid after quantization, and an LSTM that reads the
+    images row by row, quantized gate by gate: no output may differ. (onnxruntime computes these two
+    in float32 and is compared for information.) Last, the BFP model becomes firmware of the neural
+    processor, which is simulated and translated into software with the same bits.
     """
+    from samebits.cli import demo_steps
     from samebits.data import load
     from samebits.files import write_atomically
     from samebits.report.deployment import deployment_section
@@ -66,15 +47,15 @@ def demo_command(
 
     set_threads(threads)
     data = load("digits")
-    runs = _training_runs(data, out, seed)
-    plan, memory = _plan(runs, data, out)
-    hashes = _same_bits(runs, data, out / "plan.json")
+    runs = demo_steps.training_runs(data, out, seed)
+    plan, memory = demo_steps.plan_within(runs, data, out)
+    hashes = demo_steps.same_bits_runs(runs, data, out / "plan.json")
     deployments = [
-        _deploy_bfp(out, data),
-        _deploy_float(out, data, seed),
-        _deploy_lstm(out, data, seed),
+        demo_steps.deploy_bfp(out, data),
+        demo_steps.deploy_float(out, data, seed),
+        demo_steps.deploy_lstm(out, data, seed),
     ]
-    firmware = _firmware(out, data)
+    firmware = demo_steps.make_firmware(out, data)
     same = len(set(hashes.values())) == 1 and all(map(_all_equal, deployments))
     same = same and all(v.equal or v.skipped is not None for v in firmware.verdicts)
     report = out / "report.html"
@@ -82,8 +63,8 @@ def demo_command(
         same_bits_section(hashes),
         plan_section(plan, memory),
         *map(deployment_section, deployments),
+        concordance_section(firmware),
     ]
-    sections.append(concordance_section(firmware))
     write_atomically(report, training_report(runs, sections).encode())
     if as_json:
         record = {
@@ -120,305 +101,6 @@ def demo_command(
     log_console().print(f"report: {report}")
     if not same:
         raise typer.Exit(1)
-
-
-# --- training ---------------------------------------------------------------------------------
-
-
-def _config(numerics: str, seed: int, arch: str = "cnn", **options: Any) -> TrainConfig:
-    from samebits.train.config import TrainConfig
-
-    return TrainConfig(
-        **{
-            "data": "digits",
-            "arch": arch,
-            "numerics": numerics,
-            "epochs": EPOCHS,
-            "batch": 64,
-            "seed": seed,
-            **options,
-        }
-    )
-
-
-def _training_runs(data: Dataset, out: Path, seed: int) -> list[Run]:
-    """The same network in BFP and in float32."""
-    from samebits.report.training import Run
-    from samebits.train.config import NUMERICS
-    from samebits.train.loop import train
-    from samebits.train.record import read_metrics
-
-    runs = []
-    for numerics in NUMERICS:
-        config, folder = _config(numerics, seed), out / numerics
-        with RunProgress(f"cnn {numerics}") as reporter:
-            result = train(config, data, folder, overwrite=True, reporter=reporter)
-        runs.append(Run(numerics, config.to_dict(), result.to_dict(), read_metrics(folder)))
-    return runs
-
-
-def _plan(runs: list[Run], data: Dataset, out: Path) -> tuple[Plan, bytes]:
-    """A plan for the BFP run of a budget half-way to the smallest, left in `out`; its picture."""
-    from samebits.recompute.cost import find_device
-    from samebits.recompute.plan import write_plan
-    from samebits.recompute.training import Planner, architecture_network
-    from samebits.report.recompute import memory_picture
-
-    config, device = _bfp_config(runs), find_device("laptop-cpu")
-    _, network = architecture_network(config, data.input_shape, data.classes)
-    local = Planner(config, device).plan(network)
-    plan = Planner(config, device, (local.smallest + local.store_all) // 2).plan(network)
-    write_plan(out / "plan.json", plan)
-    return plan, memory_picture(network, plan, device)
-
-
-def _same_bits(runs: list[Run], data: Dataset, plan: Path) -> dict[str, str]:
-    """Hashes of the BFP run as it was computed, once more by a plan and with other kernels."""
-    import torch
-
-    from samebits import kernels
-    from samebits.recompute.cost import find_device
-    from samebits.recompute.training import Planner
-    from samebits.train.loop import train
-
-    config, threads = _bfp_config(runs), torch.get_num_threads()
-    stored = next(str(run.result["sha256"]) for run in runs if run.name == "bfp")
-    native = f"{kernels.realisation()} kernels, {threads} threads"
-    with tempfile.TemporaryDirectory() as work:
-        planner = Planner(config, find_device("laptop-cpu"), file=plan)
-        with RunProgress("cnn bfp, within a memory budget") as reporter:
-            planned = train(config, data, Path(work), reporter=reporter, planner=planner)
-    torch.set_num_threads(1)
-    with (
-        tempfile.TemporaryDirectory() as work,
-        kernels.use("eager"),
-        RunProgress("cnn bfp, PyTorch kernels") as reporter,
-    ):
-        again = train(config, data, Path(work), reporter=reporter)
-    torch.set_num_threads(threads)
-    return {
-        native: stored,
-        f"{native}, recomputed within a memory budget": planned.sha256,
-        "PyTorch kernels, 1 thread": again.sha256,
-    }
-
-
-def _bfp_config(runs: list[Run]) -> TrainConfig:
-    from samebits.train.config import TrainConfig
-
-    return TrainConfig(**dict(next(run.config for run in runs if run.name == "bfp")))
-
-
-# --- deployment -------------------------------------------------------------------------------
-
-
-def _deploy_bfp(out: Path, data: Dataset) -> Deployment:
-    """The BFP model: exported, compiled, run on every backend on the whole test set."""
-    from samebits.verify.model import load_model
-
-    model = load_model(out / "bfp")
-    return _deployment(
-        "From training to C",
-        "The network trained in BFP, with its exponents frozen, exported and compiled to C99 "
-        "without floating point. Every backend computes the logits of the whole test set.",
-        model,
-        data,
-        out / "c-bfp",
-        ("training", *BACKENDS),
-        [],
-        (),
-    )
-
-
-def _deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
-    """A float model with tanh, GELU and sigmoid: trained, imported, quantized, compiled."""
-    import torch
-
-    from samebits.ir.rewrite import simplify
-    from samebits.onnx import save_qdq
-    from samebits.pytorch import import_module
-    from samebits.quantize import quantize
-    from samebits.train.architectures import build
-    from samebits.train.loop import train
-    from samebits.verify.accuracy import correct, float_outputs, images
-    from samebits.verify.model import model_of
-
-    config = _config("float32", seed, "smooth", epochs=SMOOTH_EPOCHS, lr=SMOOTH_LR)
-    module = build("smooth", data.input_shape, data.classes)
-    with RunProgress("smooth float32") as reporter:
-        train(config, data, out / "smooth", model=module, overwrite=True, reporter=reporter)
-    graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
-    name = graph.inputs[0]
-    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
-    with Status("calibrating", console=log_console()):
-        quantized, report = quantize(graph, samples)
-    save_qdq(quantized, out / "smooth-int8.onnx")
-    float_percent = 100 * correct(float_outputs(graph, data), data) / len(data.test_labels)
-    return _deployment(
-        "From a float PyTorch model to C",
-        "A float32 network with tanh, GELU and sigmoid, imported from PyTorch, quantized to 8 bits "
-        f"after training with {CALIBRATION} images. Each function between two quantized layers is "
-        "one table lookup; every entry is correctly rounded.",
-        model_of(quantized, "smooth-int8.onnx"),
-        data,
-        out / "c-smooth",
-        BACKENDS,
-        [("float32 model", float_percent)],
-        tuple(report.to_dict()["tensors"]),
-    )
-
-
-def _deploy_lstm(out: Path, data: Dataset, seed: int) -> Deployment:
-    """A float LSTM over the rows of the images: trained, quantized gate by gate, compiled."""
-    import torch
-
-    from samebits.ir.rewrite import simplify
-    from samebits.onnx import save_qdq
-    from samebits.pytorch import import_module
-    from samebits.quantize import quantize_recurrent
-    from samebits.train.architectures import build
-    from samebits.train.loop import train
-    from samebits.verify.accuracy import correct, images
-    from samebits.verify.model import model_of
-
-    config = _config("float32", seed, "lstm", epochs=LSTM_EPOCHS, lr=SMOOTH_LR)
-    module = build("lstm", data.input_shape, data.classes)
-    with RunProgress("lstm float32") as reporter:
-        train(config, data, out / "lstm", model=module, overwrite=True, reporter=reporter)
-    module.eval()
-    graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
-    name = graph.inputs[0]
-    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
-    with Status("calibrating", console=log_console()):
-        quantized, _ = quantize_recurrent(graph, samples)
-    save_qdq(quantized, out / "lstm-int8.onnx")
-    with torch.no_grad():
-        logits = module(torch.from_numpy(images(data, "test"))).numpy()
-    float_percent = 100 * correct([logits], data) / len(data.test_labels)
-    return _deployment(
-        "From a float LSTM to C",
-        "Two LSTM layers of 64 cells that read the images row by row, trained in float32 and "
-        "quantized gate by gate to 8 bits with 16-bit gates and cells. The C takes one row at a "
-        "time and keeps the states between calls. The accuracy is that of the whole test set; "
-        f"every backend computes all steps of its first {STREAMED} images, states included.",
-        model_of(quantized, "lstm-int8.onnx"),
-        data,
-        out / "c-lstm",
-        BACKENDS,
-        [("float32 model", float_percent)],
-        (),
-    )
-
-
-def _deployment(
-    title: str,
-    summary: str,
-    model: Model,
-    data: Dataset,
-    folder: Path,
-    backends: tuple[str, ...],
-    accuracy: list[tuple[str, float]],
-    layers: tuple[Any, ...],
-) -> Deployment:
-    from samebits.codegen import write_package
-    from samebits.codegen.lower import table_bytes
-    from samebits.codegen.requirements import BOARDS, requirements
-    from samebits.ir.transfer import transfer_tables
-    from samebits.onnx import save_qdq
-    from samebits.report.deployment import Deployment
-    from samebits.verify.accuracy import correct, image_codes, step_codes, streamed
-    from samebits.verify.backends.pytorch import PyTorch
-    from samebits.verify.model import ONNX_FILE
-    from samebits.verify.run import verify_model
-
-    with Status("reference", console=log_console()) as status:
-        if model.integer.states:
-            torch = PyTorch()
-            steps = step_codes(model, data)
-            outputs = streamed(model.integer, steps, lambda codes: torch.run(model, codes))[1]
-            some = [codes[:STREAMED] for codes in steps]
-            codes = streamed(model.integer, some, lambda codes: torch.run(model, codes))[0]
-        else:
-            codes = image_codes(model, data)
-        expected, verdicts = verify_model(model, codes, backends, started=status.update)
-        status.update("sizes")
-        needs = [requirements(model.integer, board) for board in BOARDS]
-    package = write_package(model.integer, folder, vectors=[c[:16] for c in codes])
-    save_qdq(model.real, folder / ONNX_FILE)
-    if not model.integer.states:
-        outputs = expected
-    percent = 100 * correct(outputs, data) / len(data.test_labels)
-    memory = [
-        ("constants in flash", package.constants),
-        ("arena in RAM", package.arena),
-        ("scratch in RAM", package.scratch),
-    ]
-    for n in needs:
-        for what, count in (("flash", n.flash), ("RAM", n.ram), ("stack", n.stack)):
-            if count is not None:
-                memory.append((f"{n.target}: {what}", count))
-    return Deployment(
-        title,
-        summary,
-        [*accuracy, ("integers, on every backend without a difference", percent)],
-        verdicts,
-        memory,
-        asdict(transfer_tables(model.integer, table_bytes)),
-        layers,
-    )
-
-
-def _firmware(out: Path, data: Dataset) -> Concordance:
-    """The BFP model as firmware: simulated on some images, translated and run on all."""
-    from samebits.npu.concord import load_concordant, translate
-    from samebits.npu.image import write_program
-    from samebits.npu.lower import lower
-    from samebits.npu.simulate import simulate
-    from samebits.report.firmware import Concordance
-    from samebits.verify.accuracy import correct, firmware_images
-    from samebits.verify.backends.concordant import Concordant
-    from samebits.verify.compare import Verdict, compare
-    from samebits.verify.model import Firmware, load_model
-
-    path = out / "npu" / "model.nnp"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    firmware = Firmware(str(path), *lower(load_model(out / "bfp").real, NATIVE))
-    program, image, ports = firmware.program, firmware.image, firmware.interface
-    write_program(path, program, image)
-    (samples,) = firmware_images(firmware, data)
-    (name,) = ports.inputs
-    with Status("simulator", console=log_console()) as status:
-        start = time.perf_counter()
-        simulated = simulate(program, image, {name: samples[:SIMULATED]})
-        simulator = (time.perf_counter() - start) / SIMULATED
-        expected = [simulated.outputs[output] for output in ports.outputs]
-        verdicts = []
-        for kind, file in (("onnx", "concordant.onnx"), ("torch", "concordant.py")):
-            backend = Concordant(kind)
-            reason = backend.unavailable()
-            if reason is not None:
-                verdicts.append(Verdict(backend.name, skipped=reason))
-                continue
-            status.update(backend.name)
-            translate(program, image, kind, path.parent / file)
-            compute = load_concordant(path.parent / file)
-            start = time.perf_counter()
-            found = compute({name: samples})
-            took = (time.perf_counter() - start) / len(samples)
-            outputs = [found[output] for output in ports.outputs]
-            some = [array[:SIMULATED] for array in outputs]
-            verdicts.append(compare(backend.name, ports, expected, some))
-    percent = 100 * correct(outputs, data) / len(data.test_labels)
-    return Concordance(
-        str(path),
-        program.native,
-        program.mantissa,
-        len(program.instructions),
-        simulated.time.cycles,
-        percent,
-        verdicts,
-        (simulator, took),
-    )
 
 
 def _all_equal(deployment: Deployment) -> bool:
