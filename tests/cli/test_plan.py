@@ -40,7 +40,7 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
     assert f"% of the {everything['store_all']:,} with everything stored" in done.out
     assert (tmp_path / "plan.svg").read_bytes().count(b"<svg") == 1
     for name, options in (
-        ("auto", ("--plan", "auto", "--device", "server-gpu")),
+        ("auto", ("--plan", "auto", "--plan-device", "server-gpu")),
         ("budget", ("--plan", "auto", "--memory-budget", budget)),
         ("file", ("--plan", tmp_path / "plan.json")),
     ):

@@ -12,6 +12,7 @@ from torch import nn
 
 from samebits.errors import RangeError
 from samebits.train.convert import convert
+from samebits.train.device import CPU
 from samebits.train.distributed import ALONE, Workers
 from samebits.train.exchange import Exchange
 from samebits.train.layers import set_step
@@ -21,7 +22,7 @@ from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPTensor
 from samebits.train.trace import Recorder
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
+Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]; CPU
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -50,7 +51,7 @@ class Engine(Protocol):
         ...
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """float logits [N, classes] in evaluation mode."""
+        """float logits [N, classes] in evaluation mode, on the CPU."""
         ...
 
 
@@ -62,9 +63,13 @@ class Float32Engine:
     """
 
     def __init__(
-        self, model: nn.Module, settings: OptimizerSettings, workers: Workers = ALONE
+        self,
+        model: nn.Module,
+        settings: OptimizerSettings,
+        workers: Workers = ALONE,
+        device: torch.device = CPU,
     ) -> None:
-        self.model, self._workers = model, workers
+        self.model, self._workers, self._device = model.to(device), workers, device
         self._replica = workers.replicate(model)
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
@@ -91,7 +96,7 @@ class Float32Engine:
         return value
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = batch
+        images, labels = (tensor.to(self._device) for tensor in batch)
         return images, lambda logits: self._criterion(logits, labels)
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -101,8 +106,8 @@ class Float32Engine:
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
         with torch.no_grad():
-            result: torch.Tensor = self.model(images)
-        return result
+            result: torch.Tensor = self.model(images.to(self._device))
+        return result.cpu()
 
 
 class BfpEngine:
@@ -116,8 +121,9 @@ class BfpEngine:
         seed: int,
         workers: Workers = ALONE,
         gradient_bits: int = 32,
+        device: torch.device = CPU,
     ) -> None:
-        self.model = convert(model)
+        self.model, self._device = convert(model).to(device), device
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
@@ -164,12 +170,12 @@ class BfpEngine:
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
         with torch.no_grad():
-            output = self.model(BFPTensor.from_real(images, name="input"))
+            output = self.model(BFPTensor.from_real(images.to(self._device), name="input"))
             result: torch.Tensor = output.dequantize()
-        return result
+        return result.cpu()
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = batch
+        images, labels = (tensor.to(self._device) for tensor in batch)
         x = BFPTensor.from_real(images, name="input")
         return x, lambda logits: self._criterion(logits, labels)
 

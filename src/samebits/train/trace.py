@@ -56,7 +56,8 @@ def tensor_hash(tensor: Tensor) -> int:
 
 @functools.cache
 def _keys(device: torch.device) -> Tensor:
-    return philox.words(1024, (0, 0), device=device).to(torch.uint32).view(torch.int32)
+    words = philox.words(1024, (0, 0))
+    return words.to(torch.uint32).view(torch.int32).to(device)
 
 
 class Recorder:
