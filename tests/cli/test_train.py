@@ -90,7 +90,6 @@ def refused(done, *texts):
         (("--plan", "nothing.json"), "error: nothing.json: cannot be read"),
         (("--plan", "auto", "--plan-device", "abacus"), "error: abacus: no such device"),
         (("--plan", "auto", "--memory-budget", 10), "error: --memory-budget: expected at least"),
-        (("--plan", "auto", "--trace", "t.json"), "error: a trace hears layers that a plan comp"),
         (("--device", "tpu"), "error: expected --device among cpu, cuda, found 'tpu'"),
         (("--schedule", "cosin"), "expected schedule among constant, step, linear, cosine, found"),
         (("--numerics", "int4"), "expected numerics among bfp, float32, found 'int4'"),

@@ -18,11 +18,13 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.hearing import Hearing
 from samebits.recompute.normalization import normalize_again
 from samebits.recompute.schedule import Instruction, Network
 from samebits.recompute.trace import Program
 from samebits.train.layers import Dropout
 from samebits.train.tensor import BFPTensor
+from samebits.train.trace import taken_over
 
 _ANCHOR = torch.zeros((), requires_grad=True)
 
@@ -97,6 +99,7 @@ class Pass:
         self.gradients: dict[int, Tensor] = {}
         self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
         self.replays: dict[int, Replay] = {}
+        self.hearing: Hearing | None = None
 
     # --- values -----------------------------------------------------------------------------
 
@@ -129,6 +132,8 @@ class Pass:
         self._compute(index, keep)
         if replay is not None:
             replay.done()
+        if self.hearing is not None:
+            self.hearing.computed(index, self.read)
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time."""
@@ -212,6 +217,8 @@ class Pass:
         arrived = self.gradients.pop(index, None)
         if graph is None or arrived is None:  # nothing that is learned depends on it
             return
+        if self.hearing is not None:
+            self.hearing.arrived(index, arrived)
         parameters = self.program.parameters(index)
         inputs = list(graph.inputs)
         targets: list[Any] = [*graph.inputs.values(), *parameters]
@@ -242,12 +249,12 @@ class Pass:
         entry = self.parameter_gradients.get(id(parameter))
         return None if entry is None else entry[1]
 
-    def settle(self, parameters: Sequence[int]) -> None:
+    def settle(self, parameters: Sequence[int], listened: bool = False) -> None:
         """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
         for key in parameters:
             entry = self.parameter_gradients.pop(key, None)
             if entry is not None:
-                _accumulate(*entry)
+                _accumulate(*entry, listened)
 
 
 def _sum(old: Tensor, new: Tensor, arrived: Tensor) -> Tensor:
@@ -267,10 +274,11 @@ def owns(gradient: Tensor, arrived: Tensor) -> bool:
     return whole and storage.data_ptr() != address(arrived)
 
 
-def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """What autograd does at a leaf; the first gradient is taken over, not copied."""
+def _accumulate(parameter: Tensor, gradient: Tensor, listened: bool) -> None:
+    """What autograd does at a leaf; the first gradient is taken over, not copied, unless somebody
+    listens to autograd's own node for the leaf."""
     fits = isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()
-    if parameter.grad is None and fits:
+    if parameter.grad is None and fits and not listened:
         parameter.grad = gradient
         for hook in (parameter._post_accumulate_grad_hooks or {}).values():
             hook(parameter)
@@ -348,11 +356,17 @@ class Executor:
     """Calls a model by a schedule: the results and gradients of `model(x)`, bit for bit.
 
     Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
-    may be used for one backward pass.
+    may be used for one backward pass. `listened`: DistributedDataParallel waits for gradients.
     """
 
-    def __init__(self, program: Program, network: Network, schedule: Sequence[Instruction]) -> None:
-        self.program, self.network = program, network
+    def __init__(
+        self,
+        program: Program,
+        network: Network,
+        schedule: Sequence[Instruction],
+        listened: bool = False,
+    ) -> None:
+        self.program, self.network, self.listened = program, network, listened
         half = [action for action, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
         self.recomputed = frozenset(i for action, i in schedule if action == "recompute")
@@ -374,11 +388,15 @@ class Executor:
         """The first half of a pass and the output."""
         state = Pass(self.program, self.network, self.recomputed)
         state.start(x, differentiable)
-        for action, index in self.first:
-            if action == "forward":
-                state.forward(index)
-            else:
-                state.free(index)
+        with taken_over() as recorder:
+            if recorder is not None:
+                state.hearing = Hearing(self.program, recorder)
+                state.hearing.computed(0, state.read)
+            for action, index in self.first:
+                if action == "forward":
+                    state.forward(index)
+                else:
+                    state.free(index)
         return state, state.read(self.program.output)
 
     def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
@@ -388,12 +406,12 @@ class Executor:
         for action, index in self.second:
             if action == "backward":
                 state.backward(index)
-                state.settle(last.get(index, ()))
+                state.settle(last.get(index, ()), self.listened)
             elif action == "recompute":
                 state.recompute(index)
             else:
                 state.free(index)
-        state.settle(list(state.parameter_gradients))
+        state.settle(list(state.parameter_gradients), self.listened)
         return state.gradients.pop(0, None)
 
     @functools.cached_property

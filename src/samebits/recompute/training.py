@@ -33,7 +33,7 @@ class Planner:
         workers: int = 1,
     ) -> None:
         self.config, self.device, self.budget, self.file = config, device, budget, file
-        self.own_shards = 1
+        self.own_shards, self.replicated = 1, config.numerics == "float32" and workers > 1
         if config.numerics == "bfp":
             self.own_shards = config.shard_count() // workers
         self.given = None if file is None else read_plan(file)
@@ -69,7 +69,7 @@ class Planner:
             "recomputed": computed,
             "sublayers": len(network.layers) - 1,
         }
-        return Executor(program, network, schedule), record
+        return Executor(program, network, schedule, self.replicated), record
 
     def survey(self, engine: Engine, batch: Batch) -> tuple[Program, Network]:
         """The sub-layers of the engine's model for the batch of one pass."""

@@ -70,9 +70,9 @@ class Float32Engine:
         device: torch.device = CPU,
     ) -> None:
         self.model, self._workers, self._device = model.to(device), workers, device
-        self._replica = workers.replicate(model)
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
+        self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
         self._criterion = nn.CrossEntropyLoss()
 
@@ -81,7 +81,7 @@ class Float32Engine:
         _set_lr(self.optimizer, lr)
         x, criterion = self.prepare(batch)
         with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
-            loss = criterion((self.forward or self._replica)(x))
+            loss = criterion(self._replica(x))
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
@@ -108,6 +108,18 @@ class Float32Engine:
         with torch.no_grad():
             result: torch.Tensor = self.model(images.to(self._device))
         return result.cpu()
+
+
+class _Steps(nn.Module):
+    """What the steps of an engine call, with the parameters of its model."""
+
+    def __init__(self, engine: Float32Engine) -> None:
+        super().__init__()
+        self.model = engine.model
+        self._engine = engine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self._engine.forward or self.model)(x)
 
 
 class BfpEngine:

@@ -199,16 +199,6 @@ def train(
             )
     workers = workers or ALONE
     config.check_workers(workers.size)
-    if planner is not None and trace is not None:
-        raise InputError(
-            "a trace hears layers that a plan computes twice: leave out --trace, or give --plan "
-            "none (the steps of both are the same to the bit)"
-        )
-    if planner is not None and config.numerics == "float32" and workers.size > 1:
-        raise InputError(
-            f"expected one worker for a plan in numerics float32, found {workers.size}; give "
-            "--numerics bfp, or --plan none"
-        )
     run = _Run(config, data, out, model, reporter or Silent(), workers, device)
     if planner is not None:
         run.plan_with(planner)
@@ -360,10 +350,11 @@ class _Run:
         return self.data.batch("train", shard), self.data.train_labels[shard]
 
     def _first_pass(self) -> Batch:
-        """As many training images as one forward pass takes: a shard, in float32 the batch."""
+        """As many training images as one forward pass takes: a shard, in float32 this worker's
+        part of the batch."""
         if self.config.numerics == "bfp":
             return self._shard()
-        batch = torch.arange(self.config.batch)
+        batch = torch.arange(self.config.batch // self.workers.size)
         return self.data.batch("train", batch), self.data.train_labels[batch]
 
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
