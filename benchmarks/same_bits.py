@@ -54,6 +54,7 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     kills: tuple[tuple[int, int], ...] = ()
     plan: tuple[str, ...] = ()
+    device: str = "cpu"
     slow: bool = False
 
 
@@ -86,7 +87,12 @@ def cases() -> Iterator[Case]:
             yield Case(name, numerics, environment=environment)
         yield Case("killed twice, resumed", numerics, kills=((1, 1), (1, 1)))
         yield Case("killed on 4 and on 2 workers, resumed on 1", numerics, kills=((4, 1), (2, 1)))
-    local = ("--plan", "auto", "--device", "accelerator-core")
+        gpus = torch.cuda.device_count()
+        if gpus:
+            yield Case("CUDA", numerics, device="cuda")
+        if gpus > 1:
+            yield Case("2 workers on CUDA", numerics, workers=2, device="cuda")
+    local = ("--plan", "auto", "--plan-device", "accelerator-core")
     yield Case("plan of a small accelerator core", plan=local)
     yield Case("plan of a small accelerator core, 2 workers", workers=2, plan=local)
     yield Case("weight gradients in a second thread", plan=(*local, "--backward", "paired"))
@@ -140,7 +146,7 @@ def start(
     command += ["--numerics", case.numerics, "--epochs", str(steps // PER_EPOCH)]
     command += ["--batch", str(BATCH), "--shards", str(SHARDS), "--threads", str(threads)]
     command += ["--checkpoint-every", "10" if case.kills else "0", "--out", str(out)]
-    command += case.plan
+    command += ["--device", case.device, *case.plan]
     environment = {k: v for k, v in os.environ.items() if k not in CAPS} | case.environment
     environment.setdefault(
         "OMP_WAIT_POLICY", "PASSIVE"

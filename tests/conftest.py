@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite golden files and generated tables instead of comparing (review the diff)",
     )
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # torch and thousands of tests: what collects garbage need not look at them again
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from torch import nn
 
 from samebits.train import BFPTensor, CrossEntropyLoss, convert
 from samebits.train.architectures import build
+from samebits.train.layers import Dropout
 
 CLASSES = 5
 
@@ -151,6 +152,18 @@ class Case:
 
     def copy(self):
         return Case(copy.deepcopy(self.model), self.inputs, self.labels, self.criterion)
+
+    def state(self):
+        """What `restore` brings back: parameters, buffers and counters, no gradients."""
+        counters = [(m, m.step) for m in self.model.modules() if isinstance(m, Dropout)]
+        return copy.deepcopy(self.model.state_dict()), counters
+
+    def restore(self, state):
+        tensors, counters = state
+        self.model.load_state_dict(tensors)
+        self.model.zero_grad()
+        for dropout, step in counters:
+            dropout.step = step
 
     def step(self, forward):
         """One forward and backward pass; adds to the gradients."""

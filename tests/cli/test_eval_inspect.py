@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from samebits.train.checkpoint import list_checkpoints
 
@@ -54,6 +55,19 @@ def test_inspect_lists_every_tensor(samebits, trained):
     assert text.code == 0
     assert text.out.endswith(f"sha256 {result.sha256}\n")
     assert "16x1x3x3" in text.out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_eval_on_a_device_that_is_not_there(samebits, npz, trained):
+    done = samebits("eval", trained[0], "--data", npz, "--device", "cuda")
+    assert (done.code, done.out) == (2, "")
+    assert "error: expected a GPU for --device cuda, found none" in done.err
+
+
+def test_eval_of_an_exported_model_on_a_device(samebits, npz, tmp_path):
+    done = samebits("eval", tmp_path / "m.onnx", "--data", npz, "--device", "cuda")
+    assert (done.code, done.out) == (2, "")
+    assert "m.onnx: expected --device cpu for an exported model, found cuda" in done.err
 
 
 def test_eval_on_other_data_is_refused(samebits, trained):

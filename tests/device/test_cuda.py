@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from compare import assert_same
+from samebits.data import Dataset
 from samebits.kernels import conv_shape, eager, selftest
 from samebits.numerics import philox, realise
 from samebits.numerics.catalog import FORMATS
 from samebits.numerics.exact import Q8, Q16, Q32
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, set_step
 from samebits.train.architectures import build, initialise
-from samebits.train.checkpoint import parameter_sha256
+from samebits.train.checkpoint import list_checkpoints, parameter_sha256
+from samebits.train.config import TrainConfig
+from samebits.train.device import DEVICES, run_device
+from samebits.train.loop import train
 
 pytestmark = [
     pytest.mark.device,
@@ -75,6 +83,42 @@ def test_quantize_equals_cpu(name: str) -> None:
 @pytest.mark.parametrize("arch", ["cnn", "resnet8", "mobilenetv2", "lstm"])
 def test_training_equals_cpu(arch: str, optimizer: str) -> None:
     assert trained(arch, optimizer, "cuda") == trained(arch, optimizer, "cpu")
+
+
+def test_a_run_equals_that_on_the_cpu(tmp_path: Path) -> None:
+    """With its trace and checkpoints; and it goes on on the other device."""
+    words = philox.words(72 * 36, (1, 7)) % 256
+    images, labels = words.view(72, 1, 6, 6).to(torch.uint8), torch.arange(72) % 3
+    data = Dataset(images[:48], labels[:48], images[48:], labels[48:], ("a", "b", "c"), "made")
+    config = TrainConfig(data="made", arch="resnet8", epochs=2, batch=16, shards=2, lr=0.05)
+    results = []
+    for name in DEVICES:
+        out, trace = tmp_path / name, tmp_path / f"{name}.jsonl"
+        results.append(train(config, data, out, device=run_device(name), trace=trace))
+    assert results[0].sha256 == results[1].sha256
+    assert results[0].correct == results[1].correct
+    assert (tmp_path / "cpu.jsonl").read_text() == (tmp_path / "cuda.jsonl").read_text()
+    here, there = (list_checkpoints(tmp_path / name) for name in DEVICES)
+    assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
+    for name, other in (DEVICES, DEVICES[::-1]):
+        list_checkpoints(tmp_path / name)[-1].unlink()
+        resumed = train(config, data, tmp_path / name, device=run_device(other), resume=True)
+        assert resumed.sha256 == results[0].sha256
+
+
+def test_workers_with_a_gpu_each_equal_one_on_the_cpu(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    found = []
+    for device, start in (("cpu", ()), ("cuda", launcher)):
+        command = [sys.executable, *start, "-m", "samebits", "train", "--data", "digits", "--json"]
+        command += ["--arch", "resnet8", "--epochs", "1", "--limit", "32", "--device", device]
+        command += ["--out", str(tmp_path / device)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout)["sha256"])
+    assert found[0] == found[1]
 
 
 def trained(arch: str, optimizer: str, device: str) -> str:

@@ -1,5 +1,4 @@
 import concurrent.futures
-import copy
 import random
 import threading
 import time
@@ -41,19 +40,21 @@ def executor(case, dropped=None, keep=()):
 @pytest.mark.parametrize(("name", "numerics"), CASES)
 def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
     case = make(name, numerics)
+    start = case.state()
     program, network = survey(case.model, case.inputs, case.loss)
+
+    def two_steps(forward):
+        """Two: the second pass adds to the gradients of the first, as accumulation does."""
+        case.restore(start)
+        torch.manual_seed(3)
+        return [case.step(forward), case.step(forward)], case.outcome()
+
+    losses, outcome = two_steps(case.model)
     for dropped in droppings(network, 3 if name in ("resnet18", "mobilenetv2") else 12):
-        plain, planned = case.copy(), case.copy()
-        program, network = survey(planned.model, case.inputs, case.loss)
         run = Executor(program, network, compile_schedule(network, dropped))
-        results = []
-        for one, forward in ((plain, plain.model), (planned, run)):
-            torch.manual_seed(3)
-            # Twice: the second pass adds to the gradients of the first, as accumulation does.
-            losses = [one.step(forward), one.step(forward)]
-            results.append((losses, one.outcome()))
-        assert results[0][0] == results[1][0]
-        assert_same_outcome(results[0][1], results[1][1])
+        found, planned = two_steps(run)
+        assert losses == found
+        assert_same_outcome(outcome, planned)
 
 
 class Inline(concurrent.futures.Executor):
@@ -147,16 +148,14 @@ def test_predicted_peak_is_the_measured_peak(name, numerics):
     if name in ("dropout", "nested", "smooth", "in place"):
         case = make(name, numerics, batch=64)
     program, network = survey(case.model, case.inputs, case.loss)
-    state = copy.deepcopy(case.model.state_dict())
+    state = case.state()
     for dropped in droppings(network, 2 if name in ("resnet18", "mobilenetv2") else 6):
         schedule = compile_schedule(network, dropped)
         run = Executor(program, network, schedule)
         case.step(run)  # the first pass meets what is made once: tables, kernels
-        case.model.zero_grad()
-        case.model.load_state_dict(state)
+        case.restore(state)
         measured = step_peak(lambda run=run: case.step(run)) + network.layers[0].size
-        case.model.zero_grad()
-        case.model.load_state_dict(state)
+        case.restore(state)
         predicted = peak(network, schedule)
         assert abs(measured - predicted) <= 0.01 * measured, (dropped, predicted, measured)
 

@@ -96,10 +96,11 @@ def test_no_choice_beats_the_search_on_fourteen_operations(first):
 
 @pytest.mark.parametrize("name", [name for name in NETS if name in ("smooth", "words", "shared")])
 @pytest.mark.parametrize("numerics", ["float32", "bfp"])
-def test_no_choice_beats_the_search_on_real_networks(name, numerics):
+@pytest.mark.parametrize("most", [11, pytest.param(14, marks=pytest.mark.slow)])
+def test_no_choice_beats_the_search_on_real_networks(name, numerics, most):
     case = make(name, numerics, batch=8, size=8)
     _, network = survey(case.model, case.inputs, case.loss)
-    network = network if len(network.choices()) <= 14 else shortened(network, 14)
+    network = network if len(network.choices()) <= most else shortened(network, most)
     assert_optimal(network, [layer.operations for layer in network.layers])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("workers_run.py")
 RUNS = ("sgd", "two-shards", "adam", "decay", "short")
-OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step")
+OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step", "plan")
 
 
 def run(out, workers, *names):
@@ -32,7 +32,7 @@ def files(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    run(folder, 1)
+    run(folder, 1, *RUNS, "float32")
     return folder
 
 
@@ -44,6 +44,7 @@ def check(alone, folder, names=RUNS):
 def test_two_workers(alone, tmp_path):
     run(tmp_path, 2)
     check(alone, tmp_path)
+    check_plans(tmp_path)
     assert files(tmp_path / "sgd")[0]["sha256"] != files(tmp_path / "short")[0]["sha256"]
     # Ordinary arithmetic: a mean of two means, batch-norm over half a batch.
     results = [files(folder / "float32")[0] for folder in (alone, tmp_path)]
@@ -51,7 +52,16 @@ def test_two_workers(alone, tmp_path):
     assert results[0]["steps"] == results[1]["steps"]
 
 
+def check_plans(folder):
+    """A plan changes nothing; in float32, of what DistributedDataParallel gives without it."""
+    for name, plain in (("planned", "sgd"), ("planned float32", "float32")):
+        assert files(folder / name) == files(folder / plain)
+        result = json.loads((folder / name / "result.json").read_text())
+        assert result["plan"]["recomputed"] > 0
+
+
 @pytest.mark.slow
 def test_four_workers(alone, tmp_path):
-    run(tmp_path, 4, *RUNS)
+    run(tmp_path, 4)
     check(alone, tmp_path)
+    check_plans(tmp_path)

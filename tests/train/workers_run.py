@@ -11,6 +11,7 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.numerics import philox
+from samebits.recompute.training import Planner
 from samebits.train.config import TrainConfig
 from samebits.train.distributed import join
 from samebits.train.loop import train
@@ -21,7 +22,9 @@ RUNS = {
     "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.01},
     "decay": {"nesterov": True, "weight_decay": 0.001, "shards": 8},
     "short": {"gradient_bits": 16},
-    "float32": {"numerics": "float32"},
+    "float32": {"numerics": "float32", "epochs": 5},
+    "planned": {"augment": "flip,crop:1,zoom:80"},
+    "planned float32": {"numerics": "float32", "epochs": 5},
 }
 
 
@@ -60,7 +63,11 @@ def main(out, names):
         for name in names or RUNS:
             changes = {"epochs": 3, "batch": 16, "shards": 4, "seed": 5, **RUNS[name]}
             config = TrainConfig(data="made", arch="net", **changes)
-            train(config, data(), out / name, model=Net(), workers=workers)
+            planner = None
+            if name.startswith("planned"):
+                planner = Planner.of_option(config, "auto", "server-gpu", None, workers.size)
+            torch.manual_seed(1)  # of dropout in float32
+            train(config, data(), out / name, model=Net(), workers=workers, planner=planner)
 
 
 if __name__ == "__main__":

@@ -25,4 +25,4 @@ def device_command(
         print(text, end="")
         return
     write_atomically(out, text.encode())
-    log_console().print(f"{out}: written; give it as --device")
+    log_console().print(f"{out}: written; give it to samebits plan --device or train --plan-device")

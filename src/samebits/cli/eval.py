@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from samebits.cli.output import log_console, print_json, set_threads
+from samebits.errors import InputError
 
 
 def eval_command(
@@ -22,6 +23,9 @@ def eval_command(
         str | None,
         typer.Option(help="Needed to run a model of a module:callable of your own: its name."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where a trained model computes: cpu or cuda.")
+    ] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -29,17 +33,23 @@ def eval_command(
     from samebits.verify.model import is_firmware, is_graph
 
     if is_firmware(model) or is_graph(model):
+        if device != "cpu":
+            raise InputError(
+                f"{model}: expected --device cpu for an exported model, found {device}; give the "
+                "training folder, or leave --device out"
+            )
         _evaluate_exported(model, data, as_json)
         return
     from samebits.data import load
     from samebits.train.checkpoint import parameter_sha256
+    from samebits.train.device import run_device
     from samebits.train.evaluate import evaluate, final_classifier
     from samebits.train.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
     path, checkpoint = open_checkpoint(model, log_console().print)
     dataset = load(data, input_shape=trained_shape(path, checkpoint))
-    engine = restore_engine(path, checkpoint, dataset, arch)
+    engine = restore_engine(path, checkpoint, dataset, arch, run_device(device))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     correct = evaluate(classifier, dataset)
     total = len(dataset.test_labels)

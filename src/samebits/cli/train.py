@@ -61,13 +61,16 @@ def train_command(
         int | None,
         typer.Option(min=1, help="Bytes of tensors a pass may hold, for --plan auto."),
     ] = None,
-    device: Annotated[
+    plan_device: Annotated[
         str, typer.Option(help="For --plan auto: a device's name or file (samebits device).")
     ] = "laptop-cpu",
     backward: Annotated[
         str | None,
         typer.Option(help="With a plan: its backward pass, sequential or paired (samebits plan)."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where to compute: cpu, or cuda (a GPU for every worker).")
+    ] = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
     ] = False,
@@ -99,11 +102,13 @@ def train_command(
         )
     from samebits.data import load
     from samebits.train.config import TrainConfig
+    from samebits.train.device import run_device
     from samebits.train.distributed import join
     from samebits.train.loop import train
 
     set_threads(threads)
-    with join(worker_timeout) as workers:
+    place = run_device(device)
+    with join(worker_timeout, place) as workers:
         config = TrainConfig(
             data=data,
             arch=arch,
@@ -127,7 +132,9 @@ def train_command(
         if plan != "none":
             from samebits.recompute.training import Planner
 
-            planner = Planner.of_option(config, plan, device, memory_budget, workers.size, backward)
+            planner = Planner.of_option(
+                config, plan, plan_device, memory_budget, workers.size, backward
+            )
         dataset = load(data, limit=limit)
         with RunProgress(f"{arch} {numerics}") as reporter:
             result = train(
@@ -140,6 +147,7 @@ def train_command(
                 reporter=reporter,
                 workers=workers,
                 planner=planner,
+                device=place,
             )
     if not workers.first:
         return

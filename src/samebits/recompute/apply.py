@@ -20,11 +20,13 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.hearing import Hearing
 from samebits.recompute.normalization import normalize_again
 from samebits.recompute.replay import Replay
 from samebits.recompute.schedule import Instruction, Network
 from samebits.recompute.trace import Program
 from samebits.train.tensor import BFPTensor, backward_side
+from samebits.train.trace import taken_over
 
 _ANCHOR = torch.zeros((), requires_grad=True)
 
@@ -99,6 +101,7 @@ class Pass:
         self.gradients: dict[int, Tensor] = {}
         self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
         self.replays: dict[int, Replay] = {}
+        self.hearing: Hearing | None = None
 
     # --- values -----------------------------------------------------------------------------
 
@@ -131,6 +134,8 @@ class Pass:
         self._compute(index, keep)
         if replay is not None:
             replay.done()
+        if self.hearing is not None:
+            self.hearing.computed(index, self.read)
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time."""
@@ -214,37 +219,52 @@ class Pass:
         arrived = self.gradients.pop(index, None)
         if graph is None or arrived is None:  # nothing that is learned depends on it
             return
+        if self.hearing is not None:
+            self.hearing.arrived(index, arrived)
         parameters = self.program.parameters(index)
         inputs = list(graph.inputs)
         targets: list[Any] = [*graph.inputs.values(), *parameters]
-        earlier = [self.gradients.get(v) for v in inputs]
-        earlier += [self._earlier(p) for p in parameters]
         chained = self.network.layers[index].repeated
         roots: list[Any] = [graph.output]
         arriving = [arrived]
         if chained:  # the engine adds to what has come so far, contribution by contribution
+            earlier = [*map(self.gradients.get, inputs), *map(self._earlier, parameters)]
             known = [(t, e) for t, e in zip(targets, earlier, strict=True) if e is not None]
             roots = [*(t for t, _ in known), *roots]
             arriving = [*(e for _, e in known), *arriving]
+            del earlier, known
         found = torch.autograd.grad(roots, targets, arriving, allow_unused=True)
         del arriving
-        for v, before, gradient in zip(inputs, earlier, found, strict=False):
+        self._pass_on(inputs, found, arrived, chained)
+        for p, gradient in zip(parameters, found[len(inputs) :], strict=True):
             if gradient is not None:
-                if before is not None and not chained:
-                    gradient = _sum(before, gradient, arrived)
-                self.gradients[v] = gradient
-        del earlier[: len(inputs)]
-        for p, before, gradient in zip(parameters, earlier, found[len(inputs) :], strict=True):
-            if gradient is not None:
+                before = self._earlier(p)
                 if before is not None and not chained:
                     gradient = _sum(before, gradient, arrived)
                 self.parameter_gradients[id(p)] = (p, gradient)
+
+    def _pass_on(
+        self,
+        inputs: Sequence[int],
+        found: Sequence[Tensor | None],
+        arrived: Tensor,
+        whole: bool = False,
+    ) -> None:
+        """Gradients of a sub-layer's inputs; `whole`: with what had come before."""
+        for v, gradient in zip(inputs, found, strict=False):
+            if gradient is not None:
+                before = self.gradients.pop(v, None)
+                if before is not None and not whole:
+                    gradient = _sum(before, gradient, arrived)
+                self.gradients[v] = gradient
 
     def activation_gradient(self, index: int) -> None:
         """Gradients of a sub-layer's inputs alone; its graph stays for the weights."""
         graph, arrived = self.graphs.get(index), self.gradients.get(index)
         if graph is None or arrived is None:
             return
+        if self.hearing is not None:
+            self.hearing.arrived(index, arrived)
         with backward_side("input"):
             found = torch.autograd.grad(
                 [graph.output],
@@ -253,12 +273,7 @@ class Pass:
                 retain_graph=True,
                 allow_unused=True,
             )
-        for v, gradient in zip(graph.inputs, found, strict=True):
-            if gradient is not None:
-                before = self.gradients.get(v)
-                if before is not None:
-                    gradient = _sum(before, gradient, arrived)
-                self.gradients[v] = gradient
+        self._pass_on(list(graph.inputs), found, arrived)
 
     def weight_gradient(self, index: int, retain: bool = False) -> tuple[Tensor | None, ...]:
         """Gradients of a sub-layer's weights alone, changing nothing: in any thread."""
@@ -286,12 +301,12 @@ class Pass:
         entry = self.parameter_gradients.get(id(parameter))
         return None if entry is None else entry[1]
 
-    def settle(self, parameters: Sequence[int]) -> None:
+    def settle(self, parameters: Sequence[int], listened: bool = False) -> None:
         """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
         for key in parameters:
             entry = self.parameter_gradients.pop(key, None)
             if entry is not None:
-                _accumulate(*entry)
+                _accumulate(*entry, listened)
 
 
 def _sum(old: Tensor, new: Tensor, arrived: Tensor) -> Tensor:
@@ -311,10 +326,11 @@ def owns(gradient: Tensor, arrived: Tensor) -> bool:
     return whole and storage.data_ptr() != address(arrived)
 
 
-def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """What autograd does at a leaf; the first gradient is taken over, not copied."""
+def _accumulate(parameter: Tensor, gradient: Tensor, listened: bool) -> None:
+    """What autograd does at a leaf; the first gradient is taken over, not copied, unless somebody
+    listens to autograd's own node for the leaf."""
     fits = isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()
-    if parameter.grad is None and fits:
+    if parameter.grad is None and fits and not listened:
         parameter.grad = gradient
         for hook in (parameter._post_accumulate_grad_hooks or {}).values():
             hook(parameter)
@@ -329,14 +345,20 @@ class Executor:
     """Calls a model by a schedule: the results and gradients of `model(x)`, bit for bit.
 
     Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
-    may be used for one backward pass.
+    may be used for one backward pass. `listened`: DistributedDataParallel waits for gradients.
 
     clock: if given, is told how long each instruction of the backward pass took. beside: what
     computes deferred weight gradients.
     """
 
-    def __init__(self, program: Program, network: Network, schedule: Sequence[Instruction]) -> None:
-        self.program, self.network = program, network
+    def __init__(
+        self,
+        program: Program,
+        network: Network,
+        schedule: Sequence[Instruction],
+        listened: bool = False,
+    ) -> None:
+        self.program, self.network, self.listened = program, network, listened
         half = [action for action, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
         self.recomputed = frozenset(i for action, i in schedule if action == "recompute")
@@ -360,17 +382,22 @@ class Executor:
         """The first half of a pass and the output."""
         state = Pass(self.program, self.network, self.recomputed)
         state.start(x, differentiable)
-        for action, index in self.first:
-            if action == "forward":
-                state.forward(index)
-            else:
-                state.free(index)
+        with taken_over() as recorder:
+            if recorder is not None:
+                state.hearing = Hearing(self.program, recorder)
+                state.hearing.computed(0, state.read)
+            for action, index in self.first:
+                if action == "forward":
+                    state.forward(index)
+                else:
+                    state.free(index)
         return state, state.read(self.program.output)
 
     def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
         """The second half; the gradient of the input, if it is differentiable."""
         state.gradients[self.program.output] = gradient
         beside: Future[tuple[Tensor | None, ...]] | None = None
+        late: list[int] = []  # sub-layers done while a gradient that is handed over first is not
         try:
             for instruction in self.second:
                 action, index = instruction
@@ -395,13 +422,17 @@ class Executor:
                 else:
                     state.free(index)
                 if action in ("backward", "join"):
-                    state.settle(self._last_uses.get(index, ()))
+                    late = [index, *late] if action == "join" else [*late, index]
+                    if beside is None:
+                        for i in late:
+                            state.settle(self._last_uses.get(i, ()), self.listened)
+                        late.clear()
                 if self.clock is not None:
                     self.clock(instruction, time.perf_counter() - started)
         finally:
             if beside is not None:  # an error on this side: let the other come to its end
                 beside.exception()
-        state.settle(list(state.parameter_gradients))
+        state.settle(list(state.parameter_gradients), self.listened)
         return state.gradients.pop(0, None)
 
     def _weight_gradient(

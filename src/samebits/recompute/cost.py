@@ -132,7 +132,7 @@ def find_device(name: str) -> Device:
         if len(data) > LARGEST_FILE:
             raise InputError(
                 f"{path}: expected a device file of at most {LARGEST_FILE} bytes; give another "
-                "--device"
+                "device"
             )
         return parse_device(data.decode("utf-8"), str(path))
     except OSError as error:

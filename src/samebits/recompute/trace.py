@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,12 +57,26 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """What a recorder hears of a module without children: the value that it gave, in a tensor that
+    was value `origin` first."""
+
+    name: str
+    value: int
+    origin: int
+
+
+@dataclass(frozen=True)
 class Program:
-    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned."""
+    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned.
+
+    heard: the modules without children that end when a sub-layer has been computed, in order.
+    """
 
     model: nn.Module
     calls: tuple[Call, ...]
     output: int
+    heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
 
     def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
         """The output of one sub-layer, its inputs given by `read`."""
@@ -108,6 +122,19 @@ def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Tracer(fx.Tracer):
+    """`ended`: modules without children, by the last node of the graph when they gave a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        result = super().call_module(m, forward, args, kwargs)
+        if isinstance(result, fx.Proxy) and not any(m.children()):
+            last = next(iter(reversed(self.graph.nodes)))
+            self.ended.setdefault(last, []).append((self.path_of_module(m), result.node))
+        return result
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, Layer) or super().is_leaf_module(m, module_qualified_name)
 
@@ -130,8 +157,9 @@ def trace(model: nn.Module, example: Tensor) -> Program:
     the model's state. Raises UnsupportedError where the flow depends on values of tensors, where a
     sub-layer gives several tensors, or where a changed view is read again.
     """
+    tracer = _Tracer()
     try:
-        graph = _Tracer().trace(model)
+        graph = tracer.trace(model)
     except SamebitsError:
         raise
     except Exception as error:  # the model's own code, run on stand-ins for tensors
@@ -142,7 +170,7 @@ def trace(model: nn.Module, example: Tensor) -> Program:
         ) from error
     _check_hooks(model)
     with torch.no_grad():
-        return _Reader(model, example).read(graph)
+        return _Reader(model, example).read(graph, tracer.ended)
 
 
 def _check_hooks(model: nn.Module) -> None:
@@ -170,8 +198,9 @@ class _Reader:
         self.changed: dict[int, int] = {}  # value -> what stands for it after a change in place
         self.views: dict[int, int] = {}  # address of a storage -> its latest change in place
         self.names: dict[str, int] = {}
+        self.heard: dict[int, list[Heard]] = {}
 
-    def read(self, graph: fx.Graph) -> Program:
+    def read(self, graph: fx.Graph, ended: Mapping[fx.Node, list[tuple[str, fx.Node]]]) -> Program:
         inputs = 0
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -191,10 +220,20 @@ class _Reader:
                         f"{type(self.model).__name__}: expected one tensor as the result, found "
                         f"{type(node.args[0]).__name__}; train without a plan"
                     )
-                program = Program(self.model, tuple(self.calls), result.index)
+                program = Program(self.model, tuple(self.calls), result.index, self.heard)
             else:
                 self._node(node)
+            for name, given in ended.get(node, ()):
+                self._end(name, self._filled(given))
         return program
+
+    def _end(self, name: str, given: Any) -> None:
+        """A module has given its result."""
+        if isinstance(given, Ref):
+            tensor = self.values[given.index]
+            origin = next(v for v, value in enumerate(self.values) if value is tensor)
+            heard = Heard(name, given.index, origin)
+            self.heard.setdefault(len(self.calls) - 1, []).append(heard)
 
     def _filled(self, argument: Any) -> Any:
         def fill(node: fx.Node) -> Any:

@@ -38,7 +38,7 @@ class Planner:
         self.backward = backward or ORDERS[0]
         if self.backward not in ORDERS:
             raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
-        self.own_shards = 1
+        self.own_shards, self.replicated = 1, config.numerics == "float32" and workers > 1
         if config.numerics == "bfp":
             self.own_shards = config.shard_count() // workers
         self.given = None if file is None else read_plan(file)
@@ -86,7 +86,7 @@ class Planner:
             "backward": plan.backward,
             "load_balance": Balance(plan.work_ps, plan.span_ps).load,
         }
-        return Executor(program, network, schedule), record
+        return Executor(program, network, schedule, self.replicated), record
 
     def survey(self, engine: Engine, batch: Batch) -> tuple[Program, Network]:
         """The sub-layers of the engine's model for the batch of one pass."""

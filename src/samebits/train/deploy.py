@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from samebits.errors import CheckpointError, UnsupportedError
 from samebits.kernels.eager import largest_of
 from samebits.train import layers, pointwise
+from samebits.train.device import device_of
 from samebits.train.frozen import rule_of, saturate
 from samebits.train.frozen_lstm import Memory
 from samebits.train.lstm import Lstm
@@ -115,9 +116,9 @@ class Deployed:
         return output.resolved()[0], [state for pair in memory.after for state in pair]
 
     def logits(self, images: Tensor) -> Tensor:
-        """The logits as float64, exactly."""
+        """The logits as float64, exactly, on the CPU."""
         codes, exponent = self.codes(images)
-        return times_power(codes.double(), exponent)
+        return times_power(codes.cpu().double(), exponent)
 
 
 def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
@@ -204,7 +205,7 @@ def run(
                 observe(Step(path, is_layer, operation, kept, _snapshot(output), site))
             return output
 
-        x = quantize_input(images, next_exponent(INPUT))
+        x = quantize_input(images.to(device_of(model.model)), next_exponent(INPUT))
         start = _snapshot(x)
         with interpreting(interpreter):
             output = model.model(x)
@@ -310,7 +311,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
                 note(_site_name(running, operation), output)
             return output
 
-        x = BFPTensor.from_real(batch, INPUT)
+        x = BFPTensor.from_real(batch.to(device_of(model)), INPUT)
         note(INPUT, x)
         with interpreting(interpreter):
             model(x)

@@ -30,6 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from samebits.errors import InputError, SamebitsError, WorkerError
+from samebits.train.device import CPU
 
 T = TypeVar("T")
 TIMEOUT = 600.0  # seconds without an answer after which a worker counts as lost
@@ -118,8 +119,10 @@ def world_size() -> int:
 
 
 @contextlib.contextmanager
-def join(timeout: float = TIMEOUT) -> Iterator[Workers]:
+def join(timeout: float = TIMEOUT, device: torch.device = CPU) -> Iterator[Workers]:
     """This process among the workers that torchrun started, alone if there is no torchrun.
+
+    Tensors on the CPU go by gloo, those on a GPU, which is `device` then, by NCCL.
 
     Inside, an error that every worker meets is printed by one: here the others raise SystemExit(2).
     A worker that dies, or gives no answer for `timeout` seconds, is a WorkerError in the others.
@@ -129,7 +132,7 @@ def join(timeout: float = TIMEOUT) -> Iterator[Workers]:
         return
     if not timeout > 0:
         raise InputError(f"expected a worker timeout > 0 seconds, found {timeout}")
-    workers = _Joined(*_rendezvous(timeout), timeout)
+    workers = _Joined(*_rendezvous(timeout, device), timeout, device)
     with _terminable() as told:
         try:
             yield workers
@@ -143,7 +146,7 @@ def join(timeout: float = TIMEOUT) -> Iterator[Workers]:
     workers.close()
 
 
-def _rendezvous(timeout: float) -> tuple[Any, int, int]:
+def _rendezvous(timeout: float, device: torch.device) -> tuple[Any, int, int]:
     """(store, rank, size), once torchrun's environment is complete and its store answers."""
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
@@ -156,7 +159,8 @@ def _rendezvous(timeout: float) -> tuple[Any, int, int]:
     try:
         store, rank, size = next(rendezvous("env://", timeout=wait))
         store.set_timeout(wait)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
         raise WorkerError(
             f"the workers did not meet within {timeout:g} seconds ({_first_line(error)}); start "
@@ -168,19 +172,23 @@ def _rendezvous(timeout: float) -> tuple[Any, int, int]:
 class _Joined(Workers):
     """One of several workers."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: float, device: torch.device
+    ) -> None:
         self.rank, self.size = rank, size
         self._store, self._timeout = store, timeout
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
         self._jobs = queue.SimpleQueue()
         # A daemon: one that waits for a dead worker does not keep the process alive.
         self._thread = threading.Thread(
-            target=self._serve, args=(torch.get_num_threads(),), daemon=True
+            target=self._serve, args=(torch.get_num_threads(), device), daemon=True
         )
         self._thread.start()
 
-    def _serve(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # torch's setting is one per thread
+    def _serve(self, threads: int, device: torch.device) -> None:
+        torch.set_num_threads(threads)  # torch's settings are one per thread
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         while (item := self._jobs.get()) is not None:
             job, future = item
             try:

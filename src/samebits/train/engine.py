@@ -12,6 +12,7 @@ from torch import nn
 
 from samebits.errors import RangeError
 from samebits.train.convert import convert
+from samebits.train.device import CPU
 from samebits.train.distributed import ALONE, Workers
 from samebits.train.exchange import Exchange
 from samebits.train.layers import set_step
@@ -21,7 +22,7 @@ from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPTensor
 from samebits.train.trace import Recorder
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]
+Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]; CPU
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -50,7 +51,7 @@ class Engine(Protocol):
         ...
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """float logits [N, classes] in evaluation mode."""
+        """float logits [N, classes] in evaluation mode, on the CPU."""
         ...
 
 
@@ -62,12 +63,16 @@ class Float32Engine:
     """
 
     def __init__(
-        self, model: nn.Module, settings: OptimizerSettings, workers: Workers = ALONE
+        self,
+        model: nn.Module,
+        settings: OptimizerSettings,
+        workers: Workers = ALONE,
+        device: torch.device = CPU,
     ) -> None:
-        self.model, self._workers = model, workers
-        self._replica = workers.replicate(model)
+        self.model, self._workers, self._device = model.to(device), workers, device
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
+        self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
         self._criterion = nn.CrossEntropyLoss()
 
@@ -76,7 +81,7 @@ class Float32Engine:
         _set_lr(self.optimizer, lr)
         x, criterion = self.prepare(batch)
         with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
-            loss = criterion((self.forward or self._replica)(x))
+            loss = criterion(self._replica(x))
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
@@ -91,7 +96,7 @@ class Float32Engine:
         return value
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = batch
+        images, labels = (tensor.to(self._device) for tensor in batch)
         return images, lambda logits: self._criterion(logits, labels)
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -101,8 +106,20 @@ class Float32Engine:
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
         with torch.no_grad():
-            result: torch.Tensor = self.model(images)
-        return result
+            result: torch.Tensor = self.model(images.to(self._device))
+        return result.cpu()
+
+
+class _Steps(nn.Module):
+    """What the steps of an engine call, with the parameters of its model."""
+
+    def __init__(self, engine: Float32Engine) -> None:
+        super().__init__()
+        self.model = engine.model
+        self._engine = engine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self._engine.forward or self.model)(x)
 
 
 class BfpEngine:
@@ -116,8 +133,9 @@ class BfpEngine:
         seed: int,
         workers: Workers = ALONE,
         gradient_bits: int = 32,
+        device: torch.device = CPU,
     ) -> None:
-        self.model = convert(model)
+        self.model, self._device = convert(model).to(device), device
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
@@ -164,12 +182,12 @@ class BfpEngine:
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         self.model.eval()
         with torch.no_grad():
-            output = self.model(BFPTensor.from_real(images, name="input"))
+            output = self.model(BFPTensor.from_real(images.to(self._device), name="input"))
             result: torch.Tensor = output.dequantize()
-        return result
+        return result.cpu()
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = batch
+        images, labels = (tensor.to(self._device) for tensor in batch)
         x = BFPTensor.from_real(images, name="input")
         return x, lambda logits: self._criterion(logits, labels)
 

@@ -113,7 +113,8 @@ class Exchange:
         sizes = [p.numel() for p in parameters]
         slice_ = -(-sum(sizes) // (self._workers.size * GRANULE)) * GRANULE
         dtype = torch.int64 if extra_bits(count) else torch.int32
-        own = torch.zeros(self._workers.size * slice_, dtype=dtype)
+        device = parameters[0].device
+        own = torch.zeros(self._workers.size * slice_, dtype=dtype, device=device)
         position = 0
         for mine, exponent, size in zip(parts, exponents, sizes, strict=True):
             _add_aligned(own[position : position + size], mine, exponent)
@@ -124,7 +125,7 @@ class Exchange:
         k = kernels.of(total)
         tops = torch.tensor([k.largest_of(total[at]) for at in ranges])
         largest = self._workers.largest(tops).tolist()
-        codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits])
+        codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits], device=device)
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):
             if top and total[at].numel():
                 codes[at] = self._rounded(k, total[at], top, exponent)
@@ -232,7 +233,7 @@ def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
     low = rows.to(CODE_TYPE[width]).contiguous().view(torch.uint8)  # modulo 2**width
     if extra_bits(parts) == 0:
         return low
-    weights = 1 << torch.arange(8, dtype=torch.uint8)
+    weights = 1 << torch.arange(8, dtype=torch.uint8, device=rows.device)
     high = (rows >> width).to(torch.int16)
     planes = [
         (((high >> bit) & 1).to(torch.uint8).view(len(rows), -1, 8) * weights).sum(2)
@@ -244,13 +245,14 @@ def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
 def decode(rows: Tensor, count: int, parts: int, width: int = 32) -> Tensor:
     """The sum over the rows of `encode`, int64 [count]."""
     size = count * width // 8
-    low = rows[:, :size].contiguous().view(CODE_TYPE[width])
+    low = rows[:, :size].reshape(-1).view(CODE_TYPE[width]).view(len(rows), count)
     total = low.sum(0, dtype=torch.int64)
     bits = extra_bits(parts)
     if bits:
         planes = rows[:, size:].view(len(rows), bits, -1, 1)
-        ones = ((planes >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(2)
-        weights = 1 << torch.arange(bits)
+        places = torch.arange(8, dtype=torch.uint8, device=rows.device)
+        ones = ((planes >> places) & 1).flatten(2)
+        weights = 1 << torch.arange(bits, device=rows.device)
         weights[-1] = -weights[-1]  # of the sign
         high = (ones.sum(0, dtype=torch.int64) * weights.view(-1, 1)).sum(0)
         total = total + (

@@ -46,9 +46,8 @@ def to_graph(
     """
     steps: list[Step] = []
     shape = (batch, *input_shape)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     made = deployed(model, exponents)
-    x, output = run(made, torch.zeros(shape, device=device), steps.append)
+    x, output = run(made, torch.zeros(shape), steps.append)
     if is_recurrent(steps):
         if batch != 1:
             raise UnsupportedError(f"expected a batch of 1 of a model with LSTMs, found {batch}")

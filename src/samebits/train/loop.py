@@ -34,6 +34,7 @@ from samebits.train.checkpoint import (
 )
 from samebits.train.config import TrainConfig
 from samebits.train.deploy import Exponents
+from samebits.train.device import CPU
 from samebits.train.distributed import ALONE, Workers, join, world_size
 from samebits.train.engine import (
     Batch,
@@ -133,15 +134,20 @@ def data_order(count: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.argsort(words, stable=True)
 
 
-def make_engine(config: TrainConfig, model: nn.Module, workers: Workers = ALONE) -> Engine:
+def make_engine(
+    config: TrainConfig,
+    model: nn.Module,
+    workers: Workers = ALONE,
+    device: torch.device = CPU,
+) -> Engine:
     """The numerics of `config` around an initialised float model, on this worker."""
     settings = OptimizerSettings(
         config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay
     )
     if config.numerics == "float32":
-        return Float32Engine(model, settings, workers)
+        return Float32Engine(model, settings, workers, device)
     shards, bits = config.shard_count(), config.gradient_bits
-    return BfpEngine(model, settings, shards, config.seed, workers, bits)
+    return BfpEngine(model, settings, shards, config.seed, workers, bits, device)
 
 
 def train(
@@ -157,6 +163,7 @@ def train(
     reporter: Reporter | None = None,
     workers: Workers | None = None,
     planner: Planner | None = None,
+    device: torch.device = CPU,
 ) -> TrainResult:
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
@@ -166,6 +173,8 @@ def train(
     `trace`: file for the hash of every tensor of every step (samebits.train.trace).
     `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
     and a record of it for the result (samebits.recompute.training).
+    `device`: what `device.run_device` gave; in BFP no bit depends on it, and a run may be resumed
+    on another one.
     `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
     Every worker returns the same result; the first one alone writes files and reports.
     Raises SamebitsError; checkpoints written before it stay intact.
@@ -173,7 +182,7 @@ def train(
     if checkpoint_every < 0:
         raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
     if workers is None and world_size() > 1:
-        with join() as joined:
+        with join(device=device) as joined:
             return train(
                 config,
                 data,
@@ -186,20 +195,11 @@ def train(
                 reporter=reporter,
                 workers=joined,
                 planner=planner,
+                device=device,
             )
     workers = workers or ALONE
     config.check_workers(workers.size)
-    if planner is not None and trace is not None:
-        raise InputError(
-            "a trace hears layers that a plan computes twice: leave out --trace, or give --plan "
-            "none (the steps of both are the same to the bit)"
-        )
-    if planner is not None and config.numerics == "float32" and workers.size > 1:
-        raise InputError(
-            f"expected one worker for a plan in numerics float32, found {workers.size}; give "
-            "--numerics bfp, or --plan none"
-        )
-    run = _Run(config, data, out, model, reporter or Silent(), workers)
+    run = _Run(config, data, out, model, reporter or Silent(), workers, device)
     if planner is not None:
         run.plan_with(planner)
     with contextlib.ExitStack() as stack:
@@ -225,6 +225,7 @@ class _Run:
         model: nn.Module | None,
         reporter: Reporter,
         workers: Workers,
+        device: torch.device,
     ) -> None:
         self.config, self.data, self.out, self.workers = config, data, out, workers
         self.reporter = reporter if workers.first else Silent()
@@ -236,7 +237,7 @@ class _Run:
             model = build(config.arch, data.input_shape, data.classes)
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.engine = make_engine(config, model, workers)
+        self.engine = make_engine(config, model, workers, device)
         self.identity = {
             **config.to_dict(),
             "input_shape": list(data.input_shape),
@@ -349,10 +350,11 @@ class _Run:
         return self.data.batch("train", shard), self.data.train_labels[shard]
 
     def _first_pass(self) -> Batch:
-        """As many training images as one forward pass takes: a shard, in float32 the batch."""
+        """As many training images as one forward pass takes: a shard, in float32 this worker's
+        part of the batch."""
         if self.config.numerics == "bfp":
             return self._shard()
-        batch = torch.arange(self.config.batch)
+        batch = torch.arange(self.config.batch // self.workers.size)
         return self.data.batch("train", batch), self.data.train_labels[batch]
 
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:

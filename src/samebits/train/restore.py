@@ -22,6 +22,7 @@ from samebits.train.checkpoint import (
 )
 from samebits.train.config import TrainConfig
 from samebits.train.deploy import Exponents
+from samebits.train.device import CPU
 from samebits.train.engine import Engine
 from samebits.train.layers import load_state
 from samebits.train.loop import make_engine
@@ -97,15 +98,20 @@ def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
 
 
 def restore_engine(
-    path: Path, checkpoint: Checkpoint, data: Dataset, arch: str | None = None
+    path: Path,
+    checkpoint: Checkpoint,
+    data: Dataset,
+    arch: str | None = None,
+    device: torch.device = CPU,
 ) -> Engine:
-    """The trained model of a checkpoint, ready to evaluate on `data`.
+    """The trained model of a checkpoint, ready to evaluate on `data`, whose samples it takes to
+    `device`.
 
     A checkpoint may come from anywhere, so the code that a `module:callable` architecture names
     runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
     the data does not fit the model.
     """
-    engine, input_shape, classes = _restored(path, checkpoint, arch)
+    engine, input_shape, classes = _restored(path, checkpoint, arch, device)
     if data.input_shape != input_shape:
         raise InputError(
             f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
@@ -120,7 +126,9 @@ def restore_engine(
     return engine
 
 
-def _restored(path: Path, checkpoint: Checkpoint, arch: str | None) -> tuple[Engine, Shape, int]:
+def _restored(
+    path: Path, checkpoint: Checkpoint, arch: str | None, device: torch.device = CPU
+) -> tuple[Engine, Shape, int]:
     """The engine of a checkpoint, its input shape and class count. Raises CheckpointError."""
     config, input_shape, classes = _restored_config(path, checkpoint)
     if arch is not None and arch != config.arch:
@@ -137,7 +145,7 @@ def _restored(path: Path, checkpoint: Checkpoint, arch: str | None) -> tuple[Eng
         _check_sizes(path, checkpoint, config, input_shape, classes)
     model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)
-    engine = make_engine(config, model)
+    engine = make_engine(config, model, device=device)
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
     load_state(engine.model, checkpoint.model, path)
     return engine, input_shape, classes

@@ -16,7 +16,8 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def tensor_hash(tensor: Tensor) -> int:
 
 @functools.cache
 def _keys(device: torch.device) -> Tensor:
-    return philox.words(1024, (0, 0), device=device).to(torch.uint32).view(torch.int32)
+    words = philox.words(1024, (0, 0))
+    return words.to(torch.uint32).view(torch.int32).to(device)
 
 
 class Recorder:
@@ -68,7 +70,6 @@ class Recorder:
         self._shards: list[list[int]] = []
         self._outputs: list[int] = []
         self._gradients: list[int] = []
-        self._listening = False
         self._model = model
         for name, module in model.named_modules():
             if not any(module.children()):
@@ -80,11 +81,8 @@ class Recorder:
     def forward_pass(self) -> Iterator[None]:
         """A shard's forward pass; what its backward pass computes again is not heard."""
         self._names, self._outputs, self._gradients = [], [], []
-        self._listening = True
-        try:
+        with _listening(self):
             yield
-        finally:
-            self._listening = False
 
     def shard_ends(self, loss: Tensor) -> None:
         """A shard's backward pass is done."""
@@ -112,16 +110,40 @@ class Recorder:
         """The names whose hashes `state` gives."""
         return sorted(self._model.state_dict())
 
-    def _heard(self, name: str, output: object) -> None:
-        if not self._listening or not isinstance(output, Tensor):
-            return
+    def hear(self, name: str, output: Tensor) -> Callable[[Tensor], None]:
+        """Note the output of the next layer; what is to hear its gradient."""
         index = len(self._outputs)
         self._names.append(name)
         self._outputs.append(tensor_hash(output))
         self._gradients.append(NONE)
         gradients = self._gradients  # of this shard
-        if output.requires_grad:
-            output.register_hook(lambda grad: gradients.__setitem__(index, tensor_hash(grad)))
+        return lambda gradient: gradients.__setitem__(index, tensor_hash(gradient))
+
+    def _heard(self, name: str, output: object) -> None:
+        if _LISTENING.get() is self and isinstance(output, Tensor):
+            gradient = self.hear(name, output)
+            if output.requires_grad:
+                output.register_hook(gradient)
+
+
+_LISTENING: ContextVar[Recorder | None] = ContextVar("listening", default=None)
+
+
+@contextlib.contextmanager
+def _listening(recorder: Recorder | None) -> Iterator[None]:
+    token = _LISTENING.set(recorder)
+    try:
+        yield
+    finally:
+        _LISTENING.reset(token)
+
+
+@contextlib.contextmanager
+def taken_over() -> Iterator[Recorder | None]:
+    """The recorder that listens, if there is one: inside, it hears only what it is told."""
+    recorder = _LISTENING.get()
+    with _listening(None):
+        yield recorder
 
 
 class TraceFile:
