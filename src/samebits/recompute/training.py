@@ -61,7 +61,7 @@ class Planner:
         device: str,
         budget: int | None,
         workers: int,
-        backward: str | None,
+        backward: str | None = None,
     ) -> Planner:
         """What `--plan auto` or `--plan FILE` means. Raises InputError."""
         file = None if plan == "auto" else Path(plan)
