@@ -5,6 +5,7 @@ import pytest
 
 from samebits import data
 from samebits.cli import demo
+from samebits.codegen import requirements
 from samebits.report.html import Figure, Paragraph, Section, Table, render_page
 from samebits.report.plots import Curve, line_plot
 
@@ -81,6 +82,7 @@ def test_demo_fails_where_the_bits_differ(samebits, short_demo, tmp_path, monkey
     relu = eager.relu
     monkeypatch.setattr(eager, "relu", lambda x, high=127: relu(x, min(high, 100)))
     monkeypatch.setattr(demo, "BACKENDS", ("torch",))
+    monkeypatch.setattr(requirements, "BOARDS", ())
     done = samebits("demo", "--out", tmp_path / "demo")
     assert done.code == 1
     assert "same bits: NO\n" in done.out
