@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Tests import what they share (`compare`) by name; importlib mode adds no folder to the path.
 sys.path.insert(0, str(ROOT / "tests"))
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of processes that tests start: do not spin
 torch.set_num_threads(1)  # tests run side by side; those about threads set their own number
 
 settings.register_profile(

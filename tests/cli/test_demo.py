@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from samebits import data
 from samebits.cli import demo_steps
 from samebits.recompute.plan import read_plan
 from samebits.report.html import Figure, Paragraph, Section, Table, render_page
@@ -11,8 +12,18 @@ from samebits.report.plots import Curve, line_plot
 
 @pytest.fixture
 def short_demo(monkeypatch):
-    monkeypatch.setattr(demo_steps, "EPOCHS", 1)
-    monkeypatch.setattr(demo_steps, "LSTM_EPOCHS", 2)
+    """One epoch of a part of the digits; 64 of them through every backend."""
+    whole = data.load("digits")
+    few = data.Dataset(
+        *(whole.train_images[:640], whole.train_labels[:640]),
+        *(whole.test_images[:64], whole.test_labels[:64]),
+        *(whole.class_names, whole.source, whole.peak),
+    )
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda name, *a, **k: few if name == "digits" else load(name))
+    for epochs in ("EPOCHS", "SMOOTH_EPOCHS", "LSTM_EPOCHS"):
+        monkeypatch.setattr(demo_steps, epochs, 1)
+    monkeypatch.setattr(demo_steps, "CALIBRATION", 64)
     monkeypatch.setattr(demo_steps, "STREAMED", 3)
 
 
@@ -72,6 +83,8 @@ def test_demo_fails_where_the_bits_differ(samebits, short_demo, tmp_path, monkey
         pytest.skip("no native kernels: both runs of the demo use the PyTorch kernels")
     relu = eager.relu
     monkeypatch.setattr(eager, "relu", lambda x, high=127: relu(x, min(high, 100)))
+    monkeypatch.setattr(demo_steps, "BACKENDS", ("torch",))
+    monkeypatch.setattr(demo_steps, "BOARDS", ())
     done = samebits("demo", "--out", tmp_path / "demo")
     assert done.code == 1
     assert "same bits: NO\n" in done.out

@@ -171,6 +171,7 @@ def test_silent_worker(npz, tmp_path, numerics):
             marks=pytest.mark.slow,
         ),
         pytest.param(("--data", "nowhere"), "error: ", marks=pytest.mark.slow),
+        pytest.param(("--device", "gpu"), "error: expected --device", marks=pytest.mark.slow),
     ],
 )
 def test_an_error_is_told_once(npz, tmp_path, changes, text):

@@ -8,6 +8,7 @@ from device_double import DEVICE, Attached, tensor
 from samebits.data import Dataset
 from samebits.errors import InputError
 from samebits.numerics import philox
+from samebits.recompute.training import Planner
 from samebits.train.checkpoint import list_checkpoints, parameter_sha256, read_checkpoint
 from samebits.train.config import TrainConfig
 from samebits.train.device import CPU, device_of, run_device
@@ -149,6 +150,23 @@ def test_several_workers(tmp_path, bits):
 
     for result in Hub(2).run(body):
         assert result.sha256 == alone.sha256
+
+
+def test_a_plan(tmp_path):
+    config = TrainConfig(data="made", arch="resnet8", epochs=1, batch=16, shards=2)
+    planner = Planner.of_option(config, "auto", "server-gpu", None, 1)
+    whole = train(config, DATA, tmp_path / "whole", trace=tmp_path / "whole.jsonl")
+    with Attached():
+        planned = train(
+            *(config, DATA, tmp_path / "run"),
+            device=DEVICE,
+            trace=tmp_path / "run.jsonl",
+            planner=planner,
+        )
+    assert planned.plan is not None
+    assert planned.plan["recomputed"] > 0
+    assert planned.sha256 == whole.sha256
+    assert (tmp_path / "run.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
 def test_float32(tmp_path):

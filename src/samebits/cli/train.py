@@ -107,7 +107,11 @@ def train_command(
     from samebits.train.loop import train
 
     set_threads(threads)
-    place = run_device(device)
+    try:
+        place = run_device(device)
+    except InputError:
+        with join(worker_timeout):  # of several workers, one tells it
+            raise
     with join(worker_timeout, place) as workers:
         config = TrainConfig(
             data=data,
