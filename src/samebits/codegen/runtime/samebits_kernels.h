@@ -7,6 +7,15 @@
 
 #include <stdint.h>
 
+/* Whether model_steps computes blocks of steps, with memory of its own: elsewhere than on Cortex-M. */
+#ifndef SAMEBITS_BLOCKS
+#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define SAMEBITS_BLOCKS 0
+#else
+#define SAMEBITS_BLOCKS 1
+#endif
+#endif
+
 /* Types of codes. */
 #define SAMEBITS_INT8 0
 #define SAMEBITS_UINT8 1
