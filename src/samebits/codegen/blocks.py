@@ -108,7 +108,7 @@ def _phases(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> l
         if len(component) == 1 and steps[index].value not in states and _by_rows(steps[index])
     }
     waiting = [set(component) for component in components]
-    before = _before(steps, roots, states)
+    before, depths = _before(steps, roots, states), _depths(steps, roots, states)
     done: set[int] = set()
     phases = []
     while waiting:
@@ -122,7 +122,8 @@ def _phases(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> l
                     if rows == bool(component & free) and needs <= (done if rows else done | taken):
                         taken |= component
             if taken:
-                phases.append(Phase(tuple(steps[index] for index in sorted(taken)), rows))
+                ordered = sorted(taken, key=lambda index: (depths[index], index))
+                phases.append(Phase(tuple(steps[index] for index in ordered), rows))
                 break
         done |= taken
         waiting = [component for component in waiting if not component & taken]
@@ -142,6 +143,17 @@ def _before(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> l
             if root in states:
                 before[producers[root]].add(index)
     return before
+
+
+def _depths(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[int]:
+    """How many steps each waits for in a row; states become what follows after all others. In this
+    order neighbours do not wait for each other, and a processor can work on both."""
+    depth: dict[str, int] = {}
+    for step in steps:
+        depth[step.value] = 1 + max((depth.get(roots[name], 0) for name in step.reads), default=0)
+        if step.value in states:
+            depth[step.value] = len(steps)
+    return [depth[step.value] for step in steps]
 
 
 def _components(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[list[int]]:

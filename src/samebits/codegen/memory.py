@@ -23,7 +23,7 @@ STACK = {
     "requantize": 1664,
     "clip": 192,
     "table": 192,
-    "cubic": 352,
+    "cubic": 416,
     "max_pool": 320,
     "sum_pool": 1728,
     "reduce": 1600,

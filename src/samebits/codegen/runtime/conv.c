@@ -98,10 +98,12 @@ typedef struct {
 #define SAMEBITS_WIDTH 32
 #define SAMEBITS_PIXELS 8
 
-/* P pixels by B blocks; the last block has the lanes of `mask`, `last` bytes a quad. */
+/* P pixels by B blocks, sums of a pixel `pitch` after those of the one before; the last block has the
+ * lanes of `mask`, `last` bytes a quad. */
 SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
-                                   __mmask16 mask, int32_t last, const int32_t *bias, int32_t *acc,
-                                   const int32_t P, const int32_t B) {
+                                   __mmask16 mask, int32_t last, const int32_t *bias,
+                                   samebits_i32 *acc, int32_t pitch, const int32_t P,
+                                   const int32_t B) {
     __m512i sum[8][2];
     const int8_t *w0 = w, *w1 = w + (B - 1) * s->block;
     const int32_t first = B == 2 ? 64 : last;
@@ -129,70 +131,92 @@ SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, co
         }
     }
     for (p = 0; p < P; p++) {
-        _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH, sum[p][0]);
-        if (B == 2) _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH + 16, sum[p][1]);
+        _mm512_mask_storeu_epi32(acc + p * pitch, mask0, sum[p][0]);
+        if (B == 2) _mm512_mask_storeu_epi32(acc + p * pitch + 16, mask, sum[p][1]);
     }
 }
 
-static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
-                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+static void samebits_sums(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, samebits_i32 *acc, int32_t pitch) {
     const int32_t rest = lanes > 16 ? lanes - 16 : lanes;
     const __mmask16 mask = (__mmask16)((1u << rest) - 1u);
     while (pixels > 0) {
         const int32_t done = pixels >= 8 ? 8 : pixels >= 4 ? 4 : 1;
         if (lanes > 16) {
             if (done == 8) {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 8, 2);
             } else if (done == 4) {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 4, 2);
             } else {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 1, 2);
             }
         } else if (done == 8) {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 8, 1);
         } else if (done == 4) {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 4, 1);
         } else {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 1, 1);
         }
         x += done * s->pixel;
-        acc += done * SAMEBITS_WIDTH;
+        acc += done * pitch;
         pixels -= done;
     }
 }
 
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    samebits_sums(s, x, w, lanes, bias, pixels, acc, SAMEBITS_WIDTH);
+}
+
 #ifdef SAMEBITS_AVX512
-/* `linear` of one row: block by block from x itself, without a band; four chains of sums, as each
- * waits for itself. 0 for what is not that. */
-static int samebits_vector_linear(const samebits_conv *c, const void *x, void *out) {
-    const int32_t store = c->rescale.form == SAMEBITS_STORE && c->rescale.type == SAMEBITS_INT32;
+/* Sums of B blocks of 16 channels from x itself, the last block with the lanes of `mask`; chains of
+ * sums of their own for every J-th quad, as each waits for itself. */
+SAMEBITS_INLINE void samebits_blocks(const samebits_conv *c, const uint8_t *x, const int8_t *w,
+                                     int32_t o, __mmask16 mask, void *out, const int32_t B,
+                                     const int32_t J) {
     const __m512i flip = _mm512_set1_epi8(c->type == SAMEBITS_INT8 ? -128 : 0);
-    const int32_t quads = c->length / 4, *bias = (const int32_t *)c->bias;
-    const int8_t *w = (const int8_t *)c->weights;
-    int32_t o, q, j;
-    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->groups != 1 || c->length % 4 || !(store || samebits_has_vector(&c->rescale))) {
-        return 0;
+    const int32_t quads = c->length / 4, *bias = (const int32_t *)c->bias + o;
+    const int32_t step = B > 1 ? 64 : 4 * SAMEBITS_MIN(c->out_channels - o, 16);
+    __m512i sum[4][4];
+    int32_t q, j, b;
+    for (b = 0; b < B; b++) {
+        sum[b][0] = _mm512_maskz_loadu_epi32(mask, bias + 16 * b);
+        for (j = 1; j < J; j++) sum[b][j] = _mm512_setzero_si512();
     }
-    for (o = 0; o < c->out_channels; o += 16) {
-        const __mmask16 mask = samebits_first(c->out_channels - o);
-        const int32_t step = 4 * SAMEBITS_MIN(c->out_channels - o, 16);
-        const uint8_t *from = (const uint8_t *)x;
-        __m512i sum[4];
-        sum[0] = _mm512_maskz_loadu_epi32(mask, bias + o);
-        for (j = 1; j < 4; j++) sum[j] = _mm512_setzero_si512();
-        for (q = 0; q < quads; q += 4) {
-            for (j = 0; j < 4 && q + j < quads; j++, from += 4, w += step) {
-                int32_t four;
-                __m512i codes;
-                __builtin_memcpy(&four, from, 4);
-                codes = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
-                sum[j] = _mm512_dpbusd_epi32(sum[j], codes, _mm512_loadu_si512(w));
+    for (q = 0; q < quads; q += J) {
+        for (j = 0; j < J && q + j < quads; j++) {
+            int32_t four;
+            __m512i codes;
+            __builtin_memcpy(&four, x + 4 * (q + j), 4);
+            codes = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
+            for (b = 0; b < B; b++) {
+                const int8_t *from = w + (b * quads + q + j) * step;
+                sum[b][j] = _mm512_dpbusd_epi32(sum[b][j], codes, _mm512_loadu_si512(from));
             }
         }
-        sum[0] = _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3]));
-        if (!store) sum[0] = samebits_sixteen(&c->rescale, sum[0], mask, o);
-        samebits_store16(c->rescale.type, out, c->out_start + o, mask, sum[0]);
+    }
+    for (b = 0; b < B; b++) {
+        for (j = 1; j < J; j++) sum[b][0] = _mm512_add_epi32(sum[b][0], sum[b][j]);
+        samebits_store16(c->rescale.type, out, c->out_start + o + 16 * b, mask,
+                         samebits_sixteen(&c->rescale, sum[b][0], mask, o + 16 * b));
+    }
+}
+
+/* `linear` of one row, without a band. 0 for what is not that. */
+static int samebits_vector_linear(const samebits_conv *c, const void *x, void *out) {
+    const uint8_t *from = (const uint8_t *)x;
+    const int8_t *w = (const int8_t *)c->weights;
+    int32_t o = 0;
+    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->groups != 1 || c->length % 4 || !samebits_has_vector(&c->rescale)) {
+        return 0;
+    }
+    for (; o + 64 <= c->out_channels; o += 64) {
+        samebits_blocks(c, from, w + o * c->length, o, 0xffff, out, 4, 1);
+    }
+    for (; o < c->out_channels; o += 16) {
+        const __mmask16 mask = samebits_first(c->out_channels - o);
+        samebits_blocks(c, from, w + o * c->length, o, mask, out, 1, 4);
     }
     return 1;
 }
@@ -478,6 +502,13 @@ void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *
                         const int8_t *w = weights + o * (s.block / 16);
                         int32_t start = c->out_start + n * c->out_batch + oy * c->out_row +
                                         ox * c->out_pixel + channel;
+#if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+                        if (c->rescale.form == SAMEBITS_STORE && c->rescale.type == SAMEBITS_INT32) {
+                            samebits_sums(&s, band, w, lanes, bias + channel, pixels,
+                                          (samebits_i32 *)out + start, c->out_pixel);
+                            continue;
+                        }
+#endif
                         for (p = 0; p < pixels; p += SAMEBITS_PIXELS) {
                             const int32_t some = SAMEBITS_MIN(pixels - p, SAMEBITS_PIXELS);
                             samebits_dots(&s, band + p * s.pixel, w, lanes, bias + channel, some, acc);

@@ -131,10 +131,10 @@ typedef struct {
 /* A 16-bit table as a piecewise cubic: src/samebits/tables/cubic.py has the arithmetic. */
 typedef struct {
     int32_t size;
-    const int32_t *coefficients; /* c0 to c3 of every segment */
-    int32_t low, high;
-    uint8_t bits, shift0, shift1, shift2, shift3, type, out_type;
-    uint8_t narrow; /* all sums fit in 32 bits */
+    const int32_t *coefficients; /* [4][segments], c0 to c3 */
+    int32_t segments, low, high, mirror;
+    uint8_t mirrored, bits, shift0, shift1, shift2, shift3, type, out_type;
+    uint8_t narrow; /* all sums fit in 32 bits; 2: the products with c3 and c2 too */
 } samebits_cubic;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
