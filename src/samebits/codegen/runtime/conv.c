@@ -208,7 +208,8 @@ static int samebits_vector_linear(const samebits_conv *c, const void *x, void *o
     const int8_t *w = (const int8_t *)c->weights;
     int32_t o = 0;
     if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->groups != 1 || c->length % 4 || !samebits_has_vector(&c->rescale)) {
+        c->pad_top || c->pad_left || c->groups != 1 || c->length % 4 ||
+        !samebits_has_vector(&c->rescale)) {
         return 0;
     }
     for (; o + 64 <= c->out_channels; o += 64) {
@@ -617,41 +618,44 @@ static int64_t samebits_dot16(const int16_t *x, const int16_t *w, int32_t n, int
 }
 
 #if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
-/* `linear` of one row of int16 whose products sum up in 32 bits, four outputs at a time; 0 for what
- * is not that. */
+/* `linear` of int16 whose products sum up in 32 bits, four outputs at a time, without a band: some
+ * outputs of all rows, which leave the weights at hand, then the next. 0 for what is not that. */
 static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
     const int16_t *w = (const int16_t *)c->weights;
-    const int32_t n = c->length;
+    const samebits_i16 *from = (const samebits_i16 *)x;
+    const int64_t *bias = (const int64_t *)c->bias;
+    const int32_t n = c->length, last = c->out_channels - 1;
     int64_t acc[SAMEBITS_CHUNK];
-    int32_t o, i, j;
-    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->groups != 1 || c->type != SAMEBITS_INT16 || c->block < n) {
+    int32_t start, pixel, o, i, j;
+    if (c->batch * c->out_height != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->out_width != c->width || c->pad_top || c->pad_left || c->groups != 1 ||
+        c->type != SAMEBITS_INT16 || c->block < n) {
         return 0;
     }
-    for (o = 0; o < c->out_channels; o += 4) {
-        const int32_t rows = SAMEBITS_MIN(c->out_channels - o, 4);
-        const int32_t at = o % SAMEBITS_CHUNK;
-        const int16_t *row[4];
-        __m512i sum[4];
-        for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
-            row[j] = w + SAMEBITS_MIN(o + j, c->out_channels - 1) * n;
-            sum[j] = _mm512_setzero_si512();
-        }
-        for (i = 0; i < n; i += 32) {
-            const __mmask32 mask = n - i >= 32 ? 0xffffffffu : ((__mmask32)1 << (n - i)) - 1u;
-            const __m512i codes = _mm512_maskz_loadu_epi16(mask, (const samebits_i16 *)x + i);
-            for (j = 0; j < 4; j++) {
-                sum[j] = _mm512_dpwssd_epi32(sum[j], codes,
-                                             _mm512_maskz_loadu_epi16(mask, row[j] + i));
+    for (start = 0; start <= last; start += SAMEBITS_CHUNK) {
+        const int32_t count = SAMEBITS_MIN(last + 1 - start, SAMEBITS_CHUNK);
+        for (pixel = 0; pixel < c->out_width; pixel++) {
+            for (o = 0; o < count; o += 4) {
+                const int16_t *row[4];
+                __m512i sum[4];
+                for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
+                    row[j] = w + SAMEBITS_MIN(start + o + j, last) * n;
+                    sum[j] = _mm512_setzero_si512();
+                }
+                for (i = 0; i < n; i += 32) {
+                    const __mmask32 mask = n - i >= 32 ? 0xffffffffu : ((__mmask32)1 << (n - i)) - 1u;
+                    const __m512i codes = _mm512_maskz_loadu_epi16(mask, from + pixel * n + i);
+                    for (j = 0; j < 4; j++) {
+                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes,
+                                                     _mm512_maskz_loadu_epi16(mask, row[j] + i));
+                    }
+                }
+                for (j = 0; j < 4 && o + j < count; j++) {
+                    acc[o + j] = bias[start + o + j] + _mm512_reduce_add_epi32(sum[j]);
+                }
             }
-        }
-        for (j = 0; j < 4; j++) {
-            if (j < rows) {
-                acc[at + j] = ((const int64_t *)c->bias)[o + j] + _mm512_reduce_add_epi32(sum[j]);
-            }
-        }
-        if (at + rows == SAMEBITS_CHUNK || o + rows == c->out_channels) {
-            samebits_finish64(&c->rescale, o - at, at + rows, acc, out, c->out_start + o - at);
+            samebits_finish64(&c->rescale, start, count, acc, out,
+                              c->out_start + pixel * c->out_pixel + start);
         }
     }
     return 1;
