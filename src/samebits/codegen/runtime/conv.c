@@ -601,68 +601,114 @@ void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, v
 }
 
 /* Sum of n products; 32-bit sums of `block` of them are exact (0: not even one of two). */
-static int64_t samebits_dot16(const int16_t *x, const int16_t *w, int32_t n, int32_t block) {
-    int64_t total = 0;
-    int32_t i, start;
-    if (block == 0) {
-        for (i = 0; i < n; i++) total += (int32_t)x[i] * (int32_t)w[i];
-        return total;
+#define SAMEBITS_DOT(NAME, W)                                                                      \
+    static int64_t NAME(const int16_t *x, const W *w, int32_t n, int32_t block) {                  \
+        int64_t total = 0;                                                                         \
+        int32_t i, start;                                                                          \
+        if (block == 0) {                                                                          \
+            for (i = 0; i < n; i++) total += (int32_t)x[i] * (int32_t)w[i];                        \
+            return total;                                                                          \
+        }                                                                                          \
+        for (start = 0; start < n; start += block) {                                               \
+            const int32_t end = SAMEBITS_MIN(n - start, block);                                    \
+            int32_t sum = 0;                                                                       \
+            for (i = 0; i < end; i++) sum += (int32_t)x[start + i] * (int32_t)w[start + i];        \
+            total += sum;                                                                          \
+        }                                                                                          \
+        return total;                                                                              \
     }
-    for (start = 0; start < n; start += block) {
-        const int32_t end = SAMEBITS_MIN(n - start, block);
-        int32_t sum = 0;
-        for (i = 0; i < end; i++) sum += (int32_t)x[start + i] * (int32_t)w[start + i];
-        total += sum;
-    }
-    return total;
-}
+
+SAMEBITS_DOT(samebits_dot8, int8_t)
+SAMEBITS_DOT(samebits_dot16, int16_t)
 
 #if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+/* 32 weights of 8 (`short_`) or 16 bits. */
+SAMEBITS_INLINE __m512i samebits_weights32(const void *w, int32_t at, int32_t short_) {
+    const int8_t *from = (const int8_t *)w + at;
+    if (short_) return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)from));
+    return _mm512_loadu_si512((const int16_t *)w + at);
+}
+
+/* The first of them. */
+SAMEBITS_INLINE __m512i samebits_weights(const void *w, int32_t at, __mmask32 mask, int32_t short_) {
+    const int8_t *from = (const int8_t *)w + at;
+    if (short_) return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(mask, from));
+    return _mm512_maskz_loadu_epi16(mask, (const int16_t *)w + at);
+}
+
+/* The sums of four vectors. */
+SAMEBITS_INLINE __m128i samebits_four(const __m512i *v) {
+    const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]),
+                                       _mm512_unpackhi_epi32(v[0], v[1]));
+    const __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]),
+                                       _mm512_unpackhi_epi32(v[2], v[3]));
+    const __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
+}
+
 /* `linear` of int16 whose products sum up in 32 bits, four outputs at a time, without a band: some
- * outputs of all rows, which leave the weights at hand, then the next. 0 for what is not that. */
-static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
-    const int16_t *w = (const int16_t *)c->weights;
+ * outputs of all rows, which leave the weights at hand, then the next. */
+SAMEBITS_INLINE void samebits_rows16(const samebits_conv *c, const void *x, void *out,
+                                     const int32_t short_) {
     const samebits_i16 *from = (const samebits_i16 *)x;
     const int64_t *bias = (const int64_t *)c->bias;
     const int32_t n = c->length, last = c->out_channels - 1;
     int64_t acc[SAMEBITS_CHUNK];
-    int32_t start, pixel, o, i, j;
-    if (c->batch * c->out_height != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->out_width != c->width || c->pad_top || c->pad_left || c->groups != 1 ||
-        c->type != SAMEBITS_INT16 || c->block < n) {
-        return 0;
-    }
+    int32_t start, pixel, o, i, j, sums[4];
     for (start = 0; start <= last; start += SAMEBITS_CHUNK) {
         const int32_t count = SAMEBITS_MIN(last + 1 - start, SAMEBITS_CHUNK);
         for (pixel = 0; pixel < c->out_width; pixel++) {
             for (o = 0; o < count; o += 4) {
-                const int16_t *row[4];
+                int32_t row[4];
                 __m512i sum[4];
                 for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
-                    row[j] = w + SAMEBITS_MIN(start + o + j, last) * n;
+                    row[j] = SAMEBITS_MIN(start + o + j, last) * n;
                     sum[j] = _mm512_setzero_si512();
                 }
-                for (i = 0; i < n; i += 32) {
-                    const __mmask32 mask = n - i >= 32 ? 0xffffffffu : ((__mmask32)1 << (n - i)) - 1u;
-                    const __m512i codes = _mm512_maskz_loadu_epi16(mask, from + pixel * n + i);
+                for (i = 0; i + 32 <= n; i += 32) {
+                    const __m512i codes = _mm512_loadu_si512(from + pixel * n + i);
                     for (j = 0; j < 4; j++) {
-                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes,
-                                                     _mm512_maskz_loadu_epi16(mask, row[j] + i));
+                        const __m512i v = samebits_weights32(c->weights, row[j] + i, short_);
+                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes, v);
                     }
                 }
+                if (i < n) {
+                    const __mmask32 mask = ((__mmask32)1 << (n - i)) - 1u;
+                    const __m512i codes = _mm512_maskz_loadu_epi16(mask, from + pixel * n + i);
+                    for (j = 0; j < 4; j++) {
+                        const __m512i v = samebits_weights(c->weights, row[j] + i, mask, short_);
+                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes, v);
+                    }
+                }
+                _mm_storeu_si128((__m128i *)(void *)sums, samebits_four(sum));
                 for (j = 0; j < 4 && o + j < count; j++) {
-                    acc[o + j] = bias[start + o + j] + _mm512_reduce_add_epi32(sum[j]);
+                    acc[o + j] = bias[start + o + j] + sums[j];
                 }
             }
             samebits_finish64(&c->rescale, start, count, acc, out,
                               c->out_start + pixel * c->out_pixel + start);
         }
     }
+}
+
+/* 0 for what is not that. */
+static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
+    if (c->batch * c->out_height != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->out_width != c->width || c->pad_top || c->pad_left || c->groups != 1 ||
+        c->type != SAMEBITS_INT16 || c->block < c->length) {
+        return 0;
+    }
+    if (c->w_type == SAMEBITS_INT8) {
+        samebits_rows16(c, x, out, 1);
+    } else {
+        samebits_rows16(c, x, out, 0);
+    }
     return 1;
 }
 #endif
 
-/* 16-bit weights [O][kernel row][run][length]; sums of 64 bits. */
+/* Weights [O][kernel row][run][length] of 8 or 16 bits; sums of 64 bits. */
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch) {
     const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
     const int64_t *bias = (const int64_t *)c->bias;
@@ -688,13 +734,17 @@ void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void 
                             const int32_t count = SAMEBITS_MIN(outputs - o, SAMEBITS_CHUNK);
                             const int32_t channel = group * outputs + o;
                             for (i = 0; i < count; i++) {
-                                const int16_t *w = (const int16_t *)c->weights + (channel + i) * taps;
+                                int32_t at = (channel + i) * taps;
                                 int64_t sum = bias[channel + i];
                                 for (row = 0; row < c->kernel_height; row++) {
-                                    for (run = 0; run < c->runs; run++, w += c->length) {
+                                    for (run = 0; run < c->runs; run++, at += c->length) {
                                         const int16_t *u =
                                             from + (row * columns + run * c->dilation_x) * depth;
-                                        sum += samebits_dot16(u, w, c->length, c->block);
+                                        sum += c->w_type == SAMEBITS_INT8
+                                                   ? samebits_dot8(u, (const int8_t *)c->weights + at,
+                                                                   c->length, c->block)
+                                                   : samebits_dot16(u, (const int16_t *)c->weights + at,
+                                                                    c->length, c->block);
                                     }
                                 }
                                 acc[i] = sum;

@@ -58,7 +58,7 @@ typedef struct {
     int32_t tile; /* output pixels per filled band of the scratch memory */
     int32_t out_batch, out_row, out_pixel, out_start; /* in elements */
     int32_t block; /* conv16: products that a 32-bit sum holds */
-    uint8_t type;  /* of x */
+    uint8_t type, w_type; /* of x and, conv16, of the weights: int8 or int16 */
     const void *weights;
     const void *bias; /* int32_t (8 bits) or int64_t (16 bits), of x - least code of its type */
     samebits_rescale rescale;
