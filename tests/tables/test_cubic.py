@@ -14,10 +14,11 @@ U = np.arange(ENTRIES)
 
 def by_hand(cubic: Cubic) -> list[int]:
     """The arithmetic of the module's docstring in plain integers."""
-    out, narrow = [], True
+    out, narrow, short = [], True, True
     rows = [[int(c) for c in row] for row in cubic.coefficients]
     s0, s1, s2, s3 = cubic.shifts
-    for u in range(ENTRIES):
+    for code in range(-ENTRIES // 2, ENTRIES // 2):
+        u = code + ENTRIES // 2 if cubic.mirror is None else min(abs(code), ENTRIES // 2 - 1)
         c0, c1, c2, c3 = rows[u >> cubic.bits]
         r = u & (2**cubic.bits - 1)
         sums = [((c3 * r) >> s3) + c2]
@@ -26,8 +27,13 @@ def by_hand(cubic: Cubic) -> list[int]:
         v = sums[-1] + 2 ** (s0 - 1)
         assert all(abs(s) < 2**62 for s in sums)
         narrow = narrow and all(-(2**31) <= s < 2**31 for s in (*sums, v))
-        out.append(min(max(v >> s0, cubic.low), cubic.high))
-    assert cubic.narrow is narrow
+        short = short and all(abs(s * r) < 2**31 for s in (c3, sums[0]))
+        v >>= s0
+        if cubic.mirror is not None and code < 0:
+            v = cubic.mirror - v
+        out.append(min(max(v, cubic.low), cubic.high))
+    assert (cubic.narrow > 0) is narrow
+    assert cubic.narrow < 2 or short
     return out
 
 
@@ -61,7 +67,8 @@ def test_every_code(name):
     codes = smooth(name)
     cubic = fit_cubic(codes)
     assert cubic is not None
-    assert len(cubic.coefficients) == ENTRIES >> cubic.bits
+    assert len(cubic.coefficients) << cubic.bits == ENTRIES >> (cubic.mirror is not None)
+    assert (cubic.mirror is None) is (name in ("gelu, 8 bits", "straight"))
     assert cubic.coefficients.dtype == np.int32
     assert all(0 <= shift <= 31 for shift in cubic.shifts)
     assert cubic.shifts[0] >= 1
@@ -69,7 +76,7 @@ def test_every_code(name):
     assert_same(cubic.expand(), codes, U)
     if name in ("tanh", "unsigned", "gelu, 8 bits"):
         assert_same(by_hand(cubic), codes, U)
-        assert cubic.narrow is (name != "gelu, 8 bits")
+        assert (cubic.narrow > 0) is (name != "gelu, 8 bits")
 
 
 def test_a_transfer_table_of_a_gate():
@@ -79,7 +86,10 @@ def test_a_transfer_table_of_a_gate():
         codes = np.array(transfer_table(apply(name, Variable()), source, target).codes)
         cubic = fit_cubic(codes)
         assert cubic is not None
-        assert cubic.bytes == 2048
+        assert cubic.bytes == 1024
+        assert cubic.mirror == (32768 if name == "Sigmoid" else 0)
+        assert cubic.narrow == (2 if name == "Sigmoid" else 1)
+        assert_same(by_hand(cubic), codes, U)
         assert_same(cubic.expand(), codes, U)
 
 
@@ -97,6 +107,23 @@ def test_what_is_not_smooth_has_none():
     steps = np.where(U < 12345, -30000, 30000)  # two constants: a step inside one segment
     found = fit_cubic(steps)
     assert found is None or (found.expand() == steps).all()
+
+
+def test_a_mirror_at_the_least_code_and_where_one_half_is_saturated():
+    """f(x) + f(-x) = 5 but for the least code, which has no partner, and beyond the codes."""
+    codes = np.clip(5 + (U - 32768) * 3, -32768, 32767)
+    codes[32769:] -= 5
+    codes = np.where(U < 32768, 5 - codes[(65536 - U) % 65536], codes)
+    codes = np.clip(codes, -32768, 32767)
+    codes[0] = codes[1]
+    codes[32768] = 0
+    cubic = fit_cubic(codes)
+    assert cubic is not None
+    assert cubic.mirror == 5
+    assert_same(by_hand(cubic), codes, U)
+    codes[0] -= 1
+    other = fit_cubic(codes)
+    assert other is None or other.mirror is None
 
 
 def test_other_sizes_are_refused():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from samebits.codegen.emit import numbers
+from samebits.codegen.calls import numbers
 from samebits.codegen.harness import HEADERS, filled, makefile
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.package import GENERATOR, REPORT, replace_folder, runtime_file

@@ -7,39 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from samebits.codegen import stream
+from samebits.codegen.blocks import Blocks
+from samebits.codegen.calls import Calls, Tables, numbers
+from samebits.codegen.lower_move import copied
 from samebits.codegen.memory import Layout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
-from samebits.codegen.program import Array, Call, Data, Field, Program, Struct, Structs
-from samebits.codegen.shapes import shape_struct
-from samebits.ir.graph import Graph, Value
-
-INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
-
-
-class Tables:
-    """Constant arrays by content: equal ones are stored once."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.names: dict[tuple[str, bytes], str] = {}
-        self.arrays: list[tuple[str, Array]] = []
-
-    def name(self, array: Array) -> str:
-        """The C name of an array."""
-        array = np.ascontiguousarray(array).reshape(-1)
-        key = (array.dtype.name, array.tobytes())
-        if key not in self.names:
-            self.names[key] = f"{self.prefix}_t{len(self.arrays)}"
-            self.arrays.append((self.names[key], array))
-        return self.names[key]
-
-    @property
-    def bytes(self) -> int:
-        """Flash that the arrays take."""
-        return sum(array.nbytes for _, array in self.arrays)
+from samebits.codegen.program import Array, Call, Program
+from samebits.ir.graph import Value
 
 
 def header(program: Program, layout: Layout, prefix: str) -> str:
@@ -79,9 +54,13 @@ def header(program: Program, layout: Layout, prefix: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def source(program: Program, layout: Layout, prefix: str, tables: Tables) -> str:
-    """<prefix>.c: parameters of the kernels and model_run. Fills `tables`."""
-    body = _Body(program, layout, prefix, tables)
+def source(
+    program: Program, layout: Layout, blocked: Blocks | None, prefix: str, tables: Tables
+) -> str:
+    """<prefix>.c: parameters of the kernels and model_run, and of a step graph what streams. Fills
+    `tables`."""
+    calls = Calls(prefix, tables)
+    body = _Body(program, layout, prefix, calls)
     lines = [
         f'#include "{prefix}.h"',
         "",
@@ -89,7 +68,7 @@ def source(program: Program, layout: Layout, prefix: str, tables: Tables) -> str
         '#include "tables.h"',
         "",
     ]
-    lines += body.lines
+    lines += calls.declared
     if layout.plan.peak:
         lines.append(
             "static union {\n"
@@ -112,18 +91,11 @@ def source(program: Program, layout: Layout, prefix: str, tables: Tables) -> str
         "#endif",
         "",
         f"void {prefix}_run({_parameters(program, prefix)}) {{",
-        *body.calls,
+        *body.lines,
         "}",
-        *_stream(program.graph, prefix, tables),
+        *stream.definitions(program, blocked, prefix, calls),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _stream(graph: Graph, prefix: str, tables: Tables) -> list[str]:
-    """Reset, step and steps of a step graph; initial codes that differ are tables."""
-    initial = stream.initial_codes(graph)
-    names = [tables.name(codes) if (codes != codes[0]).any() else "" for codes in initial]
-    return stream.definitions(graph, prefix, names)
 
 
 def tables_header(tables: Tables, prefix: str) -> str:
@@ -186,117 +158,36 @@ def _parameters(program: Program, prefix: str) -> str:
 
 
 class _Body:
-    """Parameters (`lines`) and calls of every step."""
+    """The lines of model_run: the calls of every step."""
 
-    def __init__(self, program: Program, layout: Layout, prefix: str, tables: Tables) -> None:
-        self.program, self.layout, self.prefix, self.tables = program, layout, prefix, tables
+    def __init__(self, program: Program, layout: Layout, prefix: str, calls: Calls) -> None:
+        self.program, self.layout, self.prefix, self.calls = program, layout, prefix, calls
         self.lines: list[str] = []
-        self.calls: list[str] = []
-        self.count = 0
         read = {n for step in program.steps for n in step.reads} | {n for _, n in layout.copies}
         places = [layout.places[name] for name in read]
         places += [layout.places[step.value] for step in program.steps if step.view_of]
         for index in range(len(program.graph.inputs)):
             if Place("input", index) not in places:
-                self.calls.append(f"    (void)input{index};")
+                self.lines.append(f"    (void)input{index};")
         for index, step in enumerate(program.steps):
             for call in step.calls:
                 self._call(call, self._pointer(step.value))
             value = program.graph.values[step.value]
             width = byte_size(value) // value.size
             codes = self._pointer(step.value)
-            self.calls.append(f"    LAYER({index}u, {codes}, {value.size}u, {width}u)")
+            self.lines.append(f"    LAYER({index}u, {codes}, {value.size}u, {width}u)")
         for index, name in layout.copies:
-            self._copy(index, name)
+            self._call(copied(program.graph.values[name]), f"output{index}")
 
     def _pointer(self, name: str) -> str:
         place = self.layout.places[name]
         if place.kind == "constant":
             array = self.program.constant(name)
             assert array is not None
-            return self.tables.name(array)
+            return self.calls.tables.name(array)
         if place.kind == "arena":
             return f"{self.prefix}_arena.bytes + {place.at}"
         return f"{place.kind}{place.at}"
 
     def _call(self, call: Call, output: str) -> None:
-        parameters = self._declare(call.parameters)
-        inputs = [self._pointer(name) for name in call.inputs]
-        scratch = [f"{self.prefix}_scratch.bytes"] if call.scratch else []
-        indent = "    "
-        if call.listed:
-            self.calls.append(f"    {{\n        const void *sources[{len(inputs)}];")
-            self.calls += [f"        sources[{i}] = {text};" for i, text in enumerate(inputs)]
-            inputs, indent = ["sources"], "        "
-        arguments = ", ".join([f"&{parameters}", *inputs, output, *scratch])
-        self.calls.append(f"{indent}samebits_run_{call.function}({arguments});")
-        if call.listed:
-            self.calls.append("    }")
-
-    def _copy(self, index: int, name: str) -> None:
-        value = self.program.graph.values[name]
-        width = byte_size(value) // value.size
-        fields: dict[str, Field] = {
-            "shape": shape_struct([value.size]),
-            "from": (1,),
-            "to": (1,),
-            "from_start": 0,
-            "to_start": 0,
-            "width": width,
-        }
-        self._call(Call("copy", Struct("copy", fields), (name,)), f"output{index}")
-
-    def _declare(self, struct: Struct) -> str:
-        """A static constant struct; its name."""
-        text = self._initialiser(struct, "    ")
-        name = f"{self.prefix}_p{self.count}"
-        self.count += 1
-        self.lines.append(f"static const samebits_{struct.type} {name} = {text};\n")
-        return name
-
-    def _initialiser(self, struct: Struct, indent: str) -> str:
-        inner = f",\n{indent}".join(
-            f".{key} = {self._field(field, indent + '    ')}"
-            for key, field in struct.fields.items()
-        )
-        return f"{{\n{indent}{inner}}}"
-
-    def _field(self, field: Field, indent: str) -> str:
-        if field is None:
-            return "0"
-        if isinstance(field, Data):
-            return self.tables.name(field.array)
-        if isinstance(field, Struct):
-            return self._initialiser(field, indent)
-        if isinstance(field, tuple):
-            return f"{{{', '.join(map(_number, field))}}}"
-        if isinstance(field, Structs):
-            items = ",\n    ".join(self._initialiser(item, "        ") for item in field.items)
-            name = f"{self.prefix}_p{self.count}"
-            self.count += 1
-            kind = f"samebits_{field.items[0].type}"
-            self.lines.append(
-                f"static const {kind} {name}[{len(field.items)}] = {{\n    {items}}};\n"
-            )
-            return name
-        return _number(field)
-
-
-# --- numbers --------------------------------------------------------------------------------
-
-
-def _number(value: int) -> str:
-    """An integer constant expression; the least one of a type has no literal in C."""
-    value = int(value)
-    if value in (INT32_MIN, INT64_MIN):
-        return f"(-{-value - 1} - 1)"
-    return str(value)
-
-
-def numbers(array: Array) -> str:
-    """C constants, in rows of a power of two of columns that fit in 100 characters."""
-    columns = {1: 16, 2: 8, 4: 8, 8: 4}[array.itemsize]
-    least = int(array.min(initial=0))
-    texts = list(map(_number if least in (INT32_MIN, INT64_MIN) else str, array.tolist()))
-    rows = (", ".join(texts[i : i + columns]) for i in range(0, len(texts), columns))
-    return "    " + ",\n    ".join(rows) + "\n"
+        self.lines += self.calls.text(call, self._pointer, output, f"{self.prefix}_scratch.bytes")

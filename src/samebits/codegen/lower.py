@@ -237,9 +237,12 @@ def _table(site: Site) -> Step:
     if cubic is not None:
         fields = {
             "size": x.size,
-            "coefficients": Data(cubic.coefficients.reshape(-1)),
+            "coefficients": Data(cubic.coefficients.T.reshape(-1)),
+            "segments": len(cubic.coefficients),
             "low": cubic.low,
             "high": cubic.high,
+            "mirror": cubic.mirror or 0,
+            "mirrored": int(cubic.mirror is not None),
             "bits": cubic.bits,
             **{f"shift{degree}": shift for degree, shift in enumerate(cubic.shifts)},
             "type": TYPES[x.dtype],

@@ -238,6 +238,7 @@ def _call(
         "out_start": geometry.out_start,
         "block": block,
         "type": TYPES[dtype],
+        "w_type": TYPES[weights.dtype.name],
         "weights": Data(weights),
         "bias": Data(bias),
         "rescale": rescale,
@@ -281,7 +282,8 @@ def _conv16(geometry: Geometry, dtype: str, w: Array, bias: Any, rescale: Struct
     block = ((1 << 31) - 1) // largest
     corrected = wrapped(bias, 64)
     tiling = _tile(geometry, w.shape[3], 2)
+    weights = w.astype(np.int8 if fits(int(w.min()), int(w.max()), limits("int8")) else np.int16)
     return _call(
-        "conv16", geometry, dtype, w.astype(np.int16).reshape(-1), corrected, rescale, x, tiling,
+        "conv16", geometry, dtype, weights.reshape(-1), corrected, rescale, x, tiling,
         block if block >= LEAST_BLOCK else 0,
     )  # fmt: skip

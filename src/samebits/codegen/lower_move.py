@@ -12,6 +12,7 @@ from samebits.codegen.rescale import TYPES, WIDTHS
 from samebits.codegen.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.site import Site
 from samebits.errors import UnsupportedError
+from samebits.ir.graph import Value
 
 
 def _copy(
@@ -32,6 +33,19 @@ def _copy(
         "width": WIDTHS[site.input(index).dtype],
     }
     return site.call("copy", "copy", fields, site.node.inputs[index])
+
+
+def copied(value: Value) -> Call:
+    """All codes of a value."""
+    fields: dict[str, Field] = {
+        "shape": shape_struct([value.size]),
+        "from": (1,),
+        "to": (1,),
+        "from_start": 0,
+        "to_start": 0,
+        "width": WIDTHS[value.dtype],
+    }
+    return Call("copy", Struct("copy", fields), (value.name,))
 
 
 def moved(site: Site) -> Step:

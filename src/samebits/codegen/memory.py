@@ -23,7 +23,7 @@ STACK = {
     "requantize": 1664,
     "clip": 192,
     "table": 192,
-    "cubic": 352,
+    "cubic": 416,
     "max_pool": 320,
     "sum_pool": 1728,
     "reduce": 1600,
@@ -43,7 +43,8 @@ def byte_size(value: Value) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """kind: "input", "output", "constant" or "arena"; at: its index, or the offset in bytes."""
+    """kind: "input", "output", "constant" or "arena"; at: its index, or the offset in bytes. In
+    `blocks` also "state", by its index, and "rows": offset of as many as a block has steps."""
 
     kind: str
     at: int = 0
@@ -64,11 +65,8 @@ class Layout:
 def layout(program: Program) -> Layout:
     """Places of all values. Graph inputs and outputs are the caller's memory."""
     graph = program.graph
-    roots = _roots(program)
-    last = dict.fromkeys(roots.values(), -1)
-    for index, step in enumerate(program.steps):
-        for name in step.reads:
-            last[roots[name]] = index
+    roots = views(program)
+    last = last_reads(program, roots)
     places: dict[str, Place] = {}
     for index, name in enumerate(graph.inputs):
         places[name] = Place("input", index)
@@ -82,7 +80,7 @@ def layout(program: Program) -> Layout:
             last[roots[name]] = len(program.steps)
         else:
             places[roots[name]] = Place("output", index)
-    buffers, owner = _buffers(program, roots, last, places)
+    buffers, owner = lifetimes(program, roots, last, places)
     planned = plan(buffers)
     for name, buffer in owner.items():
         places[name] = Place("arena", planned.offsets[buffer])
@@ -100,7 +98,7 @@ def layout(program: Program) -> Layout:
     )
 
 
-def _roots(program: Program) -> dict[str, str]:
+def views(program: Program) -> dict[str, str]:
     """The value whose memory each value is a view of; itself if none."""
     graph = program.graph
     roots = {name: name for name in (*graph.inputs, *graph.constants)}
@@ -109,12 +107,21 @@ def _roots(program: Program) -> dict[str, str]:
     return roots
 
 
-def _buffers(
+def last_reads(program: Program, roots: Mapping[str, str]) -> dict[str, int]:
+    """The last step that reads the memory of each root, -1 for none."""
+    last = dict.fromkeys(roots.values(), -1)
+    for index, step in enumerate(program.steps):
+        for name in step.reads:
+            last[roots[name]] = index
+    return last
+
+
+def lifetimes(
     program: Program, roots: Mapping[str, str], last: Mapping[str, int], places: Mapping[str, Place]
 ) -> tuple[list[Buffer], dict[str, int]]:
-    """Lifetimes of what lies in the arena, and the buffer of each value. A value that takes over
-    an input's memory shares its buffer."""
-    sizes = {name: byte_size(program.graph.values[name]) for name in roots}
+    """Lifetimes of what lies in the arena (what has no place yet), and the buffer of each value. A
+    value that takes over an input's memory shares its buffer."""
+    values = program.graph.values
     buffers: list[Buffer] = []
     owner: dict[str, int] = {}
     for index, step in enumerate(program.steps):
@@ -128,7 +135,7 @@ def _buffers(
             if (
                 source in owner
                 and last[source] == index
-                and sizes[candidate] == sizes[name]
+                and byte_size(values[candidate]) == byte_size(values[name])
                 and source not in others
             ):
                 owner[name] = owner[source]
@@ -138,5 +145,5 @@ def _buffers(
                 break
         else:
             owner[name] = len(buffers)
-            buffers.append(Buffer(aligned(sizes[name]), index, end))
+            buffers.append(Buffer(aligned(byte_size(values[name])), index, end))
     return buffers, owner

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from samebits.codegen import emit, stream
+from samebits.codegen.blocks import blocks
+from samebits.codegen.calls import Tables
 from samebits.codegen.harness import HEADERS, main_source, makefile
 from samebits.codegen.lower import lower
 from samebits.codegen.memory import layout
@@ -48,7 +50,7 @@ class Report:
 
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
     bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
-    which model_step keeps one more.
+    which model_step keeps one more. block: memory of model_steps (not on Cortex-M).
     """
 
     generator: str
@@ -60,6 +62,7 @@ class Report:
     scratch: int
     stack: int
     state: int
+    block: int
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
     layers: tuple[Layer, ...]
@@ -99,12 +102,13 @@ def texts(
     prefix = checked_prefix(prefix)
     program = lower(graph)
     memory = layout(program)
-    tables = emit.Tables(prefix)
+    blocked = blocks(program)
+    tables = Tables(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
     files = {
         f"{prefix}.h": emit.header(program, memory, prefix),
-        f"{prefix}.c": emit.source(program, memory, prefix, tables),
+        f"{prefix}.c": emit.source(program, memory, blocked, prefix, tables),
         "tables.h": emit.tables_header(tables, prefix),
         "tables.c": emit.tables_source(tables),
         "main.c": main_source(graph, prefix),
@@ -129,6 +133,7 @@ def texts(
         memory.scratch,
         memory.stack,
         stream.state_bytes(graph),
+        0 if blocked is None else blocked.bytes,
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
         tuple(

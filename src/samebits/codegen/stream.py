@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
+from samebits.codegen.blocks import Blocks, tiling
+from samebits.codegen.calls import Calls
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
-from samebits.codegen.program import Array
+from samebits.codegen.program import Array, Program
 from samebits.ir.graph import Graph, Value
 from samebits.ir.interpreter import initial_state
 
@@ -60,36 +63,26 @@ def initial_codes(graph: Graph) -> list[Array]:
     return [np.ascontiguousarray(initial_state(graph, state)).reshape(-1) for state in graph.states]
 
 
-def definitions(graph: Graph, prefix: str, tables: Sequence[str]) -> list[str]:
-    """Lines of the source, none without states. tables: the C name of the array of each state's
-    `initial_codes`, "" for those that are all equal."""
+def definitions(program: Program, blocked: Blocks | None, prefix: str, calls: Calls) -> list[str]:
+    """Lines of the source, none without states. Initial codes that differ become tables."""
+    graph = program.graph
     if not graph.states:
         return []
-    own_inputs, own_outputs = len(graph.own_inputs), len(graph.own_outputs)
     count = range(len(graph.states))
     arguments = [
-        *(f"input{i}" for i in range(own_inputs)),
+        *(f"input{i}" for i in range(len(graph.own_inputs))),
         *(f"state->state{i}" for i in count),
-        *(f"output{i}" for i in range(own_outputs)),
+        *(f"output{i}" for i in range(len(graph.own_outputs))),
         *(f"next.state{i}" for i in count),
     ]
     reset = []
-    for index, (codes, table) in enumerate(zip(initial_codes(graph), tables, strict=True)):
+    for index, codes in enumerate(initial_codes(graph)):
+        table = calls.tables.name(codes) if (codes != codes[0]).any() else ""
         text = f"{table}[i]" if table else str(int(codes[0]))
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
     used = sum(byte_size(value) for _, value in _members(graph))
     if state_bytes(graph) > used:
         reset.append(f"    for (i = 0; i < {state_bytes(graph) - used}; i++) state->unused[i] = 0;")
-    advance = [
-        f"        {kind}{i} += {prefix.upper()}_{kind.upper()}{i}_SIZE;"
-        for kind, number in (("input", own_inputs), ("output", own_outputs))
-        for i in range(number)
-    ]
-    passed = [
-        "state",
-        *(f"input{i}" for i in range(own_inputs)),
-        *(f"output{i}" for i in range(own_outputs)),
-    ]
     return [
         "",
         f"void {prefix}_reset({prefix}_state_t *state) {{",
@@ -103,13 +96,108 @@ def definitions(graph: Graph, prefix: str, tables: Sequence[str]) -> list[str]:
         "    *state = next;",
         "}",
         "",
+        *_all_steps(program, blocked, prefix, calls),
+    ]
+
+
+def _all_steps(program: Program, blocked: Blocks | None, prefix: str, calls: Calls) -> list[str]:
+    """model_steps, in blocks where the program has any and memory is at hand."""
+    graph = program.graph
+    singly = _in_turns(graph, prefix, "step", "1", "steps--")
+    if blocked is None:
+        return singly
+    declared = len(calls.declared)
+    body = _block(program, blocked, prefix, calls)
+    own = calls.declared[declared:]
+    del calls.declared[declared:]
+    return [
+        "#if SAMEBITS_BLOCKS",
+        *own,
+        "static union {",
+        f"    uint8_t bytes[{blocked.bytes}];",
+        "    int64_t alignment;",
+        f"}} {prefix}_memory;",
+        "",
+        f"/* Up to {STEPS_OF_BLOCK} steps; products that wait for no state, for all at once. */",
+        f"static {_function(graph, prefix, 'block', ['int32_t steps'])} {{",
+        *body,
+        "}",
+        "",
+        *_in_turns(graph, prefix, "block", "n", "steps -= n"),
+        "#else",
+        *singly,
+        "#endif",
+    ]
+
+
+def _in_turns(graph: Graph, prefix: str, function: str, n: str, advance: str) -> list[str]:
+    """model_steps as calls of another function, of n steps each."""
+    numbers = (("input", len(graph.own_inputs)), ("output", len(graph.own_outputs)))
+    names = [f"{kind}{i}" for kind, number in numbers for i in range(number)]
+    size = "" if n == "1" else f"{n} * "
+    passed = ["state", *([] if n == "1" else [n]), *names]
+    least = f"steps < {STEPS_OF_BLOCK} ? steps : {STEPS_OF_BLOCK}"
+    return [
         f"{_steps(graph, prefix)} {{",
-        "    for (; steps > 0; steps--) {",
-        f"        {prefix}_step({wrapped_list(passed, 9 + len(prefix + '_step'))});",
-        *advance,
+        *([] if n == "1" else [f"    int32_t {n};"]),
+        f"    for (; steps > 0; {advance}) {{",
+        *([] if n == "1" else [f"        {n} = {least};"]),
+        f"        {prefix}_{function}({wrapped_list(passed, 9 + len(f'{prefix}_{function}'))});",
+        *(f"        {name} += {size}{prefix.upper()}_{name.upper()}_SIZE;" for name in names),
         "    }",
         "}",
     ]
+
+
+def _block(program: Program, blocked: Blocks, prefix: str, calls: Calls) -> list[str]:
+    """The body of model_block."""
+    values, upper = program.graph.values, prefix.upper()
+    at_rows, at_scratch = blocked.arena, blocked.arena + blocked.rows
+    memory = f"{prefix}_memory.bytes"
+
+    def pointer(name: str, step: str = "") -> str:
+        place = blocked.places[name]
+        if place.kind == "constant":
+            array = program.constant(name)
+            assert array is not None
+            return calls.tables.name(array)
+        if place.kind == "state":
+            return f"state->state{place.at}"
+        if place.kind == "arena":
+            return f"{memory} + {place.at}"
+        if place.kind == "rows":
+            size = f"{byte_size(values[name])}"
+            text = f"{memory} + {at_rows + place.at}"
+        else:
+            text = f"{place.kind}{place.at}"
+            size = f"{upper}_{text.upper()}_SIZE"
+        return f"{text} + {step} * {size}" if step else text
+
+    def one(name: str) -> str:
+        return pointer(name, "t")
+
+    lines = ["    int32_t t;"]
+    scratch = f"{memory} + {at_scratch}"
+    for phase in blocked.phases:
+        if not phase.rows:
+            lines.append("    for (t = 0; t < steps; t++) {")
+            for step in phase.steps:
+                for call in step.calls:
+                    text = calls.text(call, one, one(step.value), scratch)
+                    lines += [f"    {line}" for line in "\n".join(text).split("\n")]
+            lines.append("    }")
+            continue
+        for step in phase.steps:
+            (call,) = step.calls
+            lines += [
+                "    {",
+                f"        samebits_conv rows = {calls.parameters(call)};",
+                "        rows.width = rows.out_width = steps * rows.width;",
+                f"        rows.tile = {tiling(call)[0]};",
+            ]
+            text = calls.with_parameters("&rows", call, pointer, pointer(step.value), scratch)
+            lines += [*(f"    {line}" for line in text), "    }"]
+    return lines
 
 
 TEST = """\

@@ -30,6 +30,7 @@ static const samebits_conv model_p0 = {
     .out_start = 0,
     .block = 0,
     .type = 0,
+    .w_type = 0,
     .weights = model_t0,
     .bias = model_t1,
     .rescale = {

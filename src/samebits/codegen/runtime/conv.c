@@ -98,10 +98,12 @@ typedef struct {
 #define SAMEBITS_WIDTH 32
 #define SAMEBITS_PIXELS 8
 
-/* P pixels by B blocks; the last block has the lanes of `mask`, `last` bytes a quad. */
+/* P pixels by B blocks, sums of a pixel `pitch` after those of the one before; the last block has the
+ * lanes of `mask`, `last` bytes a quad. */
 SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, const int8_t *w,
-                                   __mmask16 mask, int32_t last, const int32_t *bias, int32_t *acc,
-                                   const int32_t P, const int32_t B) {
+                                   __mmask16 mask, int32_t last, const int32_t *bias,
+                                   samebits_i32 *acc, int32_t pitch, const int32_t P,
+                                   const int32_t B) {
     __m512i sum[8][2];
     const int8_t *w0 = w, *w1 = w + (B - 1) * s->block;
     const int32_t first = B == 2 ? 64 : last;
@@ -129,70 +131,93 @@ SAMEBITS_INLINE void samebits_tile(const samebits_steps *s, const uint8_t *x, co
         }
     }
     for (p = 0; p < P; p++) {
-        _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH, sum[p][0]);
-        if (B == 2) _mm512_storeu_si512(acc + p * SAMEBITS_WIDTH + 16, sum[p][1]);
+        _mm512_mask_storeu_epi32(acc + p * pitch, mask0, sum[p][0]);
+        if (B == 2) _mm512_mask_storeu_epi32(acc + p * pitch + 16, mask, sum[p][1]);
     }
 }
 
-static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
-                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+static void samebits_sums(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, samebits_i32 *acc, int32_t pitch) {
     const int32_t rest = lanes > 16 ? lanes - 16 : lanes;
     const __mmask16 mask = (__mmask16)((1u << rest) - 1u);
     while (pixels > 0) {
         const int32_t done = pixels >= 8 ? 8 : pixels >= 4 ? 4 : 1;
         if (lanes > 16) {
             if (done == 8) {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 8, 2);
             } else if (done == 4) {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 4, 2);
             } else {
-                samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 2);
+                samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 1, 2);
             }
         } else if (done == 8) {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 8, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 8, 1);
         } else if (done == 4) {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 4, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 4, 1);
         } else {
-            samebits_tile(s, x, w, mask, rest * 4, bias, acc, 1, 1);
+            samebits_tile(s, x, w, mask, rest * 4, bias, acc, pitch, 1, 1);
         }
         x += done * s->pixel;
-        acc += done * SAMEBITS_WIDTH;
+        acc += done * pitch;
         pixels -= done;
     }
 }
 
+static void samebits_dots(const samebits_steps *s, const uint8_t *x, const int8_t *w, int32_t lanes,
+                          const int32_t *bias, int32_t pixels, int32_t *acc) {
+    samebits_sums(s, x, w, lanes, bias, pixels, acc, SAMEBITS_WIDTH);
+}
+
 #ifdef SAMEBITS_AVX512
-/* `linear` of one row: block by block from x itself, without a band; four chains of sums, as each
- * waits for itself. 0 for what is not that. */
-static int samebits_vector_linear(const samebits_conv *c, const void *x, void *out) {
-    const int32_t store = c->rescale.form == SAMEBITS_STORE && c->rescale.type == SAMEBITS_INT32;
+/* Sums of B blocks of 16 channels from x itself, the last block with the lanes of `mask`; chains of
+ * sums of their own for every J-th quad, as each waits for itself. */
+SAMEBITS_INLINE void samebits_blocks(const samebits_conv *c, const uint8_t *x, const int8_t *w,
+                                     int32_t o, __mmask16 mask, void *out, const int32_t B,
+                                     const int32_t J) {
     const __m512i flip = _mm512_set1_epi8(c->type == SAMEBITS_INT8 ? -128 : 0);
-    const int32_t quads = c->length / 4, *bias = (const int32_t *)c->bias;
-    const int8_t *w = (const int8_t *)c->weights;
-    int32_t o, q, j;
-    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->groups != 1 || c->length % 4 || !(store || samebits_has_vector(&c->rescale))) {
-        return 0;
+    const int32_t quads = c->length / 4, *bias = (const int32_t *)c->bias + o;
+    const int32_t step = B > 1 ? 64 : 4 * SAMEBITS_MIN(c->out_channels - o, 16);
+    __m512i sum[4][4];
+    int32_t q, j, b;
+    for (b = 0; b < B; b++) {
+        sum[b][0] = _mm512_maskz_loadu_epi32(mask, bias + 16 * b);
+        for (j = 1; j < J; j++) sum[b][j] = _mm512_setzero_si512();
     }
-    for (o = 0; o < c->out_channels; o += 16) {
-        const __mmask16 mask = samebits_first(c->out_channels - o);
-        const int32_t step = 4 * SAMEBITS_MIN(c->out_channels - o, 16);
-        const uint8_t *from = (const uint8_t *)x;
-        __m512i sum[4];
-        sum[0] = _mm512_maskz_loadu_epi32(mask, bias + o);
-        for (j = 1; j < 4; j++) sum[j] = _mm512_setzero_si512();
-        for (q = 0; q < quads; q += 4) {
-            for (j = 0; j < 4 && q + j < quads; j++, from += 4, w += step) {
-                int32_t four;
-                __m512i codes;
-                __builtin_memcpy(&four, from, 4);
-                codes = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
-                sum[j] = _mm512_dpbusd_epi32(sum[j], codes, _mm512_loadu_si512(w));
+    for (q = 0; q < quads; q += J) {
+        for (j = 0; j < J && q + j < quads; j++) {
+            int32_t four;
+            __m512i codes;
+            __builtin_memcpy(&four, x + 4 * (q + j), 4);
+            codes = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
+            for (b = 0; b < B; b++) {
+                const int8_t *from = w + (b * quads + q + j) * step;
+                sum[b][j] = _mm512_dpbusd_epi32(sum[b][j], codes, _mm512_loadu_si512(from));
             }
         }
-        sum[0] = _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3]));
-        if (!store) sum[0] = samebits_sixteen(&c->rescale, sum[0], mask, o);
-        samebits_store16(c->rescale.type, out, c->out_start + o, mask, sum[0]);
+    }
+    for (b = 0; b < B; b++) {
+        for (j = 1; j < J; j++) sum[b][0] = _mm512_add_epi32(sum[b][0], sum[b][j]);
+        samebits_store16(c->rescale.type, out, c->out_start + o + 16 * b, mask,
+                         samebits_sixteen(&c->rescale, sum[b][0], mask, o + 16 * b));
+    }
+}
+
+/* `linear` of one row, without a band. 0 for what is not that. */
+static int samebits_vector_linear(const samebits_conv *c, const void *x, void *out) {
+    const uint8_t *from = (const uint8_t *)x;
+    const int8_t *w = (const int8_t *)c->weights;
+    int32_t o = 0;
+    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->pad_top || c->pad_left || c->groups != 1 || c->length % 4 ||
+        !samebits_has_vector(&c->rescale)) {
+        return 0;
+    }
+    for (; o + 64 <= c->out_channels; o += 64) {
+        samebits_blocks(c, from, w + o * c->length, o, 0xffff, out, 4, 1);
+    }
+    for (; o < c->out_channels; o += 16) {
+        const __mmask16 mask = samebits_first(c->out_channels - o);
+        samebits_blocks(c, from, w + o * c->length, o, mask, out, 1, 4);
     }
     return 1;
 }
@@ -478,6 +503,13 @@ void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *
                         const int8_t *w = weights + o * (s.block / 16);
                         int32_t start = c->out_start + n * c->out_batch + oy * c->out_row +
                                         ox * c->out_pixel + channel;
+#if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
+                        if (c->rescale.form == SAMEBITS_STORE && c->rescale.type == SAMEBITS_INT32) {
+                            samebits_sums(&s, band, w, lanes, bias + channel, pixels,
+                                          (samebits_i32 *)out + start, c->out_pixel);
+                            continue;
+                        }
+#endif
                         for (p = 0; p < pixels; p += SAMEBITS_PIXELS) {
                             const int32_t some = SAMEBITS_MIN(pixels - p, SAMEBITS_PIXELS);
                             samebits_dots(&s, band + p * s.pixel, w, lanes, bias + channel, some, acc);
@@ -569,65 +601,114 @@ void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, v
 }
 
 /* Sum of n products; 32-bit sums of `block` of them are exact (0: not even one of two). */
-static int64_t samebits_dot16(const int16_t *x, const int16_t *w, int32_t n, int32_t block) {
-    int64_t total = 0;
-    int32_t i, start;
-    if (block == 0) {
-        for (i = 0; i < n; i++) total += (int32_t)x[i] * (int32_t)w[i];
-        return total;
+#define SAMEBITS_DOT(NAME, W)                                                                      \
+    static int64_t NAME(const int16_t *x, const W *w, int32_t n, int32_t block) {                  \
+        int64_t total = 0;                                                                         \
+        int32_t i, start;                                                                          \
+        if (block == 0) {                                                                          \
+            for (i = 0; i < n; i++) total += (int32_t)x[i] * (int32_t)w[i];                        \
+            return total;                                                                          \
+        }                                                                                          \
+        for (start = 0; start < n; start += block) {                                               \
+            const int32_t end = SAMEBITS_MIN(n - start, block);                                    \
+            int32_t sum = 0;                                                                       \
+            for (i = 0; i < end; i++) sum += (int32_t)x[start + i] * (int32_t)w[start + i];        \
+            total += sum;                                                                          \
+        }                                                                                          \
+        return total;                                                                              \
     }
-    for (start = 0; start < n; start += block) {
-        const int32_t end = SAMEBITS_MIN(n - start, block);
-        int32_t sum = 0;
-        for (i = 0; i < end; i++) sum += (int32_t)x[start + i] * (int32_t)w[start + i];
-        total += sum;
-    }
-    return total;
-}
+
+SAMEBITS_DOT(samebits_dot8, int8_t)
+SAMEBITS_DOT(samebits_dot16, int16_t)
 
 #if defined(__AVX512VNNI__) && defined(SAMEBITS_AVX512)
-/* `linear` of one row of int16 whose products sum up in 32 bits, four outputs at a time; 0 for what
- * is not that. */
-static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
-    const int16_t *w = (const int16_t *)c->weights;
-    const int32_t n = c->length;
+/* 32 weights of 8 (`short_`) or 16 bits. */
+SAMEBITS_INLINE __m512i samebits_weights32(const void *w, int32_t at, int32_t short_) {
+    const int8_t *from = (const int8_t *)w + at;
+    if (short_) return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)from));
+    return _mm512_loadu_si512((const int16_t *)w + at);
+}
+
+/* The first of them. */
+SAMEBITS_INLINE __m512i samebits_weights(const void *w, int32_t at, __mmask32 mask, int32_t short_) {
+    const int8_t *from = (const int8_t *)w + at;
+    if (short_) return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(mask, from));
+    return _mm512_maskz_loadu_epi16(mask, (const int16_t *)w + at);
+}
+
+/* The sums of four vectors. */
+SAMEBITS_INLINE __m128i samebits_four(const __m512i *v) {
+    const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]),
+                                       _mm512_unpackhi_epi32(v[0], v[1]));
+    const __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]),
+                                       _mm512_unpackhi_epi32(v[2], v[3]));
+    const __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
+}
+
+/* `linear` of int16 whose products sum up in 32 bits, four outputs at a time, without a band: some
+ * outputs of all rows, which leave the weights at hand, then the next. */
+SAMEBITS_INLINE void samebits_rows16(const samebits_conv *c, const void *x, void *out,
+                                     const int32_t short_) {
+    const samebits_i16 *from = (const samebits_i16 *)x;
+    const int64_t *bias = (const int64_t *)c->bias;
+    const int32_t n = c->length, last = c->out_channels - 1;
     int64_t acc[SAMEBITS_CHUNK];
-    int32_t o, i, j;
-    if (c->batch * c->out_height * c->out_width != 1 || c->kernel_height * c->kernel_width != 1 ||
-        c->groups != 1 || c->type != SAMEBITS_INT16 || c->block < n) {
+    int32_t start, pixel, o, i, j, sums[4];
+    for (start = 0; start <= last; start += SAMEBITS_CHUNK) {
+        const int32_t count = SAMEBITS_MIN(last + 1 - start, SAMEBITS_CHUNK);
+        for (pixel = 0; pixel < c->out_width; pixel++) {
+            for (o = 0; o < count; o += 4) {
+                int32_t row[4];
+                __m512i sum[4];
+                for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
+                    row[j] = SAMEBITS_MIN(start + o + j, last) * n;
+                    sum[j] = _mm512_setzero_si512();
+                }
+                for (i = 0; i + 32 <= n; i += 32) {
+                    const __m512i codes = _mm512_loadu_si512(from + pixel * n + i);
+                    for (j = 0; j < 4; j++) {
+                        const __m512i v = samebits_weights32(c->weights, row[j] + i, short_);
+                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes, v);
+                    }
+                }
+                if (i < n) {
+                    const __mmask32 mask = ((__mmask32)1 << (n - i)) - 1u;
+                    const __m512i codes = _mm512_maskz_loadu_epi16(mask, from + pixel * n + i);
+                    for (j = 0; j < 4; j++) {
+                        const __m512i v = samebits_weights(c->weights, row[j] + i, mask, short_);
+                        sum[j] = _mm512_dpwssd_epi32(sum[j], codes, v);
+                    }
+                }
+                _mm_storeu_si128((__m128i *)(void *)sums, samebits_four(sum));
+                for (j = 0; j < 4 && o + j < count; j++) {
+                    acc[o + j] = bias[start + o + j] + sums[j];
+                }
+            }
+            samebits_finish64(&c->rescale, start, count, acc, out,
+                              c->out_start + pixel * c->out_pixel + start);
+        }
+    }
+}
+
+/* 0 for what is not that. */
+static int samebits_vector_linear16(const samebits_conv *c, const void *x, void *out) {
+    if (c->batch * c->out_height != 1 || c->kernel_height * c->kernel_width != 1 ||
+        c->out_width != c->width || c->pad_top || c->pad_left || c->groups != 1 ||
+        c->type != SAMEBITS_INT16 || c->block < c->length) {
         return 0;
     }
-    for (o = 0; o < c->out_channels; o += 4) {
-        const int32_t rows = SAMEBITS_MIN(c->out_channels - o, 4);
-        const int32_t at = o % SAMEBITS_CHUNK;
-        const int16_t *row[4];
-        __m512i sum[4];
-        for (j = 0; j < 4; j++) { /* rows that are not there are the last one */
-            row[j] = w + SAMEBITS_MIN(o + j, c->out_channels - 1) * n;
-            sum[j] = _mm512_setzero_si512();
-        }
-        for (i = 0; i < n; i += 32) {
-            const __mmask32 mask = n - i >= 32 ? 0xffffffffu : ((__mmask32)1 << (n - i)) - 1u;
-            const __m512i codes = _mm512_maskz_loadu_epi16(mask, (const samebits_i16 *)x + i);
-            for (j = 0; j < 4; j++) {
-                sum[j] = _mm512_dpwssd_epi32(sum[j], codes,
-                                             _mm512_maskz_loadu_epi16(mask, row[j] + i));
-            }
-        }
-        for (j = 0; j < 4; j++) {
-            if (j < rows) {
-                acc[at + j] = ((const int64_t *)c->bias)[o + j] + _mm512_reduce_add_epi32(sum[j]);
-            }
-        }
-        if (at + rows == SAMEBITS_CHUNK || o + rows == c->out_channels) {
-            samebits_finish64(&c->rescale, o - at, at + rows, acc, out, c->out_start + o - at);
-        }
+    if (c->w_type == SAMEBITS_INT8) {
+        samebits_rows16(c, x, out, 1);
+    } else {
+        samebits_rows16(c, x, out, 0);
     }
     return 1;
 }
 #endif
 
-/* 16-bit weights [O][kernel row][run][length]; sums of 64 bits. */
+/* Weights [O][kernel row][run][length] of 8 or 16 bits; sums of 64 bits. */
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch) {
     const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
     const int64_t *bias = (const int64_t *)c->bias;
@@ -653,13 +734,17 @@ void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void 
                             const int32_t count = SAMEBITS_MIN(outputs - o, SAMEBITS_CHUNK);
                             const int32_t channel = group * outputs + o;
                             for (i = 0; i < count; i++) {
-                                const int16_t *w = (const int16_t *)c->weights + (channel + i) * taps;
+                                int32_t at = (channel + i) * taps;
                                 int64_t sum = bias[channel + i];
                                 for (row = 0; row < c->kernel_height; row++) {
-                                    for (run = 0; run < c->runs; run++, w += c->length) {
+                                    for (run = 0; run < c->runs; run++, at += c->length) {
                                         const int16_t *u =
                                             from + (row * columns + run * c->dilation_x) * depth;
-                                        sum += samebits_dot16(u, w, c->length, c->block);
+                                        sum += c->w_type == SAMEBITS_INT8
+                                                   ? samebits_dot8(u, (const int8_t *)c->weights + at,
+                                                                   c->length, c->block)
+                                                   : samebits_dot16(u, (const int16_t *)c->weights + at,
+                                                                    c->length, c->block);
                                     }
                                 }
                                 acc[i] = sum;

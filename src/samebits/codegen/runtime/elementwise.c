@@ -82,12 +82,18 @@ static int samebits_sums64(const samebits_broadcast *c, const void *const *sourc
         const __mmask16 mask = samebits_first(size - i);
         __m512i low = _mm512_set1_epi64(c->offset), high = low;
         for (k = 0; k < c->count; k++) {
-            const __m512i factor = _mm512_set1_epi64(c->sources[k].factor);
+            const int64_t factor = c->sources[k].factor;
+            const __m512i f = _mm512_set1_epi64(factor);
             const __m512i x = samebits_load16(c->sources[k].type, sources[k], i, mask);
             const __m512i a = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(x));
             const __m512i b = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(x, 1));
-            low = _mm512_add_epi64(low, _mm512_mullo_epi64(a, factor));
-            high = _mm512_add_epi64(high, _mm512_mullo_epi64(b, factor));
+            if (factor == (int32_t)factor) {
+                low = _mm512_add_epi64(low, _mm512_mul_epi32(a, f));
+                high = _mm512_add_epi64(high, _mm512_mul_epi32(b, f));
+            } else {
+                low = _mm512_add_epi64(low, _mm512_mullo_epi64(a, f));
+                high = _mm512_add_epi64(high, _mm512_mullo_epi64(b, f));
+            }
         }
         samebits_store16(
             r.type, out, i, mask,
@@ -98,32 +104,64 @@ static int samebits_sums64(const samebits_broadcast *c, const void *const *sourc
     return 1;
 }
 
-/* Sums and products of tensors of one shape in 32 bits, or as above; 0 for all others. */
-static int samebits_elements(const samebits_broadcast *c, const void *const *sources, void *out) {
-    const int32_t size = c->shape.shape[0], store = c->rescale.form == SAMEBITS_STORE;
-    const samebits_rescale r = c->rescale; /* no store changes it */
+/* Sums or products of tensors of one shape in 32 bits. The inputs of a gate and of a cell come with
+ * numbers that the compiler knows; type SAMEBITS_INT64: any of at most 32 bits. */
+SAMEBITS_INLINE void samebits_sums32(const samebits_broadcast *c, const void *const *sources,
+                                     void *out, uint8_t operation, int32_t count, uint8_t type,
+                                     int32_t upper, samebits_rescale r) {
+    const int32_t size = c->shape.shape[0];
+    const samebits_constants own = upper ? samebits_constants_of(&r) : (samebits_constants){0};
+    const __m512i offset = _mm512_set1_epi32((int32_t)c->offset);
     int32_t i, k;
-    if (c->shape.rank != 1 || c->operation > SAMEBITS_MULTIPLY || r.channels > 1) return 0;
-    for (k = 0; k < c->count; k++) {
-        if (c->sources[k].strides[0] != 1) return 0;
-    }
-    if (c->wide) return samebits_sums64(c, sources, out);
-    if (!(store || samebits_has_vector(&r))) return 0;
     for (i = 0; i < size; i += 16) {
         const __mmask16 mask = samebits_first(size - i);
-        __m512i v = _mm512_set1_epi32((int32_t)c->offset);
-        for (k = 0; k < c->count; k++) {
+        __m512i v = offset;
+        for (k = 0; k < count; k++) {
             const __m512i factor = _mm512_set1_epi32((int32_t)c->sources[k].factor);
-            const __m512i x = samebits_load16(c->sources[k].type, sources[k], i, mask);
-            if (c->operation == SAMEBITS_SUM) {
+            const uint8_t known = type == SAMEBITS_INT64 ? c->sources[k].type : type;
+            const __m512i x = samebits_load16(known, sources[k], i, mask);
+            if (operation == SAMEBITS_SUM) {
                 v = _mm512_add_epi32(v, _mm512_mullo_epi32(x, factor));
             } else {
                 const __m512i centred = _mm512_sub_epi32(x, factor);
                 v = k == 0 ? centred : _mm512_mullo_epi32(v, centred);
             }
         }
-        if (!store) v = samebits_sixteen(&r, v, mask, 0);
+        v = upper ? samebits_upper16(&own, v) : samebits_sixteen(&r, v, mask, 0);
         samebits_store16(r.type, out, i, mask, v);
+    }
+}
+
+/* Sums and products of tensors of one shape in 32 bits, or as above; 0 for all others. */
+static int samebits_elements(const samebits_broadcast *c, const void *const *sources, void *out) {
+    const uint8_t first = c->sources[0].type, last = c->sources[c->count - 1].type;
+    samebits_rescale r = c->rescale; /* no store changes it */
+    int32_t k;
+    if (c->shape.rank != 1 || c->operation > SAMEBITS_MULTIPLY || r.channels > 1) return 0;
+    for (k = 0; k < c->count; k++) {
+        if (c->sources[k].strides[0] != 1) return 0;
+    }
+    if (c->wide) return samebits_sums64(c, sources, out);
+    if (!samebits_has_vector(&r)) return 0;
+    if (c->count == 2 && first == last) {
+        const int sum = c->operation == SAMEBITS_SUM;
+        if (sum && first == SAMEBITS_INT32 && r.type == SAMEBITS_INT16 && samebits_upper(&r)) {
+            r.type = SAMEBITS_INT16;
+            samebits_sums32(c, sources, out, SAMEBITS_SUM, 2, SAMEBITS_INT32, 1, r);
+            return 1;
+        }
+        if (!sum && first == SAMEBITS_INT16 && r.form == SAMEBITS_STORE &&
+            r.type == SAMEBITS_INT32) {
+            r.form = SAMEBITS_STORE;
+            r.type = SAMEBITS_INT32;
+            samebits_sums32(c, sources, out, SAMEBITS_MULTIPLY, 2, SAMEBITS_INT16, 0, r);
+            return 1;
+        }
+    }
+    if (samebits_upper(&r)) {
+        samebits_sums32(c, sources, out, c->operation, c->count, SAMEBITS_INT64, 1, r);
+    } else {
+        samebits_sums32(c, sources, out, c->operation, c->count, SAMEBITS_INT64, 0, r);
     }
     return 1;
 }
@@ -252,49 +290,62 @@ void samebits_run_table(const samebits_table *c, const void *x, void *out) {
 }
 
 #ifdef SAMEBITS_AVX512
-/* Rows of four numbers, c[at[0]], c[at[2]], c[at[4]] and c[at[6]]. */
-SAMEBITS_INLINE __m512i samebits_rows(const int32_t *c, const uint32_t *at) {
-    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(c + at[0])));
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[2])), 1);
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[4])), 2);
-    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(c + at[6])), 3);
+/* table[at], 16 times; tables of up to 64 numbers are looked up in registers. */
+SAMEBITS_INLINE __m512i samebits_lookup(const int32_t *table, const int32_t size, __m512i at) {
+    __m512i low, high;
+    if (size > 64) return _mm512_i32gather_epi32(at, table, 4);
+    low = _mm512_loadu_si512(table);
+    if (size == 16) return _mm512_permutexvar_epi32(at, low);
+    low = _mm512_permutex2var_epi32(low, at, _mm512_loadu_si512(table + 16));
+    if (size == 32) return low;
+    high = _mm512_permutex2var_epi32(_mm512_loadu_si512(table + 32), at,
+                                     _mm512_loadu_si512(table + 48));
+    return _mm512_mask_mov_epi32(low, _mm512_test_epi32_mask(at, _mm512_set1_epi32(32)), high);
 }
 
-/* 16-bit codes to codes of 8 or 16 bits, by Horner's scheme in the lower halves of 64-bit lanes. */
-static void samebits_cubics(const samebits_cubic *parameters, const void *x, void *out) {
-    const samebits_cubic own = *parameters, *c = &own; /* no store changes it */
-    const __m512i half = _mm512_set1_epi32((int32_t)1 << (c->shift0 - 1));
-    const __m512i least = _mm512_set1_epi32(c->type == SAMEBITS_INT16 ? 32768 : 0);
-    const __m512i below = _mm512_set1_epi32(((int32_t)1 << c->bits) - 1);
-    const __m512i low = _mm512_set1_epi32(c->low), high = _mm512_set1_epi32(c->high);
-    const __m512i lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    const __m512i shift3 = _mm512_set1_epi64(c->shift3), shift2 = _mm512_set1_epi64(c->shift2);
-    const __m512i shift1 = _mm512_set1_epi64(c->shift1), shift0 = _mm512_set1_epi32(c->shift0);
-    const __m128i bits = _mm_cvtsi32_si128(c->bits);
-    int32_t i, n;
-    for (i = 0; i < c->size; i += 16) {
-        const __mmask16 mask = samebits_first(c->size - i);
-        const __m512i u = _mm512_add_epi32(samebits_load16(c->type, x, i, mask), least);
-        const __m512i r = _mm512_and_si512(u, below);
-        __m512i y[2];
-        uint32_t at[16];
-        _mm512_storeu_si512(at, _mm512_slli_epi32(_mm512_srl_epi32(u, bits), 2));
-        for (n = 0; n < 2; n++) {
-            const __m512i rest = _mm512_cvtepu32_epi64(n == 0 ? _mm512_castsi512_si256(r)
-                                                              : _mm512_extracti64x4_epi64(r, 1));
-            const __m512i even = samebits_rows(c->coefficients, at + 8 * n);
-            const __m512i odd = samebits_rows(c->coefficients, at + 8 * n + 1);
-            const __m512i k01 = _mm512_unpacklo_epi64(even, odd);
-            const __m512i k23 = _mm512_unpackhi_epi64(even, odd);
-            __m512i v = _mm512_mul_epi32(_mm512_srli_epi64(k23, 32), rest);
-            v = _mm512_mul_epi32(_mm512_add_epi32(_mm512_srav_epi64(v, shift3), k23), rest);
-            v = _mm512_add_epi32(_mm512_srav_epi64(v, shift2), _mm512_srli_epi64(k01, 32));
-            v = _mm512_mul_epi32(v, rest);
-            y[n] = _mm512_add_epi32(_mm512_srav_epi64(v, shift1), k01);
-        }
-        y[0] = _mm512_add_epi32(_mm512_permutex2var_epi32(y[0], lower, y[1]), half);
-        y[0] = _mm512_max_epi32(_mm512_srav_epi32(y[0], shift0), low);
-        samebits_store16(c->out_type, out, i, mask, _mm512_min_epi32(y[0], high));
+/* v * r >> shift, to 32 bits: of 64-bit products, or of 32 bits. */
+SAMEBITS_INLINE __m512i samebits_scaled(__m512i v, __m512i r, int32_t shift, const int32_t short_) {
+    __m512i even, odd;
+    if (short_) return _mm512_sra_epi32(_mm512_mullo_epi32(v, r), _mm_cvtsi32_si128(shift));
+    even = _mm512_mul_epi32(v, r);
+    odd = _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_srli_epi64(r, 32));
+    even = _mm512_srl_epi64(even, _mm_cvtsi32_si128(shift));
+    return _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_sll_epi64(odd, _mm_cvtsi32_si128(32 - shift)));
+}
+
+/* Codes of 16 codes less the middle one of their type, by a table of `segments`. */
+SAMEBITS_INLINE __m512i samebits_cubic16(const samebits_cubic *c, __m512i code,
+                                         const int32_t segments, const int32_t short_) {
+    const __m512i u =
+        c->mirrored ? _mm512_min_epi32(_mm512_abs_epi32(code), _mm512_set1_epi32(32767))
+                    : _mm512_add_epi32(code, _mm512_set1_epi32(32768));
+    const __m512i at = _mm512_srl_epi32(u, _mm_cvtsi32_si128(c->bits));
+    const __m512i r = _mm512_and_si512(u, _mm512_set1_epi32(((int32_t)1 << c->bits) - 1));
+    __m512i k[4], v;
+    int32_t n;
+    for (n = 0; n < 4; n++) k[n] = samebits_lookup(c->coefficients + n * segments, segments, at);
+    v = _mm512_add_epi32(samebits_scaled(k[3], r, c->shift3, short_), k[2]);
+    v = _mm512_add_epi32(samebits_scaled(v, r, c->shift2, short_), k[1]);
+    v = _mm512_add_epi32(samebits_scaled(v, r, c->shift1, 0), k[0]);
+    v = _mm512_add_epi32(v, _mm512_set1_epi32((int32_t)1 << (c->shift0 - 1)));
+    v = _mm512_sra_epi32(v, _mm_cvtsi32_si128(c->shift0));
+    if (c->mirrored) {
+        v = _mm512_mask_sub_epi32(v, _mm512_movepi32_mask(code), _mm512_set1_epi32(c->mirror), v);
+    }
+    return _mm512_min_epi32(_mm512_max_epi32(v, _mm512_set1_epi32(c->low)),
+                            _mm512_set1_epi32(c->high));
+}
+
+/* 16-bit codes to codes of 8 or 16 bits. */
+SAMEBITS_INLINE void samebits_cubics(const samebits_cubic *parameters, const void *x, void *out,
+                                     const int32_t segments, const int32_t short_) {
+    const samebits_cubic c = *parameters; /* no store changes it */
+    const __m512i middle = _mm512_set1_epi32(c.type == SAMEBITS_INT16 ? 0 : 32768);
+    int32_t i;
+    for (i = 0; i < c.size; i += 16) {
+        const __mmask16 mask = samebits_first(c.size - i);
+        const __m512i code = _mm512_sub_epi32(samebits_load16(c.type, x, i, mask), middle);
+        samebits_store16(c.out_type, out, i, mask, samebits_cubic16(&c, code, segments, short_));
     }
 }
 #endif
@@ -304,18 +355,34 @@ void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
     int32_t i;
 #ifdef SAMEBITS_AVX512
     if (c->narrow && c->out_type <= SAMEBITS_UINT16) {
-        samebits_cubics(c, x, out);
+        if (c->segments == 64 && c->narrow == 2) {
+            samebits_cubics(c, x, out, 64, 1);
+        } else if (c->segments == 16 && c->narrow == 2) {
+            samebits_cubics(c, x, out, 16, 1);
+        } else {
+            samebits_cubics(c, x, out, c->segments, 0);
+        }
         return;
     }
 #endif
     for (i = 0; i < c->size; i++) {
-        const int32_t u = samebits_index(x, c->type, i);
-        const int32_t *k = c->coefficients + 4 * (u >> c->bits);
-        const int64_t r = u & (((int32_t)1 << c->bits) - 1);
-        int64_t v = samebits_floor64(k[3] * r, c->shift3) + k[2];
-        v = samebits_floor64(v * r, c->shift2) + k[1];
+        const int32_t code = samebits_index(x, c->type, i) - 32768;
+        int32_t u = code + 32768, r;
+        const int32_t *k;
+        int64_t v;
+        if (c->mirrored) u = SAMEBITS_MIN(code < 0 ? -code : code, 32767);
+        k = c->coefficients + (u >> c->bits);
+        r = u & (((int32_t)1 << c->bits) - 1);
+        if (c->narrow == 2) {
+            int32_t w = samebits_floor32(k[3 * c->segments] * r, c->shift3) + k[2 * c->segments];
+            v = samebits_floor32(w * r, c->shift2) + k[c->segments];
+        } else {
+            v = samebits_floor64((int64_t)k[3 * c->segments] * r, c->shift3) + k[2 * c->segments];
+            v = samebits_floor64(v * r, c->shift2) + k[c->segments];
+        }
         v = samebits_floor64(v * r, c->shift1) + k[0];
         v = samebits_floor64(v + half, c->shift0);
+        if (c->mirrored && code < 0) v = c->mirror - v;
         samebits_put(out, c->out_type, i, samebits_clamp64(v, c->low, c->high));
     }
 }

@@ -7,6 +7,15 @@
 
 #include <stdint.h>
 
+/* Whether model_steps computes blocks of steps, with memory of its own: elsewhere than on Cortex-M. */
+#ifndef SAMEBITS_BLOCKS
+#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define SAMEBITS_BLOCKS 0
+#else
+#define SAMEBITS_BLOCKS 1
+#endif
+#endif
+
 /* Types of codes. */
 #define SAMEBITS_INT8 0
 #define SAMEBITS_UINT8 1
@@ -49,7 +58,7 @@ typedef struct {
     int32_t tile; /* output pixels per filled band of the scratch memory */
     int32_t out_batch, out_row, out_pixel, out_start; /* in elements */
     int32_t block; /* conv16: products that a 32-bit sum holds */
-    uint8_t type;  /* of x */
+    uint8_t type, w_type; /* of x and, conv16, of the weights: int8 or int16 */
     const void *weights;
     const void *bias; /* int32_t (8 bits) or int64_t (16 bits), of x - least code of its type */
     samebits_rescale rescale;
@@ -122,10 +131,10 @@ typedef struct {
 /* A 16-bit table as a piecewise cubic: src/samebits/tables/cubic.py has the arithmetic. */
 typedef struct {
     int32_t size;
-    const int32_t *coefficients; /* c0 to c3 of every segment */
-    int32_t low, high;
-    uint8_t bits, shift0, shift1, shift2, shift3, type, out_type;
-    uint8_t narrow; /* all sums fit in 32 bits */
+    const int32_t *coefficients; /* [4][segments], c0 to c3 */
+    int32_t segments, low, high, mirror;
+    uint8_t mirrored, bits, shift0, shift1, shift2, shift3, type, out_type;
+    uint8_t narrow; /* all sums fit in 32 bits; 2: the products with c3 and c2 too */
 } samebits_cubic;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */

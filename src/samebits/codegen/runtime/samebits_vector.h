@@ -11,6 +11,68 @@ SAMEBITS_INLINE __mmask16 samebits_first(int32_t n) {
     return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1u);
 }
 
+/* Codes that are the upper words of 64-bit products, one channel: of a SAMEBITS_PRODUCT with a shift
+ * of at least 32, or less where the multiplier can take the rest; of SAMEBITS_TIES where 32 bits
+ * settle a tie, modulo 2**32, as twice the error is at most q. */
+SAMEBITS_INLINE int samebits_upper(const samebits_rescale *r) {
+    if (r->channels == 1 && r->form == SAMEBITS_PRODUCT) {
+        const int32_t m = ((const int32_t *)r->multipliers)[0];
+        return r->shifts[0] >= 32 || m >> (r->shifts[0] - 1) == 0;
+    }
+    if (r->channels == 1 && r->form == SAMEBITS_TIES) {
+        const int64_t *m = (const int64_t *)r->multipliers;
+        return r->shifts[0] >= 32 && m[1] <= m[2] && m[2] < (int64_t)1 << 30;
+    }
+    return 0;
+}
+
+typedef struct {
+    __m512i factor, below, p, q, zero, low, high;
+    __m128i shift, rest;
+    int32_t ties;
+} samebits_constants;
+
+SAMEBITS_INLINE samebits_constants samebits_constants_of(const samebits_rescale *r) {
+    const int32_t ties = r->form == SAMEBITS_TIES, s = r->shifts[0], missing = s < 32 ? 32 - s : 0;
+    const int64_t *m = (const int64_t *)r->multipliers;
+    const int64_t factor = ties ? m[0] : ((const int32_t *)r->multipliers)[0];
+    samebits_constants k;
+    k.factor = _mm512_set1_epi64(factor << missing);
+    k.below = _mm512_set1_epi64(((int64_t)1 << (s + missing - 1)) - 1);
+    k.p = _mm512_set1_epi32(ties ? (int32_t)m[1] : 0);
+    k.q = _mm512_set1_epi32(ties ? (int32_t)m[2] : 0);
+    k.shift = _mm_cvtsi32_si128(s + missing);
+    k.rest = _mm_cvtsi32_si128(s + missing - 32);
+    k.zero = _mm512_set1_epi32(r->zero);
+    k.low = _mm512_set1_epi32(r->low);
+    k.high = _mm512_set1_epi32(r->high);
+    k.ties = ties;
+    return k;
+}
+
+SAMEBITS_INLINE __m512i samebits_upper16(const samebits_constants *k, __m512i acc) {
+    const __m512i one = _mm512_set1_epi64(1);
+    __m512i even = _mm512_mul_epi32(acc, k->factor), v;
+    __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(acc, 32), k->factor);
+    even = _mm512_add_epi64(_mm512_add_epi64(even, k->below),
+                            _mm512_and_si512(_mm512_srl_epi64(even, k->shift), one));
+    odd = _mm512_add_epi64(_mm512_add_epi64(odd, k->below),
+                           _mm512_and_si512(_mm512_srl_epi64(odd, k->shift), one));
+    v = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+    v = _mm512_sra_epi32(v, k->rest);
+    if (k->ties) {
+        __m512i error = _mm512_mullo_epi32(acc, k->p);
+        __mmask16 tie;
+        error = _mm512_sub_epi32(error, _mm512_mullo_epi32(v, k->q));
+        tie = _mm512_cmpeq_epi32_mask(_mm512_abs_epi32(_mm512_add_epi32(error, error)), k->q);
+        tie = _mm512_mask_test_epi32_mask(tie, v, _mm512_set1_epi32(1));
+        error = _mm512_or_si512(_mm512_srai_epi32(error, 31), _mm512_set1_epi32(1)); /* 1 or -1 */
+        v = _mm512_mask_add_epi32(v, tie, v, error);
+    }
+    v = _mm512_add_epi32(v, k->zero);
+    return _mm512_min_epi32(_mm512_max_epi32(v, k->low), k->high);
+}
+
 /* SAMEBITS_SHIFT, _NARROW and _PRODUCT of 16 accumulators. */
 SAMEBITS_INLINE __m512i samebits_scaled16(const samebits_rescale *r, __m512i acc, __mmask16 mask,
                                           int32_t channel) {
@@ -83,13 +145,14 @@ SAMEBITS_INLINE __m512i samebits_ties8(const samebits_rescale *r, __m512i acc) {
 /* The requantizations that are here. */
 SAMEBITS_INLINE int samebits_has_vector(const samebits_rescale *r) {
     return r->form == SAMEBITS_TIES ? r->channels == 1
-                                    : r->form >= SAMEBITS_SHIFT && r->form <= SAMEBITS_PRODUCT;
+                                    : r->form <= SAMEBITS_PRODUCT && r->type != SAMEBITS_INT64;
 }
 
 /* Codes of 16 accumulators. */
 SAMEBITS_INLINE __m512i samebits_sixteen(const samebits_rescale *r, __m512i acc, __mmask16 mask,
                                          int32_t channel) {
     __m512i low, high;
+    if (r->form == SAMEBITS_STORE) return acc;
     if (r->form != SAMEBITS_TIES) return samebits_scaled16(r, acc, mask, channel);
     low = samebits_ties8(r, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(acc)));
     high = samebits_ties8(r, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(acc, 1)));
@@ -110,28 +173,59 @@ SAMEBITS_INLINE __m512i samebits_wide8(const samebits_rescale *r, __m512i acc) {
     return _mm512_min_epi64(v, _mm512_set1_epi64(r->high));
 }
 
-/* 16 codes of any type but SAMEBITS_INT64. */
+/* 16 codes of any type but SAMEBITS_INT64. Masks only where lanes are missing: what they store is
+ * not at hand for the loads that follow. */
 SAMEBITS_INLINE __m512i samebits_load16(uint8_t type, const void *p, int32_t at, __mmask16 mask) {
+    const uint8_t *codes = (const uint8_t *)p + at;
+    const samebits_u16 *shorts = (const samebits_u16 *)p + at;
+    const samebits_i32 *words = (const samebits_i32 *)p + at;
+    const int all = mask == 0xffff;
     switch (type) {
     case SAMEBITS_INT8:
-        return _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, (const int8_t *)p + at));
+        return _mm512_cvtepi8_epi32(all ? _mm_loadu_si128((const __m128i *)(const void *)codes)
+                                        : _mm_maskz_loadu_epi8(mask, codes));
     case SAMEBITS_UINT8:
-        return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, (const uint8_t *)p + at));
+        return _mm512_cvtepu8_epi32(all ? _mm_loadu_si128((const __m128i *)(const void *)codes)
+                                        : _mm_maskz_loadu_epi8(mask, codes));
     case SAMEBITS_INT16:
-        return _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(mask, (const samebits_i16 *)p + at));
+        return _mm512_cvtepi16_epi32(all ? _mm256_loadu_si256((const __m256i *)(const void *)shorts)
+                                         : _mm256_maskz_loadu_epi16(mask, shorts));
     case SAMEBITS_UINT16:
-        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const samebits_u16 *)p + at));
-    default: return _mm512_maskz_loadu_epi32(mask, (const samebits_i32 *)p + at);
+        return _mm512_cvtepu16_epi32(all ? _mm256_loadu_si256((const __m256i *)(const void *)shorts)
+                                         : _mm256_maskz_loadu_epi16(mask, shorts));
+    default: return all ? _mm512_loadu_si512(words) : _mm512_maskz_loadu_epi32(mask, words);
     }
 }
 
 SAMEBITS_INLINE void samebits_store16(uint8_t type, void *p, int32_t at, __mmask16 mask, __m512i v) {
+    uint8_t *codes = (uint8_t *)p + at;
+    samebits_u16 *shorts = (samebits_u16 *)p + at;
+    samebits_i32 *words = (samebits_i32 *)p + at;
+    const int all = mask == 0xffff;
     switch (type) {
     case SAMEBITS_INT8:
-    case SAMEBITS_UINT8: _mm512_mask_cvtepi32_storeu_epi8((uint8_t *)p + at, mask, v); break;
+    case SAMEBITS_UINT8:
+        if (all) {
+            _mm_storeu_si128((__m128i *)(void *)codes, _mm512_cvtepi32_epi8(v));
+        } else {
+            _mm512_mask_cvtepi32_storeu_epi8(codes, mask, v);
+        }
+        break;
     case SAMEBITS_INT16:
-    case SAMEBITS_UINT16: _mm512_mask_cvtepi32_storeu_epi16((samebits_u16 *)p + at, mask, v); break;
-    default: _mm512_mask_storeu_epi32((samebits_i32 *)p + at, mask, v); break;
+    case SAMEBITS_UINT16:
+        if (all) {
+            _mm256_storeu_si256((__m256i *)(void *)shorts, _mm512_cvtepi32_epi16(v));
+        } else {
+            _mm512_mask_cvtepi32_storeu_epi16(shorts, mask, v);
+        }
+        break;
+    default:
+        if (all) {
+            _mm512_storeu_si512(words, v);
+        } else {
+            _mm512_mask_storeu_epi32(words, mask, v);
+        }
+        break;
     }
 }
 

@@ -1,0 +1,128 @@
+"""C text of kernel calls and of their constant parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from samebits.codegen.program import Array, Call, Data, Field, Struct, Structs
+
+INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
+
+
+class Tables:
+    """Constant arrays by content: equal ones are stored once."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.names: dict[tuple[str, bytes], str] = {}
+        self.arrays: list[tuple[str, Array]] = []
+
+    def name(self, array: Array) -> str:
+        """The C name of an array."""
+        array = np.ascontiguousarray(array).reshape(-1)
+        key = (array.dtype.name, array.tobytes())
+        if key not in self.names:
+            self.names[key] = f"{self.prefix}_t{len(self.arrays)}"
+            self.arrays.append((self.names[key], array))
+        return self.names[key]
+
+    @property
+    def bytes(self) -> int:
+        """Flash that the arrays take."""
+        return sum(array.nbytes for _, array in self.arrays)
+
+
+class Calls:
+    """The calls of a source file; `declared`: lines with their parameters, each stored once."""
+
+    def __init__(self, prefix: str, tables: Tables) -> None:
+        self.prefix, self.tables = prefix, tables
+        self.declared: list[str] = []
+        self.count = 0
+        self.known: dict[int, tuple[Call, str]] = {}
+
+    def text(
+        self, call: Call, pointer: Callable[[str], str], output: str, scratch: str
+    ) -> list[str]:
+        """Lines of a call. pointer: the C expression of an input."""
+        return self.with_parameters(f"&{self.parameters(call)}", call, pointer, output, scratch)
+
+    def with_parameters(
+        self,
+        parameters: str,
+        call: Call,
+        pointer: Callable[[str], str],
+        output: str,
+        scratch: str,
+    ) -> list[str]:
+        """The same with a pointer to parameters."""
+        inputs = [pointer(name) for name in call.inputs]
+        lines: list[str] = []
+        indent = "    "
+        if call.listed:
+            lines.append(f"    {{\n        const void *sources[{len(inputs)}];")
+            lines += [f"        sources[{i}] = {text};" for i, text in enumerate(inputs)]
+            inputs, indent = ["sources"], "        "
+        arguments = ", ".join([parameters, *inputs, output, *([scratch] if call.scratch else [])])
+        lines.append(f"{indent}samebits_run_{call.function}({arguments});")
+        if call.listed:
+            lines.append("    }")
+        return lines
+
+    def parameters(self, call: Call) -> str:
+        """The name of the static constant struct of a call."""
+        if id(call) not in self.known:
+            text = self._initialiser(call.parameters, "    ")
+            name = self._fresh()
+            self.declared.append(f"static const samebits_{call.parameters.type} {name} = {text};\n")
+            self.known[id(call)] = call, name
+        return self.known[id(call)][1]
+
+    def _fresh(self) -> str:
+        self.count += 1
+        return f"{self.prefix}_p{self.count - 1}"
+
+    def _initialiser(self, struct: Struct, indent: str) -> str:
+        inner = f",\n{indent}".join(
+            f".{key} = {self._field(field, indent + '    ')}"
+            for key, field in struct.fields.items()
+        )
+        return f"{{\n{indent}{inner}}}"
+
+    def _field(self, field: Field, indent: str) -> str:
+        if field is None:
+            return "0"
+        if isinstance(field, Data):
+            return self.tables.name(field.array)
+        if isinstance(field, Struct):
+            return self._initialiser(field, indent)
+        if isinstance(field, tuple):
+            return f"{{{', '.join(map(number, field))}}}"
+        if isinstance(field, Structs):
+            items = ",\n    ".join(self._initialiser(item, "        ") for item in field.items)
+            name = self._fresh()
+            kind = f"samebits_{field.items[0].type}"
+            self.declared.append(
+                f"static const {kind} {name}[{len(field.items)}] = {{\n    {items}}};\n"
+            )
+            return name
+        return number(field)
+
+
+def number(value: int) -> str:
+    """An integer constant expression; the least one of a type has no literal in C."""
+    value = int(value)
+    if value in (INT32_MIN, INT64_MIN):
+        return f"(-{-value - 1} - 1)"
+    return str(value)
+
+
+def numbers(array: Array) -> str:
+    """C constants, in rows of a power of two of columns that fit in 100 characters."""
+    columns = {1: 16, 2: 8, 4: 8, 8: 4}[array.itemsize]
+    least = int(array.min(initial=0))
+    texts = list(map(number if least in (INT32_MIN, INT64_MIN) else str, array.tolist()))
+    rows = (", ".join(texts[i : i + columns]) for i in range(0, len(texts), columns))
+    return "    " + ",\n    ".join(rows) + "\n"
