@@ -32,8 +32,8 @@ from samebits.recompute.balance import balance, predicted_balance
 from samebits.recompute.cost import Device, find_device
 from samebits.recompute.memory import step_peak
 from samebits.recompute.profile import survey
+from samebits.recompute.program import Program
 from samebits.recompute.schedule import Instruction, Network, compile_schedule, peak
-from samebits.recompute.trace import Program
 from samebits.recompute.training import Planner, earlier_gradients
 from samebits.train.architectures import BasicBlock, initialise
 from samebits.train.config import TrainConfig

@@ -42,8 +42,9 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
     return cases
 
 
-def test_hundreds_of_cases():
-    assert check(5000, 120, ("-O1",)) == 240
+@pytest.mark.parametrize("first", range(5000, 5000 + 3 * PROGRAM, PROGRAM))
+def test_a_program_of_random_graphs(first):
+    assert check(first, PROGRAM, ("-O1",)) == 2 * PROGRAM
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import torch
 
 from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
+from samebits.recompute import plan as plan_file
 from samebits.recompute.apply import Executor
 from samebits.recompute.cost import find_device, parse_device
 from samebits.recompute.memory import step_peak
@@ -201,7 +202,11 @@ def test_a_plan_for_something_else_is_refused_with_the_first_difference():
     ("change", "text"),
     [
         (lambda r: r.update(format="other"), "field format: expected 'samebits-plan-1'"),
-        (lambda r: r.update(peak=-1), "field peak: expected a whole number >= 0, found '-1'"),
+        (lambda r: r.update(peak=-1), "field peak: expected a whole number in 0..10000"),
+        (lambda r: r.update(budget=10**400), "field budget: expected a whole number in 0..10000"),
+        (lambda r: r.update(store_all=0), "field store_all: expected at least one byte, found 0"),
+        (lambda r: r.update(device="\x1b[31m"), "field device: expected printable text of at most"),
+        (lambda r: r["layers"][1].update(name="a" * 999), "field layers[1].name: expected printab"),
         (lambda r: r.update(layers=3), "field layers: expected a list of objects"),
         (lambda r: r.update(backward="x"), "field backward: expected sequential or paired, found"),
         (lambda r: r["layers"][2].pop("stored"), "field layers[2].stored: expected true or false"),
@@ -221,11 +226,14 @@ def test_a_malformed_plan_names_the_field(tmp_path, change, text):
     assert str(path) in str(caught.value)
 
 
-def test_what_is_no_plan(tmp_path):
+def test_what_is_no_plan(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read"):
         read_plan(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("[" * 100_000)
     with pytest.raises(InputError, match="not a plan"):
+        read_plan(tmp_path / "text.json")
+    monkeypatch.setattr(plan_file, "LARGEST_FILE", 10)
+    with pytest.raises(InputError, match="expected a plan of at most 10 bytes"):
         read_plan(tmp_path / "text.json")
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(InputError, match="found 'list'"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
-from samebits.recompute.trace import Program
+from samebits.recompute.program import Program
 from samebits.train.trace import Recorder
 
 

@@ -1,7 +1,7 @@
 """Tensor memory as torch's allocator saw it: every allocation and release, none left out.
 
 Kernels that allocate inside torch (temporaries of an operator, sums of gradients in the autograd
-engine) are seen too; what C code takes with malloc is not (docs/spec/recompute.md, 6).
+engine) are seen too; what C code takes with malloc is not (docs/spec/recompute.md, 8).
 """
 
 from __future__ import annotations

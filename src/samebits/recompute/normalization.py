@@ -51,5 +51,7 @@ def normalize_again(module: Any, x: Tensor, node: Any) -> Tensor | None:
     if variance is None:
         return None
     mean, inverse = node._saved_result1.detach(), node._saved_result2.detach()
+    if len(mean) == 0:  # in evaluation mode
+        return None
     scale = inverse if module.weight is None else inverse * module.weight
     return _evaluate(x, scale, module.bias, mean, variance.repeat(len(mean)), module.eps)

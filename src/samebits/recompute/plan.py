@@ -15,6 +15,8 @@ from samebits.recompute.schedule import Instruction, Network, compile_schedule
 FORMAT = "samebits-plan-1"
 ORDERS = ("sequential", "paired")  # of the backward pass
 LARGEST_FILE = 1 << 26  # bytes of a plan file
+LARGEST = 10**18  # of any number in it
+LONGEST = 500  # characters of a text in it
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,12 @@ def read_plan(path: Path) -> Plan:
             f"{path}: cannot be read ({error.strerror or error}); expected none, auto or a file "
             "written by samebits plan"
         ) from error
+    if len(data) > LARGEST_FILE:
+        raise InputError(
+            f"{path}: expected a plan of at most {LARGEST_FILE} bytes; write one with samebits plan"
+        )
     try:
-        record = json.loads(data[:LARGEST_FILE])
+        record = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a plan: {error}; write one with samebits plan") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -131,6 +137,11 @@ def read_plan(path: Path) -> Plan:
         _read(Decision, layer, f"{path}: field layers[{i}].") for i, layer in enumerate(layers)
     )
     plan: Plan = _read(Plan, {**record, "layers": tuple(decisions)}, f"{path}: field ")
+    if plan.store_all == 0:
+        raise InputError(
+            f"{path}: field store_all: expected at least one byte, found 0; write the plan again "
+            "with samebits plan"
+        )
     if plan.backward not in ORDERS:
         raise InputError(
             f"{path}: field backward: expected {' or '.join(ORDERS)}, found "
@@ -140,11 +151,11 @@ def read_plan(path: Path) -> Plan:
 
 
 _KINDS = {
-    "str": ((str,), "text"),
-    "int": ((int,), "a whole number >= 0"),
-    "int | None": ((int, type(None)), "a whole number >= 0 or null"),
+    "str": ((str,), f"printable text of at most {LONGEST} characters"),
+    "int": ((int,), f"a whole number in 0..{LARGEST}"),
+    "int | None": ((int, type(None)), f"a whole number in 0..{LARGEST} or null"),
     "bool": ((bool,), "true or false"),
-    "tuple[int, ...]": ((list,), "a list of whole numbers >= 0"),
+    "tuple[int, ...]": ((list,), f"a list of whole numbers in 0..{LARGEST}"),
     "tuple[Decision, ...]": ((tuple,), "a list of objects"),
 }
 
@@ -154,9 +165,13 @@ def _read(cls: Any, record: Mapping[str, Any], place: str) -> Any:
     for field in fields(cls):
         kinds, expected = _KINDS[str(field.type)]
         value = record.get(field.name)
-        wrong = type(value) not in kinds or (type(value) is int and value < 0)
+        wrong = type(value) not in kinds
+        if type(value) is str:
+            wrong |= not value.isprintable() or len(value) > LONGEST
+        if type(value) is int:
+            wrong |= not 0 <= value <= LARGEST
         if type(value) is list:
-            wrong = any(type(item) is not int or item < 0 for item in value)
+            wrong |= any(type(item) is not int or not 0 <= item <= LARGEST for item in value)
             value = tuple(value)
         if wrong:
             raise InputError(

@@ -38,9 +38,11 @@ def make_plan(
     else:
         choice = _within(network, costs, budget - earlier, least, paired)
         if choice is None:
+            known = ", of the smallest paired plan found" if paired else ""
             raise InputError(
                 f"--memory-budget: expected at least {least.peak + earlier} bytes for this model "
-                f"and batch, found {budget}; raise the budget, lower --batch or give more --shards"
+                f"and batch{known}, found {budget}; raise the budget, lower --batch or give more "
+                "--shards"
             )
         dropped, bound = choice.dropped, choice.bound
         decisions = tuple(
@@ -68,6 +70,12 @@ def make_plan(
     )
 
 
+def _paired(network: Network, costs: list[int], dropped: tuple[int, ...]) -> Choice:
+    """A choice in the paired order, of which nothing is proven."""
+    level = peak(network, compile_schedule(network, dropped, paired=True))
+    return Choice(dropped, cost_of(network, costs, dropped), level, 0)
+
+
 def _smallest(network: Network, costs: list[int], local: tuple[int, ...], paired: bool) -> Choice:
     """The choice of the smallest peak.
 
@@ -77,33 +85,31 @@ def _smallest(network: Network, costs: list[int], local: tuple[int, ...], paired
     found = smallest(network, costs)
     if not paired:
         return found
-    choices = [found, Choice(local, cost_of(network, costs, local), 0, 0), Choice((), 0, 0, 0)]
-    return min((_in_order(network, c, paired) for c in choices), key=lambda c: (c.peak, c.cost))
-
-
-def _in_order(network: Network, choice: Choice, paired: bool) -> Choice:
-    """A choice with its peak in the order of a plan; in the paired order nothing is proven."""
-    if not paired:
-        return choice
-    level = peak(network, compile_schedule(network, choice.dropped, paired))
-    return replace(choice, peak=level, bound=0)
+    choices = (_paired(network, costs, dropped) for dropped in (found.dropped, local, ()))
+    return min(choices, key=lambda choice: (choice.peak, choice.cost))
 
 
 def _within(
     network: Network, costs: list[int], budget: int, least: Choice, paired: bool
 ) -> Choice | None:
-    """The cheapest choice within a budget, None if there is none.
+    """The cheapest choice found within a budget, None if there is none.
 
-    The search knows the sequential order. The paired order holds more, so it is asked for as much
-    less as the paired peak was too high, until that fits.
+    The paired order holds more than the sequential one, which the search knows: it is asked for as
+    much less as the paired peak was too high, by 1/64 of the budget at least, until that fits.
     """
-    asked = budget
-    while (found := cheapest(network, costs, asked)) is not None:
-        choice = _in_order(network, found, paired)
+    found = cheapest(network, costs, budget)
+    if not paired:
+        fallback = replace(least, bound=0) if least.peak <= budget else None
+        return found or fallback
+    fitting = [least] if least.peak <= budget else []
+    while found is not None:
+        choice = _paired(network, costs, found.dropped)
         if choice.peak <= budget:
-            return choice
-        asked = min(asked, found.peak) - max(choice.peak - budget, 1)
-    return replace(least, bound=0) if least.peak <= budget else None
+            fitting.append(choice)
+            break
+        asked = min(budget, found.peak) - max(choice.peak - budget, budget // 64)
+        found = cheapest(network, costs, asked)
+    return min(fitting, key=lambda choice: (choice.cost, choice.peak), default=None)
 
 
 def _budgeted(decision: Decision, stored: bool) -> Decision:

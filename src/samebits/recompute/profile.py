@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from samebits.recompute.apply import Graph, Pass, plain
 from samebits.recompute.memory import recording, tensor_storages
 from samebits.recompute.operations import count_operations
+from samebits.recompute.passes import Graph, Pass, plain
+from samebits.recompute.program import Program
 from samebits.recompute.replay import Replay
 from samebits.recompute.schedule import SEPARABLE, Loss, Network, SubLayer
-from samebits.recompute.trace import Program, trace
+from samebits.recompute.trace import trace
 from samebits.train.layers import Dropout
 from samebits.train.measure import storages
 from samebits.train.tensor import BFPTensor
@@ -25,18 +26,24 @@ LossFunction = Callable[[Tensor], Tensor]
 
 
 def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Program, Network]:
-    """The program of a model in training mode, and the facts of its sub-layers.
+    """The program of a model in training mode (parts of it may be frozen in evaluation mode), and
+    the facts of its sub-layers.
 
     `example`: one input of the batch (or shard) to plan for; its values matter little, its shape
     does. `loss`: of the model's output. The model, its gradients and torch's generators are left as
     they were. Raises UnsupportedError for a model that cannot be planned.
     """
     with _untouched(model):
-        model.train()
+        _in_training(model)
         program = trace(model, example)
     with _untouched(model):
-        model.train()
+        _in_training(model)
         return program, _Survey(program, example).run(loss)
+
+
+def _in_training(model: nn.Module) -> None:
+    if not model.training:
+        model.train()
 
 
 @contextlib.contextmanager
@@ -112,8 +119,9 @@ class _Survey:
             span = spans[f"forward {index}"]
             facts["forward_peak"] = span.peak - span.start
             if facts.get("apart") is not None:
-                pair = (spans[f"{side} gradient {index}"] for side in ("activation", "weight"))
-                facts["apart"] = tuple(span.peak - span.start for span in pair)
+                down, own = (spans[f"{s} gradient {index}"] for s in ("activation", "weight"))
+                left = max(down.end - down.start - sum(facts["fresh"]), 0)  # a sum of gradients
+                facts["apart"] = (down.peak - down.start, left + own.peak - own.start)
             if (after_span := spans.get(f"backward {index}")) is not None:
                 facts["backward_peak"] = after_span.peak - after_span.start
         ahead, back = spans["loss"], spans["loss backward"]
@@ -236,11 +244,14 @@ class _Survey:
     def _apart(self, index: int, record: Any) -> list[Tensor | None]:
         """Activation gradient and weight gradient one after the other, forgotten by the pass."""
         state = self.state
+        arrived = state.gradients[index]
+        state.gradients[index] = arrived.detach()  # the sum of a BFP gradient is taken in place
         with record.span(f"activation gradient {index}"):
             state.activation_gradient(index)
         found = [state.gradients.pop(v, None) for v in state.graphs[index].inputs]
         with record.span(f"weight gradient {index}"):
             found += state.weight_gradient(index, retain=True)
+        state.gradients[index] = arrived
         return found
 
 
@@ -251,7 +262,7 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if isinstance(a, BFPTensor) and isinstance(b, BFPTensor):
         (x, e), (y, f) = a.resolved(), b.resolved()
         return e == f and torch.equal(x, y)
-    return torch.equal(_bits(a.contiguous()), _bits(b.contiguous()))
+    return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
 
 
 def _storage_refs(gradient: Tensor) -> list[tuple[StorageWeakRef, int]]:
@@ -279,7 +290,7 @@ def _join(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _bits(value: Tensor) -> Tensor:
-    return value.view(torch.int32)
+    return value.contiguous().view(-1).view(torch.uint8)
 
 
 def _device_state(device: str) -> Tensor:

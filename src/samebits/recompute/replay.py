@@ -7,7 +7,7 @@ import contextlib
 import torch
 from torch import Tensor
 
-from samebits.recompute.trace import Program
+from samebits.recompute.program import Program
 from samebits.train.layers import Dropout
 
 

@@ -242,7 +242,8 @@ class Simulation:
             return self._loss()
         if action == "backward":
             return self._backward(index)
-        if layer.apart is not None and action in ("activation gradient", "weight gradient", "join"):
+        if action in ("activation gradient", "weight gradient", "join"):
+            assert layer.apart is not None, "only such sub-layers are deferred"
             return self._apart(action, index, layer.apart)
         top = self.level
         if action == "forward":

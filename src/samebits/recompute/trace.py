@@ -6,119 +6,24 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from samebits.errors import SamebitsError, UnsupportedError
+from samebits.recompute.program import Attribute, Call, Heard, Program, Ref, modes
 from samebits.train.layers import Layer
 
 
-@dataclass(frozen=True)
-class Ref:
-    """The value that sub-layer `index` computes; 0 is the model's input."""
-
-    index: int
+def _context() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), *map(torch.is_autocast_enabled, ("cpu", "cuda"))
 
 
-@dataclass(frozen=True)
-class Attribute:
-    """A parameter or buffer that a function reads, by its path in the model."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class Call:
-    """How a sub-layer is computed: `target(*args, **kwargs)` with `Ref`s and `Attribute`s inside.
-
-    inputs: distinct values read, in order of first use. module: the leaf module, if it is one.
-    """
-
-    name: str
-    kind: str
-    target: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: tuple[tuple[str, Any], ...] = ()
-    inputs: tuple[int, ...] = ()
-    module: nn.Module | None = None
-    attributes: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def plain(self) -> bool:
-        """Whether it is `target(*inputs)`, as most are."""
-        in_place = getattr(self.module, "inplace", False)
-        return not (in_place or self.kwargs) and self.args == tuple(Ref(v) for v in self.inputs)
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What a recorder hears of a module without children: the value that it gave, in a tensor that
-    was value `origin` first."""
-
-    name: str
-    value: int
-    origin: int
-
-
-@dataclass(frozen=True)
-class Program:
-    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned.
-
-    heard: the modules without children that end when a sub-layer has been computed, in order.
-    """
-
-    model: nn.Module
-    calls: tuple[Call, ...]
-    output: int
-    heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
-
-    def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
-        """The output of one sub-layer, its inputs given by `read`."""
-        call = self.calls[index]
-        if call.plain:
-            return call.target(*[read(v) for v in call.inputs])
-
-        def fill(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return read(value.index)
-            if isinstance(value, Attribute):
-                return operator.attrgetter(value.path)(self.model)
-            return value
-
-        args = fx.node.map_aggregate(call.args, fill)
-        kwargs = {key: fx.node.map_aggregate(value, fill) for key, value in call.kwargs}
-        if call.module is not None and getattr(call.module, "inplace", False):
-            return _out_of_place(call.module, args, kwargs)
-        return call.target(*args, **kwargs)
-
-    @functools.cached_property
-    def _parameters(self) -> list[list[nn.Parameter]]:
-        found: list[list[nn.Parameter]] = []
-        for call in self.calls:
-            read = [] if call.module is None else list(call.module.parameters())
-            values = (operator.attrgetter(path)(self.model) for path in call.attributes)
-            read += (value for value in values if isinstance(value, nn.Parameter))
-            found.append(list(dict.fromkeys(read)))
-        return found
-
-    def parameters(self, index: int) -> list[nn.Parameter]:
-        """Distinct trained parameters that a sub-layer reads."""
-        return [p for p in self._parameters[index] if p.requires_grad]
-
-
-def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
-    """Writing over an input would destroy what another sub-layer keeps; the bits are the same."""
-    module.inplace = False
-    try:
-        return module(*args, **kwargs)
-    finally:
-        module.inplace = True
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class _Tracer(fx.Tracer):
@@ -127,6 +32,16 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.ended: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
+        self.context = _context()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        if _context() != self.context:
+            raise UnsupportedError(
+                f"{node.name}: computed under torch.no_grad, enable_grad or autocast of the "
+                "model's own, which a plan does not follow: train without a plan"
+            )
+        return node
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         result = super().call_module(m, forward, args, kwargs)
@@ -157,7 +72,8 @@ def trace(model: nn.Module, example: Tensor) -> Program:
     the model's state. Raises UnsupportedError where the flow depends on values of tensors, where a
     sub-layer gives several tensors, or where a changed view is read again.
     """
-    tracer = _Tracer()
+    _check_hooks(model)
+    tracer, before = _Tracer(), _state(model)
     try:
         graph = tracer.trace(model)
     except SamebitsError:
@@ -168,17 +84,28 @@ def trace(model: nn.Module, example: Tensor) -> Program:
             "expected a forward pass of layers, sums and reshapes whose course does not depend on "
             "the values of tensors; train without a plan"
         ) from error
-    _check_hooks(model)
+    if _state(model) != before:
+        raise UnsupportedError(
+            f"{type(model).__name__}: its forward code draws random numbers or changes buffers "
+            "itself, which a plan would do once and for all: expected layers such as Dropout and "
+            "BatchNorm2d to do it; train without a plan"
+        )
     with torch.no_grad():
         return _Reader(model, example).read(graph, tracer.ended)
 
 
+def _state(model: nn.Module) -> tuple[Any, ...]:
+    """What a forward pass may change besides its result: generators, buffers (their versions)."""
+    buffers = tuple((id(b), b._version) for b in model.buffers())
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), buffers
+
+
 def _check_hooks(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
+        if any(getattr(module, hooks) for hooks in _HOOKS):
             raise UnsupportedError(
-                f"module {name or 'model'!r} has forward hooks, which a recomputation would call "
-                "again: remove them or train without a plan"
+                f"module {name or 'model'!r} has hooks, which a plan would call again or not at "
+                "all: remove them or train without a plan"
             )
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks:
@@ -220,7 +147,9 @@ class _Reader:
                         f"{type(self.model).__name__}: expected one tensor as the result, found "
                         f"{type(node.args[0]).__name__}; train without a plan"
                     )
-                program = Program(self.model, tuple(self.calls), result.index, self.heard)
+                program = Program(
+                    self.model, tuple(self.calls), result.index, self.heard, modes(self.model)
+                )
             else:
                 self._node(node)
             for name, given in ended.get(node, ()):
@@ -262,6 +191,11 @@ class _Reader:
                 target = _Method(method)
             else:
                 function: Any = node.target
+                if _changes_its_input(function):
+                    raise UnsupportedError(
+                        f"{kind}: expected a function that leaves its inputs alone, found "
+                        f"{function.__name__}; use {kind}, or train without a plan"
+                    )
                 in_place = function in _OUT_OF_PLACE or kwargs.get("inplace") is True
                 if "inplace" in kwargs:
                     kwargs["inplace"] = False
@@ -279,8 +213,19 @@ class _Reader:
             module,
             tuple(a.path for a in _attributes((args, kwargs))),
         )
+        if in_place and not (args and isinstance(args[0], Ref)):
+            raise UnsupportedError(
+                f"{call.name}: changes a parameter, a buffer or a constant in place, which a plan "
+                "would do again or not at all; train without a plan"
+            )
         if not refs and not call.attributes:
+            before = torch.get_rng_state()
             self.results[node] = target(*args, **kwargs)
+            if not torch.equal(before, torch.get_rng_state()):
+                raise UnsupportedError(
+                    f"{call.name}: draws random numbers of its own, which a plan would draw once "
+                    "and for all; use a layer such as Dropout, or train without a plan"
+                )
             return
         self.calls.append(call)
         result = Program(self.model, tuple(self.calls), 0).compute(len(self.calls) - 1, self._value)
@@ -322,6 +267,13 @@ class _Reader:
     def _unique(self, name: str) -> str:
         count = self.names[name] = self.names.get(name, 0) + 1
         return name if count == 1 else f"{name}#{count}"
+
+
+def _changes_its_input(function: Any) -> bool:
+    """Whether it is the in-place twin of a function, by the name (`operator.and_` is none)."""
+    name = str(getattr(function, "__name__", ""))
+    twin = name.endswith("_") and not name.endswith("__")
+    return twin and getattr(function, "__module__", "") != "_operator"
 
 
 class _Method:

@@ -14,8 +14,8 @@ from samebits.recompute.cost import Device, find_device
 from samebits.recompute.plan import ORDERS, Plan, read_plan
 from samebits.recompute.planner import make_plan
 from samebits.recompute.profile import survey
+from samebits.recompute.program import Program
 from samebits.recompute.schedule import Network
-from samebits.recompute.trace import Program
 from samebits.train.architectures import build, initialise
 from samebits.train.config import TrainConfig
 from samebits.train.engine import Batch, Engine, Forward

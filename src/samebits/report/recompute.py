@@ -55,7 +55,7 @@ def plan_summary(plan: Plan) -> list[str]:
     if plan.budget is not None:
         if plan.bound_ps == plan.recompute_ps:
             lines.append(f"no plan within {plan.budget:,} bytes computes less again")
-        else:
+        elif plan.bound_ps:
             bound = plan.bound_ps / MILLISECOND
             lines.append(
                 f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms"

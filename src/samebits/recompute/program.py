@@ -1,0 +1,120 @@
+"""A model's forward pass as data: its sub-layers in the order in which they run."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value that sub-layer `index` computes; 0 is the model's input."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A parameter or buffer that a function reads, by its path in the model."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a sub-layer is computed: `target(*args, **kwargs)` with `Ref`s and `Attribute`s inside.
+
+    inputs: distinct values read, in order of first use. module: the leaf module, if it is one.
+    """
+
+    name: str
+    kind: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    inputs: tuple[int, ...] = ()
+    module: nn.Module | None = None
+    attributes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether it is `target(*inputs)`, as most are."""
+        in_place = getattr(self.module, "inplace", False)
+        return not (in_place or self.kwargs) and self.args == tuple(Ref(v) for v in self.inputs)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a recorder hears of a module without children: the value that it gave, in a tensor that
+    was value `origin` first."""
+
+    name: str
+    value: int
+    origin: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned.
+
+    heard: the modules without children that end when a sub-layer has been computed, in order.
+    modes: `modes(model)` when it was traced.
+    """
+
+    model: nn.Module
+    calls: tuple[Call, ...]
+    output: int
+    heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
+    modes: tuple[bool, ...] = ()
+
+    def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
+        """The output of one sub-layer, its inputs given by `read`."""
+        call = self.calls[index]
+        if call.plain:
+            return call.target(*[read(v) for v in call.inputs])
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return read(value.index)
+            if isinstance(value, Attribute):
+                return operator.attrgetter(value.path)(self.model)
+            return value
+
+        args = fx.node.map_aggregate(call.args, fill)
+        kwargs = {key: fx.node.map_aggregate(value, fill) for key, value in call.kwargs}
+        if call.module is not None and getattr(call.module, "inplace", False):
+            return _out_of_place(call.module, args, kwargs)
+        return call.target(*args, **kwargs)
+
+    @functools.cached_property
+    def _parameters(self) -> list[list[nn.Parameter]]:
+        found: list[list[nn.Parameter]] = []
+        for call in self.calls:
+            read = [] if call.module is None else list(call.module.parameters())
+            values = (operator.attrgetter(path)(self.model) for path in call.attributes)
+            read += (value for value in values if isinstance(value, nn.Parameter))
+            found.append(list(dict.fromkeys(read)))
+        return found
+
+    def parameters(self, index: int) -> list[nn.Parameter]:
+        """Distinct trained parameters that a sub-layer reads."""
+        return [p for p in self._parameters[index] if p.requires_grad]
+
+
+def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
+    """Writing over an input would destroy what another sub-layer keeps; the bits are the same."""
+    module.inplace = False
+    try:
+        return module(*args, **kwargs)
+    finally:
+        module.inplace = True
+
+
+def modes(model: nn.Module) -> tuple[bool, ...]:
+    """Which modules are in training mode."""
+    return tuple(module.training for module in model.modules())
