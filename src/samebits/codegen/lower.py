@@ -26,8 +26,9 @@ from samebits.codegen.site import Context, Site
 from samebits.errors import UnsupportedError
 from samebits.ir.bounds import bounds
 from samebits.ir.graph import Graph, Node
-from samebits.ir.integer import balance_factors, limits
+from samebits.ir.integer import limits
 from samebits.ir.layers import fused
+from samebits.ir.windows import balance_factors
 from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
 
 MAX_SOURCES = 16

@@ -1,7 +1,10 @@
 """Graphs of real and integer operators: data, rules, exact meaning, rewrites and lowering."""
 
 from samebits.ir import (
-    integer,
+    integer_pointwise,
+    integer_products,
+    integer_reduce,
+    integer_shape,
     real_linear,
     real_more,
     real_pointwise,
@@ -20,7 +23,10 @@ __all__ = [
     "Quantization",
     "State",
     "Value",
-    "integer",
+    "integer_pointwise",
+    "integer_products",
+    "integer_reduce",
+    "integer_shape",
     "real_linear",
     "real_more",
     "real_pointwise",

@@ -14,7 +14,8 @@ import numpy as np
 
 from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
-from samebits.ir.integer import balance_factors, limits, magnitude, wide, window_counts
+from samebits.ir.integer import limits, magnitude, wide
+from samebits.ir.windows import balance_factors, window_counts
 from samebits.numerics.multiplier import requantized
 
 LARGEST = 1 << 62

@@ -11,7 +11,7 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
-from samebits.ir.integer import balance_factors, limits
+from samebits.ir.integer import limits
 from samebits.ir.lowered import (
     NONE,
     Codes,
@@ -24,6 +24,7 @@ from samebits.ir.lowered import (
     Sum,
     weights,
 )
+from samebits.ir.windows import balance_factors
 from samebits.numerics.exact import round_binary32, round_real
 
 NCHW_TO_NHWC = (0, 2, 3, 1)

@@ -1,6 +1,6 @@
 """The operator registry: one record per operator, real or integer.
 
-`real_*.py` and `integer.py` fill it; docs/spec/graph.md sections 2 and 3 list it.
+`real_*.py` and `integer_*.py` fill it; docs/spec/graph.md sections 2 and 3 list it.
 """
 
 from __future__ import annotations

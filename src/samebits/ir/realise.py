@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 
 from samebits.ir.bounds import Interval
-from samebits.ir.integer import taps
 from samebits.ir.ops import Array, Attributes
+from samebits.ir.windows import taps
 from samebits.numerics.multiplier import Multiplier, find_multiplier, requantized, threshold
 
 INT64_MAX = 2**63 - 1

@@ -14,7 +14,8 @@ from itertools import product
 import numpy as np
 
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node
-from samebits.ir.integer import limits, round_product
+from samebits.ir.integer import limits
+from samebits.ir.integer_pointwise import round_product
 from samebits.ir.ops import Attributes
 from samebits.numerics.exact import round_real
 

@@ -16,7 +16,7 @@ import onnx
 
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
-from samebits.ir.integer import balance_factors, limits
+from samebits.ir.integer import limits
 from samebits.ir.realise import (
     INT64_MAX,
     Quotient,
@@ -24,6 +24,7 @@ from samebits.ir.realise import (
     positions,
     requantization,
 )
+from samebits.ir.windows import balance_factors
 from samebits.onnx.emit import unsupported, write_model
 from samebits.onnx.products import (
     WIDE,

@@ -16,9 +16,10 @@ import torch
 from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.ir.bounds import Interval, bounds
 from samebits.ir.graph import Array, Graph, Node
-from samebits.ir.integer import balance_factors, limits
+from samebits.ir.integer import limits
 from samebits.ir.ops import op_named
 from samebits.ir.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.windows import balance_factors
 
 Tensor = torch.Tensor
 Function = Callable[..., Tensor]
