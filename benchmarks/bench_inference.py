@@ -105,8 +105,10 @@ def onnx_session(graph: Graph, model: Model) -> Run:
     return lambda: session.run(None, feed)
 
 
-def timed(contenders: dict[str, Run]) -> dict[str, float]:
-    """Seconds per call, median over the rounds."""
+def timed(
+    contenders: dict[str, Run], of_rounds: Callable[[list[float]], float] = statistics.median
+) -> dict[str, float]:
+    """Seconds per call, the median over the rounds if not something else."""
     calls = {}
     for name, run in contenders.items():
         run()
@@ -121,7 +123,7 @@ def timed(contenders: dict[str, Run]) -> dict[str, float]:
             for _ in range(calls[name]):
                 run()
             rounds[name].append((time.perf_counter() - start) / calls[name])
-    return {name: statistics.median(times) for name, times in rounds.items()}
+    return {name: of_rounds(times) for name, times in rounds.items()}
 
 
 def on_boards(model: Model, folder: Path) -> dict[str, Any]:

@@ -111,6 +111,11 @@ class Calls:
         return number(field)
 
 
+def aligned(prefix: str) -> str:
+    """The macro that aligns an array where that pays; tables.h defines it."""
+    return f"{prefix.upper()}_ALIGNED"
+
+
 def number(value: int) -> str:
     """An integer constant expression; the least one of a type has no literal in C."""
     value = int(value)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from samebits.codegen import stream
 from samebits.codegen.blocks import Blocks
-from samebits.codegen.calls import Calls, Tables, numbers
+from samebits.codegen.calls import Calls, Tables, aligned, numbers
 from samebits.codegen.lower_move import copied
 from samebits.codegen.memory import Layout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
@@ -102,6 +102,15 @@ def tables_header(tables: Tables, prefix: str) -> str:
     """tables.h: the constant data that model_run refers to."""
     guard = f"{prefix.upper()}_TABLES_H"
     lines = [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+    lines += [
+        "/* Loads of whole vectors stay within cache lines. */",
+        "#if defined(__GNUC__) && defined(__AVX512F__)",
+        f"#define {aligned(prefix)} __attribute__((aligned(64)))",
+        "#else",
+        f"#define {aligned(prefix)}",
+        "#endif",
+        "",
+    ]
     for name, array in tables.arrays:
         lines.append(f"extern const {CTYPES[array.dtype.name]} {name}[{array.size}];")
     return "\n".join([*lines, "", "#endif"]) + "\n"
@@ -112,7 +121,8 @@ def tables_source(tables: Tables) -> str:
     parts = ['#include "tables.h"\n']
     for name, array in tables.arrays:
         ctype = CTYPES[array.dtype.name]
-        parts.append(f"\nconst {ctype} {name}[{array.size}] = {{\n{numbers(array)}}};\n")
+        lines = f"{aligned(tables.prefix)} " if array.nbytes >= 64 else ""
+        parts.append(f"\nconst {ctype} {lines}{name}[{array.size}] = {{\n{numbers(array)}}};\n")
     if not tables.arrays:  # C has no empty files
         parts.append(f"\ntypedef int {tables.prefix}_no_tables;\n")
     return "".join(parts)

@@ -8,7 +8,7 @@ import numpy as np
 
 from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
 from samebits.codegen.blocks import Blocks, tiling
-from samebits.codegen.calls import Calls
+from samebits.codegen.calls import Calls, aligned
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
 from samebits.codegen.program import Array, Program
@@ -116,7 +116,7 @@ def _all_steps(program: Program, blocked: Blocks | None, prefix: str, calls: Cal
         "static union {",
         f"    uint8_t bytes[{blocked.bytes}];",
         "    int64_t alignment;",
-        f"}} {prefix}_memory;",
+        f"}} {aligned(prefix)} {prefix}_memory;",
         "",
         f"/* Up to {STEPS_OF_BLOCK} steps; products that wait for no state, for all at once. */",
         f"static {_function(graph, prefix, 'block', ['int32_t steps'])} {{",

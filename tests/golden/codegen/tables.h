@@ -3,6 +3,13 @@
 
 #include <stdint.h>
 
+/* Loads of whole vectors stay within cache lines. */
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define MODEL_ALIGNED __attribute__((aligned(64)))
+#else
+#define MODEL_ALIGNED
+#endif
+
 extern const int8_t model_t0[124];
 extern const int32_t model_t1[3];
 extern const int32_t model_t2[3];

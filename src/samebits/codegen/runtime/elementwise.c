@@ -132,10 +132,26 @@ SAMEBITS_INLINE void samebits_sums32(const samebits_broadcast *c, const void *co
     }
 }
 
+/* Two tensors of these types, and this requantization; 0 for others. */
+SAMEBITS_INLINE int samebits_known(const samebits_broadcast *c, const void *const *sources,
+                                   void *out, uint8_t operation, uint8_t source, uint8_t form,
+                                   uint8_t type, int32_t upper) {
+    samebits_rescale r = c->rescale;
+    if (c->count != 2 || c->operation != operation || c->sources[0].type != source ||
+        c->sources[1].type != source || r.form != form || r.type != type ||
+        samebits_upper(&r) != upper) {
+        return 0;
+    }
+    r.form = form;
+    r.type = type;
+    r.channels = 1;
+    samebits_sums32(c, sources, out, operation, 2, source, upper, r);
+    return 1;
+}
+
 /* Sums and products of tensors of one shape in 32 bits, or as above; 0 for all others. */
 static int samebits_elements(const samebits_broadcast *c, const void *const *sources, void *out) {
-    const uint8_t first = c->sources[0].type, last = c->sources[c->count - 1].type;
-    samebits_rescale r = c->rescale; /* no store changes it */
+    const samebits_rescale r = c->rescale; /* no store changes it */
     int32_t k;
     if (c->shape.rank != 1 || c->operation > SAMEBITS_MULTIPLY || r.channels > 1) return 0;
     for (k = 0; k < c->count; k++) {
@@ -143,20 +159,15 @@ static int samebits_elements(const samebits_broadcast *c, const void *const *sou
     }
     if (c->wide) return samebits_sums64(c, sources, out);
     if (!samebits_has_vector(&r)) return 0;
-    if (c->count == 2 && first == last) {
-        const int sum = c->operation == SAMEBITS_SUM;
-        if (sum && first == SAMEBITS_INT32 && r.type == SAMEBITS_INT16 && samebits_upper(&r)) {
-            r.type = SAMEBITS_INT16;
-            samebits_sums32(c, sources, out, SAMEBITS_SUM, 2, SAMEBITS_INT32, 1, r);
-            return 1;
-        }
-        if (!sum && first == SAMEBITS_INT16 && r.form == SAMEBITS_STORE &&
-            r.type == SAMEBITS_INT32) {
-            r.form = SAMEBITS_STORE;
-            r.type = SAMEBITS_INT32;
-            samebits_sums32(c, sources, out, SAMEBITS_MULTIPLY, 2, SAMEBITS_INT16, 0, r);
-            return 1;
-        }
+    if (samebits_known(c, sources, out, SAMEBITS_SUM, SAMEBITS_INT32, SAMEBITS_PRODUCT,
+                       SAMEBITS_INT16, 1) ||
+        samebits_known(c, sources, out, SAMEBITS_SUM, SAMEBITS_INT32, SAMEBITS_SHIFT,
+                       SAMEBITS_INT16, 0) ||
+        samebits_known(c, sources, out, SAMEBITS_MULTIPLY, SAMEBITS_INT16, SAMEBITS_STORE,
+                       SAMEBITS_INT32, 0) ||
+        samebits_known(c, sources, out, SAMEBITS_MULTIPLY, SAMEBITS_INT16, SAMEBITS_TIES,
+                       SAMEBITS_INT8, 1)) {
+        return 1;
     }
     if (samebits_upper(&r)) {
         samebits_sums32(c, sources, out, c->operation, c->count, SAMEBITS_INT64, 1, r);
