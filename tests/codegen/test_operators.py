@@ -348,6 +348,59 @@ def movement_graphs() -> Iterator[Graph]:
         yield g.build(outputs)
 
 
+def gate_graphs() -> Iterator[Graph]:
+    """What vector kernels have a way of their own for: sums and products of a cell with ties and
+    without, cubics of few and many segments, with a mirror and without, linear layers of rows."""
+    rng = np.random.default_rng(5)
+    ratios = ((129, 1 << 21), (65, 1 << 13), (1, 1 << 12), (1, 77_777), (1, 2_129_920), (3, 8_192))
+    for size, ratio in itertools.product((16, 37, 64), ratios):
+        g = GraphBuilder("cell")
+        a, b, c = (g.input(name, "int16", (1, size)) for name in "abc")
+        small = g.input("d", "int8", (1, size))
+        outputs = [g.add("multiply", [a, b])]
+        sums = [g.add("multiply", [x, small]) for x in (b, c)]
+        for op, terms, attributes, dtype in (
+            ("add", sums, {"factors": (101, 65)}, "int16"),
+            ("multiply", [a, c], {}, "int8"),
+        ):
+            low, high = limits(dtype)
+            total = g.add(op, terms, attributes)
+            scale = {"ratios": (Fraction(*ratio),), "zero": size - 30, "low": low, "high": high}
+            outputs.append(g.add("requantize", [total], {**scale, "dtype": dtype}))
+        yield g.build([*outputs, *sums])
+    x = np.arange(-32768, 32768) * 2.0**-12
+    tables = {
+        "sigmoid": 32768 / (1 + np.exp(-x)),
+        "tanh": 32768 * np.tanh(x),
+        "short": 9999 * np.tanh(x / 16),
+        "steep": 32768 * np.tanh(8 * x),
+        "no mirror": 60 * np.exp(x / 2),
+    }
+    for values in tables.values():
+        g = GraphBuilder("cubic")
+        u = g.input("u", "int16", (1 << 16,))
+        entries = np.clip(np.rint(values), -32768, 32767).astype(np.int16)
+        yield g.build([g.add("table", [u, g.constant("t", entries)])])
+    for dtype, rows, (depth, outs) in itertools.product(
+        ("int8", "uint8", "int16"), (1, 11), ((64, 80), (40, 33), (37, 5))
+    ):
+        g = GraphBuilder("rows")
+        u = g.input("u", dtype, (rows, depth))
+        w = g.constant("w", codes(rng, "int8", (outs, depth)))
+        bias = g.constant("b", rng.integers(-9999, 9999, outs, dtype=np.int32))
+        yield g.build(
+            [g.add("linear", [u, w, bias], {"dtype": "int64" if dtype[-1] == "6" else "int32"})]
+        )
+    g = GraphBuilder("padded")  # a window that is one pixel, outside of the image
+    u = g.input("u", "int8", (1, 1, 1, 8))
+    constants = [
+        g.constant("w", codes(rng, "int8", (16, 1, 1, 8))),
+        g.constant("b", np.zeros(16, np.int32)),
+    ]
+    pads = {"strides": (2, 2), "pads": (1, 1, 0, 0), "pad_code": 7}
+    yield g.build([g.add("conv", [u, *constants], pads)])
+
+
 FAMILIES = {
     "conv": lambda: conv_graphs("conv"),
     "conv_transpose": lambda: conv_graphs("conv_transpose"),
@@ -363,3 +416,22 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operator(same_in_c: Check, family: str) -> None:
     same_in_c(list(FAMILIES[family]()))
+
+
+@pytest.mark.parametrize("flags", [("-O1",), ("-O3", "-march=native")])
+def test_the_ways_of_vector_kernels(same_in_c: Check, flags: tuple[str, ...]) -> None:
+    graphs = list(gate_graphs())
+    ramp = np.arange(-32768, 32768, dtype=np.int16)  # of the cubics: every code
+    rng = np.random.default_rng(6)
+    inputs = [
+        [
+            [
+                ramp if graph.values[name].size == 1 << 16
+                else codes(rng, graph.values[name].dtype, graph.values[name].shape, scale)
+                for name in graph.inputs
+            ]
+            for scale in (1, 1, 50)
+        ]
+        for graph in graphs
+    ]  # fmt: skip
+    same_in_c(graphs, *flags, inputs=inputs)
