@@ -15,7 +15,7 @@ from torch import Tensor
 from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.hearing import Hearing
 from samebits.recompute.passes import ANCHOR, Gradients, Pass, autocast
-from samebits.recompute.program import Program, modes
+from samebits.recompute.program import Program
 from samebits.recompute.schedule import Instruction, Network
 from samebits.train.trace import taken_over
 
@@ -58,7 +58,7 @@ class Executor:
                 f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
                 "again for this batch"
             )
-        if self.program.modes != modes(model):
+        if any(module.training != mode for module, mode in self.program.modes):
             raise UnsupportedError(
                 "a plan is for the modes that the model's modules had: expected the same ones in "
                 "training as then, found others; plan again"

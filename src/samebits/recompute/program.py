@@ -63,14 +63,14 @@ class Program:
     """The sub-layers of `model`; calls[0] stands for the input. output: the value returned.
 
     heard: the modules without children that end when a sub-layer has been computed, in order.
-    modes: `modes(model)` when it was traced.
+    modes: the model's modules, and which of them were in training mode when it was traced.
     """
 
     model: nn.Module
     calls: tuple[Call, ...]
     output: int
     heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
-    modes: tuple[bool, ...] = ()
+    modes: tuple[tuple[nn.Module, bool], ...] = ()
 
     def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
         """The output of one sub-layer, its inputs given by `read`."""
@@ -115,6 +115,6 @@ def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
         module.inplace = True
 
 
-def modes(model: nn.Module) -> tuple[bool, ...]:
-    """Which modules are in training mode."""
-    return tuple(module.training for module in model.modules())
+def modes(model: nn.Module) -> tuple[tuple[nn.Module, bool], ...]:
+    """The modules of a model, and which of them are in training mode."""
+    return tuple((module, module.training) for module in model.modules())
