@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -153,10 +154,10 @@ def train_command(
                 planner=planner,
                 device=place,
             )
-    if not workers.first:
-        return
-    if as_json:
-        print_json({"out": str(out), "config": config.to_dict(), **result.to_dict()})
-        return
-    print(f"accuracy {100 * result.accuracy:.2f} % ({result.correct} of {result.test_count})")
-    print(f"sha256 {result.sha256}")
+        if workers.first and as_json:
+            print_json({"out": str(out), "config": config.to_dict(), **result.to_dict()})
+        elif workers.first:
+            correct = f"{result.correct} of {result.test_count}"
+            print(f"accuracy {100 * result.accuracy:.2f} % ({correct})")
+            print(f"sha256 {result.sha256}")
+        sys.stdout.flush()  # what stops this process from here on must not take it away
