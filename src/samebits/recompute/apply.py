@@ -14,8 +14,8 @@ from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.hearing import Hearing
-from samebits.recompute.passes import ANCHOR, Gradients, Pass, autocast
-from samebits.recompute.program import Program
+from samebits.recompute.passes import ANCHOR, Gradients, Pass
+from samebits.recompute.program import Program, autocast
 from samebits.recompute.schedule import Instruction, Network
 from samebits.train.trace import taken_over
 

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward, saved_tenso
 from samebits.errors import UnsupportedError
 from samebits.recompute.hearing import Hearing
 from samebits.recompute.normalization import normalize_again
-from samebits.recompute.program import Program
+from samebits.recompute.program import Program, autocast
 from samebits.recompute.replay import Replay
 from samebits.recompute.schedule import Network
 from samebits.train.normalization import deferred_updates
@@ -375,8 +375,3 @@ def _accumulate(parameter: Tensor, gradient: Tensor, listened: bool) -> None:
             hook(parameter)
     else:
         torch.autograd.backward([parameter], [gradient])
-
-
-def autocast() -> bool:
-    """Whether torch.autocast is on in this thread."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 
@@ -113,6 +114,11 @@ def _out_of_place(module: Any, args: Any, kwargs: Any) -> Any:
         return module(*args, **kwargs)
     finally:
         module.inplace = True
+
+
+def autocast() -> bool:
+    """Whether torch.autocast is on in this thread."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def modes(model: nn.Module) -> tuple[tuple[nn.Module, bool], ...]:

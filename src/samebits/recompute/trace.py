@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.recompute.program import Attribute, Call, Heard, Program, Ref, modes
+from samebits.recompute.program import Attribute, Call, Heard, Program, Ref, autocast, modes
 from samebits.train.layers import Layer
 
 
-def _context() -> tuple[bool, ...]:
-    return torch.is_grad_enabled(), *map(torch.is_autocast_enabled, ("cpu", "cuda"))
+def _context() -> tuple[bool, bool]:
+    return torch.is_grad_enabled(), autocast()
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
