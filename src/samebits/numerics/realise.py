@@ -13,7 +13,7 @@ import torch
 
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
 from samebits.numerics import exact
-from samebits.numerics.format import Format, Rounding, ScaleRule
+from samebits.numerics.exact import Format, Rounding, ScaleRule
 from samebits.numerics.qtensor import QTensor, code_dtype, power_of_two, scale_shape
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
