@@ -23,10 +23,10 @@ from torch import Tensor
 import machine
 from samebits import kernels
 from samebits.data import load
-from samebits.train.config import TrainConfig
 from samebits.train.layers import BatchNorm
-from samebits.train.loop import train
-from samebits.train.restore import open_checkpoint, restore_engine
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import train
+from samebits.train.run.restore import open_checkpoint, restore_engine
 
 ARCHS = ("cnn", "resnet8", "mobilenetv2")
 ROUNDS = 20

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 from machine import write_record
-from samebits.codegen import toolchain
-from samebits.codegen.audio import write_audio
-from samebits.codegen.execute import build, instruction_count
-from samebits.codegen.footprint import object_sizes
-from samebits.codegen.interface import Interface
-from samebits.codegen.targets import TARGETS
+from samebits.codegen.packaging.audio import write_audio
+from samebits.codegen.run import toolchain
+from samebits.codegen.run.execute import build, instruction_count
+from samebits.codegen.run.footprint import object_sizes
+from samebits.codegen.run.interface import Interface
+from samebits.codegen.run.targets import TARGETS
 from samebits.data.audio import Codes, LogMel, log_mel
 from samebits.ir import Value
 

@@ -26,11 +26,11 @@ from bench_inference import samples
 from machine import write_record
 from samebits.ir import Graph
 from samebits.ir.rewrite import simplify
-from samebits.npu.concord import translate
-from samebits.npu.concord_source import load_module
-from samebits.npu.lower import lower
-from samebits.npu.program import Instruction
-from samebits.npu.simulate import simulate
+from samebits.npu.compiler.lower import lower
+from samebits.npu.concord.source import load_module
+from samebits.npu.concord.translate import translate
+from samebits.npu.machine.program import Instruction
+from samebits.npu.simulator.simulate import simulate
 from samebits.pytorch import import_module
 from samebits.train.architectures import build, initialise
 

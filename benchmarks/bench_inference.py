@@ -24,24 +24,24 @@ import torch
 
 from machine import write_record
 from samebits.codegen import write_package
-from samebits.codegen.execute import build, instruction_count
-from samebits.codegen.interface import Interface
-from samebits.codegen.requirements import requirements
-from samebits.codegen.targets import TARGETS
-from samebits.codegen.toolchain import host_compiler
+from samebits.codegen.run.execute import build, instruction_count
+from samebits.codegen.run.interface import Interface
+from samebits.codegen.run.requirements import requirements
+from samebits.codegen.run.targets import TARGETS
+from samebits.codegen.run.toolchain import host_compiler
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
 from samebits.ir.rewrite import simplify
+from samebits.model import Model, model_of
 from samebits.numerics import philox
 from samebits.onnx import to_qdq
 from samebits.pytorch import import_module
-from samebits.quantize import quantize
+from samebits.quantization import quantize
 from samebits.train.architectures import build as build_architecture
 from samebits.train.architectures import initialise
-from samebits.verify.backends.onnxruntime import RUNTIMES
-from samebits.verify.inputs import dequantize, random_codes
-from samebits.verify.model import Model, model_of
-from samebits.verify.run import verify_model
+from samebits.verification.backends.onnxruntime import RUNTIMES
+from samebits.verification.inputs import dequantize, random_codes
+from samebits.verification.run import verify_model
 
 Run = Callable[[], Any]
 ROUNDS, BURST_SECONDS = 15, 0.1

@@ -28,14 +28,14 @@ from onnx import TensorProto, helper, numpy_helper
 from bench_inference import FLAGS, timed
 from machine import write_record
 from samebits.codegen import write_package
-from samebits.codegen.toolchain import host_compiler
+from samebits.codegen.run.toolchain import host_compiler
 from samebits.ir import Graph
 from samebits.ir.interpreter import run_steps
-from samebits.ir.lower import lower
+from samebits.ir.lowering.lower import lower
 from samebits.ir.rewrite import simplify
 from samebits.onnx import from_model
-from samebits.quantize.lstm import RecurrentSettings, quantize_recurrent
-from samebits.verify.inputs import dequantize, quantize
+from samebits.quantization.lstm import RecurrentSettings, quantize_recurrent
+from samebits.verification.inputs import dequantize, quantize
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]

@@ -27,17 +27,17 @@ from torch.utils.checkpoint import checkpoint
 import machine
 from samebits.errors import InputError
 from samebits.numerics import philox
-from samebits.recompute.apply import Executor
-from samebits.recompute.balance import balance, predicted_balance
-from samebits.recompute.cost import Device, find_device
-from samebits.recompute.memory import step_peak
-from samebits.recompute.profile import survey
-from samebits.recompute.program import Program
-from samebits.recompute.schedule import Instruction, Network, compile_schedule, peak
+from samebits.recompute.network.tape import Program
+from samebits.recompute.plan.balance import balance, predicted_balance
+from samebits.recompute.plan.cost import Device, find_device
+from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule, peak
+from samebits.recompute.run.apply import Executor
+from samebits.recompute.run.memory import step_peak
+from samebits.recompute.run.profile import survey
 from samebits.recompute.training import Planner, earlier_gradients
 from samebits.train.architectures import BasicBlock, initialise
-from samebits.train.config import TrainConfig
-from samebits.train.loop import make_engine
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import make_engine
 
 SHAPE, CLASSES = (3, 32, 32), 10
 MIB = 2**20

@@ -27,13 +27,13 @@ from samebits.data import load
 from samebits.data.dataset import Dataset
 from samebits.ir import Graph
 from samebits.ir.interpreter import initial_state
-from samebits.ir.lower import lower
+from samebits.ir.lowering.lower import lower
 from samebits.ir.rewrite import simplify
 from samebits.pytorch import TorchExecutor, import_module
-from samebits.quantize import RecurrentReport, RecurrentSettings, quantize_recurrent
-from samebits.train.restore import open_checkpoint, restore_engine
-from samebits.verify.accuracy import images
-from samebits.verify.inputs import quantize
+from samebits.quantization import RecurrentReport, RecurrentSettings, quantize_recurrent
+from samebits.train.run.restore import open_checkpoint, restore_engine
+from samebits.verification.accuracy import images
+from samebits.verification.inputs import quantize
 
 Array = np.ndarray[Any, Any]
 CHECKED = 8  # recordings that the torch executor computes too

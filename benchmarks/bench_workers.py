@@ -23,9 +23,9 @@ import torch
 import machine
 from samebits.numerics import philox
 from samebits.train.architectures import build, initialise
-from samebits.train.config import TrainConfig
-from samebits.train.distributed import join
-from samebits.train.loop import make_engine
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.distributed import join
+from samebits.train.run.loop import make_engine
 
 SHAPE, CLASSES = (3, 32, 32), 10
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -29,7 +29,7 @@ import torch
 
 import machine
 from samebits.data import Dataset, load
-from samebits.report.same_bits import same_bits_page
+from samebits.reports.same_bits import same_bits_page
 
 FOLDER = Path(__file__).parent
 BATCH, SHARDS, PER_EPOCH = 32, 4, 50

@@ -23,14 +23,14 @@ from rich.progress import Progress
 
 from machine import write_record
 from samebits.data import load
-from samebits.npu.image import write_program
-from samebits.npu.lower import lower
-from samebits.verify.accuracy import correct, firmware_images
-from samebits.verify.backends.concordant import KINDS, Concordant
-from samebits.verify.backends.npu import Npu
-from samebits.verify.compare import Verdict, compare
-from samebits.verify.inputs import joined
-from samebits.verify.model import load_firmware, load_model
+from samebits.model import load_firmware, load_model
+from samebits.npu.compiler.lower import lower
+from samebits.npu.machine.image import write_program
+from samebits.verification.accuracy import correct, firmware_images
+from samebits.verification.backends.concordant import KINDS, Concordant
+from samebits.verification.backends.npu import Npu
+from samebits.verification.compare import Verdict, compare
+from samebits.verification.inputs import joined
 
 NATIVE, MANTISSAS = (8, 16, 64, 128), (15, 8, 5, 3)
 PIECE = 5  # images that one worker simulates

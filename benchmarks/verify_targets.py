@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 from machine import write_record
-from samebits.codegen.targets import SANITIZERS, TARGETS, host, valgrind
+from samebits.codegen.run.targets import SANITIZERS, TARGETS, host, valgrind
 from samebits.data import load
 from samebits.errors import SamebitsError
-from samebits.verify.accuracy import correct, image_codes
-from samebits.verify.backend import Backend, backend_named
-from samebits.verify.backends.onnxruntime import RUNTIMES
-from samebits.verify.backends.program import Program
-from samebits.verify.compare import compare
-from samebits.verify.model import Model, load_model
-from samebits.verify.run import cause
+from samebits.model import Model, load_model
+from samebits.verification.accuracy import correct, image_codes
+from samebits.verification.backend import Backend, backend_named
+from samebits.verification.backends.onnxruntime import RUNTIMES
+from samebits.verification.backends.program import Program
+from samebits.verification.compare import compare
+from samebits.verification.run import cause
 
 LEVELS = (("-O0",), ("-O2",), ("-O3",), ("-Os",), ("-O3", "-march=native"), SANITIZERS)
 VALGRIND_SAMPLES = 4

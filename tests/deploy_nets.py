@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from samebits.train import convert, reference_deploy
-from samebits.train.deploy import Exponents, Site
-from samebits.train.reference import Node
-from samebits.train.reference_layers import Parameter
+from samebits.spec.training import deploy
+from samebits.spec.training.layers import Parameter
+from samebits.spec.training.step import Node
+from samebits.train import convert
+from samebits.train.deployed.deploy import Exponents, Site
 from samebits.train.tensor import BFPParameter
 
 SLOPE = 0.01
@@ -204,7 +205,5 @@ def reference(nodes, model, images, exponents):
     sites = [node.name for node in nodes if rounds(node)]
     frozen = dict(zip(sites, (s.exponent for s in exponents.sites), strict=True))
     values = images.double().flatten().tolist()
-    done = reference_deploy.evaluate(
-        nodes, parameters, buffers, values, tuple(images.shape), frozen
-    )
+    done = deploy.evaluate(nodes, parameters, buffers, values, tuple(images.shape), frozen)
     return done[nodes[-1].name]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samebits.codegen.execute import Executable, build
-from samebits.codegen.interface import Interface
-from samebits.codegen.targets import Target
+from samebits.codegen.run.execute import Executable, build
+from samebits.codegen.run.interface import Interface
+from samebits.codegen.run.targets import Target
 from samebits.ir import Value
 
 INTERFACE = Interface("model", (Value("x", "int8", (1, 1)),), (Value("y", "int8", (1, 1)),))

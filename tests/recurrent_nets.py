@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.lower import lower
+from samebits.ir.lowering.lower import lower
 from samebits.ir.rewrite import simplify
-from samebits.quantize.lstm import (
+from samebits.quantization.lstm import (
     GATE_FORMATS,
     RecurrentReport,
     RecurrentSettings,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen.package import texts
+from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph
 from samebits.ir.interpreter import initial_state, run
 

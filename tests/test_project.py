@@ -76,9 +76,11 @@ def test_import_rules_are_configured():
 
 
 def test_package_data_names_the_c_sources():
-    assert PROJECT["tool"]["setuptools"]["package-data"]["samebits.kernels"] == [
-        "csrc/*.c",
-        "csrc/*.h",
+    assert PROJECT["tool"]["setuptools"]["package-data"]["samebits.csrc"] == [
+        "*.h",
+        "*/*.c",
+        "*/*.h",
+        "*/*.ld",
     ]
 
 

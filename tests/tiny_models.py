@@ -78,8 +78,8 @@ def digits() -> Any:
 def trained_folder(tmp_path_factory: Any, numerics: str = "bfp") -> Path:
     """What `samebits train --data digits --arch mlp --epochs 1` writes; made once per session."""
     if numerics not in _MADE:
-        from samebits.train.config import TrainConfig
-        from samebits.train.loop import train
+        from samebits.train.run.config import TrainConfig
+        from samebits.train.run.loop import train
 
         folder: Path = tmp_path_factory.mktemp(f"mlp-{numerics}")
         train(TrainConfig("digits", "mlp", numerics, epochs=1), digits(), folder)

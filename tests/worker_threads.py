@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from samebits.train.distributed import Workers
+from samebits.train.run.distributed import Workers
 
 
 class Hub:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from samebits.npu.assembly import parse
-from samebits.npu.program import Hint
-from samebits.numerics.philox import philox4x32
+from samebits.npu.machine.assembly import parse
+from samebits.npu.machine.program import Hint
+from samebits.spec.philox import philox4x32
 
 HERE = Path(__file__).parent
 SEED = 20160

@@ -8,17 +8,17 @@ import pytest
 from compare import assert_same
 from integer_graphs import inputs_of, operator_graphs
 from random_graphs import awkward_inputs, random_graph
-from samebits.codegen.targets import TARGETS, host
+from samebits.codegen.run.targets import TARGETS, host
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.layers import layers
-from samebits.ir.lower import lower
-from samebits.verify.backends.onnxruntime import OnnxRuntime
-from samebits.verify.backends.program import Program
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.backends.reference import Reference
-from samebits.verify.inputs import dequantize
-from samebits.verify.model import Model, model_of
+from samebits.ir.integer.layers import layers
+from samebits.ir.lowering.lower import lower
+from samebits.model import Model, model_of
+from samebits.verification.backends.onnxruntime import OnnxRuntime
+from samebits.verification.backends.program import Program
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
+from samebits.verification.inputs import dequantize
 
 QUICK_SEEDS, SLOW_SEEDS = range(12), range(100, 160)
 FLASH = 1_200_000  # bytes of constants in one program: what the boards hold

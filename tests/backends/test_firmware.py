@@ -10,10 +10,10 @@ import pytest
 from compare import assert_same
 from npu.programs import random_case, random_inputs
 from samebits.errors import UnsupportedError
-from samebits.verify.backends.concordant import BATCH, Concordant
-from samebits.verify.backends.npu import Npu
-from samebits.verify.inputs import random_codes
-from samebits.verify.model import Firmware, load_firmware
+from samebits.model import Firmware, load_firmware
+from samebits.verification.backends.concordant import BATCH, Concordant
+from samebits.verification.backends.npu import Npu
+from samebits.verification.inputs import random_codes
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "firmware").glob("*.nnp"))
 QUICK_SEEDS, SLOW_SEEDS = range(50_000, 50_020), range(51_000, 51_200)

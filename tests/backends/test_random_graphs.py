@@ -8,12 +8,12 @@ import pytest
 from backends.test_backends import side_by_side
 from compare import assert_same
 from random_graphs import awkward_inputs, random_graph
-from samebits.codegen.targets import host
-from samebits.ir.lower import lower
-from samebits.verify.backends.program import Program
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.backends.reference import Reference
-from samebits.verify.model import Model
+from samebits.codegen.run.targets import host
+from samebits.ir.lowering.lower import lower
+from samebits.model import Model
+from samebits.verification.backends.program import Program
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
 
 EIGHT_BITS = ("int8", "uint8")
 PROGRAM = 40  # graphs in one program

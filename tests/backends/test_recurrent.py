@@ -21,9 +21,9 @@ from compare import assert_same
 from integer_graphs import limits, random_codes
 from recurrent_nets import quantized_network
 from samebits.ir import Graph
-from samebits.verify.backend import backend_named
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.model import Model
+from samebits.model import Model
+from samebits.verification.backend import backend_named
+from samebits.verification.backends.pytorch import PyTorch
 from stream_program import Run, steps_of, stream
 
 Array = np.ndarray[Any, Any]

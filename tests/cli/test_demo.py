@@ -5,9 +5,9 @@ import pytest
 
 from samebits import data
 from samebits.cli import demo_steps
-from samebits.recompute.plan import read_plan
-from samebits.report.html import Figure, Paragraph, Section, Table, render_page
-from samebits.report.plots import Curve, line_plot
+from samebits.recompute.plan.plan import read_plan
+from samebits.reports.html import Figure, Paragraph, Section, Table, render_page
+from samebits.reports.plots import Curve, line_plot
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import sys
 import pytest
 import torch
 
-from samebits.train.checkpoint import list_checkpoints
+from samebits.train.run.checkpoint import list_checkpoints
 
 
 @pytest.fixture(scope="module", params=["float32", "bfp"])
 def trained(request, npz, tmp_path_factory):
     """(folder, result.json) of a short run."""
     from samebits.data import load
-    from samebits.train.config import TrainConfig
-    from samebits.train.loop import train
+    from samebits.train.run.config import TrainConfig
+    from samebits.train.run.loop import train
 
     out = tmp_path_factory.mktemp("trained")
     config = TrainConfig(str(npz), "cnn", request.param, epochs=1, batch=16, lr=0.05)

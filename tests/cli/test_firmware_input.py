@@ -20,12 +20,12 @@ from onnx import TensorProto, helper
 from safetensors.numpy import save_file
 
 from compare import assert_same
-from samebits.npu import concord_source
-from samebits.npu.concord import SUFFIXES, load_concordant, translate
-from samebits.npu.concord_dataflow import data_flow
-from samebits.npu.concord_source import module_text
-from samebits.npu.image import read_program
-from samebits.npu.simulate import simulate
+from samebits.npu.concord import source
+from samebits.npu.concord.dataflow import data_flow
+from samebits.npu.concord.source import module_text
+from samebits.npu.concord.translate import SUFFIXES, load_concordant, translate
+from samebits.npu.machine.image import read_program
+from samebits.npu.simulator.simulate import simulate
 
 PROGRAM = """\
 .native 8
@@ -301,7 +301,7 @@ EXPRESSION += (ast.Add, ast.Mult, ast.USub, ast.Load, ast.Store)
 @cache
 def prelude_of(kind):
     """The statements of a runtime, without its docstring."""
-    runtime = Path(concord_source.__file__).with_name(f"runtime_{kind}.py").read_text("utf-8")
+    runtime = Path(source.__file__).with_name(f"runtime_{kind}.py").read_text("utf-8")
     return [ast.dump(node) for node in ast.parse(runtime).body[1:]]
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from samebits.recompute.cost import parse_device
+from samebits.recompute.plan.cost import parse_device
 
 
 @pytest.fixture(params=["float32", "bfp"])

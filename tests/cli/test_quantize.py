@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from samebits.ir.interpreter import run
-from samebits.ir.lower import lower
+from samebits.ir.lowering.lower import lower
 from samebits.onnx import load
 
 

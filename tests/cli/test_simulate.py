@@ -11,9 +11,9 @@ import pytest
 
 from samebits.cli.simulate import simulate_command
 from samebits.errors import InputError
-from samebits.npu.image import read_program
-from samebits.npu.simulate import simulate
-from samebits.verify.trace import first_parting, read_trace
+from samebits.npu.machine.image import read_program
+from samebits.npu.simulator.simulate import simulate
+from samebits.verification.trace import first_parting, read_trace
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 

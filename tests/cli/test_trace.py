@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from samebits.verify.backend import known_backends
-from samebits.verify.backends.pytorch import PyTorch
+from samebits.verification.backend import known_backends
+from samebits.verification.backends.pytorch import PyTorch
 from tiny_models import float_file, quantized_file, trained_folder
 
 
@@ -75,8 +75,8 @@ def test_the_audit_names_the_first_layer_and_elements(samebits, traced, monkeypa
     trace = PyTorch.trace
 
     def wrong(self, model, inputs):
-        from samebits.ir.layers import fnv1a
-        from samebits.verify.backend import Layer
+        from samebits.ir.integer.layers import fnv1a
+        from samebits.verification.backend import Layer
 
         runs = trace(self, model, inputs)
         for index in (1, 2):

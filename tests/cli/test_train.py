@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from recordings import split_folder
-from samebits.train.checkpoint import list_checkpoints, read_checkpoint
+from samebits.train.run.checkpoint import list_checkpoints, read_checkpoint
 
 
 @pytest.fixture(params=["float32", "bfp"])

@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from samebits.verify.backend import known_backends
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.model import load_model
+from samebits.model import load_model
+from samebits.verification.backend import known_backends
+from samebits.verification.backends.pytorch import PyTorch
 from tiny_models import float_file, quantized_file, trained_folder
 
 

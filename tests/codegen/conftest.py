@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from compare import assert_same
-from samebits.codegen.package import texts
+from samebits.codegen.packaging.package import texts
 from samebits.ir.graph import Graph
+from samebits.ir.integer.layers import fnv1a, layers
 from samebits.ir.interpreter import trace
-from samebits.ir.layers import fnv1a, layers
 
 Array = np.ndarray[Any, Any]
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"]

@@ -13,13 +13,13 @@ from compare import assert_same
 from integer_graphs import random_codes
 from recurrent_nets import Net, quantized_network
 from samebits.codegen.blocks import STEPS, Blocks, blocks
-from samebits.codegen.lower import lower
-from samebits.codegen.package import texts
+from samebits.codegen.lowering.lower import lower
+from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.lower import lower as integer_graph
+from samebits.ir.lowering.lower import lower as integer_graph
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
-from samebits.quantize.lstm import quantize_recurrent
+from samebits.quantization.lstm import quantize_recurrent
 from stream_program import Run, steps_of, stream
 
 CODES = {"low": -128, "high": 127, "dtype": "int8"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samebits.codegen.lower import lower
+from samebits.codegen.lowering.lower import lower
 from samebits.codegen.memory import layout
 from samebits.codegen.plan import Buffer, live_bound, plan
 from samebits.ir.graph import GraphBuilder

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from samebits.ir.bounds import bounds
 from samebits.ir.graph import Graph, GraphBuilder
-from samebits.ir.integer import limits
+from samebits.ir.integer.bounds import bounds
+from samebits.ir.integer.define import limits
 
 Check = Callable[..., None]
 GRAPHS = 30

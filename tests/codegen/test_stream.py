@@ -12,7 +12,7 @@ import pytest
 
 from compare import assert_same
 from integer_graphs import random_codes
-from samebits.codegen.package import texts, write_package
+from samebits.codegen.packaging.package import texts, write_package
 from samebits.codegen.stream import STEPS, state_bytes
 from samebits.ir import Graph, GraphBuilder, Quantization
 from samebits.ir.interpreter import run_steps

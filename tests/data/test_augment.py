@@ -9,7 +9,7 @@ from compare import assert_same
 from samebits.data.augment import Augmentation, draw, sample_words
 from samebits.errors import InputError
 from samebits.numerics import philox
-from samebits.train.reference_augment import augment, words_of
+from samebits.spec.training.augment import augment, words_of
 
 
 def images_of(count, channels, height, width, seed=1):

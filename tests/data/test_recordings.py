@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from recordings import split_folder, tone, write_wav
-from samebits.data import load, reference
+from samebits.data import load
 from samebits.data.audio import LogMel, log_mel
 from samebits.data.folder import is_test_name
 from samebits.data.recordings import MAX_SECONDS, fit, read_wav, steps_for
 from samebits.errors import InputError
+from samebits.spec import audio
 
 
 def message(root: Path, **options: int) -> str:
@@ -42,7 +43,7 @@ def test_samples_come_back(tmp_path):
 def test_channels_are_mixed(tmp_path, channels):
     x = np.random.default_rng(1).integers(-32768, 32768, (500, channels)).astype(np.int16)
     samples, _ = read_wav(write_wav(tmp_path / "a.wav", x, channels=channels))
-    assert samples.tolist() == reference.mono(x.T.tolist())
+    assert samples.tolist() == audio.mono(x.T.tolist())
 
 
 def damaged(path: Path, change) -> str:
@@ -118,7 +119,7 @@ def test_the_longest_recording(tmp_path):
 def test_length_that_98_percent_do_not_exceed(count):
     lengths = np.random.default_rng(count).permutation(count).tolist()
     steps = steps_for(lengths)
-    assert steps == reference.steps_for(lengths)
+    assert steps == audio.steps_for(lengths)
     assert sum(n <= steps for n in lengths) * 100 >= 98 * count
     assert sum(n <= steps - 1 for n in lengths) * 100 < 98 * count
 
@@ -127,7 +128,7 @@ def test_length_that_98_percent_do_not_exceed(count):
 def test_fit_is_the_definition(length):
     codes = np.arange(2 * length, dtype=np.int16).reshape(length, 2)
     for steps in range(1, 9):
-        expected = reference.fitted(codes.tolist(), steps, 2)
+        expected = audio.fitted(codes.tolist(), steps, 2)
         assert fit(codes, steps).tolist() == expected
         assert len(expected) == steps
 
@@ -142,10 +143,10 @@ def test_split_folder(tmp_path):
     assert data.test_labels.tolist() == [0, 0, 1, 1]
     assert data.train_images.dtype == torch.int16
     assert data.input_shape == (10, 32)  # of the longest: 1456 samples
-    codes = reference.log_mel(tone(12, 1328).tolist(), LogMel())
-    assert data.train_images[1].tolist() == reference.fitted(codes, 10, 32)
+    codes = audio.log_mel(tone(12, 1328).tolist(), LogMel())
+    assert data.train_images[1].tolist() == audio.fitted(codes, 10, 32)
     assert data.train_images[1, 0].tolist() == [-32639] * 32
-    assert data.test_images[3].tolist() == reference.fitted(
+    assert data.test_images[3].tolist() == audio.fitted(
         log_mel(tone(13, 1328), LogMel()).tolist(), 10, 32
     )
     assert load(str(tmp_path)).sha256() == data.sha256()

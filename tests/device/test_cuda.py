@@ -18,13 +18,13 @@ from samebits.data import Dataset
 from samebits.kernels import conv_shape, eager, selftest
 from samebits.numerics import philox, realise
 from samebits.numerics.catalog import FORMATS
-from samebits.numerics.exact import Q8, Q16, Q32
+from samebits.spec.formats import Q8, Q16, Q32
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, set_step
 from samebits.train.architectures import build, initialise
-from samebits.train.checkpoint import list_checkpoints, parameter_sha256
-from samebits.train.config import TrainConfig
-from samebits.train.device import DEVICES, run_device
-from samebits.train.loop import train
+from samebits.train.run.checkpoint import list_checkpoints, parameter_sha256
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.device import DEVICES, run_device
+from samebits.train.run.loop import train
 
 pytestmark = [
     pytest.mark.device,

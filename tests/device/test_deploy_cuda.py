@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deploy_nets import NETS, make_images, make_net, shifted
-from samebits.train.deploy import calibrate, deployed
+from samebits.train.deployed.deploy import calibrate, deployed
 
 pytestmark = [
     pytest.mark.device,

@@ -11,7 +11,7 @@ from compare import assert_same
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, GraphBuilder, State
 from samebits.ir.interpreter import run, run_steps
-from samebits.ir.lower import lower
+from samebits.ir.lowering.lower import lower
 from samebits.ir.printer import text
 from samebits.ir.rewrite import remove_dead, simplify
 from samebits.ir.verify import GraphError, verify

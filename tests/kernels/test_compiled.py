@@ -8,7 +8,7 @@ import torch
 from compare import assert_same
 from samebits.errors import InputError
 from samebits.kernels import compiled, eager, use
-from samebits.numerics import exact
+from samebits.spec import formats
 
 VALUES = [
     sign * (1 << bits) + step
@@ -29,7 +29,7 @@ def test_scale(kernels, module):
     k = eager if kernels == "eager" else module
     v = torch.tensor(VALUES)
     for exponent in range(-70, 1):
-        expected = [exact.scaled(value, exponent) for value in VALUES]
+        expected = [formats.scaled(value, exponent) for value in VALUES]
         assert_same(k.scale(v, exponent), expected, VALUES)
     small = torch.tensor([value for value in VALUES if abs(value) < 1 << 31])
     for exponent in range(31):
@@ -41,7 +41,7 @@ def test_divide(kernels, module):
     k = eager if kernels == "eager" else module
     v = torch.tensor(VALUES)
     for divisor in (1, 2, 3, 9, 10, 49, 1 << 20, 49 << 31, (1 << 40) + 1):
-        expected = [exact.round_ratio(value, divisor) for value in VALUES]
+        expected = [formats.round_ratio(value, divisor) for value in VALUES]
         assert_same(k.divide(v, divisor), expected, VALUES)
 
 

@@ -13,7 +13,7 @@ from compare import assert_same
 from samebits.errors import UnsupportedError
 from samebits.kernels import conv_shape, eager, selftest
 from samebits.kernels.geometry import MAX_PRODUCTS, ConvShape
-from samebits.numerics.exact import Q8, Q16, Q32
+from samebits.spec.formats import Q8, Q16, Q32
 
 FILLS = ("random", "max", "min", "alternating")
 

@@ -10,8 +10,8 @@ import torch
 import compare
 from samebits.kernels import eager
 from samebits.kernels.lstm import cell_of
-from samebits.numerics.exact import Q16, Q32, scaled
-from samebits.train.lstm import tables
+from samebits.spec.formats import Q16, Q32, scaled
+from samebits.train.operations.lstm import tables
 
 ROWS, UNITS = 3, 19
 STATES = ROWS * UNITS

@@ -14,11 +14,11 @@ import compare
 from samebits.errors import RangeError
 from samebits.kernels import eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
-from samebits.numerics import exact
-from samebits.numerics.exact import Q8, Q16, Q32
-from samebits.train import reference_layers as layers
-from samebits.train.reference_layers import Array
-from samebits.train.reference_loss import cross_entropy as reference_cross_entropy
+from samebits.spec import formats
+from samebits.spec.formats import Q8, Q16, Q32
+from samebits.spec.training import layers
+from samebits.spec.training.layers import Array
+from samebits.spec.training.loss import cross_entropy as reference_cross_entropy
 
 DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 LARGE = 16384  # elements from which the native kernels use several threads
@@ -121,14 +121,14 @@ def test_scale(exponent):
     """The eager shift with one rounding, on which the others rest."""
     limit = 2**62 if exponent <= 0 else 2**40
     values = [*spread(400, limit, exponent), 2**40, -(2**40)]
-    expected = [exact.scaled(v, exponent) for v in values]
+    expected = [formats.scaled(v, exponent) for v in values]
     assert_same(eager.scale(tensor(values, 64), exponent), expected, values)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 100, 49 << 20])
 def test_divide(divisor):
     values = spread(400, 2**61, divisor) + [divisor * i + divisor // 2 for i in range(-20, 20)]
-    expected = [exact.round_ratio(v, divisor) for v in values]
+    expected = [formats.round_ratio(v, divisor) for v in values]
     assert_same(eager.divide(tensor(values, 64), divisor), expected, values)
 
 
@@ -144,7 +144,7 @@ def test_requantize(k, bits, width, limit):
     # -128 and below: codes that underflow, by shifts beyond the operands' width.
     for exponent in (0, 5, -60, -115, -128, -140, -150, -152, -153, -159, -160, -161, -190, -191,
                      -192, -220, -500):  # fmt: skip
-        expected = exact.requantize(values, exponent, bits)
+        expected = formats.requantize(values, exponent, bits)
         same_codes(k.requantize(acc, largest, exponent, bits), expected, values, exponent)
     with pytest.raises(RangeError, match="expected an exponent of at most 127"):
         k.requantize(acc, largest, 300, bits)
@@ -155,7 +155,7 @@ def test_requantize_of_a_mean(k, divisor):
     for limit, exponent in itertools.product((3, 127 * divisor), (0, -128, -130)):
         values = spread(200, limit, divisor)
         acc, largest = tensor(values, 64), max(map(abs, values))
-        expected = exact.requantize(values, exponent, 8, divisor)
+        expected = formats.requantize(values, exponent, 8, divisor)
         same_codes(k.requantize(acc, largest, exponent, 8, divisor), expected, values)
 
 
@@ -166,20 +166,20 @@ def test_requantize_of_a_mean(k, divisor):
 def test_requantize_chooses_the_exponent_at_the_boundary(k, largest, bits):
     values = [largest, -largest, largest // 2, 1, 0]
     for width in (32, 64):
-        expected = exact.requantize(values, -40, bits)
+        expected = formats.requantize(values, -40, bits)
         same_codes(k.requantize(tensor(values, width), largest, -40, bits), expected, values)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_exponents_of_reals(bits):
     """From the smallest binary64 up, and on both sides of every limit at which codes round up."""
-    edge = exact.CODE_MAX[bits] + 0.5
+    edge = formats.CODE_MAX[bits] + 0.5
     values = [math.ldexp(m, e) for m in (1.0, 1.999, edge, math.nextafter(edge, 0), 3.3)
               for e in (-1074, -1060, -160, -129, -128, -127, -40, 0, 1, 60, 90)]  # fmt: skip
     for value in filter(None, values):
-        wanted = exact.smallest_exponent(Fraction(value), exact.CODE_MAX[bits])
+        wanted = formats.smallest_exponent(Fraction(value), formats.CODE_MAX[bits])
         assert smallest_exponent(value, bits) == wanted, value.hex()
-        wanted = exact.smallest_exponent(Fraction(value), exact.CODE_MAX[bits], -2000, None)
+        wanted = formats.smallest_exponent(Fraction(value), formats.CODE_MAX[bits], -2000, None)
         assert unlimited_exponent(value, bits) == wanted, value.hex()
     assert smallest_exponent(0.0, bits) == -128
     for value in (1e60, math.inf, math.nan):
@@ -195,7 +195,7 @@ def test_shorten(k, width, limit):
         values = spread(300, limit, limit)
         actual = k.shorten(tensor(values, width), max(map(abs, values)), exponent)
         assert actual[0].dtype == torch.int32
-        same_codes(actual, exact.shorten(values, exponent), values)
+        same_codes(actual, formats.shorten(values, exponent), values)
 
 
 @pytest.mark.parametrize("width", [32, 64])
@@ -213,7 +213,7 @@ def test_zeros_have_the_smallest_exponent(k, width):
 def test_requantize_keeps_places_in_any_memory_order(k, shape, threads):
     v = codes(shape, Q32, 32, 4)
     largest = int(v.long().abs().max())
-    expected = exact.requantize(flat(v), -30, 16), exact.shorten(flat(v.long() * 77), -30)
+    expected = formats.requantize(flat(v), -30, 16), formats.shorten(flat(v.long() * 77), -30)
     for w in layouts(v):
         same_codes(k.requantize(w, largest, -30, 16), expected[0], flat(v))
         same_codes(k.shorten(w.long() * 77, largest * 77, -30), expected[1], flat(v))
@@ -240,10 +240,10 @@ def test_empty_tensors(k, shape):
 @pytest.mark.parametrize("gap", [0, 1, -1, 7, -15, 31, -32, 40, -62, 63, -64, 90, -300])
 def test_resolve_two_parts(k, widths, gap):
     parts = [
-        (codes((200,), exact.CODE_MAX[bits], bits, i), -20 + i * gap)
+        (codes((200,), formats.CODE_MAX[bits], bits, i), -20 + i * gap)
         for i, bits in enumerate(widths)
     ]
-    expected = exact.resolve([(flat(v), e) for v, e in parts])
+    expected = formats.resolve([(flat(v), e) for v, e in parts])
     inputs = list(zip(*(flat(v) for v, _ in parts), strict=True))
     same_codes(k.resolve(parts), expected, inputs, gap)
     same_codes(k.resolve(parts[::-1]), expected, inputs, gap)
@@ -255,7 +255,7 @@ def test_resolve_with_an_all_zero_part(k, exponents):
     live = [codes((64,), Q32, 32, 1), codes((64,), Q16, 16, 2)]
     parts = list(zip([torch.zeros(64, dtype=torch.int32), *live], exponents, strict=True))
     for chosen in (parts, parts[:2], parts[1::-1], parts[:1] * 2):
-        expected = exact.resolve([(flat(v), e) for v, e in chosen])
+        expected = formats.resolve([(flat(v), e) for v, e in chosen])
         inputs = list(zip(*(flat(v) for v, _ in chosen), strict=True))
         same_codes(k.resolve(chosen), expected, inputs, exponents)
 
@@ -267,18 +267,18 @@ def test_resolve_of_parts_that_cancel(k):
 
 def test_resolve_any_number_of_parts(k):
     parts = [
-        (codes((90,), exact.CODE_MAX[b], b, i), 3 * i - 9)
+        (codes((90,), formats.CODE_MAX[b], b, i), 3 * i - 9)
         for i, b in enumerate((32, 16, 32, 32, 16))
     ]
     for count in range(1, 6):
-        expected = exact.resolve([(flat(v), e) for v, e in parts[:count]])
+        expected = formats.resolve([(flat(v), e) for v, e in parts[:count]])
         same_codes(k.resolve(parts[:count]), expected, list(range(90)))
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
 def test_resolve_in_any_memory_order(k, shape, threads):
     a, b = codes(shape, Q32, 32, 1), codes(shape, Q16, 16, 2)
-    expected = exact.resolve([(flat(a), -3), (flat(b), 2)])
+    expected = formats.resolve([(flat(a), -3), (flat(b), 2)])
     for u, v in paired_layouts(a, b):
         same_codes(k.resolve([(u, -3), (v, 2)]), expected, flat(a))
 
@@ -293,7 +293,7 @@ def test_add_bias(k, shape, exponent, threads):
     bias = spread(max(shape[1], 8), 2**30, 2)[: shape[1]]
     inner = math.prod(shape[2:])
     expected = [
-        exact.scaled(a, exponent) + bias[i // inner % shape[1]] for i, a in enumerate(flat(acc))
+        formats.scaled(a, exponent) + bias[i // inner % shape[1]] for i, a in enumerate(flat(acc))
     ]
     for v in layouts(acc):
         actual, largest = k.add_bias(v.clone(), exponent, tensor(bias, 64))
@@ -304,7 +304,7 @@ def test_add_bias(k, shape, exponent, threads):
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
 @pytest.mark.parametrize("bits", [16, 32])
 def test_channel_sums(k, shape, bits, threads):
-    g, z = codes(shape, exact.CODE_MAX[bits], bits, 1), codes(shape, Q8, 8, 2)
+    g, z = codes(shape, formats.CODE_MAX[bits], bits, 1), codes(shape, Q8, 8, 2)
     channel = layers.channel_of(shape)
     sums, products = [0] * shape[1], [0] * shape[1]
     for gi, zi, c in zip(flat(g), flat(z), channel, strict=True):
@@ -320,7 +320,7 @@ def test_channel_sums(k, shape, bits, threads):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channel_sums_that_need_many_bits(k, bits, rows, channels, threads):
     """All operands at their limits, over more rows than one block of 32-bit sums."""
-    limit = exact.CODE_MAX[bits]
+    limit = formats.CODE_MAX[bits]
     g = torch.full((rows, channels), -limit, dtype=DTYPES[bits])
     z = torch.full((rows, channels), Q8, dtype=torch.int8)
     assert k.channel_sum(g).tolist() == [-limit * rows] * channels
@@ -357,7 +357,7 @@ def test_channel_affine(k, shape, exponent, threads):
     m[0], b[0] = (2**30 - 2**20) // 127, 2**20 + 127
     where = layers.channel_of(shape)
     acc = [v * m[c] + b[c] for v, c in zip(flat(z), where, strict=True)]
-    expected = [exact.scaled(v, exponent) for v in acc]
+    expected = [formats.scaled(v, exponent) for v in acc]
     assert max(map(abs, expected)) <= 127
     for v in layouts(z):
         assert_same(k.channel_affine(v, tensor(m, 64), tensor(b, 64), exponent), expected, acc)
@@ -376,7 +376,7 @@ def test_channel_affine_with_a_left_shift(k):
 @pytest.mark.parametrize("size", [3, 30, 61])
 def test_batch_norm_grad(k, shape, bits, size, threads):
     """|a * g + b * z + c| up to 2**61: from no shift at all to 30 bits of it."""
-    limit = exact.CODE_MAX[bits]
+    limit = formats.CODE_MAX[bits]
     g, z = codes(shape, limit, bits, 1), codes(shape, Q8, 8, 2)
     channels, count = shape[1], max(shape[1], 8)
     a = spread(count, max(min(2**24, 2**size // limit // 2), 1), 3)[:channels]
@@ -384,7 +384,7 @@ def test_batch_norm_grad(k, shape, bits, size, threads):
     c = spread(count, 2 ** (size - 2), 5)[:channels]
     where = layers.channel_of(shape)
     acc = [a[i] * p + b[i] * q + c[i] for p, q, i in zip(flat(g), flat(z), where, strict=True)]
-    expected = exact.shorten(acc, -40)
+    expected = formats.shorten(acc, -40)
     abc = torch.stack([tensor(v, 64) for v in (a, b, c)])
     for u, v in paired_layouts(g, z):
         same_codes(k.batch_norm_grad(u, v, abc, -40), expected, acc)
@@ -405,7 +405,7 @@ def test_relu(k, shape, high, threads):
     for bits, v in itertools.product((16, 32), layouts(x)):
         y = k.relu(v, high)
         assert_same(y, [min(max(c, 0), high) for c in flat(x)], flat(x))
-        g = codes(shape, exact.CODE_MAX[bits], bits, 2)
+        g = codes(shape, formats.CODE_MAX[bits], bits, 2)
         limit = 128 if high == 127 else high
         kept = [a if 0 < b < limit else 0 for a, b in zip(flat(g), flat(y), strict=True)]
         for u in layouts(g):
@@ -475,7 +475,7 @@ def test_max_pool(k, pool, shape, limit, threads):
         assert where.dtype == torch.uint8
         assert_same(y, expected.codes, position)
         for bits in (16, 32):
-            g = codes(expected.shape, exact.CODE_MAX[bits], bits, 2)
+            g = codes(expected.shape, formats.CODE_MAX[bits], bits, 2)
             back = [0] * x.numel()
             for code, i in zip(flat(g), position, strict=True):
                 back[i] += code
@@ -494,7 +494,7 @@ def test_window_sums(pool, shape):
     assert_same(acc, expected, range(len(expected)))
     assert largest == max(map(abs, expected))
     for bits in (16, 32):
-        g = codes(out, exact.CODE_MAX[bits], bits, 2)
+        g = codes(out, formats.CODE_MAX[bits], bits, 2)
         back = [0] * x.numel()
         for code, window in zip(flat(g), members, strict=True):
             for i in window:
@@ -517,8 +517,8 @@ def test_with_bias(k, shape, exponent, limit, threads):
     if any(joint):
         common = max(exponent, e_b + max(map(abs, joint)).bit_length() - 30)
     expected = [
-        exact.scaled(a, exponent - common)
-        + exact.scaled(joint[i // inner % shape[1]], e_b - common)
+        formats.scaled(a, exponent - common)
+        + formats.scaled(joint[i // inner % shape[1]], e_b - common)
         for i, a in enumerate(flat(acc))
     ]
     largest = max(map(abs, flat(acc)))
@@ -537,7 +537,7 @@ def test_with_bias(k, shape, exponent, limit, threads):
     ("rows", "classes", "bits"), [(1, 1, 32), (5, 7, 32), (3, 40, 8), (9, 2, 32)]
 )
 def test_cross_entropy(k, rows, classes, bits, exponent):
-    limit = exact.CODE_MAX[bits]
+    limit = formats.CODE_MAX[bits]
     z = codes((rows, classes), limit, bits, rows + exponent)
     targets = [(3 * r) % classes for r in range(rows)]
     loss, gradient = reference_cross_entropy(

@@ -12,8 +12,8 @@ from compare import assert_same
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.eager import Gradient, Term
-from samebits.numerics import exact
-from samebits.numerics.exact import Q16, Q32
+from samebits.spec import formats
+from samebits.spec.formats import Q16, Q32
 from samebits.train.optim import lazy_update
 from samebits.train.tensor import BFPParameter
 
@@ -32,7 +32,7 @@ def joints(count: int, top: int, seed: int) -> list[int]:
 
 def state(count: int, top: int, seed: int):
     """(W, A): split joint values, ties also the way an update leaves them (W odd)."""
-    codes, delayed = exact.split(joints(count, top, seed))
+    codes, delayed = formats.split(joints(count, top, seed))
     rng = random.Random(seed)
     for i, a in enumerate(delayed):
         if abs(a) == 1 << 14 and rng.random() < 0.5:
@@ -64,8 +64,8 @@ SIZES = [1, 5, 300]
 
 def updated(codes, delayed, p, m, shift):
     """(J after the update, W - r, t - r * 2**15) by section 2.1, step 3."""
-    total = [a + exact.scaled(m * d, shift) for a, d in zip(delayed, p, strict=True)]
-    carry = [exact.scaled(t, -15) for t in total]
+    total = [a + formats.scaled(m * d, shift) for a, d in zip(delayed, p, strict=True)]
+    carry = [formats.scaled(t, -15) for t in total]
     w = [c - r for c, r in zip(codes, carry, strict=True)]
     a = [t - (r << 15) for t, r in zip(total, carry, strict=True)]
     return [(c << 15) - d for c, d in zip(w, a, strict=True)], w, a
@@ -105,10 +105,10 @@ def test_resplit(k, by, count):
         p = [v >> (0 if by > 0 else 14) for v in directions(count, seed)]
         joint = updated(codes, delayed, p, m, shift)[0]
         if by < 0:
-            joint = [exact.scaled(j, -by) for j in joint]
+            joint = [formats.scaled(j, -by) for j in joint]
         else:
-            joint = [exact.scaled(j, -by) for j in joint]
-        w, a = exact.split(joint)
+            joint = [formats.scaled(j, -by) for j in joint]
+        w, a = formats.split(joint)
         if max(map(abs, w)) > 127:
             continue
         inputs = list(zip(codes, delayed, p, strict=True))
@@ -141,7 +141,7 @@ def test_direction(k, terms, e_g, count):
             exact_terms.append(([decay[0] * j for j in joint], e_a + decay[1], 39))
         if momentum:
             exact_terms.append(([momentum[0] * x for x in v], e_v + momentum[1], 31))
-        expected, exponent = exact.requantize(*exact.combine(exact_terms), 16)
+        expected, exponent = formats.requantize(*formats.combine(exact_terms), 16)
         held = int16(v)
         term = Term(held, e_v, momentum) if momentum else None
         out = torch.empty(count, dtype=torch.int16)
@@ -184,7 +184,7 @@ def test_direction_of_several_parts(k, kinds, terms):
     """The sum may be taken where it is used; the bits are those of `resolve`."""
     count = 200
     parts, bounds = parts_of(count, 1, kinds)
-    g, e_g = exact.resolve([(v.tolist(), e) for v, e in parts])
+    g, e_g = formats.resolve([(v.tolist(), e) for v, e in parts])
     codes, delayed = state(count, 90, 2)
     v = directions(count, 3)
     decay, momentum = ((50000, -40), (60000, -16)) if terms == "both" else (None, None)
@@ -193,7 +193,7 @@ def test_direction_of_several_parts(k, kinds, terms):
         joint = [(c << 15) - a for c, a in zip(codes, delayed, strict=True)]
         exact_terms.append(([50000 * j for j in joint], -20 - 40, 39))
         exact_terms.append(([60000 * x for x in v], -25 - 16, 31))
-    expected, exponent = exact.requantize(*exact.combine(exact_terms), 16)
+    expected, exponent = formats.requantize(*formats.combine(exact_terms), 16)
     out = torch.empty(count, dtype=torch.int16)
     term = Term(int16(v), -25, momentum) if momentum else None
     gradient = Gradient(tuple(parts), tuple(bounds))
@@ -211,7 +211,7 @@ def test_parts_that_cancel_have_the_exponent_of_zero(k):
     decay = (40000, -60)
     zero = ([0] * 3, -128, 31)
     terms = [zero, ([decay[0] * j for j in joint], -20 + decay[1], 39)]
-    expected, exponent = exact.requantize(*exact.combine(terms), 16)
+    expected, exponent = formats.requantize(*formats.combine(terms), 16)
     out = torch.empty(3, dtype=torch.int16)
     actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, None, out)
     assert actual == exponent
@@ -229,14 +229,14 @@ def test_sizes_around_the_threading_threshold(k, count, threads):
     assert held.tolist() == w
     assert left.tolist() == a
     k.lazy_resplit(held, left, int16(p), m, shift, 2)
-    expected = exact.split([exact.scaled(j, -2) for j in updated(w, a, p, m, shift)[0]])
+    expected = formats.split([formats.scaled(j, -2) for j in updated(w, a, p, m, shift)[0]])
     assert (held.tolist(), left.tolist()) == expected
     g = torch.arange(count, dtype=torch.int32) * 70001 - 2**29
     out = torch.empty(count, dtype=torch.int16)
     gradient = Gradient(((g, -30),), (None,))
     e = k.direction(gradient, held, left, -20, None, Term(int16(p), -18, (40000, -16)), out)
     terms = [(g.tolist(), -30, 31), ([40000 * v for v in p], -34, 31)]
-    assert (out.tolist(), e) == exact.requantize(*exact.combine(terms), 16)
+    assert (out.tolist(), e) == formats.requantize(*formats.combine(terms), 16)
 
 
 # --- the whole update -------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def forced(k, monkeypatch):
 def compare_update(codes, delayed, exponent, p, e_p, lr):
     weight = (codes, delayed, exponent)
     update = [lr[0] * v for v in p]
-    expected = exact.lazy_update(weight, update, e_p + lr[1])
+    expected = formats.lazy_update(weight, update, e_p + lr[1])
     parameter = BFPParameter(int8(codes), exponent, int16(delayed))
     lazy_update(parameter, int16(p), e_p, lr, "w")
     inputs = list(zip(codes, delayed, p, strict=True))
@@ -299,7 +299,7 @@ def test_updates_at_the_ends_of_the_exponent_range(forced, exponent):
             p = directions(30, seed)
             weight = codes, delayed, exponent
             try:
-                exact.lazy_update(weight, [40000 * v for v in p], e_p - 16)
+                formats.lazy_update(weight, [40000 * v for v in p], e_p - 16)
             except RangeError:
                 parameter = BFPParameter(int8(codes), exponent, int16(delayed))
                 with pytest.raises(RangeError, match=r"parameter 'w': the update overflows"):
@@ -321,10 +321,10 @@ def test_an_update_that_leaves_zero(forced):
 def test_a_long_run_of_updates(forced):
     """State carried on through 300 updates whose size drifts."""
     rng = random.Random(5)
-    weight = exact.initial_weight([rng.gauss(0, 1) for _ in range(20)])
+    weight = formats.initial_weight([rng.gauss(0, 1) for _ in range(20)])
     parameter = BFPParameter(int8(weight[0]), weight[2], int16(weight[1]))
     for step in range(300):
         p, e_p = directions(20, step)[::-1], -30 + step // 30 - (step % 40)
-        weight = exact.lazy_update(weight, [33000 * v for v in p], e_p - 12)
+        weight = formats.lazy_update(weight, [33000 * v for v in p], e_p - 12)
         lazy_update(parameter, int16(p), e_p, (33000, -12), "w")
         assert (parameter.codes.tolist(), parameter.delayed.tolist(), parameter.exponent) == weight

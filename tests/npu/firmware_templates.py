@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from samebits.npu.assembly import parse
-from samebits.npu.image import pack, pack_tiles
-from samebits.npu.program import TILE_FILES, Hint, Image, Program
+from samebits.npu.machine.assembly import parse
+from samebits.npu.machine.image import pack, pack_tiles
+from samebits.npu.machine.program import TILE_FILES, Hint, Image, Program
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from samebits.npu.program import (
+from samebits.npu.machine.program import (
     QUEUE,
     REGISTERS,
     VECTOR_FILES,

@@ -18,9 +18,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from compare import assert_same
-from samebits.npu.image import read_program
-from samebits.npu.simulate import simulate
-from samebits.numerics.binary16 import (
+from samebits.npu.machine.image import read_program
+from samebits.npu.simulator.simulate import simulate
+from samebits.spec.npu_binary16 import (
     binary16_add,
     binary16_max,
     binary16_mul,
@@ -28,7 +28,7 @@ from samebits.numerics.binary16 import (
     binary16_sub,
     to_binary16,
 )
-from samebits.numerics.short import bfp_long, bfp_short, long_to_binary16
+from samebits.spec.npu_short import bfp_long, bfp_short, long_to_binary16
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 N, M = 16, 15

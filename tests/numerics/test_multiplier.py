@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samebits.numerics.exact import round_ratio
 from samebits.numerics.multiplier import (
     PRODUCT_BITS,
     Multiplier,
@@ -14,6 +13,7 @@ from samebits.numerics.multiplier import (
     requantized,
     threshold,
 )
+from samebits.spec.formats import round_ratio
 
 
 def realised(found, acc, zero, low, high):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from compare import assert_same
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
-from samebits.numerics import FORMATS, Format, QTensor, Rounding, catalog, exact, quantize
+from samebits.numerics import FORMATS, Format, QTensor, Rounding, catalog, quantize
 from samebits.numerics.philox import words
 from samebits.numerics.qtensor import code_dtype
+from samebits.spec import formats
 
 # Beyond the catalogue: other widths, blocks on affine formats, 32-bit affine codes.
 EXTRA = [
@@ -35,7 +36,7 @@ EVERY = [*FORMATS.values(), *EXTRA]
 
 def by_definition(values, shape, fmt: Format, random=None):
     """(codes, exponents or scales, zero point) of a row-major list, by exact.py alone."""
-    values = exact.reals(values)
+    values = formats.reals(values)
     row = shape[-1] if shape else 1
     random = random or [None] * len(values)
     if fmt.block is None:
@@ -52,13 +53,13 @@ def by_definition(values, shape, fmt: Format, random=None):
     for begin, end in spans:
         block = values[begin:end]
         if fmt.power_of_two:
-            scales.append(exact.block_exponent(block, fmt))
-            scale = exact.power(scales[-1])
+            scales.append(formats.block_exponent(block, fmt))
+            scale = formats.power(scales[-1])
         else:
-            scale, zero_point = exact.affine_parameters(block, fmt)
+            scale, zero_point = formats.affine_parameters(block, fmt)
             scales.append(scale)
         codes += [
-            exact.encode(v, scale, zero_point, fmt, word)
+            formats.encode(v, scale, zero_point, fmt, word)
             for v, word in zip(block, random[begin:end], strict=True)
         ]
     return codes, scales, zero_point
@@ -249,7 +250,7 @@ def test_stochastic_threshold_is_exact_for_quotients():
     """scale = 255/127: the definition's threshold is no dyadic number; try words around it."""
     fmt = replace(FORMATS["symmetric-s8"], rounding=Rounding.STOCHASTIC)
     base = torch.tensor([1.0, -1.0, 77.7, -77.7, 1e-3, -1e-3, 1e-9, -1e-9, 255.0])
-    scale, _ = exact.affine_parameters([Fraction(255)], fmt)
+    scale, _ = formats.affine_parameters([Fraction(255)], fmt)
     for i, value in enumerate(base[:-1].tolist()):
         ratio = Fraction(value) / scale
         threshold = int((ratio - ratio.__floor__()) * (1 << 32))
@@ -302,8 +303,8 @@ def test_normal_values(fmt):
     expected = []
     for i, code in enumerate(codes):
         scale = scales[(i // 50) * per_row + (i % 50) // fmt.block] if fmt.block else scales[0]
-        scale = exact.power(scale) if fmt.power_of_two else Fraction(scale)
-        expected.append(float(exact.decode(code, scale, found.zero_point)))
+        scale = formats.power(scale) if fmt.power_of_two else Fraction(scale)
+        expected.append(float(formats.decode(code, scale, found.zero_point)))
     assert_same(found.dequantize(), expected, codes)
 
 

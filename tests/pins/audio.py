@@ -8,9 +8,9 @@ from pathlib import Path
 from pins.quantization import c_compiler
 from pins.registry import Pins, digest, route
 from pins.samples import recording
-from samebits.codegen.audio import write_audio
-from samebits.codegen.execute import build, execute
-from samebits.codegen.interface import Interface
+from samebits.codegen.packaging.audio import write_audio
+from samebits.codegen.run.execute import build, execute
+from samebits.codegen.run.interface import Interface
 from samebits.data.audio import LogMel, log_mel, short_codes
 from samebits.ir import Value
 

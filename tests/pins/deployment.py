@@ -21,13 +21,13 @@ from pins.registry import Pins, digest, route
 from pins.samples import image_data, sequence_data
 from pins.training import IMAGES
 from samebits.data import Dataset
-from samebits.train.config import TrainConfig
-from samebits.train.loop import train
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.backends.reference import Reference
-from samebits.verify.backends.training import Training
-from samebits.verify.inputs import random_codes
-from samebits.verify.model import Model, load_model
+from samebits.model import Model, load_model
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import train
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
+from samebits.verification.backends.training import Training
+from samebits.verification.inputs import random_codes
 
 
 @cache

@@ -10,14 +10,14 @@ from pins.quantization import cnn, lstm
 from pins.registry import Array, Pins, digest, route
 from pins.samples import fractions
 from samebits.ir import Graph
-from samebits.npu.assembly import to_text
-from samebits.npu.lower import lower
-from samebits.npu.program import Image, Program
-from samebits.npu.words import to_words
-from samebits.verify.backends.concordant import Concordant
-from samebits.verify.backends.npu import Npu
-from samebits.verify.inputs import random_codes
-from samebits.verify.model import Firmware, load_firmware
+from samebits.model import Firmware, load_firmware
+from samebits.npu.compiler.lower import lower
+from samebits.npu.machine.assembly import to_text
+from samebits.npu.machine.program import Image, Program
+from samebits.npu.machine.words import to_words
+from samebits.verification.backends.concordant import Concordant
+from samebits.verification.backends.npu import Npu
+from samebits.verification.inputs import random_codes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 SAMPLES = 2

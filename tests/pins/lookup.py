@@ -11,6 +11,7 @@ import torch
 from pins.registry import Pins, digest, route
 from pins.samples import fractions, integers
 from samebits.numerics import FORMATS, Rounding, philox, quantize
+from samebits.spec.philox import philox4x32
 from samebits.tables import (
     ACTIVATIONS,
     Variable,
@@ -86,7 +87,7 @@ def audio_tables() -> Pins:
 
 @route("philox")
 def random_words() -> Pins:
-    block = philox.philox4x32((1, 2, 3, 0xFFFFFFFF), (0xFFFFFFFF, 7))
+    block = philox4x32((1, 2, 3, 0xFFFFFFFF), (0xFFFFFFFF, 7))
     return {
         "block": digest(block),
         "words": digest(philox.words(4099, (2, 3), step=5, shard=7).numpy()),

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from pins.registry import Array, Pins, UnavailableError, digest, digest_of_set, route
 from pins.samples import fractions, integers
-from samebits.codegen.targets import TARGETS
+from samebits.codegen.run.targets import TARGETS
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.integer import limits
+from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run_steps
 from samebits.ir.rewrite import simplify
-from samebits.quantize import RecurrentSettings, Settings, quantize, quantize_recurrent
-from samebits.verify.backends.program import Program
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.backends.reference import Reference
-from samebits.verify.inputs import random_codes
-from samebits.verify.model import Model, model_of
+from samebits.model import Model, model_of
+from samebits.quantization import RecurrentSettings, Settings, quantize, quantize_recurrent
+from samebits.verification.backends.program import Program
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
+from samebits.verification.inputs import random_codes
 from stream_program import Run, stream
 
 CONV = {"strides": (1, 1), "dilations": (1, 1), "group": 1}

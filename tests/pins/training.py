@@ -19,9 +19,9 @@ from samebits.errors import InputError
 from samebits.recompute.training import Planner
 from samebits.train import SGD, BFPTensor, convert, mse_loss
 from samebits.train.architectures import build, initialise
-from samebits.train.checkpoint import parameter_sha256
-from samebits.train.config import TrainConfig
-from samebits.train.loop import Silent, data_order, train
+from samebits.train.run.checkpoint import parameter_sha256
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import Silent, data_order, train
 
 IMAGES = (3, 8, 8)
 
@@ -37,7 +37,7 @@ class Losses(Silent):
 
 
 def trained(data: Dataset, arch: str, model: nn.Module | None = None, **options: Any) -> Pins:
-    """A run of 8 steps unless told otherwise, by `samebits.train.loop.train`."""
+    """A run of 8 steps unless told otherwise, by `samebits.train.run.loop.train`."""
     plan = options.pop("plan", None)
     settings = {"epochs": 2, "batch": 16, "lr": 0.05, "seed": 5} | options
     config = TrainConfig("pins", arch, **settings)

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from recompute_nets import Case, make
-from samebits.recompute.apply import Executor
-from samebits.recompute.cost import find_device
-from samebits.recompute.planner import make_plan
-from samebits.recompute.profile import survey
-from samebits.recompute.schedule import compile_schedule
-from samebits.train.checkpoint import parameter_sha256
+from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.schedule import compile_schedule
+from samebits.recompute.run.apply import Executor
+from samebits.recompute.run.profile import survey
 from samebits.train.layers import set_step
 from samebits.train.optim import SGD
+from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.tensor import BFPTensor
 
 NAMES = ("resnet8", "resnet18", "mobilenetv2", "dropout", "shared")

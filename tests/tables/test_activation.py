@@ -10,7 +10,7 @@ import pytest
 
 from compare import assert_same
 from samebits.errors import RangeError, UnsupportedError
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.tables import ACTIVATIONS, activation_table
 from samebits.tables.activation import CODES
 
@@ -36,21 +36,21 @@ FORMULAS = {  # f, f'
 
 def to_codes(values, code_max):
     """Round values of 200 digits; anything that near a tie would fail here."""
-    shared = exact.smallest_exponent(to_fraction(max(map(abs, values))), code_max, -1000, None)
+    shared = formats.smallest_exponent(to_fraction(max(map(abs, values))), code_max, -1000, None)
     codes = []
     for value in values:
         scaled = mp.ldexp(value, -shared)
         code = int(mp.nint(scaled))
         near = abs(abs(scaled - code) - mp.mpf(1) / 2)
         if near < mp.mpf(10) ** -100:  # a tie to 100 digits is one: j = 0 or an exact value
-            code = exact.round_real(Fraction(int(mp.nint(2 * scaled)), 2))
+            code = formats.round_real(Fraction(int(mp.nint(2 * scaled)), 2))
         codes.append(code)
     return codes, shared
 
 
 def to_fraction(value):
     sign, mantissa, exponent, _ = value._mpf_
-    return (-1) ** sign * int(mantissa) * exact.power(exponent)
+    return (-1) ** sign * int(mantissa) * formats.power(exponent)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_every_entry(name, exponent):
     table = activation_table(name, exponent)
     inputs = [mp.ldexp(mp.mpf(j), exponent) for j in CODES]
     f, derivative = FORMULAS[name]
-    codes, shared = to_codes([f(x) for x in inputs], exact.Q32)
+    codes, shared = to_codes([f(x) for x in inputs], formats.Q32)
     assert table.exponent == shared
     assert_same(table.codes, codes, list(CODES))
-    codes, shared = to_codes([derivative(x) for x in inputs], exact.Q16)
+    codes, shared = to_codes([derivative(x) for x in inputs], formats.Q16)
     assert table.derivative_exponent == shared
     assert_same(table.derivative_codes, codes, list(CODES))
 
@@ -74,14 +74,14 @@ def test_every_entry(name, exponent):
 def test_leaky_relu(slope, exponent):
     table = activation_table("leaky_relu", exponent, slope)
     slope = Fraction(slope)
-    values = [j * exact.power(exponent) * (1 if j > 0 else slope) for j in CODES]
-    shared = exact.smallest_exponent(max(map(abs, values)), exact.Q32, -1000, None)
+    values = [j * formats.power(exponent) * (1 if j > 0 else slope) for j in CODES]
+    shared = formats.smallest_exponent(max(map(abs, values)), formats.Q32, -1000, None)
     assert table.exponent == shared
-    assert_same(table.codes, [round(v / exact.power(shared)) for v in values], list(CODES))
+    assert_same(table.codes, [round(v / formats.power(shared)) for v in values], list(CODES))
     derivatives = [Fraction(1) if j > 0 else slope for j in CODES]
-    shared = exact.smallest_exponent(max(map(abs, derivatives)), exact.Q16)
+    shared = formats.smallest_exponent(max(map(abs, derivatives)), formats.Q16)
     assert table.derivative_exponent == shared
-    expected = [round(v / exact.power(shared)) for v in derivatives]
+    expected = [round(v / formats.power(shared)) for v in derivatives]
     assert_same(table.derivative_codes, expected, list(CODES))
 
 
@@ -141,9 +141,9 @@ def test_every_exponent_is_quick_and_in_range(name):
     begin = time.process_time()
     for exponent in range(-128, 128):
         table = activation_table(name, exponent, slope)
-        assert max(map(abs, table.codes)) <= exact.Q32
-        assert max(map(abs, table.derivative_codes)) <= exact.Q16
-        assert 2 * max(map(abs, table.codes)) + 1 > exact.Q32
+        assert max(map(abs, table.codes)) <= formats.Q32
+        assert max(map(abs, table.derivative_codes)) <= formats.Q16
+        assert 2 * max(map(abs, table.codes)) + 1 > formats.Q32
         assert len(table.codes) == len(table.derivative_codes) == 255
     # A table takes about 5 ms (gelu 20 ms); this guards against a hang, not a slow machine.
     assert time.process_time() - begin < 256 * 0.2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compare import assert_same
-from samebits.numerics.binary16 import binary16_value
+from samebits.spec.npu_binary16 import binary16_value
 from samebits.tables import binary16
 from samebits.tables.binary16 import FUNCTIONS, sigmoid_table, tanh_table
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from samebits.errors import UnsupportedError
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.train import BFPTensor, convert, cross_entropy, layers
 
 
@@ -60,7 +60,7 @@ def test_every_layer_has_its_twin(layer, twin):
     assert converted.name == "0"
     for name, parameter in layer.named_parameters():
         values = parameter.detach().flatten().tolist()
-        codes, delayed, exponent = exact.initial_weight(values)
+        codes, delayed, exponent = formats.initial_weight(values)
         own = getattr(converted, name)
         assert own.codes.reshape(-1).tolist() == codes
         assert own.delayed.reshape(-1).tolist() == delayed

@@ -12,8 +12,8 @@ from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.kernels import conv_shape, eager
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss
-from samebits.train.normalization import batch_norm
-from samebits.train.pointwise import avg_pool2d, embedding, max_pool2d
+from samebits.train.operations.normalization import batch_norm
+from samebits.train.operations.pointwise import avg_pool2d, embedding, max_pool2d
 from samebits.train.tensor import BFPParameter
 
 

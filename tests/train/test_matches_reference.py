@@ -20,24 +20,16 @@ from torch import nn
 from compare import assert_same
 from samebits import kernels
 from samebits.errors import RangeError
-from samebits.numerics.philox import philox4x32
+from samebits.spec.philox import philox4x32
+from samebits.spec.training import loss as reference_loss
+from samebits.spec.training import optimizer as reference_optimizers
+from samebits.spec.training import step as reference
+from samebits.spec.training.layers import Array, Parameter, initial_parameter, quantize_input
+from samebits.spec.training.lstm import Tables
+from samebits.spec.training.step import Node
 from samebits.tables.activation import activation_table
-from samebits.train import (
-    SGD,
-    Adam,
-    BFPTensor,
-    convert,
-    cross_entropy,
-    mse_loss,
-    reference,
-    reference_loss,
-    set_step,
-)
-from samebits.train import reference_optimizer as reference_optimizers
-from samebits.train.lstm import tables
-from samebits.train.reference import Node
-from samebits.train.reference_layers import Array, Parameter, initial_parameter, quantize_input
-from samebits.train.reference_lstm import Tables
+from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss, set_step
+from samebits.train.operations.lstm import tables
 
 SHARDS = 2
 SEED = 11
@@ -646,8 +638,8 @@ def test_all_zero_tensors(what, realisation):
 
 def test_input_gradient_of_the_first_layer(realisation):
     """Reference nets give none to their inputs; a convolution alone shows it."""
-    from samebits.train import reference_layers as layers
-    from samebits.train.linear import conv2d
+    from samebits.spec.training import layers
+    from samebits.train.operations.linear import conv2d
 
     rng = random.Random(4)
     x = BFPTensor(torch.tensor([rng.randint(-127, 127) for _ in range(2 * 3 * 5 * 4)]).to(

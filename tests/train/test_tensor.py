@@ -14,10 +14,10 @@ from torch import nn
 from compare import assert_same
 from samebits import kernels
 from samebits.errors import CheckpointError, NonFiniteError, RangeError, UnsupportedError
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
 from samebits.train.layers import Linear
-from samebits.train.pointwise import relu
+from samebits.train.operations.pointwise import relu
 
 
 @pytest.fixture(params=["native", "eager"], autouse=True)
@@ -35,7 +35,7 @@ def bfp(shape, exponent=-5, dtype=torch.int8, seed=0, limit=127):
 
 
 def wide(shape, exponent, seed):
-    return bfp(shape, exponent, torch.int32, seed, exact.Q32)
+    return bfp(shape, exponent, torch.int32, seed, formats.Q32)
 
 
 def plain(tensor):
@@ -70,12 +70,12 @@ def test_from_real_equals_the_definition(scale, dtype):
     x = torch.randn(5, 7, generator=torch.Generator().manual_seed(1)).to(dtype) * scale
     x[0, 0], x[1, 1] = scale, -scale
     values = x.double().flatten().tolist()
-    exponent = exact.smallest_exponent(max(abs(exact.Fraction(v)) for v in values), 127)
-    expected = [exact.round_real(exact.Fraction(v) / exact.power(exponent)) for v in values]
+    exponent = formats.smallest_exponent(max(abs(formats.Fraction(v)) for v in values), 127)
+    expected = [formats.round_real(formats.Fraction(v) / formats.power(exponent)) for v in values]
     tensor = BFPTensor.from_real(x)
     assert_same(tensor.codes, expected, values)
     assert tensor.exponent == exponent
-    weight, delayed, exponent = exact.initial_weight(values)
+    weight, delayed, exponent = formats.initial_weight(values)
     parameter = BFPParameter.from_real(x)
     assert_same(parameter.codes, weight, values)
     assert_same(parameter.delayed, delayed, values)
@@ -113,7 +113,7 @@ def test_repr():
 @pytest.mark.parametrize("fan_out", [2, 3])
 def test_contributions_are_summed_once_whatever_their_order(fan_out):
     gradients = [wide((4, 5), e, s) for s, e in enumerate((-40, -33, -37))][:fan_out]
-    expected = exact.resolve([plain(g) for g in gradients])
+    expected = formats.resolve([plain(g) for g in gradients])
     for order in itertools.permutations(range(fan_out)):
         x = bfp((4, 5), limit=100)
         x = BFPTensor(x.codes.abs() + 1, -5).requires_grad_()  # relu passes everything
@@ -131,7 +131,7 @@ def test_inner_contributions_are_summed_before_they_pass_on():
     gradients = [wide((6,), e, s) for s, e in enumerate((-40, -31, -35))]
     torch.autograd.backward([relu(inner) for _ in gradients], gradients)
     assert len(x.grad.parts) == 1
-    assert plain(x.grad) == exact.resolve([plain(g) for g in gradients])
+    assert plain(x.grad) == formats.resolve([plain(g) for g in gradients])
 
 
 def test_two_backward_calls_equal_one_resolve():
@@ -140,7 +140,7 @@ def test_two_backward_calls_equal_one_resolve():
     for g in gradients:
         relu(x).backward(g)
     assert len(x.grad.parts) == 3
-    assert plain(x.grad) == exact.resolve([plain(g) for g in gradients])
+    assert plain(x.grad) == formats.resolve([plain(g) for g in gradients])
     assert plain(gradients[0]) == plain(wide((30,), -40, 1))  # what came in is untouched
 
 
@@ -148,7 +148,7 @@ def test_the_same_tensor_twice():
     x = bfp((5,)).requires_grad_()
     g = wide((5,), -30, 1)
     (x + x).backward(g)
-    assert plain(x.grad) == exact.resolve([plain(g), plain(g)])
+    assert plain(x.grad) == formats.resolve([plain(g), plain(g)])
 
 
 def test_a_gradient_may_not_be_float():
@@ -245,7 +245,7 @@ def test_layers_narrow_what_is_wider():
     """A 16- or 32-bit value that meets a layer is requantized; its gradient passes unchanged."""
     x = wide((5, 3), -28, 1).requires_grad_()
     y = convert(nn.ReLU())(x)
-    codes, exponent = exact.requantize(*plain(x.detach()), 8)
+    codes, exponent = formats.requantize(*plain(x.detach()), 8)
     assert plain(y) == ([max(c, 0) for c in codes], exponent)
     g = wide((5, 3), -30, 3)
     y.backward(g)

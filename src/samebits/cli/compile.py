@@ -15,7 +15,7 @@ from samebits.cli.output import log_console, print_json
 from samebits.errors import InputError
 
 if TYPE_CHECKING:
-    from samebits.npu.program import Image, Program
+    from samebits.npu.machine.program import Image, Program
 
 TARGETS = ("c", "npu")
 VECTORS = 8
@@ -47,14 +47,14 @@ def compile_command(
 ) -> None:
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
-    from samebits.codegen.audio import write_audio
-    from samebits.codegen.lower import table_bytes
-    from samebits.codegen.requirements import BOARDS, requirements
+    from samebits.codegen.lowering.lower import table_bytes
+    from samebits.codegen.packaging.audio import write_audio
+    from samebits.codegen.run.requirements import BOARDS, requirements
     from samebits.data.audio import LogMel
-    from samebits.ir.transfer import transfer_tables
+    from samebits.ir.integer.transfer import transfer_tables
+    from samebits.model import ONNX_FILE, load_model
     from samebits.onnx import save_qdq
-    from samebits.verify.inputs import random_codes
-    from samebits.verify.model import ONNX_FILE, load_model
+    from samebits.verification.inputs import random_codes
 
     if target not in TARGETS:
         raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
@@ -107,15 +107,15 @@ def _program(
 ) -> tuple[Program, Image]:
     """A program with its memory image, from a float or a quantized model."""
     from samebits.ir.rewrite import simplify
-    from samebits.npu.lower import lower
-    from samebits.verify.model import is_graph, load_graph, load_model
+    from samebits.model import is_graph, load_graph, load_model
+    from samebits.npu.compiler.lower import lower
 
     real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
     return lower(real, native, mantissa, requantize=requantize, steps=steps)
 
 
 def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:
-    from samebits.npu.image import write_program
+    from samebits.npu.machine.image import write_program
 
     path = out / "model.nnp"
     out.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ def concord_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Translate firmware into software that computes the same bits."""
-    from samebits.npu.concord import translate
-    from samebits.npu.image import read_program
+    from samebits.npu.concord.translate import translate
+    from samebits.npu.machine.image import read_program
 
     image = program.with_suffix(".safetensors")
     if to == "torch" and out.with_suffix(image.suffix).resolve() == image.resolve():

@@ -14,9 +14,9 @@ from rich.text import Text
 from samebits.cli.output import log_console, print_json, set_threads
 
 if TYPE_CHECKING:
-    from samebits.report.deployment import Deployment
-    from samebits.report.firmware import Concordance
-    from samebits.report.training import Run
+    from samebits.reports.deployment import Deployment
+    from samebits.reports.firmware import Concordance
+    from samebits.reports.training import Run
 
 
 def demo_command(
@@ -39,11 +39,11 @@ def demo_command(
     from samebits.cli import demo_steps
     from samebits.data import load
     from samebits.files import write_atomically
-    from samebits.report.deployment import deployment_section
-    from samebits.report.firmware import concordance_section
-    from samebits.report.recompute import plan_section
-    from samebits.report.same_bits import same_bits_section
-    from samebits.report.training import training_report
+    from samebits.reports.deployment import deployment_section
+    from samebits.reports.firmware import concordance_section
+    from samebits.reports.recompute import plan_section
+    from samebits.reports.same_bits import same_bits_section
+    from samebits.reports.training import training_report
 
     set_threads(threads)
     data = load("digits")
@@ -113,7 +113,7 @@ def _all_equal(deployment: Deployment) -> bool:
 
 
 def _print_training(runs: list[Run]) -> None:
-    from samebits.report.training import training_rows
+    from samebits.reports.training import training_rows
 
     header, rows = training_rows(runs)
     table = Table(title="Handwritten digits, small convolutional network")
@@ -127,7 +127,7 @@ def _print_training(runs: list[Run]) -> None:
 
 
 def _print_deployment(deployment: Deployment) -> None:
-    from samebits.report.deployment import reasons, verdict_rows
+    from samebits.reports.deployment import reasons, verdict_rows
 
     table = Table("backend", "differing", "samples", title=deployment.title)
     for what, differing, samples, _ in verdict_rows(deployment.verdicts):
@@ -145,7 +145,7 @@ def _print_deployment(deployment: Deployment) -> None:
 
 
 def _print_firmware(firmware: Concordance) -> None:
-    from samebits.report.deployment import verdict_rows
+    from samebits.reports.deployment import verdict_rows
 
     table = Table("backend", "differing", "samples", title="Firmware and concordant software")
     for what, differing, samples, _ in verdict_rows(firmware.verdicts):

@@ -14,30 +14,31 @@ from rich.status import Status
 from samebits import kernels
 from samebits.cli.output import RunProgress, log_console
 from samebits.codegen import write_package
-from samebits.codegen.lower import table_bytes
-from samebits.codegen.requirements import BOARDS, requirements
+from samebits.codegen.lowering.lower import table_bytes
+from samebits.codegen.run.requirements import BOARDS, requirements
 from samebits.data.dataset import Dataset
+from samebits.ir.integer.transfer import transfer_tables
 from samebits.ir.rewrite import simplify
-from samebits.ir.transfer import transfer_tables
-from samebits.npu.concord import load_concordant, translate
-from samebits.npu.image import write_program
-from samebits.npu.lower import lower
-from samebits.npu.simulate import simulate
+from samebits.model import ONNX_FILE, Firmware, Model, load_model, model_of
+from samebits.npu.compiler.lower import lower
+from samebits.npu.concord.translate import load_concordant, translate
+from samebits.npu.machine.image import write_program
+from samebits.npu.simulator.simulate import simulate
 from samebits.onnx import save_qdq
 from samebits.pytorch import import_module
-from samebits.quantize import quantize, quantize_recurrent
-from samebits.recompute.cost import find_device
-from samebits.recompute.plan import Plan, write_plan
+from samebits.quantization import quantize, quantize_recurrent
+from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.plan import Plan, write_plan
 from samebits.recompute.training import Planner, architecture_network
-from samebits.report.deployment import Deployment
-from samebits.report.firmware import Concordance
-from samebits.report.recompute import memory_picture
-from samebits.report.training import Run
+from samebits.reports.deployment import Deployment
+from samebits.reports.firmware import Concordance
+from samebits.reports.recompute import memory_picture
+from samebits.reports.training import Run
 from samebits.train.architectures import build
-from samebits.train.config import NUMERICS, TrainConfig
-from samebits.train.loop import train
-from samebits.train.record import read_metrics
-from samebits.verify.accuracy import (
+from samebits.train.run.config import NUMERICS, TrainConfig
+from samebits.train.run.loop import train
+from samebits.train.run.record import read_metrics
+from samebits.verification.accuracy import (
     correct,
     firmware_images,
     float_outputs,
@@ -46,11 +47,10 @@ from samebits.verify.accuracy import (
     step_codes,
     streamed,
 )
-from samebits.verify.backends.concordant import Concordant
-from samebits.verify.backends.pytorch import PyTorch
-from samebits.verify.compare import Verdict, compare
-from samebits.verify.model import ONNX_FILE, Firmware, Model, load_model, model_of
-from samebits.verify.run import verify_model
+from samebits.verification.backends.concordant import Concordant
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.compare import Verdict, compare
+from samebits.verification.run import verify_model
 
 EPOCHS = 5
 SMOOTH_EPOCHS = 10

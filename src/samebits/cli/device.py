@@ -16,8 +16,8 @@ def device_command(
 ) -> None:
     """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
     from samebits.files import write_atomically
-    from samebits.recompute.cost import device_text
-    from samebits.recompute.measure import measure_device
+    from samebits.recompute.plan.cost import device_text
+    from samebits.recompute.plan.measure import measure_device
 
     set_threads(threads)
     text = device_text(measure_device())

@@ -30,7 +30,7 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Test accuracy of a trained model."""
-    from samebits.verify.model import is_firmware, is_graph
+    from samebits.model import is_firmware, is_graph
 
     if is_firmware(model) or is_graph(model):
         if device != "cpu":
@@ -41,10 +41,10 @@ def eval_command(
         _evaluate_exported(model, data, as_json)
         return
     from samebits.data import load
-    from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.device import run_device
-    from samebits.train.evaluate import evaluate, final_classifier
-    from samebits.train.restore import open_checkpoint, restore_engine, trained_shape
+    from samebits.train.run.checkpoint import parameter_sha256
+    from samebits.train.run.device import run_device
+    from samebits.train.run.evaluate import evaluate, final_classifier
+    from samebits.train.run.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
     path, checkpoint = open_checkpoint(model, log_console().print)
@@ -76,17 +76,7 @@ def eval_command(
 def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation."""
     from samebits.data import load
-    from samebits.verify.accuracy import (
-        correct,
-        firmware_images,
-        float_outputs,
-        image_codes,
-        step_codes,
-        streamed,
-    )
-    from samebits.verify.backends.concordant import Concordant
-    from samebits.verify.backends.pytorch import PyTorch
-    from samebits.verify.model import (
+    from samebits.model import (
         graph_rate,
         is_firmware,
         is_quantized,
@@ -94,6 +84,16 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
         load_graph,
         model_of,
     )
+    from samebits.verification.accuracy import (
+        correct,
+        firmware_images,
+        float_outputs,
+        image_codes,
+        step_codes,
+        streamed,
+    )
+    from samebits.verification.backends.concordant import Concordant
+    from samebits.verification.backends.pytorch import PyTorch
 
     if is_firmware(path):
         data = load(name)

@@ -28,10 +28,10 @@ def inspect_command(
     """What a model holds: a checkpoint's tensors, or an ONNX file's graph and its integer form."""
     import torch
 
-    from samebits.recompute.plan import read_plan
-    from samebits.train.checkpoint import parameter_sha256
-    from samebits.train.restore import open_checkpoint
-    from samebits.verify.model import is_graph
+    from samebits.model import is_graph
+    from samebits.recompute.plan.plan import read_plan
+    from samebits.train.run.checkpoint import parameter_sha256
+    from samebits.train.run.restore import open_checkpoint
 
     if file.suffix == ".json":
         plan = read_plan(file)
@@ -83,9 +83,9 @@ def inspect_command(
 
 def _inspect_graph(file: Path, as_json: bool) -> None:
     """The real graph as it was imported, and the integer graph if it is quantized."""
+    from samebits.ir.integer.transfer import transfer_tables
     from samebits.ir.printer import text
-    from samebits.ir.transfer import transfer_tables
-    from samebits.verify.model import is_quantized, load_graph, model_of
+    from samebits.model import is_quantized, load_graph, model_of
 
     graph = load_graph(file)
     integer = model_of(graph, str(file)).integer if is_quantized(graph) else None

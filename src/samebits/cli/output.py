@@ -38,7 +38,7 @@ def set_threads(threads: int | None) -> None:
 
 
 class RunProgress:
-    """A `Reporter` (samebits.train.loop) that shows a progress bar and a line per epoch."""
+    """A `Reporter` (samebits.train.run.loop) that shows a progress bar and a line per epoch."""
 
     def __init__(self, title: str) -> None:
         self._console = log_console()

@@ -14,7 +14,7 @@ from samebits.cli.output import log_console, print_json, set_threads
 from samebits.errors import InputError
 
 if TYPE_CHECKING:
-    from samebits.recompute.plan import Plan
+    from samebits.recompute.plan.plan import Plan
 
 
 def plan_command(
@@ -56,11 +56,11 @@ def plan_command(
     Runs one step with everything stored, to know what its sub-layers keep.
     """
     from samebits.files import write_atomically
-    from samebits.recompute.cost import find_device
-    from samebits.recompute.plan import write_plan
+    from samebits.recompute.plan.cost import find_device
+    from samebits.recompute.plan.plan import write_plan
     from samebits.recompute.training import Planner, architecture_network
-    from samebits.report.recompute import memory_picture
-    from samebits.train.config import TrainConfig
+    from samebits.reports.recompute import memory_picture
+    from samebits.train.run.config import TrainConfig
 
     set_threads(threads)
     config = TrainConfig(data="", arch=arch, numerics=numerics, batch=batch, shards=shards)
@@ -79,7 +79,7 @@ def plan_command(
 
 def print_plan(plan: Plan) -> None:
     """A row per sub-layer, then the figures."""
-    from samebits.report.recompute import plan_rows, plan_summary
+    from samebits.reports.recompute import plan_rows, plan_summary
 
     columns, rows = plan_rows(plan)
     table = Table(*columns)

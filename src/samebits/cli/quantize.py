@@ -13,7 +13,7 @@ from rich.table import Table
 from samebits.cli.output import log_console, print_json
 
 if TYPE_CHECKING:
-    from samebits.quantize import RecurrentReport, Report
+    from samebits.quantization import RecurrentReport, Report
 
 
 def quantize_command(
@@ -84,10 +84,10 @@ def quantize_command(
     A model with recurrent layers becomes a model of one time step, with its states as last inputs
     and outputs. Its activations have 8 or 16 bits as --scheme says, gates and cells their own.
     """
-    from samebits.ir.recurrent import is_recurrent
     from samebits.ir.rewrite import simplify
+    from samebits.ir.steps import is_recurrent
     from samebits.onnx import load, save_qdq
-    from samebits.quantize import (
+    from samebits.quantization import (
         RecurrentSettings,
         Settings,
         load_samples,

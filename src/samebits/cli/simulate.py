@@ -14,7 +14,7 @@ import typer
 from samebits.cli.output import print_json
 
 if TYPE_CHECKING:
-    from samebits.npu.simulate import Result
+    from samebits.npu.simulator.simulate import Result
 
 
 def simulate_command(
@@ -33,10 +33,10 @@ def simulate_command(
 ) -> None:
     """Execute a program of the neural processor instruction by instruction."""
     from samebits.files import read_archive, write_atomically
-    from samebits.npu.simulate import simulate
-    from samebits.verify.backends.npu import chain_layers
-    from samebits.verify.model import load_firmware
-    from samebits.verify.trace import to_record
+    from samebits.model import load_firmware
+    from samebits.npu.simulator.simulate import simulate
+    from samebits.verification.backends.npu import chain_layers
+    from samebits.verification.trace import to_record
 
     firmware = load_firmware(program)
     arrays = read_archive(inputs)

@@ -30,10 +30,10 @@ def trace_command(
     """Write the hash of every layer in every run, and its codes where the backend has them."""
     from samebits.errors import UnsupportedError
     from samebits.files import write_atomically
-    from samebits.verify.backend import backend_named, check_subject
-    from samebits.verify.inputs import read_inputs
-    from samebits.verify.model import is_firmware, load_subject
-    from samebits.verify.trace import to_record
+    from samebits.model import is_firmware, load_subject
+    from samebits.verification.backend import backend_named, check_subject
+    from samebits.verification.inputs import read_inputs
+    from samebits.verification.trace import to_record
 
     chosen = backend_named(backend or ("npu" if is_firmware(model) else "reference"))
     loaded = load_subject(model, arch)
@@ -54,7 +54,7 @@ def audit_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Name the first layer, or training step, where two traces part; exit code 1 then."""
-    from samebits.verify.training_trace import is_training_trace
+    from samebits.verification.training_trace import is_training_trace
 
     training = [is_training_trace(path) for path in (a, b)]
     if training[0] != training[1]:
@@ -66,7 +66,7 @@ def audit_command(
 
 
 def _audit_runs(a: Path, b: Path, as_json: bool) -> bool:
-    from samebits.verify.trace import first_parting, read_trace
+    from samebits.verification.trace import first_parting, read_trace
 
     parting = first_parting(read_trace(a), read_trace(b))
     if as_json:
@@ -83,7 +83,7 @@ def _audit_runs(a: Path, b: Path, as_json: bool) -> bool:
 
 
 def _audit_training(a: Path, b: Path, as_json: bool) -> bool:
-    from samebits.verify.training_trace import audit
+    from samebits.verification.training_trace import audit
 
     result = audit(a, b)
     parting = result.parting

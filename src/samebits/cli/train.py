@@ -102,10 +102,10 @@ def train_command(
             "large --memory-budget to keep everything) or a plan file"
         )
     from samebits.data import load
-    from samebits.train.config import TrainConfig
-    from samebits.train.device import run_device
-    from samebits.train.distributed import join
-    from samebits.train.loop import train
+    from samebits.train.run.config import TrainConfig
+    from samebits.train.run.device import run_device
+    from samebits.train.run.distributed import join
+    from samebits.train.run.loop import train
 
     set_threads(threads)
     try:

@@ -34,10 +34,10 @@ def verify_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference."""
-    from samebits.verify.backend import backend_named
-    from samebits.verify.inputs import read_inputs, step
-    from samebits.verify.model import load_subject
-    from samebits.verify.run import default_backends, verify_model
+    from samebits.model import load_subject
+    from samebits.verification.backend import backend_named
+    from samebits.verification.inputs import read_inputs, step
+    from samebits.verification.run import default_backends, verify_model
 
     names = None if backends is None else tuple(backends.split(","))
     for name in names or ():

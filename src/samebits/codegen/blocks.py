@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from samebits.codegen.lower_conv import BAND_BYTES, SLACK
-from samebits.codegen.lower_move import copied
+from samebits.codegen.lowering.conv import BAND_BYTES, SLACK
+from samebits.codegen.lowering.move import copied
+from samebits.codegen.lowering.program import Call, Program, Step
 from samebits.codegen.memory import Place, byte_size, last_reads, lifetimes, views
 from samebits.codegen.plan import Buffer, aligned, plan
-from samebits.codegen.program import Call, Program, Step
 from samebits.ir.graph import Value
 
 STEPS = 16  # time steps of a block

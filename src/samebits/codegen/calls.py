@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from samebits.codegen.program import Array, Call, Data, Field, Struct, Structs
+from samebits.codegen.lowering.program import Array, Call, Data, Field, Struct, Structs
 
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from samebits.codegen import stream
 from samebits.codegen.blocks import Blocks
 from samebits.codegen.calls import Calls, Tables, aligned, numbers
-from samebits.codegen.lower_move import copied
+from samebits.codegen.lowering.move import copied
+from samebits.codegen.lowering.program import Array, Call, Program
 from samebits.codegen.memory import Layout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
-from samebits.codegen.program import Array, Call, Program
 from samebits.ir.graph import Value
 
 

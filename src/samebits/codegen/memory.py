@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from samebits.codegen.lowering.program import Program
+from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.codegen.plan import Buffer, Plan, aligned, plan
-from samebits.codegen.program import Program
-from samebits.codegen.rescale import WIDTHS
 from samebits.ir.graph import Value
 
 # Bytes of stack of samebits_run_<function> and what it calls, on Cortex-M with gcc at any

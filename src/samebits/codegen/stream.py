@@ -9,9 +9,9 @@ import numpy as np
 from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
 from samebits.codegen.blocks import Blocks, tiling
 from samebits.codegen.calls import Calls, aligned
+from samebits.codegen.lowering.program import Array, Program
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
-from samebits.codegen.program import Array, Program
 from samebits.ir.graph import Graph, Value
 from samebits.ir.interpreter import initial_state
 

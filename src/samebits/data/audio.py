@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samebits.errors import InputError
-from samebits.numerics.exact import CODE_MAX as CODE_LIMITS
+from samebits.spec.formats import CODE_MAX as CODE_LIMITS
 from samebits.tables import audio as tables
 
 RATES = (8000, 16000)
@@ -88,6 +88,11 @@ class LogMel:
     def weights(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Of each band its first bin and its weights from there on."""
         return tables.mel_weights(self.rate, self.fft, self.mels, self.low, self.high)
+
+    @property
+    def logarithms(self) -> tuple[int, ...]:
+        """log2(1 + i / 64) for i in 0..64, in q1.15."""
+        return tables.log2_table()
 
     def frames(self, samples: int) -> int:
         """How many whole frames that many samples have."""

@@ -1,6 +1,6 @@
 """Augmentation of training images: integer, a function of (seed, epoch, sample) alone.
 
-docs/spec/training.md section 8.1; `samebits.train.reference_augment` restates it in plain integers.
+docs/spec/training.md section 8.1; `samebits.spec.training.augment` restates it in plain integers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from samebits.errors import InputError, RangeError, SamebitsError
 from samebits.ir.graph import Graph, Node, State, Value
 from samebits.ir.ops import Array, op_named
-from samebits.ir.real import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
+from samebits.ir.real.define import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
 
 
 def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]:

@@ -18,7 +18,7 @@ from samebits.errors import SamebitsError
 from samebits.ir.graph import Graph, Node, Value
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import Array, op_named
-from samebits.ir.real import FLOATS
+from samebits.ir.real.define import FLOATS
 
 FOLDED_MAX = 2**20  # elements that folding may make where the operands hold fewer
 

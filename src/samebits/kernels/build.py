@@ -13,8 +13,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from importlib import resources
 from pathlib import Path
+
+from samebits.csrc import flat
 
 SOURCES = ("conv.c", "depthwise.c", "hash.c", "lstm.c", "pointwise.c", "update.c")
 HEADERS = ("conv.h", "integer.h", "tile.h")
@@ -72,13 +73,12 @@ def load(arch: str | None = None) -> ctypes.CDLL:
         raise BuildError("SAMEBITS_NATIVE_ARCH is none")
     path = compiler()
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    folder = resources.files(__package__) / "csrc"
-    texts = {name: (folder / name).read_bytes() for name in SOURCES + HEADERS}
+    texts = flat([f"training/{name}" for name in SOURCES + HEADERS])
     digest = hashlib.sha256()
     for item in (path, version.stdout, " ".join(FLAGS), arch, _processor()):
         digest.update(item.encode() + b"\0")
     for name, text in texts.items():
-        digest.update(name.encode() + b"\0" + text)
+        digest.update(f"{name}\0{text}".encode())
     target = cache_folder() / f"kernels-{digest.hexdigest()[:24]}.so"
     if not target.exists():
         _compile(path, arch, texts, target)
@@ -88,10 +88,10 @@ def load(arch: str | None = None) -> ctypes.CDLL:
         raise BuildError(f"cannot load {target}: {error}") from error
 
 
-def _compile(path: str, arch: str, texts: dict[str, bytes], target: Path) -> None:
+def _compile(path: str, arch: str, texts: dict[str, str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         for name, text in texts.items():
-            Path(work, name).write_bytes(text)
+            Path(work, name).write_text(text, encoding="utf-8")
         output = Path(work, "kernels.so")
         command = [path, *FLAGS, f"-march={arch}", "-o", str(output), *SOURCES]
         for extra in ([THREADS], []):

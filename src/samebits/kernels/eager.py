@@ -2,7 +2,7 @@
 
 Sums of products run as float64 matrix products of integers. Every partial sum is an integer below
 2**53, so float64 holds it exactly in any order (bounds at each call); all else is int64.
-Every function equals `samebits.numerics.exact` bit for bit. Shapes are PyTorch's (NCHW); memory
+Every function equals `samebits.spec.formats` bit for bit. Shapes are PyTorch's (NCHW); memory
 order is free. `largest` is max|acc|, handed along so that a tensor is not scanned twice.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samebits.kernels import softmax
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
-from samebits.numerics import exact
+from samebits.spec import formats
 
 Acc = tuple[Tensor, int]  # integers and their largest magnitude
 CODE_TYPE = {8: torch.int8, 16: torch.int16, 32: torch.int32}
@@ -61,7 +61,7 @@ def requantize(
 ) -> tuple[Tensor, int]:
     """`exact.requantize`: acc * 2**exponent / divisor as bfp8 or bfp16."""
     if largest == 0:
-        return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), exact.EXPONENT_MIN
+        return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
     shift = requantize_shift(largest, exponent, bits, divisor)
     if divisor == 1:
         codes = scale(acc, -shift)
@@ -75,7 +75,7 @@ def requantize(
 def shorten(acc: Tensor, largest: int, exponent: int) -> tuple[Tensor, int]:
     """`exact.shorten`: bfp32, shifted right only as far as it must be."""
     if largest == 0:
-        return torch.zeros_like(acc, dtype=torch.int32), exact.EXPONENT_MIN
+        return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
     shift = shorten_shift(largest)
     if shift == 0:
         return acc.to(torch.int32), exponent
@@ -328,8 +328,8 @@ def joint(codes: Tensor, delayed: Tensor) -> Tensor:
 
 def split(value: Tensor) -> tuple[Tensor, Tensor]:
     """`exact.split`: (W, A) in int64 of a joint value."""
-    codes = scale(value, -exact.DELAYED_BITS)
-    return codes, (codes << exact.DELAYED_BITS) - value
+    codes = scale(value, -formats.DELAYED_BITS)
+    return codes, (codes << formats.DELAYED_BITS) - value
 
 
 @dataclass(frozen=True)

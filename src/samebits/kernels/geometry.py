@@ -7,14 +7,7 @@ import math
 from dataclasses import dataclass
 
 from samebits.errors import RangeError, UnsupportedError
-from samebits.numerics.exact import (
-    CODE_MAX,
-    EXPONENT_MAX,
-    EXPONENT_MIN,
-    Q32,
-    round_ratio,
-    scaled,
-)
+from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN, Q32, round_ratio, scaled
 
 MAX_PRODUCTS = 1 << 16  # of one forward sum: 2**16 * 127**2 < 2**30, leaves room for a bias
 MAX_SUMMED = 1 << 24  # gradients summed into one weight: 2**31 * 2**7 * 2**24 = 2**62

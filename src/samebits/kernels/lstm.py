@@ -19,7 +19,7 @@ from samebits import kernels
 from samebits.kernels.eager import Acc, largest_of, scale
 from samebits.kernels.native import Native
 from samebits.kernels.native_lstm import NativeCell
-from samebits.numerics import exact
+from samebits.spec import formats
 
 Q_GATE = 32767
 ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT = -12, -15, -7
@@ -83,7 +83,7 @@ def hidden(gates: Tensor, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
     """h, int8 [n, H]."""
     o = gates.chunk(4, 1)[3].long()
     exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
-    return saturate(o * state_tanh(c, shift, lookup), exponent, exact.Q8).to(torch.int8)
+    return saturate(o * state_tanh(c, shift, lookup), exponent, formats.Q8).to(torch.int8)
 
 
 def hidden_grad_sum(g: Tensor, back: Tensor | None, shifts: tuple[int, int]) -> Acc:

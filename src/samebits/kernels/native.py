@@ -17,7 +17,7 @@ from torch import Tensor
 from samebits.kernels import build, eager, softmax
 from samebits.kernels.eager import BITS, CODE_TYPE, Acc, Gradient, Term, combine_shifts
 from samebits.kernels.geometry import ConvShape, requantize_shift, shorten_shift, window_count
-from samebits.numerics import exact
+from samebits.spec import formats
 
 MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
@@ -174,7 +174,7 @@ class Native:
             columns = s.ci // s.groups
             rows = w.numel() // (s.groups * columns)
             reach = _checked(self._reach(_p(w), c_int64(s.groups), c_int64(rows), c_int64(columns)))
-            wide = self.largest_of(g) * reach > exact.Q32
+            wide = self.largest_of(g) * reach > formats.Q32
             make = torch.empty if s.stride == (1, 1) else torch.zeros  # a stride leaves gaps
             dx = make(s.n, s.h, s.w, s.ci, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_input_grad(
@@ -192,7 +192,7 @@ class Native:
                 byref(_shape(s)), _p(g), bits, _p(x), _p(dw), _threads()
             )
         else:
-            wide = bits == 32 or s.n * s.oh * s.ow * exact.Q16 * exact.Q8 > exact.Q32
+            wide = bits == 32 or s.n * s.oh * s.ow * formats.Q16 * formats.Q8 > formats.Q32
             dw = torch.empty(shape, dtype=torch.int64 if wide else torch.int32)
             largest = self._conv_weight_grad(
                 byref(_shape(s)), _p(g), bits, _p(x), _p(dw), int(wide), _threads()
@@ -289,7 +289,7 @@ class Native:
         )
         largest = self._batch_norm_grad(*arguments, c_int64(0), c_void_p(0), _threads())
         if largest == 0:
-            return torch.zeros_like(z, dtype=torch.int32), exact.EXPONENT_MIN
+            return torch.zeros_like(z, dtype=torch.int32), formats.EXPONENT_MIN
         shift = shorten_shift(largest)
         out = torch.empty_like(z_rows, dtype=torch.int32)
         self._batch_norm_grad(*arguments, c_int64(-shift), _p(out), _threads())
@@ -318,7 +318,7 @@ class Native:
         sides = (_p(a), _p(b), _n(a), c_int64(ea - exponent), c_int64(eb - exponent))
         largest = self._add_i8(*sides, c_int64(0), c_void_p(0), _threads())
         if largest == 0:
-            return torch.zeros_like(a), exact.EXPONENT_MIN
+            return torch.zeros_like(a), formats.EXPONENT_MIN
         shift = requantize_shift(largest, exponent, 8)
         out = torch.empty_like(a)
         self._add_i8(*sides, c_int64(-shift), _p(out), _threads())
@@ -406,7 +406,7 @@ class Native:
         largest = int(self._combine(byref(terms), size, c_int64(0), c_void_p(0), _threads()))
         if largest == 0:
             out.zero_()
-            return exact.EXPONENT_MIN
+            return formats.EXPONENT_MIN
         shift = requantize_shift(largest, exponent, 16)
         self._combine(byref(terms), size, c_int64(-shift), _p(out), _threads())
         return exponent + shift
@@ -423,7 +423,10 @@ class Native:
         if not (bound_a and bound_b and a.dtype == b.dtype == torch.int32):
             return None
         exponent = max(ea, eb)
-        if exact.scaled(bound_a, ea - exponent) + exact.scaled(bound_b, eb - exponent) > exact.Q32:
+        if (
+            formats.scaled(bound_a, ea - exponent) + formats.scaled(bound_b, eb - exponent)
+            > formats.Q32
+        ):
             return None
         return (a, ea - exponent), (b, eb - exponent), exponent
 

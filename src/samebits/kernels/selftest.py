@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import conv_shape
-from samebits.numerics import exact
-from samebits.numerics.exact import Q8, Q16, Q32
+from samebits.spec import formats
+from samebits.spec.formats import Q8, Q16, Q32
 
 
 def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -31,7 +31,7 @@ def failures(kernels: Any, device: str) -> list[str]:
     wrong = []
     for high, exponent in ((1 << 61, -31), (1 << 61, -32), (Q32, -15), (Q16, 3)):
         v = _alternating((2, 7, 5, 4), high, torch.int64, device)
-        scaled = [exact.scaled(code, exponent) for code in v.flatten().tolist()]
+        scaled = [formats.scaled(code, exponent) for code in v.flatten().tolist()]
         if kernels.scale_to(v, exponent, 32).flatten().tolist() != scaled:
             wrong.append(f"scaling by 2**{exponent}")
     for channels, kernel, groups in ((320, 1, 1), (40, 3, 1), (6, 3, 6)):

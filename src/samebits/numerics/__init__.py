@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from samebits.numerics.catalog import FORMATS, format_named
-from samebits.numerics.format import Format, Rounding, ScaleRule
+from samebits.spec.formats import Format, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from samebits.numerics.qtensor import QTensor

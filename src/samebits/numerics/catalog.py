@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from samebits.errors import InputError
-from samebits.numerics.exact import CODE_MAX
-from samebits.numerics.format import Format, ScaleRule
+from samebits.spec.formats import CODE_MAX, Format, ScaleRule
 
 
 def bfp(bits: int, block: int | None = None, exponent_bits: int = 8) -> Format:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from samebits.numerics.exact import round_ratio
+from samebits.spec.formats import round_ratio
 
 PRODUCT_BITS = 62  # |acc * m| < 2**62: the rounding constant still fits in 64 bits
 NARROW_BITS = 30  # likewise for 32 bits

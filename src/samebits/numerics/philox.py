@@ -1,34 +1,10 @@
-"""Philox4x32-10: random words as a pure function of a counter and a key.
-
-J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
-Element i of (seed, site, step, shard) has the same word on every device and in every order, so
-dropout and stochastic rounding replay exactly when a step is resumed, recomputed or re-sharded.
-"""
+"""Philox4x32-10 in torch: many random words at once. `spec.philox` defines them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
-if TYPE_CHECKING:
-    import torch
-
-MASK = 0xFFFFFFFF
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1
-ROUNDS = 10
-
-
-def philox4x32(
-    counter: tuple[int, int, int, int], key: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Four 32-bit words from a 128-bit counter and a 64-bit key (low 32 bits of each entry)."""
-    a, b, c, d = (word & MASK for word in counter)
-    k0, k1 = (word & MASK for word in key)
-    for _ in range(ROUNDS):
-        p, q = MULTIPLIERS[0] * a, MULTIPLIERS[1] * c
-        a, b, c, d = (q >> 32) ^ b ^ k0, q & MASK, (p >> 32) ^ d ^ k1, p & MASK
-        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
-    return a, b, c, d
+from samebits.spec.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 
 
 def words(
@@ -43,8 +19,6 @@ def words(
 
     Raises ValueError beyond 2**34 words or for a step or shard outside [0, 2**32).
     """
-    import torch
-
     if not 0 <= count <= 1 << 34:
         raise ValueError(f"expected 0 to 2**34 random words, found {count}")
     for what, value in (("step", step), ("shard", shard)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from samebits.numerics.format import Format, ScaleRule
+from samebits.spec.formats import Format, ScaleRule
 
 INTEGER_DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 

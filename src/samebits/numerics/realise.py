@@ -12,9 +12,9 @@ from fractions import Fraction
 import torch
 
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
-from samebits.numerics import exact
-from samebits.numerics.format import Format, Rounding, ScaleRule
 from samebits.numerics.qtensor import QTensor, code_dtype, power_of_two, scale_shape
+from samebits.spec import formats
+from samebits.spec.formats import Format, Rounding, ScaleRule
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST_EXPONENT = (
@@ -135,7 +135,7 @@ def _block_exponents(blocks: torch.Tensor, fmt: Format, name: str) -> torch.Tens
     if bool(above.any()):
         value = Fraction(largest[above][0].item())
         try:
-            exact.smallest_exponent(value, fmt.code_max, fmt.exponent_min, fmt.exponent_max)
+            formats.smallest_exponent(value, fmt.code_max, fmt.exponent_min, fmt.exponent_max)
         except RangeError as error:
             raise RangeError(f"tensor {name!r}: {error}") from None
     return exponent
@@ -155,7 +155,7 @@ def _affine_parameters(blocks: torch.Tensor, fmt: Format, name: str) -> tuple[to
         low = blocks.amin(-1).reshape(-1).tolist()
         high = blocks.amax(-1).reshape(-1).tolist()
     pairs = [
-        exact.affine_parameters((Fraction(a), Fraction(b)), fmt)
+        formats.affine_parameters((Fraction(a), Fraction(b)), fmt)
         for a, b in zip(low, high, strict=True)
     ]
     scale = torch.tensor([float(s) for s, _ in pairs], dtype=torch.float64, device=blocks.device)

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from samebits.errors import InputError, RangeError, UnsupportedError
-from samebits.ir.bounds import Interval, bounds
 from samebits.ir.graph import Array, Graph, Node
-from samebits.ir.integer import limits
+from samebits.ir.integer.bounds import Interval, bounds
+from samebits.ir.integer.define import limits
+from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
-from samebits.ir.realise import Quotient, positions, requantization, transposed_positions
-from samebits.ir.windows import balance_factors
 
 Tensor = torch.Tensor
 Function = Callable[..., Tensor]
@@ -34,7 +34,7 @@ class TorchExecutor:
         if not graph.integer:
             raise UnsupportedError(
                 f"graph {graph.name!r}: expected an integer graph, found real operators; "
-                "lower it first (samebits.ir.lower)"
+                "lower it first (samebits.ir.lowering.lower)"
             )
         self.graph = graph
         self.device = torch.device(device)

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 from samebits.errors import InputError
-from samebits.recompute.apply import Executor
-from samebits.recompute.balance import Balance
-from samebits.recompute.cost import Device, find_device
-from samebits.recompute.plan import ORDERS, Plan, read_plan
-from samebits.recompute.planner import make_plan
-from samebits.recompute.profile import survey
-from samebits.recompute.program import Program
-from samebits.recompute.schedule import Network
+from samebits.recompute.network.tape import Program
+from samebits.recompute.plan.balance import Balance
+from samebits.recompute.plan.cost import Device, find_device
+from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
+from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.schedule import Network
+from samebits.recompute.run.apply import Executor
+from samebits.recompute.run.profile import survey
 from samebits.train.architectures import build, initialise
-from samebits.train.config import TrainConfig
-from samebits.train.engine import Batch, Engine, Forward
-from samebits.train.loop import make_engine
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.engine import Batch, Engine, Forward
+from samebits.train.run.loop import make_engine
 
 
 class Planner:

@@ -19,10 +19,10 @@ from functools import lru_cache
 from mpmath import libmp
 
 from samebits.errors import UnsupportedError
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.tables.interval import GUARD, PRECISIONS, Float
 
-CODES = range(-exact.Q8, exact.Q8 + 1)
+CODES = range(-formats.Q8, formats.Q8 + 1)
 UNLIMITED = -1000  # below every exponent that a table can have
 FLOOR = -1200  # errors and values below 2**FLOOR count as that: far below any code of any table
 SATURATED = 12  # |x| >= 2**12: exp(-|x|) and erfc(|x| / sqrt(2)) times x are below 2**FLOOR
@@ -68,10 +68,10 @@ def activation_table(
         raise UnsupportedError(
             f"expected an activation with a table ({', '.join(ACTIVATIONS)}), found {name!r}"
         )
-    if not exact.EXPONENT_MIN <= exponent <= exact.EXPONENT_MAX:
+    if not formats.EXPONENT_MIN <= exponent <= formats.EXPONENT_MAX:
         raise ValueError(
             f"activation {name!r}: expected an input exponent in "
-            f"[{exact.EXPONENT_MIN}, {exact.EXPONENT_MAX}], found {exponent}"
+            f"[{formats.EXPONENT_MIN}, {formats.EXPONENT_MAX}], found {exponent}"
         )
     if (name == "leaky_relu") != (slope is not None):
         wanted = "a slope" if name == "leaky_relu" else "no slope"
@@ -94,15 +94,15 @@ Codes = tuple[tuple[int, ...], int]  # (codes, exponent)
 
 
 def _leaky_relu(exponent: int, slope: Fraction) -> tuple[Codes, Codes]:
-    values = [j * exact.power(exponent) * (1 if j > 0 else slope) for j in CODES]
+    values = [j * formats.power(exponent) * (1 if j > 0 else slope) for j in CODES]
     derivatives = [Fraction(1) if j > 0 else slope for j in CODES]
-    shared = exact.smallest_exponent(max(map(abs, values)), exact.Q32, UNLIMITED, None)
-    shared_derivative = exact.smallest_exponent(max(map(abs, derivatives)), exact.Q16)
+    shared = formats.smallest_exponent(max(map(abs, values)), formats.Q32, UNLIMITED, None)
+    shared_derivative = formats.smallest_exponent(max(map(abs, derivatives)), formats.Q16)
     return _round_all(values, shared), _round_all(derivatives, shared_derivative)
 
 
 def _round_all(values: list[Fraction], exponent: int) -> Codes:
-    return tuple(exact.round_real(v / exact.power(exponent)) for v in values), exponent
+    return tuple(formats.round_real(v / formats.power(exponent)) for v in values), exponent
 
 
 # --- correct rounding -----------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _ziv(function: Function, exponent: int) -> tuple[Codes, Codes]:
     """The codes of a function and of its derivative."""
     pairs = [function(j, exponent, PRECISIONS[0]) for j in CODES]
     out = []
-    for which, code_max in ((0, exact.Q32), (1, exact.Q16)):
+    for which, code_max in ((0, formats.Q32), (1, formats.Q16)):
         shared = _exponent([pair[which] for pair in pairs], code_max)
         for precision in PRECISIONS[1:]:
             if shared is not None:
@@ -141,7 +141,7 @@ def _exponent(intervals: list[Interval], code_max: int) -> int | None:
     low = max(max(a, -b, 0) << (p - power) for a, b, p in intervals)
     high = max(max(b, -a) << (p - power) for a, b, p in intervals)
     ends = {
-        exact.smallest_exponent(end * exact.power(power), code_max, UNLIMITED, None)
+        formats.smallest_exponent(end * formats.power(power), code_max, UNLIMITED, None)
         for end in (low, high)
     }
     return ends.pop() if len(ends) == 1 else None
@@ -149,8 +149,8 @@ def _exponent(intervals: list[Interval], code_max: int) -> int | None:
 
 def _round(interval: Interval, exponent: int) -> int | None:
     low, high, power = interval
-    code = exact.scaled(low, power - exponent)
-    return code if code == exact.scaled(high, power - exponent) else None
+    code = formats.scaled(low, power - exponent)
+    return code if code == formats.scaled(high, power - exponent) else None
 
 
 # --- evaluation -----------------------------------------------------------------------------

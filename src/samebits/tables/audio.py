@@ -12,7 +12,7 @@ from functools import cache
 
 from mpmath import libmp
 
-from samebits.numerics.exact import round_real
+from samebits.spec.formats import round_real
 from samebits.tables import interval
 from samebits.tables.interval import PRECISIONS, Enclosure, End
 from samebits.tables.precise import ONE, ZERO, Precise, Real

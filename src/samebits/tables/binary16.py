@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from samebits.numerics.binary16 import NAN_BITS, binary16_bits, to_binary16
+from samebits.spec.npu_binary16 import NAN_BITS, binary16_bits, to_binary16
 from samebits.tables import interval
 from samebits.tables.expression import OPERATORS, Expression, Variable, apply, steps
 from samebits.tables.interval import PRECISIONS, Enclosure

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mpmath import libmp
 
-from samebits.numerics.exact import floor_log2, round_real
+from samebits.spec.formats import floor_log2, round_real
 
 PRECISIONS = (96, 192, 384, 1024, 4096)  # bits, one after the other
 GUARD = 8  # bits given to the errors of an evaluation: fewer than 20 operations of 1-2 ulp each

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from mpmath import libmp
 
-from samebits.numerics.exact import round_real
+from samebits.spec.formats import round_real
 from samebits.tables import interval
 from samebits.tables.interval import MONOTONE, PERIODIC, Enclosure, End
 

@@ -17,16 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.numerics.exact import floor_log2, round_real
+from samebits.spec.formats import floor_log2, round_real
 from samebits.tables import interval
-from samebits.tables.expression import (
-    OPERATORS,
-    Expression,
-    Step,
-    Variable,
-    apply,
-    steps,
-)
+from samebits.tables.expression import OPERATORS, Expression, Step, Variable, apply, steps
 from samebits.tables.interval import PRECISIONS, Enclosure
 from samebits.tables.precise import Precise, Real, UndecidedError, UndefinedError
 from samebits.tables.screen import screen

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
-from samebits.numerics import exact
-from samebits.train import normalization, pointwise
-from samebits.train.indexing import indexed, transpose
-from samebits.train.linear import conv2d, linear
-from samebits.train.lstm import lstm
-from samebits.train.pointwise import Pair, narrow
+from samebits.spec import formats
+from samebits.train.operations import normalization, pointwise
+from samebits.train.operations.indexing import indexed, transpose
+from samebits.train.operations.linear import conv2d, linear
+from samebits.train.operations.lstm import lstm
+from samebits.train.operations.pointwise import Pair, narrow
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -120,9 +120,9 @@ class Layer(nn.Module):
 def _out_of_range(key: str, value: Tensor) -> str | None:
     """Why a stored tensor cannot be a parameter's state: checkpoints are untrusted."""
     limits = {
-        "codes": (-exact.Q8, exact.Q8),
+        "codes": (-formats.Q8, formats.Q8),
         "delayed": (-(1 << 14), 1 << 14),
-        "exponent": (exact.EXPONENT_MIN, exact.EXPONENT_MAX),
+        "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
     }
     bounds = limits.get(key.rsplit(".", 1)[-1])
     if value.numel() == 0:

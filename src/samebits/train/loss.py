@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels.eager import largest_of, scale
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.train.tensor import BFPTensor, Operation, quantize_real
 
 LN_2 = 0.6931471805599453
@@ -45,7 +45,7 @@ def _times_scalar(acc: Tensor, exponent: int, factor: float) -> BFPTensor:
         raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
     if factor != 1.0:
         sign = -1 if factor < 0 else 1
-        m, x = exact.coefficient(abs(factor)) if factor else (0, 0)
+        m, x = formats.coefficient(abs(factor)) if factor else (0, 0)
         acc, exponent = acc * (sign * m), exponent + x
     k = kernels.of(acc)
     return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
@@ -95,7 +95,7 @@ class MeanSquare(Operation):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (d,) = ctx.saved_tensors
-        m, x = exact.coefficient(2.0 / d.numel())
+        m, x = formats.coefficient(2.0 / d.numel())
         return _times_scalar(d.long() * m, ctx.exponent + x, float(grad)), None
 
 

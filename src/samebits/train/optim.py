@@ -13,7 +13,7 @@ from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.eager import BITS, Gradient, Term, largest_of
 from samebits.kernels.geometry import smallest_exponent
-from samebits.numerics import exact
+from samebits.spec import formats
 from samebits.train.tensor import BFPParameter, BFPTensor, Part, times_power
 
 CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
@@ -23,7 +23,7 @@ def coefficient(value: float, what: str) -> tuple[int, int] | None:
     """`exact.coefficient`, None for 0; a negative or non-finite value is an InputError."""
     if not (math.isfinite(value) and value >= 0):
         raise InputError(f"{what}: expected a finite number >= 0, found {value}")
-    return exact.coefficient(value) if value else None
+    return formats.coefficient(value) if value else None
 
 
 def lazy_update(
@@ -33,7 +33,7 @@ def lazy_update(
     codes, exponent = parameter.parts[0]
     delayed, k = parameter.delayed, kernels.of(codes)
     m, x = lr
-    shift = e_p + x - (exponent - exact.DELAYED_BITS)
+    shift = e_p + x - (exponent - formats.DELAYED_BITS)
     one_pass = shift <= 15 and _stays_in_range(parameter.largest_code(), m, shift)
     if not one_pass and k.largest_of(p) == 0:
         return
@@ -46,7 +46,7 @@ def lazy_update(
         largest: int | None = k.lazy_carry(codes, delayed, p, m, shift, True)
     else:
         largest = k.lazy_carry(codes, delayed, p, m, shift, False)
-        if not 64 <= largest <= exact.Q8:
+        if not 64 <= largest <= formats.Q8:
             top = k.joint_max(codes, delayed, p, m, shift)
             by = _resplit_shift(largest, top, exponent)
         if by == 0:
@@ -56,10 +56,10 @@ def lazy_update(
             largest = None
     torch.autograd.graph.increment_version([codes, delayed])  # written through pointers
     exponent += by
-    if exponent > exact.EXPONENT_MAX:
+    if exponent > formats.EXPONENT_MAX:
         raise RangeError(
             f"parameter {name!r}: the update overflows (exponent {exponent}, at most "
-            f"{exact.EXPONENT_MAX}); lower the learning rate"
+            f"{formats.EXPONENT_MAX}); lower the learning rate"
         )
     parameter.set_exponent(exponent)
     if largest is not None:
@@ -70,8 +70,11 @@ def _stays_in_range(largest: int | None, m: int, shift: int) -> bool:
     """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough."""
     if largest is None:
         return False
-    carry = exact.scaled((1 << 14) + exact.scaled(m * exact.Q16, shift), -exact.DELAYED_BITS) + 1
-    return 64 + carry <= largest <= exact.Q8 - carry
+    carry = (
+        formats.scaled((1 << 14) + formats.scaled(m * formats.Q16, shift), -formats.DELAYED_BITS)
+        + 1
+    )
+    return 64 + carry <= largest <= formats.Q8 - carry
 
 
 def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
@@ -79,14 +82,14 @@ def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
     if joint == 0:
         return 0
     by = 0
-    while largest > exact.Q8:
+    while largest > formats.Q8:
         by += 1
-        largest = exact.scaled(exact.scaled(joint, -by), -exact.DELAYED_BITS)
+        largest = formats.scaled(formats.scaled(joint, -by), -formats.DELAYED_BITS)
     if by:
         return by
-    while largest <= 63 and exponent + by > exact.EXPONENT_MIN:
+    while largest <= 63 and exponent + by > formats.EXPONENT_MIN:
         by -= 1
-        largest = exact.scaled(joint << -by, -exact.DELAYED_BITS)
+        largest = formats.scaled(joint << -by, -formats.DELAYED_BITS)
     return by
 
 
@@ -191,7 +194,7 @@ class Optimizer(torch.optim.Optimizer):
 def _stored(value: Any, kind: Any, parameter: BFPParameter, what: str) -> Any:
     """One entry of an optimizer's saved state, checked: checkpoints are untrusted."""
     if isinstance(kind, torch.dtype):
-        limit = exact.CODE_MAX[BITS[kind]]
+        limit = formats.CODE_MAX[BITS[kind]]
         if (
             not isinstance(value, Tensor)
             or value.dtype != kind
@@ -204,7 +207,7 @@ def _stored(value: Any, kind: Any, parameter: BFPParameter, what: str) -> Any:
                 f"of at most {limit}, found {found}"
             )
         return torch.empty_like(parameter.codes, dtype=kind).copy_(value)
-    if kind is int and type(value) is int and exact.EXPONENT_MIN <= value <= exact.EXPONENT_MAX:
+    if kind is int and type(value) is int and formats.EXPONENT_MIN <= value <= formats.EXPONENT_MAX:
         return value
     if kind is float and type(value) is float and 0 <= value <= 1:
         return value
@@ -242,7 +245,7 @@ class SGD(Optimizer):
         codes, exponent = parameter.parts[0]
         decay = coefficient(group["weight_decay"], "weight decay")
         momentum = coefficient(group["momentum"], "momentum")
-        e_a = exponent - exact.DELAYED_BITS
+        e_a = exponent - formats.DELAYED_BITS
         k, state = kernels.of(codes), self.state[parameter]
         own = (gradient, codes, parameter.delayed, e_a, decay)
         if momentum is None:
@@ -310,7 +313,7 @@ class Adam(Optimizer):
         if not state:
             state["first"] = torch.zeros_like(codes, dtype=torch.int16)
             state["root"] = torch.zeros_like(codes, dtype=torch.int32)
-            state["first_exponent"] = state["root_exponent"] = exact.EXPONENT_MIN
+            state["first_exponent"] = state["root_exponent"] = formats.EXPONENT_MIN
             state["power1"] = state["power2"] = 1.0
         beta1, beta2 = group["betas"]
         state["power1"] *= beta1

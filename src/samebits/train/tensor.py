@@ -18,7 +18,7 @@ from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.kernels.eager import BITS, CODE_TYPE, joint, split
 from samebits.kernels.geometry import smallest_exponent
-from samebits.numerics import exact
+from samebits.spec import formats
 
 Part = tuple[Tensor, int]  # (codes, exponent)
 
@@ -128,7 +128,7 @@ class BFPTensor(torch.Tensor):
         if func is aten.zero_.default:
             codes = args[0].parts[0][0]
             zero = torch.zeros_like(codes, dtype=torch.int32)
-            args[0].parts, args[0].bounds = ((zero, exact.EXPONENT_MIN),), (0,)
+            args[0].parts, args[0].bounds = ((zero, formats.EXPONENT_MIN),), (0,)
             return args[0]
         both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
         if func is aten.add.Tensor and both:
@@ -236,8 +236,8 @@ class BFPParameter(BFPTensor):
     def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
         """The weight state of real values (training.md 2); conv weights are kept channels-last."""
         values = x.detach().double()
-        exponent = exact.initial_weight([largest_magnitude(values, name)], name)[2]
-        value = torch.round(times_power(values, exact.DELAYED_BITS - exponent)).long()
+        exponent = formats.initial_weight([largest_magnitude(values, name)], name)[2]
+        value = torch.round(times_power(values, formats.DELAYED_BITS - exponent)).long()
         codes, delayed = split(value)
         order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         return BFPParameter(
@@ -249,7 +249,7 @@ class BFPParameter(BFPTensor):
     def joint(self) -> Part:
         """J = W * 2**15 - A (int64) and its exponent: the exact value of the parameter."""
         codes, exponent = self.parts[0]
-        return joint(codes, self.delayed), exponent - exact.DELAYED_BITS
+        return joint(codes, self.delayed), exponent - formats.DELAYED_BITS
 
     def set_exponent(self, exponent: int) -> None:
         """Change e_W (the optimizers and checkpoints do)."""

@@ -1,0 +1,1 @@
+"""Integer graphs to kernel calls with constant parameters."""

@@ -1,0 +1,379 @@
+"""Integer graph -> kernel calls: one step per layer, accumulators fused into `requantize`.
+
+Every rule turns one node into calls with constant parameters; what a kernel needs in another
+form (packed weights, strides, multipliers) is computed here, in Python integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from samebits.codegen.lowering.conv import (
+    any_call,
+    conv_calls,
+    conv_geometry,
+    row_geometry,
+    transposed_calls,
+    transposed_geometry,
+    wrapped,
+)
+from samebits.codegen.lowering.move import concat, gather, moved, pad
+from samebits.codegen.lowering.program import (
+    Array,
+    Call,
+    Data,
+    Field,
+    Program,
+    Step,
+    Struct,
+    Structs,
+)
+from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
+from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
+from samebits.codegen.lowering.site import Context, Site
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Graph, Node
+from samebits.ir.integer.bounds import bounds
+from samebits.ir.integer.define import limits
+from samebits.ir.integer.layers import fused
+from samebits.ir.integer.windows import balance_factors
+from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
+
+MAX_SOURCES = 16
+LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
+
+
+def lower(graph: Graph) -> Program:
+    """The program of an integer graph. UnsupportedError names what C has no kernel for."""
+    _check(graph)
+    context = Context(graph, bounds(graph), {})
+    hidden, producers = fused(graph), graph.producers()
+    steps = []
+    for node in graph.nodes:
+        if node.output in hidden:
+            continue
+        parts = [node]
+        if node.op == "requantize" and node.inputs[0] in hidden:
+            parts = [producers[node.inputs[0]], node]
+        if all(context.constant(name) is not None for name in parts[0].inputs):
+            for part in parts:
+                context.fold(part)
+            steps.append(Step(node.output))
+        else:
+            steps.append(_step(context, parts[0], parts[1] if len(parts) == 2 else None))
+    layers = {step.value for step in steps}
+    folded = {name: array for name, array in context.folded.items() if name in layers}
+    return Program(graph, tuple(steps), folded)
+
+
+def _check(graph: Graph) -> None:
+    if not graph.integer:
+        raise UnsupportedError(
+            f"graph {graph.name!r}: expected an integer graph, found real operators; quantize "
+            "and lower the model first"
+        )
+    if not graph.inputs or not graph.outputs:
+        raise UnsupportedError(f"graph {graph.name!r}: expected inputs and outputs, found none")
+    for value in graph.values.values():
+        if value.dtype not in TYPES or not 0 < value.size * WIDTHS[value.dtype] < LARGEST:
+            raise UnsupportedError(
+                f"value {value.name!r}: expected at least one code of {', '.join(TYPES)} and less "
+                f"than {LARGEST} bytes, found {value.dtype} {list(value.shape)}"
+            )
+
+
+def _step(context: Context, node: Node, requantize: Node | None) -> Step:
+    if requantize is None:
+        output, rescale = node.output, store(context.value(node.output).dtype)
+    else:
+        output = requantize.output
+        where = f"node {requantize.name!r} (requantize)"
+        rescale = rescaling(context.bounds[node.output], requantize.attributes, where)
+    return _RULES[node.op](Site(context, node, output, rescale))
+
+
+# --- products -------------------------------------------------------------------------------
+
+
+def _conv(site: Site) -> Step:
+    x, w, b = (site.input(i) for i in range(3))
+    if site.node.op == "linear":
+        geometry = row_geometry(math.prod(x.shape[:-1]), x.shape[-1], w.shape[0])
+    elif site.node.op == "conv":
+        geometry = conv_geometry(x.shape, w.shape, site.shape, site.a)
+    else:
+        geometry = transposed_geometry(x.shape, w.shape, site.shape, site.a)
+    transposed = site.node.op == "conv_transpose"
+    weights, bias = (site.context.constant(name) for name in site.node.inputs[1:])
+    if weights is not None and bias is not None:
+        make = transposed_calls if transposed else conv_calls
+        weights = weights.reshape(w.shape[0], *geometry.kernel, -1)
+        calls = make(
+            geometry, x.dtype, weights, bias, site.narrow, site.rescale, site.node.inputs[0]
+        )
+        if calls is not None:
+            return site.step(*calls)
+    if transposed:
+        site.bounded("zero")
+    dtypes = (x.dtype, w.dtype, b.dtype)
+    return site.step(any_call(geometry, dtypes, transposed, site.rescale, site.node.inputs))
+
+
+def _matmul(site: Site) -> Step:
+    a, b = site.input(0), site.input(1)
+    leading = site.shape[:-2]
+    strides = []
+    for value in (a, b):
+        matrix = math.prod(value.shape[-2:])
+        strides.append([s * matrix for s in broadcast_strides(value.shape[:-2], leading)])
+    sizes, steps = collapsed(leading, strides, site.where)
+    fields = {
+        "leading": shape_struct(sizes),
+        "a_strides": tuple(steps[0]),
+        "b_strides": tuple(steps[1]),
+        "rows": a.shape[-2],
+        "depth": a.shape[-1],
+        "columns": b.shape[-1],
+        "a_zero": site.bounded("a_zero"),
+        "b_zero": site.bounded("b_zero"),
+        "a_type": TYPES[a.dtype],
+        "b_type": TYPES[b.dtype],
+        "wide": int(not site.narrow),
+        "rescale": site.rescale,
+    }
+    return site.step(site.call("matmul", "matmul", fields, *site.node.inputs))
+
+
+def _affine(site: Site) -> Step:
+    x = site.input(0)
+    m, b = (site.context.constant(name) for name in site.node.inputs[1:])
+    channels = x.shape[-1]
+    if m is None or b is None:  # a depthwise convolution of single pixels
+        geometry = row_geometry(x.size // channels, channels, channels, channels)
+        dtypes = [site.input(i).dtype for i in range(3)]
+        return site.step(any_call(geometry, dtypes, False, site.rescale, site.node.inputs))
+    bits = 32 if site.narrow else 64
+    fields = {
+        "size": x.size,
+        "channels": channels,
+        "factors": Data(wrapped(m.astype(object), bits)),
+        "offsets": Data(wrapped(b.astype(object), bits)),
+        "type": TYPES[x.dtype],
+        "wide": int(not site.narrow),
+        "rescale": site.rescale,
+    }
+    return site.step(site.call("affine", "affine", fields), in_place=site.node.inputs[:1])
+
+
+_SUM, _MULTIPLY, _MAXIMUM, _MINIMUM = range(4)
+
+
+def _broadcast(site: Site) -> Step:
+    op, names = site.node.op, site.node.inputs
+    if len(names) > MAX_SOURCES:
+        raise UnsupportedError(
+            f"{site.where}: expected at most {MAX_SOURCES} inputs, found {len(names)}"
+        )
+    values = [site.context.value(name) for name in names]
+    strides = [broadcast_strides(v.shape, site.shape) for v in values]
+    sizes, steps = collapsed(site.shape, [contiguous(site.shape), *strides], site.where)
+    if op == "add":
+        operation, factors, offset = _SUM, list(site.a["factors"]), site.a["offset"]
+    elif op == "multiply":
+        operation, offset = _MULTIPLY, 0
+        factors = [site.bounded("a_zero"), site.bounded("b_zero")]
+    else:
+        operation, offset = (_MAXIMUM if op == "maximum" else _MINIMUM), 0
+        factors = [0, 0]
+    wide = any(v.dtype == "int64" for v in values) or not site.narrow
+    sources = [
+        Struct(
+            "source",
+            {"strides": tuple(s), "factor": int(wrapped([f], 64)[0]), "type": TYPES[v.dtype]},
+        )
+        for v, s, f in zip(values, steps[1:], factors, strict=True)
+    ]
+    fields: dict[str, Field] = {
+        "shape": shape_struct(sizes),
+        "sources": Structs(tuple(sources)),
+        "count": len(values),
+        "offset": int(wrapped([offset], 64)[0]),
+        "operation": operation,
+        "wide": int(wide),
+        "rescale": site.rescale,
+    }
+    same = [v.name for v in values if v.shape == site.shape]
+    call = Call("broadcast", Struct("broadcast", fields), names, listed=True)
+    return site.step(call, in_place=same)
+
+
+# --- element by element -----------------------------------------------------------------------
+
+
+def _requantize(site: Site) -> Step:
+    x = site.input(0)
+    rescale = rescaling(site.context.bounds[x.name], site.a, site.where)
+    fields = {"size": x.size, "type": TYPES[x.dtype], "rescale": rescale}
+    return site.step(site.call("requantize", "requantize", fields), in_place=[x.name])
+
+
+def _clip(site: Site) -> Step:
+    x = site.input(0)
+    least, most = limits(x.dtype)
+    low, high = max(site.a["low"], least), min(site.a["high"], most)
+    if low > high:
+        raise UnsupportedError(
+            f"{site.where}: expected bounds that meet the codes of {x.dtype}, found "
+            f"[{site.a['low']}, {site.a['high']}]"
+        )
+    fields = {"size": x.size, "low": low, "high": high, "type": TYPES[x.dtype]}
+    return site.step(site.call("clip", "clip", fields), in_place=[x.name])
+
+
+def table_bytes(table: Array) -> int:
+    """Flash that a table takes, or the cubic in its place."""
+    cubic = _cubic(table)
+    return table.nbytes if cubic is None else cubic.bytes
+
+
+def _cubic(table: Array) -> Cubic | None:
+    return fit_cubic(table) if table.shape == (ENTRIES,) else None
+
+
+def _table(site: Site) -> Step:
+    x, table = site.input(0), site.required(1)
+    cubic = _cubic(table)
+    if cubic is not None:
+        fields = {
+            "size": x.size,
+            "coefficients": Data(cubic.coefficients.T.reshape(-1)),
+            "segments": len(cubic.coefficients),
+            "low": cubic.low,
+            "high": cubic.high,
+            "mirror": cubic.mirror or 0,
+            "mirrored": int(cubic.mirror is not None),
+            "bits": cubic.bits,
+            **{f"shift{degree}": shift for degree, shift in enumerate(cubic.shifts)},
+            "type": TYPES[x.dtype],
+            "out_type": TYPES[table.dtype.name],
+            "narrow": int(cubic.narrow),
+        }
+        return site.step(site.call("cubic", "cubic", fields), in_place=[x.name])
+    fields = {
+        "size": x.size,
+        "channels": len(table) if table.ndim == 2 else 1,
+        "table": Data(table.reshape(-1)),
+        "type": TYPES[x.dtype],
+        "out_type": TYPES[table.dtype.name],
+    }
+    return site.step(site.call("table", "table", fields), in_place=[x.name])
+
+
+# --- pools and reductions ---------------------------------------------------------------------
+
+
+def _pool(site: Site) -> Step:
+    x, a = site.input(0), site.a
+    if a["kernel"][1] > 1 << 15:
+        raise UnsupportedError(f"{site.where}: expected a window of at most 2**15 columns")
+    balance = 0
+    if a.get("balance"):
+        balance = balance_factors((x.shape[1], x.shape[2]), a)[1]
+    names = ("batch", "height", "width", "channels")
+    fields = {
+        **dict(zip(names, x.shape, strict=True)),
+        "out_height": site.shape[1],
+        "out_width": site.shape[2],
+        "kernel_height": a["kernel"][0],
+        "kernel_width": a["kernel"][1],
+        "stride_y": a["strides"][0],
+        "stride_x": a["strides"][1],
+        "pad_top": a["pads"][0],
+        "pad_left": a["pads"][1],
+        "dilation_y": a["dilations"][0],
+        "dilation_x": a["dilations"][1],
+        "zero": site.bounded("zero") if "zero" in a else 0,
+        "balance": balance,
+        "type": TYPES[x.dtype],
+        "rescale": site.rescale,
+    }
+    return site.step(site.call(site.node.op, "pool", fields))
+
+
+def _reduce(site: Site) -> Step:
+    x, axes = site.input(0), set(site.a["axes"])
+    strides = contiguous(x.shape)
+    kept = [i for i in range(len(x.shape)) if i not in axes]
+    rest = [i for i in range(len(x.shape)) if i in axes]
+    walks = [
+        collapsed([x.shape[i] for i in part], [[strides[i] for i in part]], site.where)
+        for part in (kept, rest)
+    ]
+    fields = {
+        "kept": shape_struct(walks[0][0]),
+        "reduced": shape_struct(walks[1][0]),
+        "kept_strides": tuple(walks[0][1][0]),
+        "reduced_strides": tuple(walks[1][1][0]),
+        "zero": site.bounded("zero") if "zero" in site.a else 0,
+        "operation": ("reduce_sum", "reduce_max", "reduce_min").index(site.node.op),
+        "type": TYPES[x.dtype],
+        "rescale": site.rescale,
+    }
+    return site.step(site.call("reduce", "reduce", fields))
+
+
+def _softmax(site: Site) -> Step:
+    x, table, a = site.input(0), site.required(1), site.a
+    columns, largest = x.shape[-1], int(table.max())
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    products = max(largest * numerator, largest * columns * denominator)
+    if int(table.min()) < 0 or int(table[0]) < 1 or products >= 1 << 62:
+        raise UnsupportedError(
+            f"{site.where}: expected a table of non-negative powers, the first positive, and "
+            f"products below 2**62, found products up to 2**{products.bit_length()}; use an "
+            "output scale that is a power of two"
+        )
+    fields = {
+        "rows": x.size // columns,
+        "columns": columns,
+        "table": Data(table),
+        "numerator": numerator,
+        "denominator": denominator,
+        **{key: a[key] for key in ("zero", "low", "high")},
+        "type": TYPES[x.dtype],
+        "out_type": TYPES[a["dtype"]],
+    }
+    site.bounded("zero")
+    return site.step(site.call("softmax", "softmax", fields))
+
+
+def _argmax(site: Site) -> Step:
+    x, axis = site.input(0), site.a["axis"]
+    fields = {
+        "outer": math.prod(x.shape[:axis]),
+        "count": x.shape[axis],
+        "inner": math.prod(x.shape[axis + 1 :]),
+        "type": TYPES[x.dtype],
+    }
+    return site.step(site.call("argmax", "argmax", fields))
+
+
+_RULES: dict[str, Callable[[Site], Step]] = {
+    **dict.fromkeys(("conv", "conv_transpose", "linear"), _conv),
+    "matmul": _matmul,
+    "affine": _affine,
+    **dict.fromkeys(("add", "multiply", "maximum", "minimum"), _broadcast),
+    "requantize": _requantize,
+    "clip": _clip,
+    "table": _table,
+    **dict.fromkeys(("max_pool", "sum_pool"), _pool),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min"), _reduce),
+    "softmax": _softmax,
+    "argmax": _argmax,
+    "reshape": lambda site: site.view(),
+    **dict.fromkeys(("transpose", "expand", "slice"), moved),
+    "concat": concat,
+    "pad": pad,
+    "gather": gather,
+}

@@ -1,0 +1,111 @@
+"""Data movement as strided copies: transpose, expand, slice, concat, pad, gather."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from samebits.codegen.lowering.program import Call, Data, Field, Step, Struct
+from samebits.codegen.lowering.rescale import TYPES, WIDTHS
+from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
+from samebits.codegen.lowering.site import Site
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Value
+
+
+def _copy(
+    site: Site,
+    index: int,
+    shape: Sequence[int],
+    source: tuple[Sequence[int], int],
+    target: tuple[Sequence[int], int],
+) -> Call:
+    """Elements of one input at the indices of `shape`: (strides, start) in both tensors."""
+    sizes, (a, b) = collapsed(shape, [source[0], target[0]], site.where)
+    fields: dict[str, Field] = {
+        "shape": shape_struct(sizes),
+        "from": tuple(a),
+        "to": tuple(b),
+        "from_start": source[1],
+        "to_start": target[1],
+        "width": WIDTHS[site.input(index).dtype],
+    }
+    return site.call("copy", "copy", fields, site.node.inputs[index])
+
+
+def copied(value: Value) -> Call:
+    """All codes of a value."""
+    fields: dict[str, Field] = {
+        "shape": shape_struct([value.size]),
+        "from": (1,),
+        "to": (1,),
+        "from_start": 0,
+        "to_start": 0,
+        "width": WIDTHS[value.dtype],
+    }
+    return Call("copy", Struct("copy", fields), (value.name,))
+
+
+def moved(site: Site) -> Step:
+    """transpose, expand, slice: one strided copy, or no copy where nothing moves."""
+    x, a = site.input(0), site.a
+    strides, start = contiguous(x.shape), 0
+    if site.node.op == "transpose":
+        strides = [strides[axis] for axis in a["perm"]]
+    elif site.node.op == "expand":
+        strides = broadcast_strides(x.shape, site.shape)
+    elif site.node.op == "slice":
+        start = sum(s * begin for s, begin in zip(strides, a["starts"], strict=True))
+        strides = [s * step for s, step in zip(strides, a["steps"], strict=True)]
+    target = contiguous(site.shape)
+    _, walks = collapsed(site.shape, [strides, target], site.where)
+    if x.size == math.prod(site.shape) and walks[0] == walks[1]:
+        return site.view()
+    return site.step(_copy(site, 0, site.shape, (strides, start), (target, 0)))
+
+
+def concat(site: Site) -> Step:
+    """One copy for every input."""
+    if len(site.node.inputs) == 1:
+        return site.view()
+    target, axis = contiguous(site.shape), site.a["axis"]
+    calls, at = [], 0
+    for index in range(len(site.node.inputs)):
+        shape = site.input(index).shape
+        start = at * target[axis]
+        calls.append(_copy(site, index, shape, (contiguous(shape), 0), (target, start)))
+        at += shape[axis]
+    return site.step(*calls)
+
+
+def pad(site: Site) -> Step:
+    """Fill, then copy into the middle."""
+    x, a = site.input(0), site.a
+    if x.shape == site.shape:
+        return site.view()
+    target = contiguous(site.shape)
+    start = sum(s * before for s, before in zip(target, a["before"], strict=True))
+    size = math.prod(site.shape)
+    fill = Struct("fill", {"size": size, "code": a["code"], "type": TYPES[x.dtype]})
+    copy = _copy(site, 0, x.shape, (contiguous(x.shape), 0), (target, start))
+    return site.step(Call("fill", fill, ()), copy)
+
+
+def gather(site: Site) -> Step:
+    """Rows by constant indices."""
+    x, indices, axis = site.input(0), site.required(1), site.a["axis"]
+    if int(indices.min()) < 0 or int(indices.max()) >= x.shape[axis]:
+        raise UnsupportedError(
+            f"{site.where}: expected indices in [0, {x.shape[axis]}), found "
+            f"{int(indices.min())} to {int(indices.max())}"
+        )
+    fields = {
+        "outer": math.prod(x.shape[:axis]),
+        "source": x.shape[axis],
+        "count": len(indices),
+        "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
+        "indices": Data(indices.astype(np.int32)),
+    }
+    return site.step(site.call("gather", "gather", fields))

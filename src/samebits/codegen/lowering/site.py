@@ -1,0 +1,94 @@
+"""A node as lowering sees it: types, constants, bounds, and the requantization that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samebits.codegen.lowering.program import Array, Call, Step, Struct
+from samebits.codegen.lowering.rescale import fits32
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.integer.bounds import Interval
+from samebits.ir.interpreter import evaluate
+
+
+@dataclass(frozen=True)
+class Context:
+    """A graph, its bounds, and the values that were computed at compile time."""
+
+    graph: Graph
+    bounds: Mapping[str, Interval]
+    folded: dict[str, Array]
+
+    def value(self, name: str) -> Value:
+        return self.graph.values[name]
+
+    def constant(self, name: str) -> Array | None:
+        found = self.graph.constants.get(name)
+        return self.folded.get(name) if found is None else found
+
+    def fold(self, node: Node) -> None:
+        """Compute a node whose inputs are all constant."""
+        arrays = [self.constant(name) for name in node.inputs]
+        for name, array in zip(
+            node.outputs, evaluate(node, arrays, self.graph.values), strict=True
+        ):
+            self.folded[name] = array.astype(self.value(name).dtype)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node with the requantization that ends it."""
+
+    context: Context
+    node: Node
+    output: str
+    rescale: Struct
+
+    @property
+    def a(self) -> Mapping[str, Any]:
+        return self.node.attributes
+
+    @property
+    def narrow(self) -> bool:
+        """The accumulator is proved to fit in 32 bits."""
+        return fits32(self.context.bounds[self.node.output])
+
+    @property
+    def where(self) -> str:
+        return f"node {self.node.name!r} ({self.node.op})"
+
+    def input(self, index: int) -> Value:
+        return self.context.value(self.node.inputs[index])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.context.value(self.node.output).shape
+
+    def required(self, index: int) -> Array:
+        """An input that has to be constant."""
+        found = self.context.constant(self.node.inputs[index])
+        if found is None:
+            raise UnsupportedError(
+                f"{self.where}: expected constant data for input {index}, found a computed "
+                "tensor; the C target has no kernel for that"
+            )
+        return found
+
+    def bounded(self, key: str) -> int:
+        """An attribute that a kernel subtracts in 32 bits."""
+        found = int(self.a[key])
+        if abs(found) >= 1 << 30:
+            raise UnsupportedError(f"{self.where}: expected |{key}| < 2**30, found {found}")
+        return found
+
+    def step(self, *calls: Call, in_place: Sequence[str] = ()) -> Step:
+        return Step(self.output, calls, tuple(in_place))
+
+    def call(self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str) -> Call:
+        return Call(function, Struct(type_, fields), inputs or self.node.inputs[:1])
+
+    def view(self) -> Step:
+        return Step(self.output, view_of=self.node.inputs[0])

@@ -1,0 +1,1 @@
+"""Folders of generated C: sources, harness, test vectors, Makefile, report."""

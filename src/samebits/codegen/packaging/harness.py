@@ -1,0 +1,199 @@
+"""The host harness of a package and its Makefile."""
+
+from __future__ import annotations
+
+from samebits.codegen.memory import byte_size
+from samebits.codegen.names import wrapped_list
+from samebits.codegen.stream import sequence_test
+from samebits.csrc import flat
+from samebits.ir.graph import Graph
+
+HEADERS = (
+    *("inference/samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
+)  # of csrc, in every package
+
+MAIN = """\
+/* Harness. Codes are raw little-endian bytes, all inputs of a sample one after the other.
+ *
+ *   default            samples from standard input until its end, outputs to standard output
+ *   -DSAMEBITS_TRACE   instead of outputs, for every sample and layer: index, FNV-1a hash, count
+ *   -DSAMEBITS_TRACE=2 and the codes in hexadecimal
+ *   -DSAMEBITS_TEST    runs test_vectors.h and prints how many outputs differ */
+#include <stdio.h>
+
+#include "@model@.h"
+#include "samebits_io.h"
+
+@buffers@
+#ifdef SAMEBITS_TRACE
+void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {
+    const uint64_t hash = samebits_fnv1a(codes, width, count);
+    printf("%lu %08lx%08lx %lu", (unsigned long)layer, (unsigned long)(hash >> 32),
+           (unsigned long)(hash & 0xffffffffu), (unsigned long)count);
+#if SAMEBITS_TRACE == 2
+    {
+        uint32_t i, b;
+        putchar(' ');
+        for (i = 0; i < count; i++) {
+            for (b = 0; b < width; b++) {
+                printf("%02x", (unsigned)samebits_io_byte(codes, width, i, b));
+            }
+        }
+    }
+#endif
+    putchar('\\n');
+}
+#endif
+
+#ifdef SAMEBITS_TEST
+#include "test_vectors.h"
+
+@sequence@int main(void) {
+    unsigned long differ = 0, total = 0;
+    uint32_t sample, i;
+    for (sample = 0; sample < @MODEL@_SAMPLES; sample++) {
+        @model@_run(@test_arguments@);
+@compare@    }
+@sequences@    printf("%lu of %lu outputs differ\\n", differ, total);
+    return differ != 0;
+}
+#else
+/* One tensor from standard input: 1, or 0 at the end of the file, or -1 where it ends inside. */
+static int read_codes(uint8_t *bytes, uint32_t width, uint32_t count, void *codes) {
+    const size_t wanted = (size_t)width * count, found = fread(bytes, 1, wanted, stdin);
+    if (found != wanted) return found == 0 ? 0 : -1;
+    samebits_decode(bytes, width, count, codes);
+    return 1;
+}
+
+#ifndef SAMEBITS_TRACE
+static int write_codes(const void *codes, uint32_t width, uint32_t count, uint8_t *bytes) {
+    const size_t wanted = (size_t)width * count;
+    samebits_encode(codes, width, count, bytes);
+    return fwrite(bytes, 1, wanted, stdout) == wanted;
+}
+#endif
+
+int main(void) {
+    for (;;) {
+@read@        @model@_run(@arguments@);
+#ifndef SAMEBITS_TRACE
+@write@#endif
+@once@    }
+}
+#endif
+"""
+
+MAKEFILE = """\
+# make            the harness `@model@`, which maps samples on standard input to @results@
+# make test       runs the test vectors
+# OPTIMIZE="-O3 -march=native" uses this machine's vector instructions; the codes stay the same.
+CC ?= cc
+OPTIMIZE ?= @optimize@
+CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
+SOURCES = @model@.c @sources@
+HEADERS = @model@.h @headers@
+
+all: @model@
+
+@model@: main.c $(SOURCES) $(HEADERS)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) -o $@ main.c $(SOURCES)
+
+test: @model@_test
+\t./@model@_test
+
+@model@_test: main.c test_vectors.h $(SOURCES) $(HEADERS)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) -DSAMEBITS_TEST -o $@ main.c $(SOURCES)
+
+clean:
+\trm -f @model@ @model@_test
+
+.PHONY: all test clean
+"""
+
+
+def main_source(graph: Graph, prefix: str) -> str:
+    """main.c of a graph."""
+    upper = prefix.upper()
+    inputs = [graph.values[name] for name in graph.inputs]
+    outputs = [graph.values[name] for name in graph.outputs]
+    widths = {v.name: byte_size(v) // v.size for v in (*inputs, *outputs)}
+    largest = max(byte_size(v) for v in (*inputs, *outputs))
+    buffers, reads, writes, compare, test = [], [], [], [], []
+    for i, value in enumerate(inputs):
+        buffers.append(f"static {prefix}_input{i}_t input{i}[{upper}_INPUT{i}_SIZE];")
+        wrong = "return state < 0 ? 2 : 0;" if i == 0 else "return 2;"
+        state = "const int state = " if i == 0 else ""
+        call = f"read_codes(staging, {widths[value.name]}, {upper}_INPUT{i}_SIZE, input{i})"
+        if state:
+            reads.append(f"        {state}{call};\n        if (state != 1) {wrong}\n")
+        else:
+            reads.append(f"        if ({call} != 1) {wrong}\n")
+        test.append(f"{prefix}_test_input{i} + sample * {upper}_INPUT{i}_SIZE")
+    for i, value in enumerate(outputs):
+        buffers.append(f"static {prefix}_output{i}_t output{i}[{upper}_OUTPUT{i}_SIZE];")
+        writes.append(
+            f"        if (!write_codes(output{i}, {widths[value.name]}, "
+            f"{upper}_OUTPUT{i}_SIZE, staging)) return 2;\n"
+        )
+        compare.append(
+            f"        for (i = 0; i < {upper}_OUTPUT{i}_SIZE; i++, total++) {{\n"
+            f"            differ += output{i}[i] != "
+            f"{prefix}_test_output{i}[sample * {upper}_OUTPUT{i}_SIZE + i];\n"
+            "        }\n"
+        )
+        test.append(f"output{i}")
+    arguments = [f"{kind}{i}" for kind, values in (("input", inputs), ("output", outputs))
+                 for i in range(len(values))]  # fmt: skip
+    return filled(
+        MAIN,
+        {
+            "model": prefix,
+            "MODEL": upper,
+            "buffers": _buffers(buffers, len(inputs), largest),
+            "read": "".join(reads),
+            "write": "".join(writes),
+            "compare": "".join(compare),
+            "arguments": wrapped_list(arguments, 8 + len(f"{prefix}_run(")),
+            "test_arguments": wrapped_list(test, 8 + len(f"{prefix}_run(")),
+            "sequence": sequence_test(graph, prefix) + "\n" if graph.states else "",
+            "sequences": "    differ += sequence_differs(&total);\n" if graph.states else "",
+            "once": "" if inputs else "        return 0;\n",
+        },
+    )
+
+
+def _buffers(lines: list[str], inputs: int, largest: int) -> str:
+    """Inputs are read from test_vectors.h in the test."""
+    own = "\n".join(lines[:inputs])
+    return (
+        f"#ifndef SAMEBITS_TEST\n{own}\nstatic uint8_t staging[{largest}];\n#endif\n"
+        + "\n".join(lines[inputs:])
+        + "\n"
+    )
+
+
+def makefile(
+    prefix: str,
+    sources: str = "tables.c samebits_kernels.c",
+    headers: str = "tables.h",
+    *,
+    results: str = "outputs",
+    optimize: str = "-O3",
+) -> str:
+    """Makefile of a package; sources and headers beside the model's and the runtime's own."""
+    parts = {
+        "model": prefix,
+        "sources": sources,
+        "headers": " ".join((headers, *flat(HEADERS))),
+        "results": results,
+        "optimize": optimize,
+    }
+    return filled(MAKEFILE, parts)
+
+
+def filled(template: str, parts: dict[str, str]) -> str:
+    """The template with every @key@ replaced by its part."""
+    for key, text in parts.items():
+        template = template.replace(f"@{key}@", text)
+    return template

@@ -1,0 +1,1 @@
+"""Generated C built and run: on this machine, other processors, emulated boards."""

@@ -1,0 +1,158 @@
+"""Integer operators that work element by element: sums, products, requantization, tables.
+docs/spec/graph.md section 3."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+
+from samebits.ir.integer.define import (
+    ACCUMULATORS,
+    CODES,
+    TO_CODES,
+    Arrays,
+    Values,
+    accumulator,
+    expect,
+    expect_bounds,
+    expect_codes,
+    expect_integers,
+    expect_zeros,
+    limits,
+    magnitude,
+    narrowed,
+    register_integer,
+    saturate,
+    wide,
+)
+from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
+
+
+def _infer_affine(values: Values, a: Attributes) -> list[Type]:
+    x, m, b = values
+    expect_integers(x)
+    expect(len(x.shape) >= 1, "channels along the last axis", x)
+    for v in (m, b):
+        expect(v.shape == x.shape[-1:] and v.dtype in ACCUMULATORS, f"int32 [{x.shape[-1]}]", v)
+    return [(accumulator(a), x.shape)]
+
+
+def _affine(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, m, b = arrays
+    largest = magnitude(x) * magnitude(m) + magnitude(b)
+    x, m, b = (wide(v, largest) for v in (x, m, b))
+    return [narrowed(np.asarray(x * m + b), a["dtype"])]
+
+
+def _infer_add(values: Values, a: Attributes) -> list[Type]:
+    for value in values:
+        expect_integers(value)
+    expect(len(a["factors"]) == len(values), f"{len(values)} factors", len(a["factors"]))
+    return [(accumulator(a), broadcast(*(v.shape for v in values)))]
+
+
+def _add(arrays: Arrays, a: Attributes) -> list[Array]:
+    pairs = list(zip(arrays, a["factors"], strict=True))
+    largest = sum(max(magnitude(v), 1) * abs(k) for v, k in pairs) + abs(a["offset"])
+    total = functools.reduce(np.add, (wide(v, largest) * k for v, k in pairs))
+    return [narrowed(np.asarray(total + a["offset"]), a["dtype"])]
+
+
+def _infer_multiply(values: Values, a: Attributes) -> list[Type]:
+    expect_codes(values[0], "a")
+    expect_codes(values[1], "b")
+    expect_zeros(a, "a_zero", "b_zero")
+    return [(accumulator(a), broadcast(values[0].shape, values[1].shape))]
+
+
+def _multiply(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, y = (v.astype(np.int64) for v in arrays)
+    return [narrowed(np.asarray((x - a["a_zero"]) * (y - a["b_zero"])), a["dtype"])]
+
+
+def round_product(acc: Array, numerator: int, denominator: int) -> Array:
+    """rne(acc * numerator / denominator), exactly; numerator >= 0, denominator > 0.
+
+    Python integers where 64 bits might not hold the product.
+    """
+    largest = max(magnitude(acc), 1) * max(numerator, 1) + denominator
+    product = wide(acc, 2 * largest) * numerator
+    quotient, remainder = product // denominator, product % denominator
+    twice = remainder * 2
+    up = (twice > denominator) | ((twice == denominator) & (quotient % 2 == 1))
+    return np.asarray(quotient + up)
+
+
+def _infer_requantize(values: Values, a: Attributes) -> list[Type]:
+    (acc,) = values
+    expect_integers(acc)
+    ratios = a["ratios"]
+    channels = acc.shape[-1] if acc.shape else 1
+    expect(len(ratios) in (1, channels), f"1 or {channels} ratios", len(ratios))
+    expect(all(isinstance(r, Fraction) and r > 0 for r in ratios), "positive Fractions", ratios)
+    expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
+    expect_bounds(a)
+    return [(a["dtype"], acc.shape)]
+
+
+def _requantize(arrays: Arrays, a: Attributes) -> list[Array]:
+    (acc,) = arrays
+    ratios = a["ratios"]
+    if len(ratios) == 1:
+        return [saturate(round_product(acc, *ratios[0].as_integer_ratio()), a)]
+    columns = [
+        round_product(acc[..., c], *ratio.as_integer_ratio()) for c, ratio in enumerate(ratios)
+    ]
+    return [saturate(np.stack(columns, -1), a)]
+
+
+def _infer_table(values: Values, a: Attributes) -> list[Type]:
+    x, t = values
+    expect_codes(x)
+    low, high = limits(x.dtype)
+    entries = high - low + 1
+    shapes = [(entries,)] + ([(x.shape[-1], entries)] if x.shape else [])
+    expect(t.shape in shapes and t.dtype in CODES, f"a table [{entries}] or [C, {entries}]", t)
+    return [(t.dtype, x.shape)]
+
+
+def _table(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, t = arrays
+    index = x.astype(np.int64) - limits(x.dtype.name)[0]
+    return [t[index] if t.ndim == 1 else t[np.arange(t.shape[0]), index]]
+
+
+def _infer_clip(values: Values, a: Attributes) -> list[Type]:
+    (x,) = values
+    expect_integers(x)
+    expect(a["low"] <= a["high"], "low <= high", (a["low"], a["high"]))
+    return [(x.dtype, x.shape)]
+
+
+def _clip(arrays: Arrays, a: Attributes) -> list[Array]:
+    (x,) = arrays
+    return [np.clip(x.astype(np.int64), a["low"], a["high"]).astype(x.dtype)]
+
+
+def _infer_pair(values: Values, a: Attributes) -> list[Type]:
+    x, y = values
+    expect_integers(x, "a")
+    expect(x.dtype == y.dtype, f"two tensors of {x.dtype}", y.dtype)
+    return [(x.dtype, broadcast(x.shape, y.shape))]
+
+
+_ZEROS = {"a_zero": 0, "b_zero": 0, "dtype": "int32"}
+register_integer("affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine)
+register_integer(
+    "add", (1, None), {"factors": REQUIRED, "offset": 0, "dtype": "int32"}, _infer_add, _add
+)
+register_integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply)
+register_integer(
+    "requantize", (1, 1), {"ratios": REQUIRED, **TO_CODES}, _infer_requantize, _requantize
+)
+register_integer("table", (2, 2), {}, _infer_table, _table)
+register_integer("clip", (1, 1), {"low": REQUIRED, "high": REQUIRED}, _infer_clip, _clip)
+register_integer("maximum", (2, 2), {}, _infer_pair, lambda v, a: [np.asarray(np.maximum(*v))])
+register_integer("minimum", (2, 2), {}, _infer_pair, lambda v, a: [np.asarray(np.minimum(*v))])

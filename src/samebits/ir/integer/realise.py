@@ -1,0 +1,126 @@
+"""What the vectorised realisations of integer graphs share: windows as index maps, and
+requantization as 64-bit integer arithmetic. docs/spec/graph.md sections 3 and 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from samebits.ir.integer.bounds import Interval
+from samebits.ir.integer.windows import taps
+from samebits.ir.ops import Array, Attributes
+from samebits.numerics.multiplier import Multiplier, find_multiplier, requantized, threshold
+
+INT64_MAX = 2**63 - 1
+
+
+# --- windows --------------------------------------------------------------------------------
+
+
+def positions(size: tuple[int, int], kernel: tuple[int, int], attributes: Attributes) -> Array:
+    """[OH * OW, KH * KW]: the row-major position in an image of `size` that each tap of each
+    window reads; H * W stands for a tap outside. `attributes`: strides, pads, dilations."""
+    height, width = size
+    grid = np.arange(height * width, dtype=np.int64).reshape(1, height, width, 1)
+    windows = taps(grid, kernel, attributes, height * width)
+    return windows.reshape(-1, math.prod(kernel))
+
+
+def transposed_positions(
+    size: tuple[int, int], kernel: tuple[int, int], attributes: Attributes
+) -> Array:
+    """`positions` for conv_transpose: [OH * OW, KH * KW], H * W where a tap reads nothing."""
+    height, width = size
+    rows, columns = (
+        _sources(
+            size[axis],
+            kernel[axis],
+            attributes["size"][axis],
+            attributes["strides"][axis],
+            attributes["dilations"][axis],
+            attributes["pads"][axis],
+        )
+        for axis in (0, 1)
+    )
+    row, column = rows[:, None, :, None], columns[None, :, None, :]
+    inside = (row >= 0) & (column >= 0)
+    return np.where(inside, row * width + column, height * width).reshape(-1, math.prod(kernel))
+
+
+def _sources(size: int, kernel: int, out: int, stride: int, dilation: int, pad: int) -> Array:
+    """[out, kernel]: i with i * stride + p * dilation - pad = o, or -1."""
+    scaled = np.arange(out)[:, None] + pad - np.arange(kernel)[None, :] * dilation
+    source = scaled // stride
+    return np.where((scaled % stride == 0) & (source >= 0) & (source < size), source, -1)
+
+
+# --- requantization ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """rne(acc * numerators / denominators) in 64 bits: |acc| * numerator is below 2**62, and no
+    denominator above it, so that twice a remainder plus one fits too. int64 [1], or [C] along
+    the last axis."""
+
+    numerators: Array
+    denominators: Array
+
+
+@dataclass(frozen=True)
+class Steps:
+    """code = low + the number of values <= acc; int64 [1, T] or [C, T], rows ascending."""
+
+    values: Array
+
+
+def requantization(acc: Interval, attributes: Attributes) -> Quotient | Steps:
+    """`requantize` over the interval of its input in 64-bit integers; exactly the operator."""
+    ratios: tuple[Fraction, ...] = attributes["ratios"]
+    channels = max(len(ratios), len(acc.low))
+    each = ratios if len(ratios) == channels else ratios * channels
+    cases = list(zip(each, acc.over(channels), strict=True))
+    if len(set(cases)) == 1:
+        cases = cases[:1]
+    pairs = [_pair(ratio, ends, attributes) for ratio, ends in cases]
+    fitting = [pair for pair in pairs if pair is not None]
+    if len(fitting) == len(pairs):
+        numerators, denominators = zip(*fitting, strict=True)
+        return Quotient(np.array(numerators, np.int64), np.array(denominators, np.int64))
+    rows = [_steps(ratio, ends, attributes) for ratio, ends in cases]
+    longest = max(len(row) for row in rows)
+    padded = [row + [INT64_MAX] * (longest - len(row)) for row in rows]
+    return Steps(np.array(padded, np.int64).reshape(len(rows), longest))
+
+
+def _limits(attributes: Attributes) -> tuple[int, int, int]:
+    return attributes["zero"], attributes["low"], attributes["high"]
+
+
+def _pair(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> tuple[int, int] | None:
+    """(numerator, denominator) that stay inside 64 bits, or None."""
+    largest = max(abs(end) for end in ends)
+    if 2 * largest * ratio <= 1:
+        return 0, 1  # at most one half, which rounds to 0
+    if _fits(largest, *ratio.as_integer_ratio()):
+        return ratio.as_integer_ratio()
+    found = find_multiplier(ratio, *_limits(attributes), *ends)
+    if isinstance(found, Multiplier) and _fits(largest, found.m, 1 << found.shift):
+        return found.m, 1 << found.shift
+    return None
+
+
+def _fits(largest: int, numerator: int, denominator: int) -> bool:
+    return largest * numerator < 1 << 62 and denominator <= 1 << 62
+
+
+def _steps(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> list[int]:
+    """The least acc that reaches each code above `low`, up to the greatest that is reached."""
+    zero, low, high = _limits(attributes)
+    first, last = (requantized(end, ratio, zero, low, high) for end in ends)
+    codes = range(first - zero + 1, last - zero + 1)
+    return [ends[0]] * (first - low) + [threshold(c, *ratio.as_integer_ratio()) for c in codes]

@@ -1,0 +1,160 @@
+"""Integer pools, reductions, softmax and argmax. docs/spec/graph.md section 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.integer.define import (
+    CODES,
+    TO_CODES,
+    Arrays,
+    Values,
+    accumulator,
+    expect,
+    expect_bounds,
+    expect_codes,
+    expect_integers,
+    expect_zeros,
+    limits,
+    narrowed,
+    register_integer,
+    saturate,
+)
+from samebits.ir.integer.pointwise import round_product
+from samebits.ir.integer.windows import (
+    SPATIAL,
+    balance_factors,
+    image_shape,
+    output_size,
+    taps,
+    window_counts,
+)
+from samebits.ir.ops import REQUIRED, Array, Attributes, Type
+
+
+def _infer_pool(values: Values, a: Attributes) -> list[Type]:
+    (x,) = values
+    n, h, w, c = image_shape(x)
+    expect_codes(x)
+    oh, ow = output_size((h, w), a["kernel"], a)
+    expect(int(window_counts((h, w), a).min()) >= 1, "windows that touch the image", dict(a))
+    return [(x.dtype, (n, oh, ow, c))]
+
+
+def _max_pool(arrays: Arrays, a: Attributes) -> list[Array]:
+    (x,) = arrays
+    windows = taps(x, a["kernel"], a, limits(x.dtype.name)[0])
+    return [windows.max((3, 4))]
+
+
+def _infer_sum_pool(values: Values, a: Attributes) -> list[Type]:
+    expect_zeros(a, "zero")
+    (_, shape) = _infer_pool(values, a)[0]
+    return [(accumulator(a), shape)]
+
+
+def _sum_pool(arrays: Arrays, a: Attributes) -> list[Array]:
+    (x,) = arrays
+    centred = x.astype(np.int64) - a["zero"]
+    total = taps(centred, a["kernel"], a, 0).sum((3, 4))
+    if a["balance"]:
+        total = total * balance_factors(x.shape[1:3], a)[0][:, :, None]
+    return [narrowed(total, a["dtype"])]
+
+
+def _reduced(shape: tuple[int, ...], a: Attributes) -> tuple[int, ...]:
+    axes, rank = a["axes"], len(shape)
+    expect(
+        len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes),
+        f"distinct axes in [0, {rank})",
+        axes,
+    )
+    if a["keepdims"]:
+        return tuple(1 if i in axes else size for i, size in enumerate(shape))
+    return tuple(size for i, size in enumerate(shape) if i not in axes)
+
+
+def _infer_reduce_sum(values: Values, a: Attributes) -> list[Type]:
+    expect_codes(values[0])
+    expect_zeros(a, "zero")
+    return [(accumulator(a), _reduced(values[0].shape, a))]
+
+
+def _reduce_sum(arrays: Arrays, a: Attributes) -> list[Array]:
+    centred = arrays[0].astype(np.int64) - a["zero"]
+    total = centred.sum(a["axes"], keepdims=a["keepdims"])
+    return [narrowed(np.asarray(total), a["dtype"])]
+
+
+def _infer_reduce(values: Values, a: Attributes) -> list[Type]:
+    (x,) = values
+    expect_integers(x)
+    shape = _reduced(x.shape, a)
+    expect(x.size > 0, "elements to reduce", x)
+    return [(x.dtype, shape)]
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[[Arrays, Attributes], list[Array]]:
+    def meaning(arrays: Arrays, a: Attributes) -> list[Array]:
+        return [np.asarray(function(arrays[0], axis=a["axes"], keepdims=a["keepdims"]))]
+
+    return meaning
+
+
+def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
+    x, t = values
+    expect_codes(x)
+    low, high = limits(x.dtype)
+    expect(t.shape == (high - low + 1,) and t.dtype == "int32", f"int32 [{high - low + 1}]", t)
+    expect(len(x.shape) >= 1 and 1 <= x.shape[-1] < 1 << 31, "rows [..., C]", x)
+    expect(isinstance(a["ratio"], Fraction) and a["ratio"] > 0, "a positive ratio", a["ratio"])
+    expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
+    expect_bounds(a)
+    return [(a["dtype"], x.shape)]
+
+
+def _softmax(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, t = arrays
+    wide = x.astype(np.int64)
+    powers = t.astype(np.int64)[wide.max(-1, keepdims=True) - wide]
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    rows = powers.reshape(-1, powers.shape[-1])
+    out = [round_product(row, numerator, denominator * int(row.sum())) for row in rows]
+    codes = np.stack(out).reshape(x.shape) if out else rows.reshape(x.shape)
+    return [saturate(codes, a)]
+
+
+def _infer_argmax(values: Values, a: Attributes) -> list[Type]:
+    (x,) = values
+    expect_integers(x)
+    shape = _reduced(x.shape, {"axes": (a["axis"],), "keepdims": a["keepdims"]})
+    expect(x.size > 0, "elements to compare", x)
+    return [("int64", shape)]
+
+
+def _argmax(arrays: Arrays, a: Attributes) -> list[Array]:
+    out = np.argmax(arrays[0], axis=a["axis"], keepdims=a["keepdims"])
+    return [np.asarray(out, np.int64)]
+
+
+_POOL = {"kernel": REQUIRED, **SPATIAL}
+_AXES = {"axes": REQUIRED, "keepdims": True}
+register_integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool)
+register_integer(
+    "sum_pool",
+    (1, 1),
+    {**_POOL, "zero": 0, "balance": False, "dtype": "int32"},
+    _infer_sum_pool,
+    _sum_pool,
+)
+register_integer(
+    "reduce_sum", (1, 1), {**_AXES, "zero": 0, "dtype": "int32"}, _infer_reduce_sum, _reduce_sum
+)
+register_integer("reduce_max", (1, 1), _AXES, _infer_reduce, _reduce(np.max))
+register_integer("reduce_min", (1, 1), _AXES, _infer_reduce, _reduce(np.min))
+register_integer("softmax", (2, 2), {"ratio": REQUIRED, **TO_CODES}, _infer_softmax, _softmax)
+register_integer("argmax", (1, 1), {"axis": REQUIRED, "keepdims": True}, _infer_argmax, _argmax)

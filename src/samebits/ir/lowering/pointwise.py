@@ -1,0 +1,368 @@
+"""Lowering of element-by-element operators: functions of one tensor, sums and products of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Graph, Node
+from samebits.ir.lowering.products import activation
+from samebits.ir.lowering.states import (
+    Codes,
+    ConstantCodes,
+    ConstantReals,
+    Emitter,
+    Linear,
+    Order,
+    Point,
+    State,
+    Sum,
+    common_unit,
+    integers,
+    point_of,
+    with_offset,
+)
+from samebits.ir.ops import broadcast
+from samebits.spec.formats import round_binary32
+from samebits.tables.expression import Expression, apply
+
+UNARY = (
+    *("LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid", "HardSigmoid"),
+    *("HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt"),
+    *("Reciprocal", "Abs", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos"),
+    *("Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Swish", "Shrink"),
+)
+
+
+LARGEST_SPREAD = 1 << 16  # elements of a constant that may turn out to be equal
+
+
+def _real(x: State | None) -> Linear | Point:
+    if isinstance(x, (Linear, Point)):
+        return x
+    raise UnsupportedError(
+        f"expected a dequantized tensor, found {'nothing' if x is None else type(x).__name__}"
+    )
+
+
+def _mapped(x: Point, function: Callable[[Expression], Expression]) -> Point:
+    return replace(x, expressions=tuple(function(e) for e in x.expressions))
+
+
+def _identity(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    assert states[0] is not None
+    return [states[0]]
+
+
+def _cast(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    if not str(node.attributes["to"]).startswith("float"):
+        raise UnsupportedError(f"expected a cast to a float type, found {node.attributes['to']}")
+    if isinstance(states[0], Codes):
+        return [Linear(states[0])]
+    return _identity(e, graph, node, states)
+
+
+def _clip(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    ends = (0.0, None) if node.op == "Relu" else (node.attributes["min"], node.attributes["max"])
+    low, high = (None if end is None or np.isinf(end) else Fraction(end) for end in ends)
+    x = _real(states[0])
+    if isinstance(x, Linear):
+        return [x.clip(low, high)]
+    if low is not None:
+        x = _mapped(x, lambda f: apply("Max", f, low))
+    if high is not None:
+        x = _mapped(x, lambda f: apply("Min", f, high))
+    return [x]
+
+
+def _unary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    x = point_of(_real(states[0]))
+    return [_mapped(x, lambda f: apply(node.op, f, **node.attributes))]
+
+
+def _neg(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    x = _real(states[0])
+    return [_with_constant("Mul", x, (Fraction(-1),), None, False)]
+
+
+# --- with a constant --------------------------------------------------------------------------
+
+
+def _channels(
+    constant: ConstantReals | ConstantCodes, shape: tuple[int, ...]
+) -> tuple[tuple[Fraction, ...], int | None] | None:
+    """A constant as one number, or one per index of one axis of `shape`; None if neither."""
+    stored = constant.values if isinstance(constant, ConstantReals) else constant.codes
+    if sum(size != 1 for size in stored.shape) > 1 and stored.size > LARGEST_SPREAD:
+        return None
+    values = constant.exact()
+    exact = values.reshape(-1)
+    if len(set(exact)) == 1:
+        fits = np.broadcast_shapes(values.shape, shape) == shape
+        return ((exact[0],), None) if fits else None
+    axes = [i + len(shape) - values.ndim for i, size in enumerate(values.shape) if size != 1]
+    if len(axes) != 1 or axes[0] < 0 or shape[axes[0]] != len(exact):
+        return None
+    return tuple(exact), axes[0]
+
+
+def _with_constant(
+    op: str, x: Linear | Point, values: tuple[Fraction, ...], axis: int | None, swapped: bool
+) -> State:
+    """x op constant, or constant op x where `swapped`."""
+    if isinstance(x, Linear):
+        moved = _linear_constant(op, x, values, axis, swapped)
+        if moved is not None:
+            return moved
+        x = point_of(x)
+    if x.axis is not None and axis is not None and x.axis != axis:
+        raise UnsupportedError("constants along two different axes in one point-wise function")
+    count = max(len(x.expressions), len(values))
+    functions = x.expressions if len(x.expressions) == count else x.expressions * count
+    constants = values if len(values) == count else values * count
+    out = []
+    for f, c in zip(functions, constants, strict=True):
+        out.append(apply(op, c, f) if swapped else apply(op, f, c))
+    return replace(x, expressions=tuple(out), axis=axis if x.axis is None else x.axis)
+
+
+def _linear_constant(
+    op: str, x: Linear, values: tuple[Fraction, ...], axis: int | None, swapped: bool
+) -> Linear | None:
+    """The cases that stay linear."""
+    if op in ("Max", "Min") and len(values) == 1:
+        return x.clip(values[0], None) if op == "Max" else x.clip(None, values[0])
+    if x.clipped or op not in ("Add", "Sub", "Mul", "Div"):
+        return None
+    if op == "Div" and (swapped or 0 in values):
+        return None
+    if x.axis is not None and axis is not None and x.axis != axis:
+        return None
+    count = max(len(values), len(x.gain), len(x.offset))
+    out = []
+    for (gain, offset), c in zip(
+        x.over(count), values if len(values) == count else values * count, strict=True
+    ):
+        if op == "Mul":
+            out.append((gain * c, offset * c))
+        elif op == "Div":
+            out.append((gain / c, offset / c))
+        elif op == "Add":
+            out.append((gain, offset + c))
+        else:
+            out.append((-gain, c - offset) if swapped else (gain, offset - c))
+    gains, offsets = (tuple(column) for column in zip(*out, strict=True))
+    if any(g == 0 for g in gains) and isinstance(x.source, Sum):
+        raise UnsupportedError(
+            "expected factors other than 0 on an accumulator; fold the product into the weights"
+        )
+    gains = gains[:1] if len(set(gains)) == 1 else gains
+    offsets = offsets[:1] if len(set(offsets)) == 1 else offsets
+    many = max(len(gains), len(offsets)) > 1
+    return replace(
+        x, gain=gains, offset=offsets, axis=(axis if x.axis is None else x.axis) if many else None
+    )
+
+
+# --- of two tensors ---------------------------------------------------------------------------
+
+
+def _binary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    if len(states) == 1:
+        return _identity(e, graph, node, states)
+    state, shape = states[0], graph.values[node.inputs[0]].shape
+    for other, name in zip(states[1:], node.inputs[1:], strict=True):
+        own = graph.values[name].shape
+        state = _pair(e, node, state, other, (shape, own))
+        shape = broadcast(shape, own)
+    if node.op == "Mean":
+        state = _with_constant("Mul", _real(state), (Fraction(1, len(states)),), None, False)
+    assert state is not None
+    return [state]
+
+
+def _pair(
+    e: Emitter,
+    node: Node,
+    a: State | None,
+    b: State | None,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> State:
+    op = {"Sum": "Add", "Mean": "Add"}.get(node.op, node.op)
+    shape = broadcast(*shapes)
+    constants = (ConstantReals, ConstantCodes)
+    for x, c, own, swapped in ((a, b, shapes[0], False), (b, a, shapes[1], True)):
+        if not (isinstance(c, constants) and isinstance(x, (Linear, Point))):
+            continue
+        found = _channels(_meant(op, c, x, shape), shape) if own == shape else None
+        if found is not None:
+            return _with_constant(op, x, *found, swapped)
+    x, y = _operand(e, a), _operand(e, b)
+    if _base(x) is not None and _base(x) == _base(y):
+        p, q = point_of(x), point_of(y)
+        count = max(len(p.expressions), len(q.expressions))
+        pairs = zip(
+            p.expressions if len(p.expressions) == count else p.expressions * count,
+            q.expressions if len(q.expressions) == count else q.expressions * count,
+            strict=True,
+        )
+        axis = p.axis if p.axis is not None else q.axis
+        if q.axis not in (None, axis):
+            raise UnsupportedError(
+                "expected constants along one axis in a point-wise function, found two"
+            )
+        return replace(p, expressions=tuple(apply(op, *pair) for pair in pairs), axis=axis)
+    if not (isinstance(x, Linear) and isinstance(y, Linear)):
+        raise UnsupportedError(
+            "expected quantized tensors: put a QuantizeLinear after each point-wise function whose "
+            "result meets another tensor"
+        )
+    if op in ("Add", "Sub"):
+        return _sum(e, node, x, y, -1 if op == "Sub" else 1)
+    if op == "Mul":
+        return _product(e, node, x, y)
+    if op in ("Max", "Min"):
+        return _extreme(e, node, x, y)
+    raise UnsupportedError("this operator of two tensors has no integer form")
+
+
+def _meant(
+    op: str, c: ConstantReals | ConstantCodes, x: Linear | Point, shape: tuple[int, ...]
+) -> ConstantReals | ConstantCodes:
+    """A bias in the units of the sum it is added to: its scale may be the binary32 rounding of the
+    sum's, and then stands for that (as in Conv and Gemm)."""
+    if op not in ("Add", "Sub") or not isinstance(c, ConstantCodes):
+        return c
+    if not (isinstance(x, Linear) and isinstance(x.source, Sum)):
+        return c
+    count = max(len(c.scale), len(x.gain))
+    own, gains = (v if len(v) == count else v * count for v in (c.scale, x.gain))
+    if any(s != round_binary32(g) for s, g in zip(own, gains, strict=True)):
+        return c
+    axis = None
+    if len(x.gain) > 1:
+        assert x.axis is not None
+        axis = x.axis - len(shape) + c.codes.ndim
+        if axis < 0 or c.codes.shape[axis] != len(x.gain):
+            return c
+    return replace(c, scale=x.gain, axis=axis)
+
+
+def _operand(e: Emitter, x: State | None) -> Linear | Point:
+    """Constants that are tensors of codes are operands like any other."""
+    if isinstance(x, ConstantCodes) and len(x.scale) == 1:
+        codes = x.codes
+        if codes.min(initial=0) >= -(1 << 15) and codes.max(initial=0) < 1 << 15:
+            wide = codes.min(initial=0) < -128 or codes.max(initial=0) > 127
+            stored = e.builder.constant("operand", codes.astype(np.int16 if wide else np.int8))
+            return Linear(Codes(stored, tuple(range(codes.ndim))), x.scale[0], 0)
+    if isinstance(x, (ConstantReals, ConstantCodes)):
+        raise UnsupportedError(
+            "expected a constant with one value, or one per channel, or quantized; quantize it"
+        )
+    return _real(x)
+
+
+def _base(x: Linear | Point) -> tuple[Any, ...] | None:
+    return (x.source, x.unit, x.zero) if isinstance(x.source, Codes) else None
+
+
+def _aligned(e: Emitter, codes: Sequence[Codes]) -> tuple[tuple[str, ...], Order]:
+    """Stored tensors that broadcast as their real ones do, and the order of the result."""
+    ranks = {len(c.order) for c in codes}
+    order = codes[0].order if len(ranks) == 1 else tuple(range(max(ranks)))
+    names = [e.arranged(c, order if len(ranks) == 1 else tuple(sorted(c.order))) for c in codes]
+    return tuple(names), order
+
+
+def _term(e: Emitter, node: Node, x: Linear) -> Linear:
+    """One scale, no clip."""
+    if isinstance(x.source, Sum):
+        x = with_offset(x, node)
+    elif x.clipped:
+        x = activation(x, e)
+    if x.clipped:
+        raise UnsupportedError(
+            "expected terms without bounds; put a QuantizeLinear after each of them"
+        )
+    return x
+
+
+def _sum(e: Emitter, node: Node, x: Linear, y: Linear, sign: int) -> Linear:
+    """All terms in the largest unit of which their scales and offsets are multiples."""
+    terms = [(_term(e, node, x), 1), (_term(e, node, y), sign)]
+    pairs = [term.over(max(len(term.gain), len(term.offset))) for term, _ in terms]
+    unit = common_unit(
+        [
+            number
+            for (term, _), channels in zip(terms, pairs, strict=True)
+            for gain, offset in channels
+            for number in (gain * term.unit, offset)
+        ]
+    )
+    parts, factors, offset = [], [], 0
+    for (term, own), channels in zip(terms, pairs, strict=True):
+        m = [int(own * gain * term.unit / unit) for gain, _ in channels]
+        b = [int(own * c / unit) - k * term.zero for k, (_, c) in zip(m, channels, strict=True)]
+        if len(channels) > 1:
+            parts.append(_scaled(e, node, term, m, b))
+            factors.append(1)
+        else:
+            parts.append(e.stored(term))
+            factors.append(m[0])
+            offset += b[0]
+    names, order = _aligned(e, parts)
+    attributes = {"factors": tuple(factors), "offset": offset}
+    return Linear(Sum("add", names, attributes, order, node.name), gain=(unit,))
+
+
+def _scaled(e: Emitter, node: Node, x: Linear, m: list[int], b: list[int]) -> Codes:
+    """m[c] * x + b[c], channels along the last axis as stored."""
+    stored = e.stored(x)
+    if x.axis is None or stored.order[-1] != x.axis:
+        raise UnsupportedError(
+            f"expected terms with one scale each, or one per channel, found scales along axis "
+            f"{x.axis}; put a QuantizeLinear after each of them"
+        )
+    inputs = (
+        stored.name,
+        e.builder.constant(f"{node.name}.m", integers(m)),
+        e.builder.constant(f"{node.name}.b", integers(b)),
+    )
+    return e.accumulate(Sum("affine", inputs, {}, stored.order, f"{node.name}.affine"))
+
+
+def _product(e: Emitter, node: Node, x: Linear, y: Linear) -> Linear:
+    x, y = activation(x, e, "first factor"), activation(y, e, "second factor")
+    names, order = _aligned(e, [e.stored(x), e.stored(y)])
+    attributes = {"a_zero": x.zero, "b_zero": y.zero}
+    total = Sum("multiply", names, attributes, order, node.name)
+    return Linear(total, gain=(x.unit * y.unit,))
+
+
+def _extreme(e: Emitter, node: Node, x: Linear, y: Linear) -> Linear:
+    x, y = activation(x, e), activation(y, e)
+    same = (x.unit, x.zero) == (y.unit, y.zero)
+    if not same or e.dtype(e.stored(x).name) != e.dtype(e.stored(y).name):
+        raise UnsupportedError("expected both tensors with one scale, zero point and type")
+    names, order = _aligned(e, [e.stored(x), e.stored(y)])
+    op = "maximum" if node.op == "Max" else "minimum"
+    return replace(x, source=Codes(e.builder.add(op, names, {}, node.name), order))
+
+
+RULES: dict[str, Callable[..., list[State]]] = {
+    "Identity": _identity,
+    "Cast": _cast,
+    "Relu": _clip,
+    "Clip": _clip,
+    "Neg": _neg,
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(
+        ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean"), _binary
+    ),
+}

@@ -1,0 +1,362 @@
+"""Lowering of data movement, maxima and selections: the codes move, their meaning stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.integer.define import limits
+from samebits.ir.lowering.products import (
+    NCHW_TO_NHWC,
+    activation,
+    image_of,
+    pool_attributes,
+    remaining,
+)
+from samebits.ir.lowering.states import Codes, ConstantCodes, Emitter, Linear, Order, State
+from samebits.ir.ops import op_named
+
+
+def _codes(x: State | None) -> Codes:
+    """What moves: codes, or plain codes with one meaning for all elements."""
+    if isinstance(x, Codes):
+        return x
+    if isinstance(x, Linear) and isinstance(x.source, Codes) and x.axis is None:
+        return x.source
+    raise UnsupportedError(
+        "expected quantized codes with one scale (a QuantizeLinear and a DequantizeLinear before "
+        "this node)"
+    )
+
+
+def _with(x: State | None, codes: Codes) -> State:
+    return replace(x, source=codes) if isinstance(x, Linear) else codes
+
+
+def _identity_order(rank: int) -> Order:
+    return tuple(range(rank))
+
+
+def _emit(
+    e: Emitter, node: Node, codes: Codes, name: str, op: str, attributes: dict[str, Any]
+) -> str:
+    """One movement node; it keeps the quantization of what moves."""
+    quantization = e.builder.values[codes.name].quantization
+    return e.builder.add(op, [name], attributes, node.name, quantization=quantization)
+
+
+def _reshape(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    shape = graph.values[node.output].shape
+    x = states[0]
+    if isinstance(x, ConstantCodes) and x.axis is None:
+        return [replace(x, codes=x.codes.reshape(shape))]
+    codes = _codes(x)
+    flat = e.arranged(codes, _identity_order(len(codes.order)))
+    if e.shape(flat) != shape:
+        flat = _emit(e, node, codes, flat, "reshape", {"shape": shape})
+    return [_with(x, Codes(flat, _identity_order(len(shape))))]
+
+
+def _transpose(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    perm = tuple(node.attributes["perm"])
+    x = states[0]
+    if isinstance(x, ConstantCodes):
+        axis = None if x.axis is None else perm.index(x.axis)
+        return [replace(x, codes=x.codes.transpose(perm), axis=axis)]
+    if isinstance(x, Linear) and isinstance(x.source, Codes):
+        codes, axis = x.source, None if x.axis is None else perm.index(x.axis)
+        order = tuple(perm.index(old) for old in codes.order)
+        return [replace(x, source=Codes(codes.name, order), axis=axis)]
+    codes = _codes(x)
+    return [Codes(codes.name, tuple(perm.index(old) for old in codes.order))]
+
+
+def _concat(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    like = next((x for x in states if isinstance(x, Linear)), None)
+    states = [_constant_like(e, x, like) for x in states]
+    codes = [_codes(x) for x in states]
+    meanings = {
+        (x.unit, x.zero, x.gain, x.offset, x.low, x.high) if isinstance(x, Linear) else None
+        for x in states
+    }
+    if len(meanings) != 1 or len({e.dtype(c.name) for c in codes}) != 1:
+        raise UnsupportedError(
+            "expected inputs of one scale, zero point and type; put a QuantizeLinear after the "
+            "concatenation"
+        )
+    order = codes[0].order
+    axis = order.index(node.attributes["axis"] % len(order))
+    name = e.builder.add(
+        "concat",
+        [e.arranged(c, order) for c in codes],
+        {"axis": axis},
+        node.name,
+        quantization=e.builder.values[codes[0].name].quantization,
+    )
+    return [_with(states[0], Codes(name, order))]
+
+
+def _constant_like(e: Emitter, x: State | None, like: Linear | None) -> State | None:
+    """Constant codes stored with the zero point and type of a tensor that they are joined to."""
+    if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
+        return x
+    dtype = e.dtype(like.source.name)
+    low, high = limits(dtype)
+    stored = x.codes + like.zero
+    if x.scale != (like.unit,) or not like.plain or stored.min() < low or stored.max() > high:
+        return x
+    name = e.builder.constant("joined", stored.astype(dtype))
+    return Linear(Codes(name, _identity_order(stored.ndim)), like.unit, like.zero)
+
+
+def _sliced(e: Emitter, node: Node, codes: Codes, ranges: dict[int, range]) -> Codes:
+    """Real axis -> the indices to keep, in order."""
+    name = codes.name
+    shape = e.shape(name)
+    forward = {axis: r for axis, r in ranges.items() if r.step > 0}
+    whole = [range(size) for size in shape]
+    for axis, r in forward.items():
+        whole[codes.order.index(axis)] = r
+    if any(len(r) == 0 for r in ranges.values()):
+        raise UnsupportedError("expected a slice that is not empty")
+    if whole != [range(size) for size in shape]:
+        attributes = {
+            "starts": tuple(r.start for r in whole),
+            "stops": tuple(min(r.stop, size) for r, size in zip(whole, shape, strict=True)),
+            "steps": tuple(r.step for r in whole),
+        }
+        name = _emit(e, node, codes, name, "slice", attributes)
+    for axis, r in ranges.items():
+        if r.step < 0:
+            name = _gathered(e, node, codes, name, axis, np.array(r, np.int64))
+    return Codes(name, codes.order)
+
+
+def _gathered(e: Emitter, node: Node, codes: Codes, name: str, axis: int, indices: Array) -> str:
+    """Select `indices` along a real axis, unless they are all of it in order."""
+    stored = codes.order.index(axis)
+    if np.array_equal(indices, np.arange(e.shape(name)[stored])):
+        return name
+    constant = e.builder.constant(f"{node.name}.indices", indices.astype(np.int64))
+    quantization = e.builder.values[codes.name].quantization
+    return e.builder.add(
+        "gather", [name, constant], {"axis": stored}, node.name, quantization=quantization
+    )
+
+
+def _slice(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    a, codes = node.attributes, _codes(states[0])
+    shape = graph.values[node.inputs[0]].shape
+    ranges = {}
+    for start, end, step, axis in zip(a["starts"], a["ends"], a["steps"], a["axes"], strict=True):
+        size = shape[axis % len(shape)]
+        ranges[axis % len(shape)] = range(*slice(start, end, step).indices(size))
+        if step < 0 and end < -size:
+            ranges[axis % len(shape)] = range(*slice(start, None, step).indices(size))
+    return [_with(states[0], _sliced(e, node, codes, ranges))]
+
+
+def _split(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    codes = _codes(states[0])
+    axis = node.attributes["axis"] % len(codes.order)
+    out: list[State] = []
+    start = 0
+    for name in node.outputs:
+        size = graph.values[name].shape[axis]
+        part = _sliced(e, node, codes, {axis: range(start, start + size)})
+        out.append(_with(states[0], part))
+        start += size
+    return out
+
+
+def _pad(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    a, x = node.attributes, states[0]
+    codes = _codes(x)
+    rank = len(codes.order)
+    before, after = a["pads"][:rank], a["pads"][rank:]
+    if a["mode"] != "constant":
+        return [_with(x, _indexed(e, graph, node, codes))]
+    shape = graph.values[node.inputs[0]].shape
+    kept = {
+        axis: range(max(-before[axis], 0), shape[axis] + min(after[axis], 0))
+        for axis in range(rank)
+    }
+    codes = _sliced(e, node, codes, kept)  # negative pads cut
+    before, after = ([max(pad, 0) for pad in side] for side in (before, after))
+    if not any((*before, *after)):
+        return [_with(x, codes)]
+    code = a["value"]
+    if isinstance(x, Linear):
+        exact = Fraction(a["value"]) / (x.gain[0] * x.unit) + x.zero
+        low, high = limits(e.dtype(codes.name))
+        if not x.plain or exact.denominator != 1 or not low <= exact <= high:
+            raise UnsupportedError(
+                f"expected a padding value that is a code of the input, found {a['value']}; put a "
+                "QuantizeLinear after the padding"
+            )
+        code = int(exact)
+    attributes = {
+        "before": tuple(before[axis] for axis in codes.order),
+        "after": tuple(after[axis] for axis in codes.order),
+        "code": int(code),
+    }
+    return [_with(x, Codes(_emit(e, node, codes, codes.name, "pad", attributes), codes.order))]
+
+
+def _indexed(e: Emitter, graph: Graph, node: Node, codes: Codes) -> Codes:
+    """Any movement that is a selection along each axis by itself: its own meaning, run on the
+    index numbers of each axis, says which."""
+    shape = graph.values[node.inputs[0]].shape
+    name = codes.name
+    for axis, size in enumerate(shape):
+        line = np.arange(size, dtype=np.int64).reshape(
+            [size if i == axis else 1 for i in range(len(shape))]
+        )
+        everywhere = np.broadcast_to(line, shape).astype(np.float64)
+        moved = op_named(node.op).meaning([everywhere], node.attributes)[0]
+        first = tuple(slice(None) if i == axis else 0 for i in range(len(shape)))
+        indices = np.asarray(moved[first], np.float64).astype(np.int64)
+        name = _gathered(e, node, Codes(name, codes.order), name, axis, indices)
+    return Codes(name, codes.order)
+
+
+def _selection(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    return [_with(states[0], _indexed(e, graph, node, _codes(states[0])))]
+
+
+def _expand(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    shape = graph.values[node.output].shape
+    codes = _codes(states[0])
+    name = e.arranged(codes, _identity_order(len(codes.order)))
+    missing = len(shape) - len(codes.order)
+    if missing:
+        wide = (1,) * missing + e.shape(name)
+        name = _emit(e, node, codes, name, "reshape", {"shape": wide})
+    if e.shape(name) != shape:
+        name = _emit(e, node, codes, name, "expand", {"shape": shape})
+    return [_with(states[0], Codes(name, _identity_order(len(shape))))]
+
+
+def _gather(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    codes = _codes(states[0])
+    indices = graph.constants.get(node.inputs[1])
+    if indices is None:
+        raise UnsupportedError("expected constant indices")
+    axis = node.attributes["axis"] % len(codes.order)
+    size = graph.values[node.inputs[0]].shape[axis]
+    flat = indices.astype(np.int64).reshape(-1)
+    if flat.size == 0 or flat.min() < -size or flat.max() >= size:
+        raise UnsupportedError(f"expected indices in [-{size}, {size}), at least one")
+    order = _identity_order(len(codes.order))
+    plain = Codes(e.arranged(codes, order), order)
+    name = _gathered(e, node, plain, plain.name, axis, flat % size)
+    shape = graph.values[node.output].shape
+    if e.shape(name) != shape:
+        name = _emit(e, node, codes, name, "reshape", {"shape": shape})
+    return [_with(states[0], Codes(name, _identity_order(len(shape))))]
+
+
+def _depth_space(
+    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
+) -> list[State]:
+    codes, b = _codes(states[0]), node.attributes["blocksize"]
+    name = e.arranged(codes, _identity_order(4))
+    n, c, h, w = e.shape(name)
+    if node.op == "SpaceToDepth":
+        split: tuple[int, ...] = (n, c, h // b, b, w // b, b)
+        perm = (0, 3, 5, 1, 2, 4)
+    elif node.attributes["mode"] == "DCR":
+        split, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    name = _emit(e, node, codes, name, "reshape", {"shape": split})
+    name = _emit(e, node, codes, name, "transpose", {"perm": perm})
+    shape = graph.values[node.output].shape
+    name = _emit(e, node, codes, name, "reshape", {"shape": shape})
+    return [_with(states[0], Codes(name, _identity_order(4)))]
+
+
+# --- maxima -----------------------------------------------------------------------------------
+
+
+def _ordered(e: Emitter, x: State | None) -> tuple[State, Codes]:
+    """Codes whose order is that of their values."""
+    if isinstance(x, Codes):
+        return x, x
+    linear = activation(x, e)
+    assert isinstance(linear.source, Codes)
+    return linear, linear.source
+
+
+def _max_pool(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    x, codes = _ordered(e, states[0])
+    shape, out = (graph.values[n].shape for n in (node.inputs[0], node.output))
+    if node.op == "GlobalMaxPool":
+        return [_maximum(e, graph, node, x, codes, tuple(range(2, len(shape))), True)]
+    attributes, _ = pool_attributes(shape, out, node.attributes)
+    image = image_of(e, codes)
+    name = _emit(e, node, codes, image, "max_pool", attributes)
+    if len(out) == 4:
+        return [_with(x, Codes(name, NCHW_TO_NHWC))]
+    n, _, length, c = e.shape(name)
+    name = _emit(e, node, codes, name, "reshape", {"shape": (n, length, c)})
+    return [_with(x, Codes(name, (0, 2, 1)))]
+
+
+def _maximum(
+    e: Emitter,
+    graph: Graph,
+    node: Node,
+    x: State,
+    codes: Codes,
+    axes: tuple[int, ...],
+    keepdims: bool,
+) -> State:
+    op = "reduce_min" if node.op == "ReduceMin" else "reduce_max"
+    stored = tuple(sorted(codes.order.index(axis) for axis in axes))
+    name = _emit(e, node, codes, codes.name, op, {"axes": stored, "keepdims": keepdims})
+    return _with(x, Codes(name, remaining(codes.order, axes, keepdims)))
+
+
+def _reduce_max(
+    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
+) -> list[State]:
+    x, codes = _ordered(e, states[0])
+    axes = tuple(axis % len(codes.order) for axis in node.attributes["axes"])
+    return [_maximum(e, graph, node, x, codes, axes, bool(node.attributes["keepdims"]))]
+
+
+def _argmax(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+    a = node.attributes
+    if a["select_last_index"]:
+        raise UnsupportedError("expected select_last_index = 0")
+    _, codes = _ordered(e, states[0])
+    axis = a["axis"] % len(codes.order)
+    keepdims = bool(a["keepdims"])
+    stored = codes.order.index(axis)
+    attributes = {"axis": stored, "keepdims": keepdims}
+    name = e.builder.add("argmax", [codes.name], attributes, node.name)
+    return [Codes(name, remaining(codes.order, (axis,), keepdims))]
+
+
+RULES: dict[str, Callable[..., list[State]]] = {
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Pad": _pad,
+    **dict.fromkeys(("Resize", "Tile"), _selection),
+    "Expand": _expand,
+    "Gather": _gather,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _depth_space),
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _max_pool),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_max),
+    "ArgMax": _argmax,
+}

@@ -1,0 +1,116 @@
+"""QuantizeLinear moves through data movement: Q(move(x)) = move(Q(x)), exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.graph import Graph, GraphBuilder, Node
+from samebits.ir.integer.define import limits
+from samebits.spec.formats import round_real
+
+MOVEMENT = {
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Slice", "Expand"),
+    *("Tile", "Resize", "DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool"),
+    *("Pad", "Gather"),
+}
+"""One output; every output element is an input element, the largest of some, or a constant."""
+
+Parameters = tuple[str, ...]  # scale and zero point of a QuantizeLinear
+
+
+def sink_quantize(graph: Graph) -> Graph:
+    """The same function with every QuantizeLinear right after the arithmetic that it rounds."""
+    moved = _moved(graph)
+    return _rebuilt(graph, moved) if moved else graph
+
+
+def _moved(graph: Graph) -> dict[str, Node]:
+    """Movement output -> a QuantizeLinear whose codes it shall carry.
+
+    A movement takes part if all that reads it are equal per-tensor QuantizeLinear nodes, or
+    movements that take part with those parameters, and its input is not quantized already.
+    """
+    readers, producers = graph.consumers(), graph.producers()
+    moved: dict[str, Node] = {}
+    for node in reversed(graph.nodes):
+        if node.op not in MOVEMENT or node.output in graph.outputs:
+            continue
+        wanted = [_wanted(graph, reader, node.output, moved) for reader in readers[node.output]]
+        first = wanted[0] if wanted else None
+        if first is None or any(w is None or w.inputs[1:] != first.inputs[1:] for w in wanted):
+            continue
+        sources = [producers.get(name) for name in _moving(node)]
+        dequantized = all(s is not None and s.op == "DequantizeLinear" for s in sources)
+        if dequantized and node.op != "Concat":
+            continue
+        moved[node.output] = first
+    return moved
+
+
+def _wanted(graph: Graph, reader: Node, name: str, moved: dict[str, Node]) -> Node | None:
+    """The QuantizeLinear that a reader makes of a value, now or after the move."""
+    if reader.op == "QuantizeLinear" and reader.inputs[0] == name:
+        scale = graph.constants.get(reader.inputs[1])
+        return reader if scale is not None and scale.size == 1 else None
+    if reader.op in MOVEMENT and name in _moving(reader):
+        return moved.get(reader.output)
+    return None
+
+
+def _moving(node: Node) -> Parameters:
+    return node.inputs if node.op == "Concat" else node.inputs[:1]
+
+
+def _rebuilt(graph: Graph, moved: dict[str, Node]) -> Graph:
+    builder, renamed = GraphBuilder.like(graph)
+    codes: dict[tuple[str, Parameters], str] = {}  # of values before a movement
+    for node in graph.nodes:
+        inputs = tuple(renamed[name] if name else "" for name in node.inputs)
+        if node.op == "QuantizeLinear" and node.inputs[0] in moved:
+            renamed[node.output] = renamed[node.inputs[0]]  # codes already
+            continue
+        attributes: dict[str, Any] = dict(node.attributes)
+        if node.output in moved:
+            quantizer = moved[node.output]
+            parameters = tuple(renamed[name] if name else "" for name in quantizer.inputs[1:])
+            for index, name in enumerate(_moving(node)):
+                if name in moved:
+                    continue
+                key = (name, quantizer.inputs[1:])
+                if key not in codes:
+                    codes[key] = builder.add(
+                        "QuantizeLinear",
+                        [renamed[name], *parameters],
+                        quantizer.attributes,
+                        f"{quantizer.name}.{len(codes)}",
+                    )
+                inputs = (*inputs[:index], codes[key], *inputs[index + 1 :])
+            if node.op == "Pad" and attributes["mode"] == "constant":
+                attributes["value"] = _code(graph, quantizer, attributes["value"])
+        out = builder.add_all(node.op, inputs, attributes, node.name, node.outputs)
+        renamed.update(zip(node.outputs, out, strict=True))
+    return builder.build(_outputs(graph, builder, renamed))
+
+
+def _code(graph: Graph, quantizer: Node, value: float) -> float:
+    """The code of a padding value."""
+    scale = Fraction(float(graph.constants[quantizer.inputs[1]].reshape(-1)[0]))
+    zeros = graph.constants.get(quantizer.inputs[2]) if len(quantizer.inputs) > 2 else None
+    zero = 0 if zeros is None else int(np.asarray(zeros).reshape(-1)[0])
+    low, high = limits(graph.values[quantizer.output].dtype)
+    return float(min(max(round_real(Fraction(value) / scale) + zero, low), high))
+
+
+def _outputs(graph: Graph, builder: GraphBuilder, renamed: dict[str, str]) -> list[str]:
+    """The outputs under their own names: codes that moved get a node of that name."""
+    found = []
+    for name in graph.outputs:
+        if renamed[name] != name and name not in builder.values:
+            builder.add("Identity", [renamed[name]], outputs=[name])
+            found.append(name)
+        else:
+            found.append(renamed[name])
+    return found

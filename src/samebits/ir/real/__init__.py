@@ -1,0 +1,5 @@
+"""Real operators, one record each; importing this room registers them. docs/spec/graph.md 2."""
+
+from samebits.ir.real import indexing, linear, pointwise, quantize, recurrent, reduce, shape, window
+
+__all__ = ["indexing", "linear", "pointwise", "quantize", "recurrent", "reduce", "shape", "window"]

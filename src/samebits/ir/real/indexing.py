@@ -1,0 +1,356 @@
+"""Real operators beyond the quantizable set: indexing, sorting, running sums, bits, Einsum.
+
+They are imported and interpreted; lowering has no rule for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.ops import Array, Attributes, Type, broadcast, elements
+from samebits.ir.real.define import (
+    ANY,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Inputs,
+    attributes_of,
+    check_axis,
+    check_same_type,
+    check_type,
+    choice,
+    define,
+    is_integer,
+)
+
+INDICES = ("int32", "int64")
+EINSUM_MAX = 2**32  # products of one Einsum
+Ints = tuple[int, ...]
+
+
+# --- point-wise -----------------------------------------------------------------------------
+
+
+def _infer_flags(values: Inputs, attributes: Attributes) -> list[Type]:
+    check_type(values[0], FLOATS)
+    return [("bool", values[0].shape)]
+
+
+def _is_inf(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x = arrays[0]
+    negative = (x == -np.inf) & bool(attributes["detect_negative"])
+    return [np.asarray(negative | ((x == np.inf) & bool(attributes["detect_positive"])))]
+
+
+def _infer_bits(allowed: tuple[str, ...]) -> Callable[[Inputs, Attributes], list[Type]]:
+    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
+        kind = check_same_type(values, allowed)
+        return [(kind, broadcast(*(value.shape for value in values)))]
+
+    return infer
+
+
+def _infer_shift(values: Inputs, attributes: Attributes) -> list[Type]:
+    choice(attributes, "direction", ("LEFT", "RIGHT"))
+    return _infer_bits(INTEGERS)(values, attributes)
+
+
+def _shift(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    """Arithmetic; a negative amount, or one beyond the width, leaves the sign of a right shift."""
+    x, y = np.broadcast_arrays(arrays[0], arrays[1])
+    left = attributes["direction"] == "LEFT"
+    inside = (y >= 0) & (y < x.dtype.itemsize * 8)
+    amount = np.where(inside, y, 0).astype(x.dtype)
+    shifted = np.left_shift(x, amount) if left else np.right_shift(x, amount)
+    fill = np.where((x < 0) & (not left), -1, 0).astype(x.dtype)
+    return [np.where(inside, shifted, fill)]
+
+
+define("IsNaN", 1, {}, _infer_flags, lambda a, _: [np.isnan(a[0])], rational=False)
+define(
+    "IsInf",
+    1,
+    {"detect_negative": 1, "detect_positive": 1},
+    _infer_flags,
+    _is_inf,
+    rational=False,
+)
+for _name, _function in (
+    ("BitwiseAnd", np.bitwise_and),
+    ("BitwiseOr", np.bitwise_or),
+    ("BitwiseXor", np.bitwise_xor),
+):
+    define(
+        _name,
+        2,
+        {},
+        _infer_bits(INTEGERS),
+        functools.partial(lambda function, a, _: [function(a[0], a[1])], _function),
+    )
+define("BitwiseNot", 1, {}, _infer_bits(INTEGERS), lambda a, _: [np.invert(a[0])])
+define("BitShift", 2, attributes_of("direction"), _infer_shift, _shift)
+
+
+# --- running sums ---------------------------------------------------------------------------
+
+
+def _infer_cumulative(values: Inputs, attributes: Attributes) -> list[Type]:
+    check_axis(attributes["axis"], len(values[0].shape))
+    return [(check_type(values[0], NUMBERS), values[0].shape)]
+
+
+def _cumulative(function: Any, neutral: int) -> Callable[[Inputs, Attributes], list[Array]]:
+    def meaning(arrays: Inputs, attributes: Attributes) -> list[Array]:
+        x, axis = arrays[0], attributes["axis"]
+        x = np.flip(x, axis) if attributes["reverse"] else x
+        if attributes["exclusive"]:
+            first = np.full_like(np.take(x, [0], axis=axis) if x.size else x, neutral)
+            x = np.concatenate([first, np.delete(x, -1, axis=axis)], axis=axis) if x.size else x
+        y = function(x, axis=axis, dtype=x.dtype)
+        return [np.flip(y, axis) if attributes["reverse"] else y]
+
+    return meaning
+
+
+for _name, _running, _neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumprod, 1)):
+    define(
+        _name,
+        1,
+        attributes_of("axis", exclusive=0, reverse=0),
+        _infer_cumulative,
+        _cumulative(_running, _neutral),
+    )
+
+
+# --- indexing -------------------------------------------------------------------------------
+
+
+def _inside(indices: Array, size: int) -> Array:
+    """Indices counted from 0; ValueError for one outside [-size, size)."""
+    outside = (indices < -size) | (indices >= size)
+    if outside.any():
+        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
+    return np.where(indices < 0, indices + size, indices).astype(np.int64)
+
+
+def _infer_gather_elements(values: Inputs, attributes: Attributes) -> list[Type]:
+    x, indices = values
+    kind = check_type(x, ANY)
+    check_type(indices, INDICES, "indices")
+    _check_beside(x.shape, indices.shape, attributes["axis"])
+    return [(kind, indices.shape)]
+
+
+def _check_beside(shape: Ints, indices: Ints, axis: Any) -> None:
+    axis = check_axis(axis, len(shape))
+    if len(indices) != len(shape) or any(
+        m > n for i, (n, m) in enumerate(zip(shape, indices, strict=True)) if i != axis
+    ):
+        raise ValueError(f"expected indices inside {list(shape)}, found {list(indices)}")
+
+
+def _places(indices: Array, size: int, axis: int) -> tuple[Array, ...]:
+    """The full index of each element that `indices` picks along `axis`."""
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
+    grid[axis] = _inside(indices, size)
+    return tuple(grid)
+
+
+def _gather_elements(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, indices = arrays
+    axis = attributes["axis"] % x.ndim
+    return [x[_places(indices, x.shape[axis], axis)]]
+
+
+def _infer_gather_nd(values: Inputs, attributes: Attributes) -> list[Type]:
+    x, indices = values
+    kind = check_type(x, ANY)
+    check_type(indices, INDICES, "indices")
+    batch = attributes["batch_dims"]
+    if not is_integer(batch) or not 0 <= batch < len(indices.shape):
+        raise ValueError(f"expected batch_dims from 0 below {len(indices.shape)}, found {batch!r}")
+    depth = indices.shape[-1]
+    if x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= len(x.shape) - batch:
+        raise ValueError(
+            f"expected index tuples for {list(x.shape)}, found indices {list(indices.shape)}"
+        )
+    return [(kind, (*indices.shape[:-1], *x.shape[batch + depth :]))]
+
+
+def _tuples(indices: Array, shape: Ints) -> tuple[Array, ...]:
+    return tuple(_inside(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
+
+
+def _gather_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, indices = arrays
+    batch = attributes["batch_dims"]
+    inner = indices.shape[batch:-1]
+    flat = x.reshape(-1, *x.shape[batch:]) if batch else x[None]
+    count = elements(x.shape[:batch])
+    index = indices.reshape(count, *indices.shape[batch:])
+    rows = np.arange(count).reshape(-1, *[1] * len(inner))
+    picked = flat[(rows, *_tuples(index, x.shape[batch:]))]
+    return [picked.reshape(*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :])]
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _placed(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    result = x.copy()
+    if reduction == "none":
+        result[places] = updates
+    else:
+        _REDUCTIONS[reduction].at(result, places, updates)
+    return result
+
+
+def _check_scatter(values: Inputs, attributes: Attributes) -> str:
+    x, indices, updates = values
+    check_type(indices, INDICES, "indices")
+    choice(attributes, "reduction", ("none", *_REDUCTIONS))
+    allowed = ANY if attributes["reduction"] == "none" else NUMBERS
+    return check_same_type([x, updates], allowed)
+
+
+def _infer_scatter_elements(values: Inputs, attributes: Attributes) -> list[Type]:
+    kind = _check_scatter(values, attributes)
+    x, indices, updates = values
+    _check_beside(x.shape, indices.shape, attributes["axis"])
+    if updates.shape != indices.shape:
+        raise ValueError(f"expected updates of {list(indices.shape)}, found {list(updates.shape)}")
+    return [(kind, x.shape)]
+
+
+def _scatter_elements(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, indices, updates = arrays
+    axis = attributes["axis"] % x.ndim
+    places = _places(indices, x.shape[axis], axis)
+    return [_placed(x, places, updates, attributes["reduction"])]
+
+
+def _infer_scatter_nd(values: Inputs, attributes: Attributes) -> list[Type]:
+    kind = _check_scatter(values, attributes)
+    x, indices, updates = values
+    if not indices.shape or not 1 <= indices.shape[-1] <= len(x.shape):
+        raise ValueError(
+            f"expected index tuples for {list(x.shape)}, found indices {list(indices.shape)}"
+        )
+    expected = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
+    if updates.shape != expected:
+        raise ValueError(f"expected updates of {list(expected)}, found {list(updates.shape)}")
+    return [(kind, x.shape)]
+
+
+def _scatter_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, indices, updates = arrays
+    return [_placed(x, _tuples(indices, x.shape), updates, attributes["reduction"])]
+
+
+define("GatherElements", 2, {"axis": 0}, _infer_gather_elements, _gather_elements)
+define("GatherND", 2, {"batch_dims": 0}, _infer_gather_nd, _gather_nd)
+define(
+    "ScatterElements",
+    3,
+    {"axis": 0, "reduction": "none"},
+    _infer_scatter_elements,
+    _scatter_elements,
+)
+define("ScatterND", 3, {"reduction": "none"}, _infer_scatter_nd, _scatter_nd)
+
+
+def _infer_top_k(values: Inputs, attributes: Attributes) -> list[Type]:
+    x = values[0]
+    kind = check_type(x, NUMBERS)
+    axis = check_axis(attributes["axis"], len(x.shape))
+    k = attributes["k"]
+    if not is_integer(k) or not 0 <= k <= x.shape[axis]:
+        raise ValueError(f"expected k from 0 to {x.shape[axis]}, found {k!r}")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [(kind, shape), ("int64", shape)]
+
+
+def _top_k(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    """Sorted; of equal elements the one of lower index first."""
+    x, axis, k = arrays[0], attributes["axis"], attributes["k"]
+    if attributes["largest"]:
+        # Ascending order of the reversed array, read backwards: ties keep their order.
+        backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+        order = np.flip(x.shape[axis] - 1 - backwards, axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    index = np.take(order, np.arange(k), axis=axis).astype(np.int64)
+    return [np.take_along_axis(x, index, axis=axis), index]
+
+
+define("TopK", 1, attributes_of("k", axis=-1, largest=1), _infer_top_k, _top_k)
+
+
+# --- matrices -------------------------------------------------------------------------------
+
+
+def _infer_det(values: Inputs, attributes: Attributes) -> list[Type]:
+    shape = values[0].shape
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"expected square matrices, found {list(shape)}")
+    return [(check_type(values[0], FLOATS), shape[:-2])]
+
+
+def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result; "..." becomes capital letters not in use."""
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    plain = (left + right).replace("...", "").replace(",", "")
+    if len(parts) != len(ranks) or not (plain.isascii() and (plain.isalpha() or not plain)):
+        raise ValueError(f"expected an equation of {len(ranks)} terms, found {equation!r}")
+    free = [chr(code) for code in (*range(65, 91), *range(97, 123)) if chr(code) not in plain]
+    missing = [rank - len(part.replace("...", "")) for part, rank in zip(parts, ranks, strict=True)]
+    most = max((n for n, part in zip(missing, parts, strict=True) if "..." in part), default=0)
+    if any(n < 0 or (n and "..." not in p) for n, p in zip(missing, parts, strict=True)):
+        raise ValueError(f"expected a letter for each axis, found {equation!r}")
+    if most > len(free) or any(part.count("...") > 1 for part in (*parts, right)):
+        raise ValueError(f"expected fewer axes, found {equation!r}")
+    dots = "".join(free[:most])
+    terms = [
+        part.replace("...", dots[most - n :] if n else "")
+        for part, n in zip(parts, missing, strict=True)
+    ]
+    if not arrow:
+        once = (letter for letter in sorted(set(plain)) if left.count(letter) == 1)
+        right = ("..." if most else "") + "".join(once)
+    result = right.replace("...", dots)
+    if len(set(result)) != len(result) or set(result) - set("".join(terms)):
+        raise ValueError(f"expected a result of letters of the terms, found {equation!r}")
+    return terms, result
+
+
+def _infer_einsum(values: Inputs, attributes: Attributes) -> list[Type]:
+    kind = check_same_type(values, NUMBERS)
+    if not isinstance(attributes["equation"], str):
+        raise ValueError("expected an equation")
+    terms, result = _terms(attributes["equation"], [len(value.shape) for value in values])
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, values, strict=True):
+        for letter, size in zip(term, value.shape, strict=True):
+            if sizes.setdefault(letter, size) == 1:
+                sizes[letter] = size
+            if size not in (1, sizes[letter]):
+                raise ValueError(f"expected one size of {letter}, found {sizes[letter]} and {size}")
+    if math.prod(sizes.values()) > EINSUM_MAX:
+        raise ValueError(f"expected at most {EINSUM_MAX} products, found {sizes}")
+    return [(kind, tuple(sizes[letter] for letter in result))]
+
+
+def _einsum(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    terms, result = _terms(attributes["equation"], [array.ndim for array in arrays])
+    return [np.asarray(np.einsum(f"{','.join(terms)}->{result}", *arrays))]
+
+
+define("Det", 1, {}, _infer_det, lambda a, _: [np.linalg.det(a[0])], rational=False)
+define("Einsum", (1, None), attributes_of("equation"), _infer_einsum, _einsum)

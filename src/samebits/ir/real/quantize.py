@@ -1,0 +1,143 @@
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
+
+Scales and zero points are for the whole tensor (a scalar, or one element), for each position along
+`axis`, or for blocks of `block_size` positions along it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.ops import Array, Attributes, Type
+from samebits.ir.real.define import (
+    FLOATS,
+    NARROW,
+    Inputs,
+    array_type,
+    check_axis,
+    check_type,
+    code_range,
+    define,
+    is_integer,
+    map_exact,
+)
+
+CODES = ("int8", "uint8", "int16", "uint16", *NARROW)
+
+
+def _check_parameters(values: Inputs, attributes: Attributes) -> None:
+    x, scale, zero_point = values
+    block = attributes["block_size"]
+    if not is_integer(block) or block < 0:
+        raise ValueError(f"expected block_size of at least 0, found {block!r}")
+    one = ((), (1,))
+    if (
+        zero_point is not None
+        and zero_point.shape != scale.shape
+        and not (scale.shape in one and zero_point.shape in one)
+    ):
+        raise ValueError(
+            f"expected a zero point of the scale's shape {list(scale.shape)}, "
+            f"found {list(zero_point.shape)}"
+        )
+    if scale.shape in one and not block:
+        return
+    axis = check_axis(attributes["axis"], len(x.shape))
+    if not block:
+        expected = (x.shape[axis],)
+    else:
+        expected = tuple(-(-n // block) if i == axis else n for i, n in enumerate(x.shape))
+    if scale.shape != expected:
+        raise ValueError(f"expected a scale of shape {list(expected)}, found {list(scale.shape)}")
+
+
+def _spread(parameter: Array, x: Array, attributes: Attributes) -> Array:
+    """A scale or zero point in a shape that broadcasts to x."""
+    block = attributes["block_size"]
+    if block:
+        axis = attributes["axis"] % x.ndim
+        repeated = np.repeat(parameter, block, axis=axis)
+        return repeated[(*[slice(None)] * axis, slice(x.shape[axis]))]
+    if parameter.size == 1 and parameter.ndim <= 1:
+        return parameter.reshape(())
+    shape = [1] * x.ndim
+    shape[attributes["axis"]] = -1
+    return parameter.reshape(shape)
+
+
+def _infer_quantize(values: Inputs, attributes: Attributes) -> list[Type]:
+    x, scale, zero_point = values
+    check_type(x, (*FLOATS, "int32"))
+    check_type(scale, FLOATS, "a scale")
+    _check_parameters(values, attributes)
+    kind = "uint8" if zero_point is None else check_type(zero_point, CODES, "a zero point")
+    return [(kind, x.shape)]
+
+
+def quantize(x: Array, scale: Array, zero_point: Array | int, dtype: str) -> Array:
+    """saturate(rne(x / scale) + zero_point), exactly in Fractions.
+
+    Of floats the quotient is one division of their type. For binary32 numbers in float64 the codes
+    are the exact ones: a quotient of two 24-bit significands is a tie, and then no division
+    rounds it, or at least 2**-26 away from every tie, and codes reach 2**16. NaN is taken as 0.
+    """
+    low, high = code_range(dtype)
+    kind = array_type(dtype)
+    offset = np.asarray(zero_point).astype(np.int64)
+    if x.dtype == object or scale.dtype == object:
+        codes = map_exact(
+            lambda q, z: min(max(round(q) + z, low), high), x / scale, offset.astype(object)
+        )
+        return codes.astype(kind)
+    rounded = np.nan_to_num(np.rint(x / scale), nan=0.0)
+    return np.clip(rounded + offset, low, high).astype(kind)
+
+
+def _quantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, scale, zero_point = arrays
+    scale = _spread(scale, x, attributes)
+    if zero_point is None:
+        return [quantize(x, scale, 0, "uint8")]
+    return [quantize(x, scale, _spread(zero_point, x, attributes), zero_point.dtype.name)]
+
+
+def _infer_dequantize(values: Inputs, attributes: Attributes) -> list[Type]:
+    x, scale, zero_point = values
+    kind = check_type(x, (*CODES, "int32"))
+    if zero_point is not None:
+        check_type(zero_point, (kind,), "a zero point")
+    _check_parameters(values, attributes)
+    return [(check_type(scale, FLOATS, "a scale"), x.shape)]
+
+
+def _dequantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, scale, zero_point = arrays
+    codes = x.astype(np.int64)
+    if zero_point is not None:
+        codes = codes - _spread(zero_point.astype(np.int64), x, attributes)
+    return [codes * _spread(scale, x, attributes)]
+
+
+def _infer_dynamic(values: Inputs, attributes: Attributes) -> list[Type]:
+    check_type(values[0], ("float32",))
+    return [("uint8", values[0].shape), ("float32", ()), ("uint8", ())]
+
+
+def _dynamic(arrays: Inputs, attributes: Attributes) -> list[Any]:
+    """In binary32 throughout, as ONNX defines it; a tensor of zeros has the scale 1."""
+    x = arrays[0].astype(np.float32)
+    low = np.minimum(x.min(initial=0), np.float32(0))
+    high = np.maximum(x.max(initial=0), np.float32(0))
+    scale = np.float32((high - low) / np.float32(255))
+    if scale == 0:
+        scale = np.float32(1)
+    zero_point = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
+    codes = quantize(x, np.asarray(scale), zero_point, "uint8")
+    return [codes, np.asarray(scale, dtype=np.float64), np.asarray(zero_point)]
+
+
+define("QuantizeLinear", (2, 3), {"axis": 1, "block_size": 0}, _infer_quantize, _quantize)
+define("DequantizeLinear", (2, 3), {"axis": 1, "block_size": 0}, _infer_dequantize, _dequantize)
+define("DynamicQuantizeLinear", 1, {}, _infer_dynamic, _dynamic, rational=False)

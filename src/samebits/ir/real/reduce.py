@@ -1,0 +1,267 @@
+"""Reductions, argmax, softmax and normalisations of real graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.ops import Array, Attributes, Type, broadcast
+from samebits.ir.real.define import (
+    FLOATS,
+    NUMBERS,
+    Inputs,
+    attributes_of,
+    check_axes,
+    check_axis,
+    check_same_type,
+    check_type,
+    code_range,
+    define,
+    float32,
+    rationals,
+)
+
+Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced axes, of size 1
+
+
+# --- reductions -----------------------------------------------------------------------------
+
+
+def _reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: Any) -> tuple[int, ...]:
+    kept = (1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(kept) if keepdims or i not in axes)
+
+
+def _reduction(name: str, function: Reduction, rational: bool = True, empty: bool = True) -> None:
+    """A reduction over `axes`, exactly those given (none: element by element).
+
+    empty: it has a value over no elements
+    """
+
+    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
+        x = values[0]
+        allowed = (*NUMBERS, "bool") if name in ("ReduceMax", "ReduceMin") else NUMBERS
+        kind = check_type(x, allowed)
+        axes = check_axes(attributes["axes"], len(x.shape))
+        if not empty and any(x.shape[axis] == 0 for axis in axes):
+            raise ValueError(f"expected axes with elements to reduce, found {list(x.shape)}")
+        return [(kind, _reduced_shape(x.shape, axes, attributes["keepdims"]))]
+
+    def meaning(arrays: Inputs, attributes: Attributes) -> list[Array]:
+        x = arrays[0]
+        axes = check_axes(attributes["axes"], x.ndim)
+        result = np.asarray(function(x, axes))
+        shape = _reduced_shape(x.shape, axes, attributes["keepdims"])
+        if x.dtype.kind in "iub":
+            result = np.trunc(result).astype(x.dtype)
+        return [result.reshape(shape)]
+
+    define(name, 1, attributes_of("axes", keepdims=1), infer, meaning, rational)
+
+
+def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(np.sum(x, axis=axes, keepdims=True))
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    return _sum(x, axes) / math.prod(x.shape[axis] for axis in axes)
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
+    largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    return np.log(_sum(np.exp(x - largest), axes)) + largest
+
+
+def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
+    def function(x: Array, axes: tuple[int, ...]) -> Array:
+        if all(x.shape[axis] for axis in axes):
+            return best(x, axis=axes, keepdims=True)
+        if x.dtype == object:
+            raise ValueError("expected elements to reduce in exact mode, found none")
+        low, high = (-np.inf, np.inf) if x.dtype.kind == "f" else code_range(x.dtype.name)
+        initial = x.dtype.type(low if sign < 0 else high)
+        return best(x, axis=axes, keepdims=True, initial=initial)
+
+    return function
+
+
+_reduction("ReduceSum", _sum)
+_reduction("ReduceMean", _mean, empty=False)
+_reduction("ReduceMax", _extreme(np.max, -1.0))
+_reduction("ReduceMin", _extreme(np.min, 1.0))
+_reduction("ReduceProd", lambda x, axes: np.asarray(np.prod(x, axis=axes, keepdims=True)))
+_reduction("ReduceL1", lambda x, axes: _sum(np.abs(x), axes))
+_reduction("ReduceSumSquare", lambda x, axes: _sum(x * x, axes))
+_reduction("ReduceL2", lambda x, axes: np.sqrt(_sum(np.square(x), axes)), rational=False)
+_reduction("ReduceLogSum", lambda x, axes: np.log(_sum(x, axes)), rational=False)
+_reduction("ReduceLogSumExp", _log_sum_exp, rational=False)
+
+
+def _infer_arg(values: Inputs, attributes: Attributes) -> list[Type]:
+    x = values[0]
+    check_type(x, NUMBERS)
+    axis = check_axis(attributes["axis"], len(x.shape))
+    if x.shape[axis] == 0:
+        raise ValueError(f"expected elements along axis {axis}, found {list(x.shape)}")
+    return [("int64", _reduced_shape(x.shape, (axis,), attributes["keepdims"]))]
+
+
+def _arg(best: Callable[..., Array]) -> Callable[[Inputs, Attributes], list[Array]]:
+    def meaning(arrays: Inputs, attributes: Attributes) -> list[Array]:
+        x, axis = arrays[0], attributes["axis"] % arrays[0].ndim
+        if attributes["select_last_index"]:
+            index = x.shape[axis] - 1 - best(np.flip(x, axis), axis=axis)
+        else:
+            index = best(x, axis=axis)
+        index = np.asarray(index, dtype=np.int64)
+        return [np.expand_dims(index, axis) if attributes["keepdims"] else index]
+
+    return meaning
+
+
+for _name, _best in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
+    define(_name, 1, {"axis": 0, "keepdims": 1, "select_last_index": 0}, _infer_arg, _arg(_best))
+
+
+# --- softmax --------------------------------------------------------------------------------
+
+
+def _infer_softmax(values: Inputs, attributes: Attributes) -> list[Type]:
+    x = values[0]
+    axis = check_axis(attributes["axis"], len(x.shape))
+    if x.shape[axis] == 0:
+        raise ValueError(f"expected elements along axis {axis}, found {list(x.shape)}")
+    return [(check_type(x, FLOATS), x.shape)]
+
+
+def _softmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, axis = arrays[0], attributes["axis"]
+    powers = np.exp(x - x.max(axis=axis, keepdims=True))
+    return [powers / powers.sum(axis=axis, keepdims=True)]
+
+
+def _log_softmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, axis = arrays[0], attributes["axis"]
+    below = x - x.max(axis=axis, keepdims=True)
+    return [below - np.log(np.exp(below).sum(axis=axis, keepdims=True))]
+
+
+def _hardmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, axis = arrays[0], attributes["axis"]
+    one = np.zeros(x.shape, dtype=np.int64)
+    np.put_along_axis(one, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis=axis)
+    return [rationals(one) if x.dtype == object else one.astype(np.float64)]
+
+
+define("Softmax", 1, {"axis": -1}, _infer_softmax, _softmax, rational=False)
+define("LogSoftmax", 1, {"axis": -1}, _infer_softmax, _log_softmax, rational=False)
+define("Hardmax", 1, {"axis": -1}, _infer_softmax, _hardmax)
+
+
+# --- normalisation --------------------------------------------------------------------------
+
+
+def _check_epsilon(attributes: Attributes) -> None:
+    epsilon = attributes["epsilon"]
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, Fraction)) or epsilon < 0:
+        raise ValueError(f"expected epsilon of at least 0, found {epsilon!r}")
+
+
+def _check_channels(values: Inputs, names: tuple[str, ...]) -> None:
+    x, *parameters = values
+    if len(x.shape) < 2:
+        raise ValueError(f"expected x of [N, C, ...], found {list(x.shape)}")
+    for name, parameter in zip(names, parameters, strict=True):
+        if parameter is not None and parameter.shape != (x.shape[1],):
+            raise ValueError(f"expected {name} of [{x.shape[1]}], found {list(parameter.shape)}")
+
+
+def _infer_batch_norm(values: Inputs, attributes: Attributes) -> list[Type]:
+    _check_epsilon(attributes)
+    _check_channels(values, ("scale", "b", "mean", "var"))
+    return [(check_same_type(values, FLOATS), values[0].shape)]
+
+
+def _per_channel(parameter: Array, x: Array) -> Array:
+    return parameter.reshape(-1, *[1] * (x.ndim - 2))
+
+
+def _batch_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x = arrays[0]
+    scale, b, mean, var = (_per_channel(array, x) for array in arrays[1:])
+    return [(x - mean) / np.sqrt(var + attributes["epsilon"]) * scale + b]
+
+
+def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    centred = x - x.mean(axis=axes, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
+
+
+def _infer_layer_norm(values: Inputs, attributes: Attributes) -> list[Type]:
+    _check_epsilon(attributes)
+    kind = check_same_type(values, FLOATS)
+    x, *parameters = values
+    axis = check_axis(attributes["axis"], len(x.shape))
+    if 0 in x.shape[axis:]:
+        raise ValueError(f"expected elements from axis {axis} on, found {list(x.shape)}")
+    for parameter in parameters:
+        if parameter is not None and broadcast(parameter.shape, x.shape) != x.shape:
+            raise ValueError(
+                f"expected parameters that broadcast to {list(x.shape)}, "
+                f"found {list(parameter.shape)}"
+            )
+    return [(kind, x.shape)]
+
+
+def _layer_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, scale, b = arrays
+    axes = tuple(range(attributes["axis"] % x.ndim, x.ndim))
+    y = _normalised(x, axes, attributes["epsilon"]) * scale
+    return [y if b is None else y + b]
+
+
+def _infer_instance_norm(values: Inputs, attributes: Attributes) -> list[Type]:
+    _check_epsilon(attributes)
+    _check_channels(values, ("scale", "b"))
+    x = values[0]
+    if len(x.shape) < 3 or 0 in x.shape[2:]:
+        raise ValueError(f"expected x of [N, C, spatial...], found {list(x.shape)}")
+    return [(check_same_type(values, FLOATS), x.shape)]
+
+
+def _instance_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    x, scale, b = arrays
+    y = _normalised(x, tuple(range(2, x.ndim)), attributes["epsilon"]) * _per_channel(scale, x)
+    return [y if b is None else y + _per_channel(b, x)]
+
+
+_EPSILON = float32(1e-5)
+define(
+    "BatchNormalization",
+    5,
+    {"epsilon": _EPSILON},
+    _infer_batch_norm,
+    _batch_norm,
+    rational=False,
+)
+define(
+    "LayerNormalization",
+    (2, 3),
+    {"axis": -1, "epsilon": _EPSILON},
+    _infer_layer_norm,
+    _layer_norm,
+    rational=False,
+)
+define(
+    "InstanceNormalization",
+    (2, 3),
+    {"epsilon": _EPSILON},
+    _infer_instance_norm,
+    _instance_norm,
+    rational=False,
+)

@@ -1,0 +1,177 @@
+"""Steps of the compiler to firmware, one for each operation; `lower_fuse` joins them to chains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.npu.compiler.layout import (
+    OUTSIDE,
+    Access,
+    Array,
+    Buffer,
+    ImageView,
+    Point,
+    Port,
+    Step,
+    Target,
+    Tiles,
+    View,
+    binary16,
+    image_places,
+    scattered,
+)
+
+NAME_MAX = 64
+
+
+@dataclass
+class Names:
+    """Identifiers for the names of a model, which may be any text."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def unique(self, wanted: str) -> str:
+        """Letters, digits and '_' of a name; a number behind it if it is taken."""
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", wanted).strip("_") or "value"
+        plain = (f"_{plain}" if plain[0].isdigit() else plain)[: NAME_MAX - 8]
+        name, count = plain, 1
+        while name in self.taken:
+            count += 1
+            name = f"{plain}_{count}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class Builder:
+    """Appends steps. Every operation writes a buffer of its own.
+
+    looped: whether steps go to the body of the loop over time.
+    """
+
+    native: int
+    looped: bool = False
+    names: Names = field(default_factory=Names)
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
+    tiles: dict[bytes, Tiles] = field(default_factory=dict)
+
+    def vectors(self, channels: int) -> int:
+        """Native vectors of a pixel."""
+        return -(-channels // self.native)
+
+    def add(
+        self,
+        name: str,
+        read: Access | Port,
+        target: Buffer | Port,
+        grid: tuple[int, int, int],
+        points: Sequence[Point] = (),
+        *,
+        tiles: Tiles | None = None,
+        vector: int = 0,
+    ) -> None:
+        """Append a step with one target."""
+        targets = (Target(target, vector),)
+        self.steps.append(Step(name, *grid, read, tiles, tuple(points), targets, self.looped))
+
+    # --- constants ------------------------------------------------------------------------------
+
+    def constant(self, name: str, view: View, array: Array) -> Access:
+        """A constant that broadcasts to the shape of a view, as an operand for it."""
+        pixels, same = scattered(view, array, self.native)
+        buffer = view.buffer
+        shape = self._hint_shape(view, same)
+        if same:
+            pixels = pixels[:1]
+        geometry = (1, 1) if same else (buffer.height, buffer.width)
+        found = self._stored(name, pixels, (*geometry, buffer.vectors), shape)
+        return Access(found, step_y=0, step_x=0) if same else Access(found)
+
+    def uniform(self, name: str, number: float) -> Buffer:
+        """One vector of a number."""
+        pixels = np.full((1, self.native), number, np.float16)
+        return self._stored(name, pixels, (1, 1, 1), (self.native,))
+
+    def _hint_shape(self, view: View, same: bool) -> tuple[int, ...]:
+        """Logical channels where they stand at the first lanes of every pixel, else all lanes."""
+        buffer, pixel = view.buffer, view.buffer.vectors * self.native
+        highest = int((view.places % pixel).max()) + 1
+        channels = max(highest, pixel - self.native + 1)
+        return (channels,) if same else (channels, buffer.height, buffer.width)
+
+    def _stored(
+        self, name: str, pixels: Array, geometry: tuple[int, int, int], shape: tuple[int, ...]
+    ) -> Buffer:
+        key = (geometry, pixels.tobytes())
+        if key not in self.constants:
+            values = pixels.reshape(-1, self.native)
+            self.constants[key] = Buffer(self.names.unique(name), *geometry, values, shape)
+        return self.constants[key]
+
+    def weights(self, name: str, array: Array) -> Tiles:
+        """Tiles of [O, I] or [O, I, KH, KW]; equal weights are stored once."""
+        rounded = binary16(array, "weights")
+        if rounded.ndim == 4 and rounded.shape[2:] == (1, 1):
+            rounded = rounded[:, :, 0, 0]
+        key = sha256(repr(rounded.shape).encode() + rounded.tobytes()).digest()
+        if key not in self.tiles:
+            rows = self.vectors(rounded.shape[0])
+            columns = self.vectors(rounded.shape[1]) * int(np.prod(rounded.shape[2:]))
+            self.tiles[key] = Tiles(self.names.unique(name), rounded, rows, columns)
+        return self.tiles[key]
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def point(self, name: str, view: View, *points: Point) -> View:
+        """Instructions of the multifunction units, one step each, on all of a buffer."""
+        if (view.places == OUTSIDE).any():
+            raise UnsupportedError("expected an unpadded tensor, found an explicit Pad before it")
+        buffer = view.buffer
+        for point in points:
+            target = Buffer(name, *buffer.geometry)
+            self.add(name, Access(buffer), target, buffer.geometry, [point])
+            buffer = target
+        return View(buffer, view.places)
+
+    def with_constant(self, name: str, op: str, view: View, array: Array) -> View:
+        """`op` with a constant operand."""
+        return self.point(name, view, Point(op, self.constant(name, view, array)))
+
+    def operand(self, view: View, other: View) -> Access | None:
+        """`other`, broadcast to the shape of `view`, as an operand for it; None if it cannot be."""
+        pixel = view.buffer.vectors * self.native
+        places = np.broadcast_to(other.places, view.places.shape)
+        if view.buffer.geometry == other.buffer.geometry and np.array_equal(places, view.places):
+            return Access(other.buffer)
+        if other.buffer.geometry == (1, 1, view.buffer.vectors) and np.array_equal(
+            places, view.places % pixel
+        ):
+            return Access(other.buffer, step_y=0, step_x=0)
+        return None
+
+    def image(self, name: str, channels: int, height: int, width: int) -> View:
+        """A new image whose channels fill its vectors."""
+        buffer = Buffer(name, height, width, self.vectors(channels))
+        return View(buffer, image_places(np.arange(channels), buffer, self.native))
+
+    def input_lanes(self, lanes: Array, vectors: int, weights: Array) -> Array:
+        """Weights [O, C, ...] as [O, I, ...] for inputs that stand at these lanes of a pixel."""
+        count = max(int(lanes.max()) + 1, (vectors - 1) * self.native + 1)
+        laid = np.zeros((weights.shape[0], count, *weights.shape[2:]))
+        for channel, lane in enumerate(lanes.tolist()):  # a lane may be read twice
+            laid[:, lane] += weights[:, channel]
+        return laid
+
+    def vectors_of(self, name: str, image: ImageView, first: int, count: int) -> ImageView:
+        """Some native vectors of every pixel as an image of their own."""
+        buffer = image.buffer
+        target = Buffer(name, buffer.height, buffer.width, count)
+        self.add(name, Access(buffer, vector=first), target, target.geometry)
+        return replace(image, buffer=target, lanes=image.lanes - first * self.native)

@@ -1,0 +1,465 @@
+"""Data flow of a checked program: every chain, with all its iterations, is one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.npu.concord.graph import Carried, DataFlow, Turns, Value, sweep
+from samebits.npu.concord.layout import Layout
+from samebits.npu.concord.memory import (
+    CONSTANT,
+    ZERO,
+    Entries,
+    Sources,
+    Tracker,
+    all_of,
+    channels_and_positions,
+    joined,
+    load_image,
+    remapped,
+)
+from samebits.npu.machine.chain import Access, Chain, Loop, Send, bases, read_offsets
+from samebits.npu.machine.check import check
+from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
+from samebits.npu.simulator.machine import BINARY, UNARY, quantize
+
+Array = np.ndarray[Any, Any]
+
+VECTOR = 64  # the effort of one vector of an access
+VECTORS_MAX = 1 << 24  # that one access of a chain takes in all its iterations
+
+
+def data_flow(program: Program, image: Image) -> DataFlow:
+    """The whole-tensor operations of a program.
+
+    Raises InputError for an illegal program, UnsupportedError for one that is too large.
+    """
+    steps = check(program, image)
+    inputs = tuple(h for h in program.hints if h.kind == "input")
+    outputs = tuple(h for h in program.hints if h.kind == "output")
+    flow = DataFlow(program.name, program.native, program.mantissa, inputs, outputs)
+    pool, entries = load_image(program, image)
+    taken = {hint.name for hint in (*inputs, *outputs)}
+    builder = Builder(Layout(flow, pool, names=taken), entries)
+    builder.read_inputs()
+    builder.run(steps)
+    builder.write_outputs()
+    flow.steps = tuple(builder.layout.steps)
+    sweep(flow)
+    return flow
+
+
+class LayoutChangedError(Exception):
+    """A tensor cannot have the layout that it is to keep from turn to turn."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor carried from turn to turn, and the entries that it is in. `vectors` says which
+    native vector of it each of `addresses` of each memory holds."""
+
+    value: Value
+    places: tuple[tuple[str, Array, Array], ...]
+
+
+@dataclass
+class Builder:
+    """The symbolic machine: entries and the queue hold sources instead of numbers."""
+
+    layout: Layout
+    entries: Entries
+    queue: Sources = joined([])  # noqa: RUF009 - an empty one, never changed
+    taken: int = 0
+    sent: tuple[Sources, ...] = ()
+    trackers: tuple[Tracker, ...] = ()
+    tile_names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def native(self) -> int:
+        return self.layout.flow.native
+
+    # --- network ------------------------------------------------------------------------------
+
+    def read_inputs(self) -> None:
+        """The input hints, in order, are the queue."""
+        parts = []
+        for hint in self.layout.flow.inputs:
+            channels, positions = channels_and_positions(hint.shape)
+            vectors = -(-channels // self.native)
+            name = self.layout.name(f"x_{hint.name}")
+            value = Value(name, positions, vectors, channels)
+            self.layout.add("input", value, key=hint.name)
+            parts.append(all_of(self.layout.number(value), positions * vectors))
+        self.queue = joined(parts)
+
+    def write_outputs(self) -> None:
+        """What was sent, cut up by the output hints."""
+        sent, at = joined(self.sent), 0
+        self.layout.line = 0
+        for hint in self.layout.flow.outputs:
+            channels, positions = channels_and_positions(hint.shape)
+            vectors = -(-channels // self.native)
+            sources = sent[at : at + positions * vectors]
+            at += positions * vectors
+            value = self.layout.read(sources, vectors, vectors, least=channels)
+            if value.vectors != vectors:
+                value = self.layout.split(value)
+            elif value.width < channels:
+                value = self.layout.widen(value, channels)
+            out = Value(self.layout.name(f"y_{hint.name}"), positions, vectors, channels)
+            self.layout.add("output", out, (value,), key=hint.name)
+
+    # --- chains -------------------------------------------------------------------------------
+
+    def run(self, steps: Sequence[Chain | Loop | Send]) -> None:
+        """Everything, in order. `s_rd` has no part in the data."""
+        for step in steps:
+            if isinstance(step, Loop):
+                self.loop(step)
+            elif isinstance(step, Chain):
+                self.layout.line = step.line
+                self.chain(step)
+
+    def chain(self, chain: Chain) -> None:
+        """All iterations of a chain."""
+        self.entries.where = f"{self.layout.flow.name}:{chain.line}"
+        if chain.iterations * max(chain.read_count, chain.write_count) > VECTORS_MAX:
+            raise UnsupportedError(
+                f"{self.entries.where}: expected a chain of at most {VECTORS_MAX:,} vectors or "
+                f"tiles, found {chain.iterations:,} iterations; run the program in the simulator"
+            )
+        accesses = 1 + len(chain.operations) + len(chain.writes)
+        vectors = max(chain.read_count, chain.write_count) * chain.iterations
+        self.layout.spend(VECTOR * accesses * vectors)
+        sources = self.fetch(chain, chain.read, read_offsets(chain))
+        if chain.kind == "vector":
+            sources = self.compute(chain, sources)
+        for access in chain.writes:
+            self.store(chain, access, sources)
+
+    def compute(self, chain: Chain, sources: Sources) -> Sources:
+        """The vectors that a chain writes. A chain that only moves vectors makes no step."""
+        if chain.mvm_address is not None:
+            value = self.mv_mul(chain, sources)
+        elif chain.operations:
+            value = self.layout.read(sources, chain.rows)
+        else:
+            return sources
+        for operation in chain.operations:
+            value = self.operate(chain, operation.op, operation.operand, value)
+        return all_of(self.layout.number(value), value.positions * value.vectors)
+
+    def addresses(self, chain: Chain, access: Access, offsets: Array) -> Array:
+        """Of all iterations, in native vectors: a tile is its rows."""
+        found = (bases(access, chain)[:, np.newaxis] + offsets).reshape(-1)
+        return self.rows_of(found) if access.memory in TILE_FILES else found
+
+    def rows_of(self, tiles: Array) -> Array:
+        """Addresses of the rows of tiles."""
+        return (tiles[:, np.newaxis] * self.native + np.arange(self.native)).reshape(-1)
+
+    def fetch(self, chain: Chain, access: Access, offsets: Array) -> Sources:
+        """What an access reads."""
+        if access.memory != QUEUE:
+            return self.recall(access.memory, self.addresses(chain, access, offsets))
+        each = self.native if chain.kind == "matrix" else 1
+        count = chain.iterations * len(offsets) * each
+        self.taken += count
+        return self.queue[self.taken - count : self.taken]
+
+    def recall(self, memory: str, addresses: Array) -> Sources:
+        for tracker in self.trackers:
+            tracker.read(memory, addresses)
+        return self.entries.read(memory, addresses)
+
+    def store(self, chain: Chain, access: Access, sources: Sources) -> None:
+        if access.memory == QUEUE:
+            self.sent = (*self.sent, sources)
+            return
+        addresses = self.addresses(chain, access, np.arange(chain.write_count))
+        for tracker in self.trackers:
+            tracker.write(access.memory, addresses)
+        self.entries.write(access.memory, addresses, sources)
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def operate(self, chain: Chain, op: str, access: Access | None, value: Value) -> Value:
+        """One instruction of a multifunction unit."""
+        if access is None:
+            return self.result(op, value, (value,))
+        offsets = np.arange(chain.rows)
+        sources = self.fetch(chain, access, offsets)
+        each = sources[: chain.rows]
+        if value.vectors == chain.rows and (access.dx == 0 == access.dy or chain.iterations == 1):
+            operand = self.layout.read(each, chain.rows, value.vectors, value.width)
+            if operand.positions == 1:  # one operand for all iterations
+                return self.result(op, value, (value, operand))
+        operand = self.layout.read(sources, chain.rows, value.vectors, value.width)
+        return self.result(op, value, (value, operand))
+
+    def result(self, op: str, value: Value, operands: tuple[Value, ...]) -> Value:
+        """A point-wise operation of values, brought to the same lanes."""
+        layout = self.layout
+        if len({v.vectors for v in operands}) > 1:
+            operands = tuple(layout.split(v) for v in operands)
+        width = max(v.width for v in operands)
+        operands = tuple(layout.widen(v, width) for v in operands)
+        padding = _padding(op, [v.padding for v in operands])
+        name = layout.name(f"v{layout.line}")
+        out = _like(operands[0], name, padding=padding)
+        return layout.add(op, out, operands)
+
+    def mv_mul(self, chain: Chain, sources: Sources) -> Value:
+        """The product of tiles and the vectors that the chain reads."""
+        assert chain.mvm_address is not None
+        layout, native = self.layout, self.native
+        tiles = chain.mvm_address + np.arange(chain.rows * chain.columns)
+        rows = self.recall("mrf", self.rows_of(tiles))
+        moved = bool((rows.owners != CONSTANT).any())
+        if moved:
+            columns = layout.split(layout.read(sources, chain.columns, 1))
+            quantized = layout.quantize(columns)
+        else:
+            value, index = layout.gather(sources, chain.columns)
+            quantized = layout.select(layout.quantize(value), index)
+        name = layout.name(f"v{chain.line}")
+        if moved:
+            out = Value(name, chain.iterations, chain.rows, chain.rows * native)
+            right = layout.quantize(layout.split(layout.read(self.by_rows(chain, rows), 1, 1)))
+            numbers = (chain.columns, int(chain.requantize))
+            return layout.add("mv_mul_tiles", out, (quantized, right), numbers=numbers)
+        key, outputs = self.constant_tiles(chain, rows, quantized)
+        out = Value(name, chain.iterations, chain.rows, outputs)
+        return layout.add("mv_mul", out, (quantized,), key=key, numbers=(int(chain.requantize),))
+
+    def by_rows(self, chain: Chain, rows: Sources) -> Sources:
+        """Rows of tiles in the order of the outputs: the columns of one after the other."""
+        shape = (chain.rows, chain.columns, self.native)
+        return rows[np.arange(len(rows)).reshape(shape).transpose(0, 2, 1).reshape(-1)]
+
+    def constant_tiles(self, chain: Chain, rows: Sources, right: Value) -> tuple[str, int]:
+        """(name of the data, logical outputs). Lanes that meet padding are left out."""
+        layout, native = self.layout, self.native
+        picked = self.by_rows(chain, rows).vectors
+        blocks = quantize(layout.pool.bits[picked].view(np.float16), layout.flow.mantissa)
+        scales = (blocks.exponents - layout.flow.mantissa)[:, np.newaxis]
+        values = np.ldexp(blocks.codes.astype(np.float32), scales.astype(np.int32))
+        lanes = min(right.width, native)
+        shape = (chain.rows * native, chain.columns // right.vectors, right.vectors, native)
+        values = values.reshape(shape)[:, :, : right.width // lanes, :lanes]
+        logical = layout.pool.lanes[picked].reshape(shape[0], -1).any(1) | values.any((1, 2, 3))
+        outputs = int(np.flatnonzero(logical).max(initial=0)) + 1
+        tiles = np.ascontiguousarray(
+            values[:outputs].reshape(outputs, -1, lanes).transpose(1, 2, 0).astype(np.float32)
+        )
+        digest = sha256(repr(tiles.shape).encode() + tiles.tobytes()).hexdigest()
+        if digest not in self.tile_names:
+            wanted = name = f"w_{layout.pool.name(picked) or 'image'}"
+            while name in self.tile_names.values():
+                name = f"{wanted}_{len(self.tile_names) + 1}"
+            self.tile_names[digest] = name
+            layout.flow.data["tiles", name] = tiles
+        return self.tile_names[digest], outputs
+
+    # --- loops --------------------------------------------------------------------------------
+
+    def loop(self, loop: Loop) -> None:
+        """A loop of the emitted program, or its turns one after the other."""
+        if loop.count == 1:
+            self.run(loop.body)
+            return
+        saved = self.snapshot()
+        for whole in (False, True):
+            try:
+                self.turns(loop, whole)
+                return
+            except LayoutChangedError:
+                self.restore(saved)
+        raise AssertionError("whole native vectors can always be carried")
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """What a trial changes."""
+        layout = self.layout
+        layout.spend(8 * len(layout.values) + sum(map(len, self.entries.memories.values())))
+        return {
+            "entries": self.entries.copy(),
+            "queue": self.queue,
+            "taken": self.taken,
+            "sent": self.sent,
+            "trackers": self.trackers,
+            "values": len(layout.values),
+            "steps": list(layout.steps),
+            "made": dict(layout.made),
+            "names": set(layout.names),
+            "count": layout.count,
+            "line": layout.line,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        layout = self.layout
+        self.entries = saved["entries"].copy()
+        self.queue, self.taken, self.sent = saved["queue"], saved["taken"], saved["sent"]
+        self.trackers = saved["trackers"]
+        del layout.values[saved["values"] :]
+        layout.steps, layout.made = list(saved["steps"]), dict(saved["made"])
+        layout.names, layout.count, layout.line = set(saved["names"]), saved["count"], saved["line"]
+
+    def turns(self, loop: Loop, whole: bool) -> None:
+        """The loop as one step. whole: native vectors are carried, not tensors.
+
+        One trial turn finds what the body reads before it writes it: that is carried.
+        """
+        layout, saved = self.layout, self.snapshot()
+        tracker = Tracker()
+        self.trackers = (*self.trackers, tracker)
+        self.run(loop.body)
+        taken = self.taken - saved["taken"]
+        carried = tracker.carried()
+        ends = {memory: self.entries.read(memory, a) for memory, a in carried.items()}
+        shapes = {
+            n: layout.values[n] for end in ends.values() for n in np.unique(end.owners).tolist()
+        }
+        self.restore(saved)
+
+        states = self.states(carried, ends, shapes, whole)
+        initial = [self.shaped(self.held(state), state.value) for state in states]
+        slices = self.slices(loop.count, taken)
+        outer, before = self.snapshot(), len(layout.values)
+        layout.steps, self.sent, self.taken = [], (), 0
+        self.queue = joined([])
+        if slices:
+            self.queue = all_of(layout.number(slices[0][0]), taken)
+        for state in states:
+            owner = layout.number(state.value)
+            for memory, addresses, vectors in state.places:
+                owners = np.full(len(addresses), owner, np.int64)
+                self.entries.write(memory, addresses, Sources(owners, vectors))
+        self.run(loop.body)
+        nexts = [self.shaped(self.held(state), state.value) for state in states]
+        sent = joined(self.sent)
+        collected = []
+        if len(sent):
+            each = layout.read(sent, len(sent))
+            name = layout.name(f"{each.name}_turns")
+            collected = [(each, _like(each, name, positions=each.positions * loop.count))]
+        body = tuple(layout.steps)
+
+        self.queue, self.taken = outer["queue"], outer["taken"] + loop.count * taken
+        layout.steps, layout.made = outer["steps"], outer["made"]
+        finals = [_like(state.value, layout.name(f"{state.value.name}_last")) for state in states]
+        escaped = self.leave(tracker, states, finals, before)
+        self.sent = outer["sent"]
+        if collected:
+            owner = layout.number(collected[0][1])
+            self.sent = (*self.sent, all_of(owner, len(sent) * loop.count))
+        layout.steps.append(
+            Turns(
+                loop.count,
+                slices,
+                tuple(
+                    Carried(state.value, *others)
+                    for state, *others in zip(states, initial, nexts, finals, strict=True)
+                ),
+                body,
+                tuple(collected),
+                escaped,
+                loop.line,
+            )
+        )
+
+    def states(
+        self,
+        carried: Mapping[str, Array],
+        ends: Mapping[str, Sources],
+        shapes: Mapping[int, Value | None],
+        whole: bool,
+    ) -> list[State]:
+        """What is carried: a tensor for each that the entries hold at the end of a turn."""
+        states = []
+        for memory, addresses in carried.items():
+            end = ends[memory]
+            owners = np.full_like(end.owners, -1) if whole else end.owners
+            for owner in np.unique(owners).tolist():
+                chosen = owners == owner
+                shape, vectors = shapes.get(owner), end.vectors[chosen]
+                if shape is None or len(np.unique(vectors)) < len(vectors):
+                    shape = Value("", len(vectors), 1, self.native)
+                    vectors = np.arange(len(vectors))
+                value = _like(shape, self.layout.name(f"s_{memory}"))
+                states.append(State(value, ((memory, addresses[chosen], vectors),)))
+        return states
+
+    def held(self, state: State) -> Sources:
+        """The vectors of a state as the entries hold them; zeros for what no entry holds."""
+        count = state.value.positions * state.value.vectors
+        owners = np.full(count, CONSTANT, np.int64)
+        numbers = np.full(count, ZERO, np.int64)
+        for memory, addresses, vectors in state.places:
+            found = self.entries.read(memory, addresses)
+            owners[vectors], numbers[vectors] = found.owners, found.vectors
+        return Sources(owners, numbers)
+
+    def shaped(self, sources: Sources, like: Value) -> Value:
+        """The vectors in a given layout. Raises LayoutChangedError if they cannot have it."""
+        value = self.layout.read(sources, like.vectors, like.vectors, least=like.width)
+        whole = self.layout.full(value)
+        if value.vectors != like.vectors or value.width > like.width:
+            raise LayoutChangedError
+        if like.width < whole and value.padding != like.padding:
+            raise LayoutChangedError
+        return self.layout.widen(value, like.width)
+
+    def slices(self, count: int, taken: int) -> tuple[tuple[Value, Value], ...]:
+        """The turn's part of what all turns take from the queue."""
+        if not taken:
+            return ()
+        layout = self.layout
+        every = self.queue[self.taken : self.taken + count * taken]
+        value = layout.read(every, taken)
+        if taken % value.vectors:
+            value = layout.split(value)
+        name = layout.name(f"{value.name}_turn")
+        return ((_like(value, name, positions=taken // value.vectors), value),)
+
+    def leave(
+        self, tracker: Tracker, states: list[State], finals: list[Value], before: int
+    ) -> tuple[tuple[Value, Value], ...]:
+        """After a loop the entries hold what its last turn made."""
+        layout = self.layout
+        renamed: dict[int, int] = {}
+        escaped = []
+        for memory, written in tracker.written.items():
+            addresses = np.array(sorted(written), np.int64)
+            found = self.entries.read(memory, addresses)
+            for owner in np.unique(found.owners[found.owners >= before]).tolist():
+                if owner not in renamed:
+                    value = layout.values[owner]
+                    assert value is not None
+                    out = _like(value, layout.name(f"{value.name}_last"))
+                    escaped.append((value, out))
+                    renamed[owner] = layout.number(out)
+            self.entries.write(memory, addresses, remapped(found, renamed))
+        for state, final in zip(states, finals, strict=True):
+            owner = layout.number(final)
+            for memory, addresses, vectors in state.places:
+                owners = np.full(len(addresses), owner, np.int64)
+                self.entries.write(memory, addresses, Sources(owners, vectors))
+        return tuple(escaped)
+
+
+def _like(value: Value, name: str, **changed: Any) -> Value:
+    """A tensor of the layout of another."""
+    return replace(value, name=name, constant=False, **changed)
+
+
+def _padding(op: str, bits: Sequence[int]) -> int:
+    """What an operation makes of padding."""
+    numbers = [np.array([b], np.uint16).view(np.float16) for b in bits]
+    made = BINARY[op](*numbers) if op in BINARY else UNARY[op](*numbers)
+    return int(made.astype(np.float16).view(np.uint16)[0])

@@ -1,0 +1,378 @@
+"""A data flow as one ONNX file of standard operators (opset 18), with the arithmetic as functions.
+
+Inputs are binary32 [batch, *shape], rounded to binary16; outputs are binary16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from samebits.errors import UnsupportedError
+from samebits.files import write_atomically
+from samebits.npu.concord.graph import Array, DataFlow, Step, Turns, Value
+from samebits.npu.concord.memory import channels_and_positions
+from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
+from samebits.npu.concord.source import TABLES, arrays
+
+IR_VERSION = 9
+BATCH = "batch.size"
+SIZE_MAX = 1 << 31  # of one protobuf message
+
+
+def onnx_model(flow: DataFlow) -> onnx.ModelProto:
+    """The model. Raises UnsupportedError if its arrays do not fit one file."""
+    writer = OnnxWriter(flow)
+    for kind, array in block_constants(flow.mantissa).items():
+        writer.initializer(f"block.{kind}", array)
+    for name, array in arrays(flow).items():
+        shaped = array[np.newaxis] if name in writer.constants else array
+        kept = array.dtype == np.int64 or name in writer.tiles
+        stored = name if name in writer.constants else f"data.{name}"
+        writer.initializer(stored, shaped if kept else shaped.astype(np.float32))
+    for name in sorted(writer.tiles):
+        writer.matrix(name)
+    batch = np.array([1], np.int64)
+    if flow.inputs:
+        writer.node("Shape", [f"{flow.inputs[0].name}"], BATCH, start=0, end=1)
+    else:
+        writer.initializer(BATCH, batch)
+    writer.emit(flow.steps)
+    inputs = [_info(h.name, TensorProto.FLOAT, h.shape) for h in flow.inputs]
+    outputs = [_info(h.name, TensorProto.FLOAT16, h.shape) for h in flow.outputs]
+    if sum(array.nbytes for array in writer.arrays.values()) >= SIZE_MAX - (1 << 24):
+        raise UnsupportedError(
+            f"{flow.name}: expected less than 2 GB of weights and constants for one ONNX file, "
+            "found more; translate to PyTorch"
+        )
+    graph = helper.make_graph(
+        *(writer.nodes, "program", inputs, outputs),
+        [numpy_helper.from_array(array, name) for name, array in writer.arrays.items()],
+    )
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
+        functions=functions(),
+        ir_version=IR_VERSION,
+        producer_name="samebits",
+    )
+
+
+def write_onnx(flow: DataFlow, path: Path) -> tuple[Path, ...]:
+    """The file written."""
+    write_atomically(path, onnx_model(flow).SerializeToString())
+    return (path,)
+
+
+def load_onnx(path: Path) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """A function of inputs [batch, *shape] by name, run by onnxruntime on the CPU.
+
+    Raises UnsupportedError without onnxruntime.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{path}: expected onnxruntime to run it, found none installed; pip install "
+            "onnxruntime, or translate to torch"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        rounded = {name: np.asarray(a, np.float16).astype(np.float32) for name, a in inputs.items()}
+        return dict(zip(names, session.run(names, rounded), strict=True))
+
+    return run
+
+
+def _info(name: str, dtype: int, shape: Sequence[int]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, ["batch", *shape])
+
+
+class OnnxWriter:
+    """Nodes of a graph, or of the body of a loop. `batched`: names of values with a batch."""
+
+    def __init__(self, flow: DataFlow) -> None:
+        self.flow = flow
+        self.shapes = {hint.name: hint.shape for hint in (*flow.inputs, *flow.outputs)}
+        self.constants = {name for kind, name in flow.data if kind == "constant"}
+        self.tiles = {name for kind, name in flow.data if kind == "tiles"}
+        self.arrays: dict[str, Array] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.batched: set[str] = set()
+        self.expanded: dict[str, str] = {}  # values without a batch, with one
+        self.count = 0
+
+    def initializer(self, name: str, array: Array) -> str:
+        self.arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return name
+
+    def matrix(self, name: str) -> None:
+        """What the product of a matrix in `data` needs, in binary64. See Tiles of runtime_torch."""
+        values = self.arrays[f"data.{name}"]
+        tiles, lanes, outputs = values.shape
+        wide = self.node("Cast", [f"data.{name}"], f"data.{name}.wide", to=TensorProto.DOUBLE)
+        shape = self.numbers(tiles * lanes, outputs)
+        flat = self.node("Reshape", [wide, shape], f"data.{name}.flat")
+        self.node("Transpose", [flat], f"data.{name}.turned", perm=[1, 0])
+        wide64 = values.astype(np.float64)
+        size = float(np.abs(wide64).sum((0, 1)).max(initial=0.0))
+        # All products are multiples of `unit`: inputs of 2**(-15 - mantissa), weights of 2**-30
+        # times the largest power of two that divides them all.
+        codes = (wide64 * 2.0**30).astype(np.int64).reshape(-1)
+        unit = int(np.bitwise_or.reduce(codes & -codes, initial=1 << 50))
+        unit64 = float(unit & -unit) * 2.0**-30 * 2.0 ** (-15 - self.flow.mantissa)
+        whole = unit64 >= 2.0**-40
+        bounds = {
+            "rounding": 0.0 if whole else tiles * 2.0**-41 * (1 + 2.0**-20),
+            "spread": tiles * lanes * 2.0**-52 * size * (1 + 2.0**-20),
+            "exact": 2.0**52 * unit64 / max(size, 2.0**-30),
+        }
+        for kind, bound in bounds.items():
+            self.initializer(f"data.{name}.{kind}", np.array(bound, np.float64))
+
+    def numbers(self, *numbers: int) -> str:
+        """The name of a constant int64 vector."""
+        name = "n." + "_".join(str(n).replace("-", "m") for n in numbers)
+        return self.initializer(name, np.array(numbers, np.int64))
+
+    def node(self, op: str, inputs: Sequence[str], out: str, **attributes: Any) -> str:
+        """Append a node; operators of the functions are known by their names."""
+        domain = DOMAIN if op in FUNCTIONS else ""
+        self.nodes.append(
+            helper.make_node(op, list(inputs), [out], name=out, domain=domain, **attributes)
+        )
+        return out
+
+    def emit(self, steps: Sequence[Step | Turns]) -> None:
+        """Steps in order."""
+        for step in steps:
+            if isinstance(step, Turns):
+                self.turns(step)
+            elif step.op != "constant":
+                if any(value.name in self.batched for value in step.inputs) or step.op == "input":
+                    self.batched.add(step.out.name)
+                EMITTERS[step.op](self, step)
+
+    def with_batch(self, value: Value) -> str:
+        """A value of the whole batch."""
+        if value.name in self.batched:
+            return value.name
+        if value.name not in self.expanded:
+            self.count += 1
+            name = f"{value.name}.batch{self.count}"
+            self.node("Concat", [BATCH, self.numbers(1, 1)], f"{name}.shape", axis=0)
+            self.expanded[value.name] = self.node("Expand", [value.name, f"{name}.shape"], name)
+        return self.expanded[value.name]
+
+    def turns(self, turns: Turns) -> None:
+        """A Loop: states and what escapes are carried, what is collected is a scan output."""
+        self.count += 1
+        turn = f"turn.{self.count}"
+        carried = [(c.state, self.with_batch(c.initial), c.next, c.final) for c in turns.carried]
+        for value, out in turns.escaped:
+            self.node(
+                *(
+                    "Concat",
+                    [BATCH, self.numbers(value.positions, value.width)],
+                    f"{out.name}.shape",
+                ),
+                axis=0,
+            )
+            zeros = self.node("ConstantOfShape", [f"{out.name}.shape"], f"{out.name}.zeros")
+            unused = Value(f"{out.name}.before", value.positions, value.vectors, value.width)
+            carried.append((unused, zeros, value, out))
+
+        before, nodes, expanded = set(self.batched), self.nodes, dict(self.expanded)
+        self.nodes = []
+        self.batched |= {state.name for state, *_ in carried}
+        for value, outer in turns.slices:
+            if outer.name in self.batched:
+                self.batched.add(value.name)
+            n, name = value.positions, value.name
+            self.node("Reshape", [turn, self.numbers(1)], f"{name}.turn")
+            self.node("Mul", [f"{name}.turn", self.numbers(n)], f"{name}.start")
+            self.node("Add", [f"{name}.start", self.numbers(n)], f"{name}.stop")
+            bounds = [f"{name}.start", f"{name}.stop", self.numbers(1)]
+            self.node("Slice", [outer.name, *bounds], name)
+        self.emit(turns.body)
+        results = [self.node("Identity", [f"{turn}.on"], f"{turn}.on_still")]
+        for state, _, value, _ in carried:
+            results.append(
+                self.node("Identity", [self.with_batch(value)], f"{state.name}.{turn}_next")
+            )
+        scans = []
+        for value, out in turns.collected:
+            scans.append(self.node("Identity", [value.name], f"{out.name}.part"))
+            if value.name in self.batched:
+                before.add(out.name)
+        takes = [
+            helper.make_tensor_value_info(turn, TensorProto.INT64, []),
+            helper.make_tensor_value_info(f"{turn}.on", TensorProto.BOOL, []),
+            *(_unknown(state.name) for state, *_ in carried),
+        ]
+        gives = [helper.make_tensor_value_info(results[0], TensorProto.BOOL, [])]
+        gives += [_unknown(name) for name in (*results[1:], *scans)]
+        body = helper.make_graph(self.nodes, f"{turn}.body", takes, gives)
+
+        self.nodes, self.batched, self.expanded = nodes, before, expanded
+        count = self.initializer(f"{turn}.count", np.array(turns.count, np.int64))
+        start = self.initializer(f"{turn}.start", np.array(True))
+        finals = [out.name if out else f"{state.name}.{turn}_end" for state, _, _, out in carried]
+        stacked = [f"{out.name}.stacked" for _, out in turns.collected]
+        self.nodes.append(
+            helper.make_node(
+                *("Loop", [count, start, *(initial for _, initial, _, _ in carried)]),
+                [*finals, *stacked],
+                name=turn,
+                body=body,
+            )
+        )
+        self.batched |= set(finals)
+        for name, (_, out) in zip(stacked, turns.collected, strict=True):
+            turned = self.node("Transpose", [name], f"{name}.turned", perm=[1, 0, 2, 3])
+            self.node("Reshape", [turned, self.numbers(0, -1, out.width)], out.name)
+
+
+def _unknown(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None, None])
+
+
+def _input(writer: OnnxWriter, step: Step) -> None:
+    channels, positions = channels_and_positions(writer.shapes[step.key])
+    out, short = step.out.name, writer.node("Round16", [step.key], f"{step.out.name}.short")
+    if len(writer.shapes[step.key]) == 3:
+        flat = writer.numbers(0, channels, positions)
+        writer.node("Reshape", [short, flat], f"{out}.flat")
+        writer.node("Transpose", [f"{out}.flat"], out, perm=[0, 2, 1])
+    else:
+        writer.node("Reshape", [short, writer.numbers(-1, positions, channels)], out)
+
+
+def _output(writer: OnnxWriter, step: Step) -> None:
+    shape = writer.shapes[step.key]
+    channels, positions = channels_and_positions(shape)
+    name = step.out.name
+    value = writer.with_batch(step.inputs[0])
+    writer.node("Reshape", [value, writer.numbers(0, positions, -1)], f"{name}.rows")
+    bounds = [writer.numbers(0), writer.numbers(channels), writer.numbers(2)]
+    writer.node("Slice", [f"{name}.rows", *bounds], f"{name}.lanes")
+    lanes = f"{name}.lanes"
+    if len(shape) == 3:
+        lanes = writer.node("Transpose", [lanes], f"{name}.turned", perm=[0, 2, 1])
+    writer.node("Reshape", [lanes, writer.numbers(0, *shape)], f"{name}.shaped")
+    writer.node("Cast", [f"{name}.shaped"], step.key, to=TensorProto.FLOAT16)
+
+
+def _join(writer: OnnxWriter, step: Step) -> None:
+    any_batch = step.out.name in writer.batched
+    parts = [writer.with_batch(v) if any_batch else v.name for v in step.inputs]
+    writer.node("Concat", parts, step.out.name, axis=1)
+
+
+def _select(writer: OnnxWriter, step: Step) -> None:
+    value = step.inputs[0].name
+    if step.key:
+        writer.node("Gather", [value, f"data.{step.key}"], step.out.name, axis=1)
+        return
+    start, stop, stride = (writer.numbers(n) for n in step.numbers)
+    writer.node("Slice", [value, start, stop, writer.numbers(1), stride], step.out.name)
+
+
+def _widen(writer: OnnxWriter, step: Step) -> None:
+    value, out = step.inputs[0], step.out.name
+    padding = np.array(step.numbers[0], np.uint16).view(np.float16).astype(np.float32)
+    fill = writer.initializer(f"p.{step.numbers[0]}", padding)
+    pads = writer.numbers(0, 0, 0, 0, 0, step.out.width - value.width)
+    writer.node("Pad", [value.name, pads, fill], out)
+
+
+def _split(writer: OnnxWriter, step: Step) -> None:
+    shape = writer.numbers(0, -1, writer.flow.native)
+    writer.node("Reshape", [step.inputs[0].name, shape], step.out.name)
+
+
+def _quantize(writer: OnnxWriter, step: Step) -> None:
+    value, out = step.inputs[0], step.out
+    name = value.name
+    if out.width > value.width:
+        fill = writer.initializer("p.0", np.array(0, np.float32))
+        pads = writer.numbers(0, 0, 0, 0, 0, out.width - value.width)
+        name = writer.node("Pad", [name, pads, fill], f"{out.name}.padded")
+    blocked = writer.numbers(0, 0, -1, min(out.width, writer.flow.native))
+    flat = writer.numbers(0, 0, out.width)
+    writer.node(
+        "Quantize", [name, blocked, flat, "block.bounds", "block.magics", "block.limit"], out.name
+    )
+
+
+def _mv_mul(writer: OnnxWriter, step: Step) -> None:
+    out = step.out
+    tiles, lanes, _ = writer.flow.data["tiles", step.key].shape
+    data, rows = f"data.{step.key}", writer.numbers(-1, tiles, lanes)
+    if step.numbers[0]:
+        inputs = [step.inputs[0].name, f"{data}.wide", rows]
+        dots = writer.node("Dots", inputs, f"{out.name}.dots")
+        flat = writer.node("SumShortTiles", [dots], f"{out.name}.flat")
+    else:
+        shape = writer.numbers(-1, tiles * lanes)
+        x = writer.node("Reshape", [step.inputs[0].name, shape], f"{out.name}.rows")
+        inputs = [x, *(f"{data}.{kind}" for kind in ("flat", "turned", "wide"))]
+        inputs += [rows, writer.numbers(0, tiles, lanes)]
+        inputs += [f"{data}.{kind}" for kind in ("rounding", "spread", "exact")]
+        flat = writer.node("Product", inputs, f"{out.name}.flat")
+    writer.node("Reshape", [flat, writer.numbers(-1, out.positions, out.width)], out.name)
+
+
+def _tiles(writer: OnnxWriter, step: Step) -> None:
+    tiles, requantize = step.numbers
+    rows = writer.numbers(0, -1, tiles, writer.flow.native)
+    inputs = [*(value.name for value in step.inputs), rows]
+    dots = writer.node("DotsOfTiles", inputs, f"{step.out.name}.dots")
+    writer.node("SumShortTiles" if requantize else "SumTiles", [dots], step.out.name)
+
+
+def _rounded(op: str, swapped: bool = False) -> Callable[[OnnxWriter, Step], None]:
+    def emit(writer: OnnxWriter, step: Step) -> None:
+        names = [value.name for value in step.inputs]
+        exact = writer.node(op, names[::-1] if swapped else names, f"{step.out.name}.exact")
+        writer.node("Round16", [exact], step.out.name)
+
+    return emit
+
+
+def _function(op: str, *more: str) -> Callable[[OnnxWriter, Step], None]:
+    def emit(writer: OnnxWriter, step: Step) -> None:
+        writer.node(op, [*(value.name for value in step.inputs), *more], step.out.name)
+
+    return emit
+
+
+FUNCTIONS = frozenset(function.name for function in functions())
+EMITTERS: dict[str, Callable[[OnnxWriter, Step], None]] = {
+    "input": _input,
+    "output": _output,
+    "join": _join,
+    "select": _select,
+    "widen": _widen,
+    "split": _split,
+    "quantize": _quantize,
+    "mv_mul": _mv_mul,
+    "mv_mul_tiles": _tiles,
+    "vv_add": _rounded("Add"),
+    "vv_a_sub_b": _rounded("Sub"),
+    "vv_b_sub_a": _rounded("Sub", swapped=True),
+    "vv_mul": _rounded("Mul"),
+    "vv_max": _function("Larger"),
+    "v_relu": _function("Relu16"),
+    "v_sigm": _function("LookUp", f"data.{TABLES['v_sigm']}"),
+    "v_tanh": _function("LookUp", f"data.{TABLES['v_tanh']}"),
+}

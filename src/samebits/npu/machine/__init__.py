@@ -1,0 +1,1 @@
+"""The machine as data: instructions, programs as text and words, memory images, checks."""

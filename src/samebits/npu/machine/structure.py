@@ -1,0 +1,246 @@
+"""Chains and loops of a program, and the rules of one chain. docs/spec/npu.md section 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from samebits.errors import InputError
+from samebits.npu.machine.assembly import instruction_text
+from samebits.npu.machine.chain import Access, Chain, Operation, Step
+from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.program import LOOPS_MAX, QUEUE, REGISTERS, Instruction, Program
+
+UNIT_STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
+Registers = tuple[int, ...]  # in the order of REGISTERS
+
+
+def fail(program: Program, line: int, message: str) -> NoReturn:
+    """InputError at a line of a program."""
+    raise InputError(f"{program.name}:{line}: {message}")
+
+
+class Block:
+    """The program or a loop: settings (`s_wr`, `s_rd`), chains (lists of instructions), loops.
+
+    resolved: filled by samebits.npu.machine.check, by the registers a block is entered with.
+    """
+
+    def __init__(self, count: int, line: int) -> None:
+        self.count = count
+        self.line = line
+        self.items: list[Instruction | list[Instruction] | Block] = []
+        self.resolved: dict[Registers, tuple[tuple[Step, ...], Registers]] = {}
+
+
+def structure(program: Program) -> Block:
+    """Chains and loops, properly nested. Instructions must be legal by themselves."""
+    blocks = [Block(1, 1)]
+    chain: list[Instruction] = []
+    for instruction in program.instructions:
+        stage, line = INSTRUCTIONS[instruction.op].stage, instruction.line
+        inside = stage not in (Stage.SCALAR, Stage.LOOP)
+        if inside:
+            chain.append(instruction)
+            if stage is Stage.END:
+                blocks[-1].items.append(chain)
+                chain = []
+        elif chain:
+            fail(
+                program,
+                line,
+                f"expected the rest of the chain of line {chain[0].line}, found "
+                f"{_shown(instruction)}; write end_chain first",
+            )
+        elif instruction.op == "loop":
+            if len(blocks) > LOOPS_MAX:
+                fail(
+                    program,
+                    line,
+                    f"expected loops at most {LOOPS_MAX} deep, found one more; write it out",
+                )
+            blocks.append(Block(instruction.value, line))
+        elif instruction.op == "end_loop":
+            if len(blocks) == 1:
+                fail(program, line, "expected a loop before it, found end_loop outside; delete it")
+            body = blocks.pop()
+            blocks[-1].items.append(body)
+        else:
+            blocks[-1].items.append(instruction)
+    last = program.instructions[-1].line if program.instructions else 1
+    if chain:
+        fail(
+            program,
+            last,
+            f"expected the rest of the chain of line {chain[0].line}, found the end of the "
+            "program; write end_chain",
+        )
+    if len(blocks) > 1:
+        fail(
+            program,
+            last,
+            f"expected end_loop of the loop of line {blocks[-1].line}, found the end of the "
+            "program; write end_loop",
+        )
+    return blocks[0]
+
+
+def _shown(instruction: Instruction) -> str:
+    return f"'{instruction_text(instruction)}'"
+
+
+# --- one chain --------------------------------------------------------------------------------
+
+
+def build(program: Program, instructions: Sequence[Instruction], registers: Registers) -> Chain:
+    """The chain of these instructions (the last is end_chain) under these registers.
+
+    Checks order, units and lengths, not addresses.
+    """
+    values = dict(zip(REGISTERS, registers, strict=True))
+    head, *middle = instructions[:-1] or instructions
+    if INSTRUCTIONS[head.op].stage is not Stage.READ:
+        fail(
+            program,
+            head.line,
+            f"expected a chain to begin with v_rd or m_rd, found {_shown(head)}; read first",
+        )
+    matrix = INSTRUCTIONS[head.op].base == "m_rd"
+    product, operations, writes = _split(program, middle, matrix)
+    if not writes or (matrix and len(writes) > 1):
+        line = instructions[-1].line
+        wanted = "one m_wr" if matrix else "one or more v_wr"
+        fail(
+            program,
+            line,
+            f"expected {wanted} in the chain of line {head.line}, found {len(writes)}; "
+            "write what the chain carries",
+        )
+    queues = [write for write in writes if write.memory == QUEUE]
+    if len(queues) > 1:
+        fail(
+            program,
+            queues[1].line,
+            "expected one v_wr netq in a chain, found another; use another chain",
+        )
+    chain = Chain(
+        kind="matrix" if matrix else "vector",
+        rows=values["rows"],
+        columns=values["columns"],
+        iterations=values["iterations"],
+        iterations_x=values["iterations_x"],
+        window=values["window"],
+        window_run=values["window_run"],
+        window_pitch=values["window_pitch"],
+        requantize=bool(values["requantize"]),
+        read=_access(head),
+        mvm_address=None if product is None else product.address,
+        operations=_operations(program, operations),
+        writes=tuple(_access(write) for write in writes),
+        line=head.line,
+    )
+    _check_lengths(program, chain)
+    return _plain(chain)
+
+
+def _plain(chain: Chain) -> Chain:
+    """With the reset values of registers that it does not depend on: alike chains compare equal."""
+    plain = replace(chain, iterations_x=min(chain.iterations_x, chain.iterations))
+    if not chain.windowed:
+        plain = replace(plain, window=1, window_run=1, window_pitch=0)
+    if chain.mvm_address is None:
+        columns = chain.columns if chain.kind == "matrix" else 1
+        plain = replace(plain, columns=columns, requantize=False)
+    return plain
+
+
+def _access(instruction: Instruction) -> Access:
+    assert instruction.memory is not None
+    dx, dy = instruction.steps or (0, 0)
+    return Access(instruction.memory, instruction.address, dx, dy, instruction.line)
+
+
+def _split(
+    program: Program, middle: Sequence[Instruction], matrix: bool
+) -> tuple[Instruction | None, list[Instruction], list[Instruction]]:
+    """(mv_mul, instructions of the multifunction units, writes), in this order in the chain."""
+    product: Instruction | None = None
+    operations: list[Instruction] = []
+    writes: list[Instruction] = []
+    for instruction in middle:
+        record = INSTRUCTIONS[instruction.op]
+        wanted = None
+        if record.stage is Stage.READ:
+            wanted = "one read in a chain"
+        elif matrix and record.base != "m_wr":
+            wanted = "m_wr in a chain that begins with m_rd"
+        elif not matrix and record.base == "m_wr":
+            wanted = "v_wr in a chain that begins with v_rd"
+        elif record.stage is Stage.WRITE:
+            writes.append(instruction)
+        elif writes:
+            wanted = "v_wr or end_chain after v_wr"
+        elif record.stage is not Stage.PRODUCT:
+            operations.append(instruction)
+        elif product is not None:
+            wanted = "at most one mv_mul in a chain"
+        elif operations:
+            wanted = "mv_mul directly after v_rd"
+        else:
+            product = instruction
+        if wanted is not None:
+            fail(
+                program,
+                instruction.line,
+                f"expected {wanted}, found {_shown(instruction)}; use another chain",
+            )
+    return product, operations, writes
+
+
+def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operation, ...]:
+    operations: list[Operation] = []
+    before = (0, -1)  # (unit, stage in it)
+    for instruction in found:
+        record = INSTRUCTIONS[instruction.op]
+        stage = UNIT_STAGES.index(record.stage)
+        operand = None
+        if record.stage is Stage.ACTIVATE:
+            unit = before[0] if instruction.unit is None else instruction.unit
+        else:
+            operand = _access(instruction)
+            unit = record.memories.index(operand.memory)
+        if (unit, stage) <= before:
+            advice = "use the other unit or another chain"
+            fail(
+                program,
+                instruction.line,
+                "expected add-subtract, multiply, activation at most once each in unit 0, then in "
+                f"unit 1, found {_shown(instruction)} (unit {unit}) after "
+                f"{UNIT_STAGES[before[1]].value} of unit {before[0]}; {advice}",
+            )
+        before = unit, stage
+        operations.append(Operation(record.base, unit, operand, instruction.line))
+    return tuple(operations)
+
+
+def _check_lengths(program: Program, chain: Chain) -> None:
+    taken = chain.window * chain.window_run
+    if chain.kind == "matrix" or taken == 1:
+        return
+    line = chain.read.line
+    if chain.read.memory == QUEUE:
+        fail(
+            program,
+            line,
+            f"expected window * window_run = 1 to read netq, found {chain.window} * "
+            f"{chain.window_run}; windows apply to memories: set both to 1",
+        )
+    if taken != chain.read_count:
+        name = "rows" if chain.mvm_address is None else "columns"
+        fail(
+            program,
+            line,
+            f"expected window * window_run = 1 or {name} ({chain.read_count}), found "
+            f"{chain.window} * {chain.window_run}; set window, window_run or {name}",
+        )

@@ -1,0 +1,79 @@
+"""How long a program takes, estimated. docs/spec/npu.md section 6."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from samebits.npu.machine.chain import Chain, Loop, Send, Step
+from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost
+
+
+@dataclass(frozen=True)
+class ChainTime:
+    """All executions of one chain. passes: of tiles through the matrix-vector unit."""
+
+    line: int
+    executions: int
+    iterations: int
+    passes: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One run of a program. utilisation: tile passes done over those the engines had time for."""
+
+    cycles: int
+    passes: int
+    chains: tuple[ChainTime, ...]
+
+    @property
+    def utilisation(self) -> float:
+        """In [0, 1]; 0 of a program without chains."""
+        return self.passes / (self.cycles * ENGINES) if self.cycles else 0.0
+
+
+def estimate(steps: Sequence[Step]) -> Estimate:
+    """Cycles of one run, in all and of each chain, in program order.
+
+    A loop's first turn may be resolved apart from the others: what has one line is one chain.
+    """
+    found: dict[int, ChainTime] = {}
+    for index, (chain, times) in enumerate(_executed(steps, 1)):
+        key = chain.line or -index  # made without text: chains have no lines
+        before = found.get(key, ChainTime(chain.line, 0, 0, 0, 0))
+        iterations = times * chain.iterations
+        passes = iterations * chain.rows * chain.columns if chain.mvm_address is not None else 0
+        found[key] = ChainTime(
+            chain.line,
+            before.executions + times,
+            before.iterations + iterations,
+            before.passes + passes,
+            before.cycles + times * cycles(chain),
+        )
+    chains = tuple(found.values())
+    return Estimate(sum(c.cycles for c in chains), sum(c.passes for c in chains), chains)
+
+
+def cycles(chain: Chain) -> int:
+    """Of one execution: the slowest instruction, iteration by iteration, and the fill."""
+    names = ["m_rd", "m_wr"] if chain.kind == "matrix" else ["v_rd", "v_wr"]
+    names += ["mv_mul"] * (chain.mvm_address is not None)
+    names += [operation.op for operation in chain.operations]
+    counts = {
+        Cost.NONE: 0,
+        Cost.VECTORS_READ: chain.read_count,
+        Cost.PASSES: -(-chain.rows * chain.columns // ENGINES),
+        Cost.VECTORS: chain.rows,
+        Cost.TILES: chain.rows * chain.columns,
+    }
+    return chain.iterations * max(counts[INSTRUCTIONS[name].cost] for name in names) + FILL
+
+
+def _executed(steps: Sequence[Step], times: int) -> Iterator[tuple[Chain, int]]:
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from _executed(step.body, times * step.count)
+        elif not isinstance(step, Send):
+            yield step, times

@@ -1,0 +1,1 @@
+"""ONNX files, which are untrusted, as real graphs."""

@@ -1,0 +1,88 @@
+"""Operators that the ONNX standard itself defines as functions of simpler ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Value
+from samebits.onnx.reader.tensors import DTYPES
+
+if TYPE_CHECKING:
+    from samebits.onnx.reader.step import Step
+
+EXPANDED = frozenset(
+    {
+        "AffineGrid",
+        "Attention",
+        "BlackmanWindow",
+        "CausalConvWithState",
+        "CenterCropPad",
+        "GroupNormalization",
+        "HammingWindow",
+        "HannWindow",
+        "MeanVarianceNormalization",
+        "NegativeLogLikelihoodLoss",
+        "RMSNormalization",
+        "RotaryEmbedding",
+        "SoftmaxCrossEntropyLoss",
+        "SwiGLU",
+    }
+)
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+
+
+def standard_function(
+    step: Step, types: Sequence[Value | None]
+) -> tuple[FunctionProto, dict[str, AttributeProto]]:
+    """The body that the standard gives the node's operator at its opset, for these types, and the
+    defaults of its attributes.
+
+    Raises UnsupportedError where there is none, InputError where the node does not fit.
+    """
+    name = step.node.op_type
+    try:
+        # The package's own annotations leave out the functions of a schema.
+        schema: Any = onnx.defs.get_schema(name, step.opset, "")
+    except onnx.defs.SchemaError:
+        raise UnsupportedError(f"opset {step.opset} has no such operator") from None
+    if not schema.has_function and not schema.has_context_dependent_function:
+        raise UnsupportedError(f"opset {step.opset} does not define it by other operators")
+    if not schema.min_input <= len(types) <= schema.max_input:
+        raise InputError(f"expected {schema.min_input} to {schema.max_input} inputs")
+    unknown = sorted(set(step.attributes) - set(schema.attributes))
+    if unknown:
+        raise UnsupportedError(f"the attribute {unknown[0]!r} is not known")
+    defaults = {
+        name: attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    if schema.has_function:
+        return schema.function_body, defaults
+    node = NodeProto(op_type=name, name="call", input=[], output=list(step.node.output))
+    node.input.extend(f"input{i}" if value else "" for i, value in enumerate(types))
+    node.attribute.extend(step.attributes.values())
+    try:
+        body = schema.get_context_dependent_function(
+            node.SerializeToString(), [_type(value).SerializeToString() for value in types]
+        )
+    except Exception as error:  # the library throws what its language has
+        raise InputError(f"expected a node that the standard accepts, found {error}") from None
+    if not body:
+        raise UnsupportedError("the standard does not define it for these inputs")
+    return FunctionProto.FromString(body), defaults
+
+
+def _type(value: Value | None) -> TypeProto:
+    proto = TypeProto()
+    if value is not None:
+        proto.tensor_type.elem_type = _NUMBERS[np.dtype(value.dtype)]
+        for size in value.shape:
+            proto.tensor_type.shape.dim.add().dim_value = size
+    return proto

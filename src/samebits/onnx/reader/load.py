@@ -1,0 +1,91 @@
+"""Reading an ONNX file that nobody vouches for."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+from samebits.errors import InputError
+from samebits.ir import Graph
+from samebits.onnx.reader.importer import import_model
+from samebits.onnx.reader.wire import scan
+from samebits.onnx.writer.emit import RATE
+
+MAX_FILE = 2**31 - 1  # protobuf's own limit: larger models keep their data in other files
+
+
+def load(path: str | os.PathLike[str], batch: int = 1) -> Graph:
+    """The real graph of an ONNX file (opsets 6 to the newest known).
+
+    batch: size of the leading dimension where the file leaves it open.
+    Raises InputError for a file that is damaged or breaks ONNX's rules, UnsupportedError with every
+    operator and attribute that has no counterpart.
+    """
+    path = Path(path)
+    return import_model(read_model(path), batch, str(path), path.parent)
+
+
+def sampling_rate(path: str | os.PathLike[str]) -> int | None:
+    """Samples per second of the recordings that the model of an ONNX file is of, where it says so.
+    Raises InputError as `load`."""
+    found = [entry.value for entry in read_model(Path(path)).metadata_props if entry.key == RATE]
+    if not found:
+        return None
+    if not re.fullmatch("[1-9][0-9]{0,6}", found[0]):
+        raise InputError(
+            f"{path}: expected a number of samples per second in the metadata, found "
+            f"{found[0][:20]!a}; export the model again"
+        )
+    return int(found[0])
+
+
+def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") -> Graph:
+    """The real graph of a model in memory; see `load`. `source` names it in messages."""
+    try:
+        data = model.SerializeToString()
+    except (EncodeError, ValueError) as error:  # above protobuf's limit
+        raise InputError(f"{source}: expected a model of at most 2 GiB, found {error}") from None
+    # The messages of a damaged file may already be in memory: text that is no text, for one.
+    scan(data, source)
+    del data
+    return import_model(model, batch, source, None)
+
+
+def read_model(path: Path) -> onnx.ModelProto:
+    """The parsed file. Size, framing and proportion are checked before it is parsed."""
+    advice = "give the path of an .onnx file"
+    try:
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "no such file"
+            raise InputError(f"{path}: expected an ONNX file, found {found}; {advice}")
+        size = path.stat().st_size
+        if size > MAX_FILE:
+            raise InputError(
+                f"{path}: expected at most {MAX_FILE} bytes, found {size}; "
+                "store the tensors as external data"
+            )
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise InputError(f"{path}: expected a readable file, found {error}; {advice}") from None
+    return parse_model(data, str(path))
+
+
+def parse_model(data: bytes, source: str) -> onnx.ModelProto:
+    """A ModelProto from bytes; InputError where they are none."""
+    if not data:
+        raise InputError(f"{source}: expected an ONNX file, found no bytes; export the model again")
+    if len(data) > MAX_FILE:
+        raise InputError(f"{source}: expected at most {MAX_FILE} bytes, found {len(data)}")
+    scan(data, source)
+    try:
+        return onnx.ModelProto.FromString(data)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"{source}: expected an ONNX file, found bytes that are none ({error}); "
+            "export the model again or copy it whole"
+        ) from None

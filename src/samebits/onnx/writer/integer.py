@@ -1,0 +1,307 @@
+"""Integer graphs as ONNX models in which a conforming runtime has no freedom.
+
+Codes in, codes out; every node computes on integers and none may overflow, so that no order of
+summation and no optimisation can change a bit. Sums of products are in `products`; requantization
+is a 64-bit division, tables are Gather.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import onnx
+
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.integer.define import limits
+from samebits.ir.integer.realise import INT64_MAX, Quotient, Steps, positions, requantization
+from samebits.ir.integer.windows import balance_factors
+from samebits.onnx.writer.emit import unsupported, write_model
+from samebits.onnx.writer.products import (
+    WIDE,
+    IntegerEmitter,
+    Rule,
+    conv,
+    conv_transpose,
+    gathered,
+    linear,
+    matmul,
+)
+
+OPSET, IR_VERSION = 18, 8  # BitwiseAnd and axes of reductions as inputs
+
+
+def save_integer(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `to_integer(graph)` atomically. Raises as `to_integer`, SamebitsError for the file."""
+    write_model(to_integer(graph), path)
+
+
+def to_integer(graph: Graph) -> onnx.ModelProto:
+    """An integer graph as standard ONNX (opset 18), inputs and outputs as codes, same names.
+
+    The scale and zero point of each input and output, where known, are in metadata_props under
+    `scale NAME` (an exact fraction) and `zero_point NAME`. Raises UnsupportedError for a real
+    graph, an accumulator that its type is not proved to hold, and softmax scales beyond 64 bits.
+    """
+    if not graph.integer:
+        raise UnsupportedError(
+            f"graph {graph.name!r}: expected an integer graph, found real operators; "
+            "lower it first, or export it as QDQ"
+        )
+    emitter = IntegerEmitter(graph)
+    for name, array in graph.constants.items():
+        emitter.store(name, array, array.dtype.name)
+    for node in graph.nodes:
+        emitter.check(node)
+        emitter.finish(_RULES[node.op](emitter, node), node.output)
+    metadata = {}
+    for name in (*graph.inputs, *graph.outputs):
+        quantization = graph.values[name].quantization
+        if quantization is not None:
+            metadata[f"scale {name}"] = str(quantization.scale)
+            metadata[f"zero_point {name}"] = str(quantization.zero_point)
+    return emitter.model(OPSET, IR_VERSION, metadata)
+
+
+# --- element by element -----------------------------------------------------------------------
+
+
+def _affine(emitter: IntegerEmitter, node: Node) -> str:
+    x, m, b = map(emitter.wide, node.inputs)
+    return _narrowed(emitter, node, emitter.op("Add", emitter.op("Mul", x, m), b))
+
+
+def _add(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    terms = [
+        emitter.integer("Mul", emitter.wide(name), factor)
+        for name, factor in zip(node.inputs, a["factors"], strict=True)
+    ]
+    total = terms[0]
+    for term in terms[1:]:
+        total = emitter.op("Add", total, term)
+    return _narrowed(emitter, node, emitter.integer("Add", total, a["offset"]))
+
+
+def _multiply(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    sides = [
+        emitter.integer("Sub", emitter.wide(name), zero)
+        for name, zero in zip(node.inputs, (a["a_zero"], a["b_zero"]), strict=True)
+    ]
+    return _narrowed(emitter, node, emitter.op("Mul", *sides))
+
+
+def _narrowed(emitter: IntegerEmitter, node: Node, x: str) -> str:
+    """int64 as the node's accumulator type."""
+    return x if node.attributes["dtype"] == "int64" else emitter.cast(x, node.attributes["dtype"])
+
+
+def _requantize(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    x = node.inputs[0]
+    plan = requantization(emitter.intervals[x], a)
+    if isinstance(plan, Steps):
+        reached = _reached(emitter, emitter.wide(x), plan.values)
+        return emitter.cast(emitter.integer("Add", reached, a["low"]), a["dtype"])
+    pairs = zip(plan.numerators.tolist(), plan.denominators.tolist(), strict=True)
+    largest = max(-(-emitter.largest(x) * n // d) for n, d in pairs)
+    return emitter.saturated(_quotient_of(emitter, x, plan), largest, a)
+
+
+def _quotient_of(emitter: IntegerEmitter, x: str, plan: Quotient) -> str:
+    numerators, denominators = (
+        v.reshape(()) if len(v) == 1 else v for v in (plan.numerators, plan.denominators)
+    )
+    product = emitter.wide(x)
+    if (numerators != 1).any():
+        product = emitter.op("Mul", product, emitter.constant(numerators, "int64"))
+    if (denominators == 1).all():
+        return product
+    return emitter.quotient(product, emitter.constant(denominators, "int64"))
+
+
+def _reached(emitter: IntegerEmitter, x: str, steps: Array) -> str:
+    """How many steps are <= x, by binary search; steps [1, T] or [C, T] along the last axis."""
+    rows, count = steps.shape
+    rounds = count.bit_length()
+    entries = (1 << rounds) - 1
+    padded = np.full((rows, entries), INT64_MAX, np.int64)
+    padded[:, :count] = steps
+    flat = emitter.constant(padded.reshape(-1), "int64")
+    starts = np.arange(rows) * entries - 1 if rows > 1 else np.array(-1)
+    found = emitter.op("Sub", x, x)
+    for step in reversed(range(rounds)):
+        candidate = emitter.integer("Add", found, 1 << step)
+        index = emitter.op("Add", candidate, emitter.constant(starts, "int64"))
+        passed = emitter.op("LessOrEqual", emitter.op("Gather", flat, index, axis=0), x)
+        found = emitter.op("Where", passed, candidate, found)
+    return found
+
+
+def _table(emitter: IntegerEmitter, node: Node) -> str:
+    x, t = node.inputs
+    offset = -limits(emitter.dtype(x))[0]
+    index = emitter.cast(x, "int32")
+    if len(emitter.shape(t)) == 1:
+        return emitter.op("Gather", t, emitter.integer("Add", index, offset, "int32"), axis=0)
+    channels, entries = emitter.shape(t)
+    row = emitter.constant(np.arange(channels) * entries + offset, "int32")
+    flat = emitter.reshape(t, (channels * entries,))
+    return emitter.op("Gather", flat, emitter.op("Add", index, row), axis=0)
+
+
+def _clip(emitter: IntegerEmitter, node: Node) -> str:
+    dtype = emitter.dtype(node.inputs[0])
+    least, most = limits(dtype)
+    low, high = (min(max(node.attributes[key], least), most) for key in ("low", "high"))
+    held = "int32" if dtype in WIDE else dtype
+    return emitter.through(WIDE, node, lambda x: emitter.clip(x, low, high, held))
+
+
+def _extreme(op: str) -> Rule:
+    def rule(emitter: IntegerEmitter, node: Node) -> str:
+        dtype = emitter.dtype(node.output)
+        a, b = node.inputs
+        if dtype not in WIDE:
+            return emitter.extreme(op, a, b, dtype)
+        found = emitter.op(op, emitter.cast(a, "int32"), emitter.cast(b, "int32"))
+        return emitter.cast(found, dtype)
+
+    return rule
+
+
+# --- pools, reductions, softmax ---------------------------------------------------------------
+
+
+def _max_pool(emitter: IntegerEmitter, node: Node) -> str:
+    x, a = node.inputs[0], node.attributes
+    wide = emitter.dtype(x) in WIDE
+    # MaxPool takes no 16-bit integers; binary32 holds them all, and a maximum does not round.
+    image = emitter.transpose(emitter.cast(x, "float32") if wide else x, 0, 3, 1, 2)
+    found = emitter.op(
+        "MaxPool",
+        image,
+        kernel_shape=list(a["kernel"]),
+        strides=list(a["strides"]),
+        pads=list(a["pads"]),
+        dilations=list(a["dilations"]),
+    )
+    found = emitter.transpose(found, 0, 2, 3, 1)
+    return emitter.cast(found, emitter.dtype(x)) if wide else found
+
+
+def _sum_pool(emitter: IntegerEmitter, node: Node) -> str:
+    x, a = node.inputs[0], node.attributes
+    height, width = emitter.shape(x)[1:3]
+    index = positions((height, width), a["kernel"], a)
+    windows = emitter.cast(gathered(emitter, node, index, a["zero"], 0), "int64")
+    total = emitter.op("ReduceSum", windows, emitter.constant([2], "int64"), keepdims=0)
+    total = emitter.reshape(total, emitter.shape(node.output))
+    if a["balance"]:
+        factors = balance_factors((height, width), a)[0].astype(np.int64)
+        total = emitter.op("Mul", total, emitter.constant(factors[:, :, None]))
+    return _narrowed(emitter, node, total)
+
+
+def _reduce_sum(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    total = emitter.integer("Sub", emitter.wide(node.inputs[0]), a["zero"])
+    return _narrowed(emitter, node, _reduced(emitter, "ReduceSum", total, a))
+
+
+def _reduced(emitter: IntegerEmitter, op: str, x: str, a: Any) -> str:
+    if not a["axes"]:
+        return x
+    axes = emitter.constant(a["axes"], "int64")
+    return emitter.op(op, x, axes, keepdims=int(a["keepdims"]))
+
+
+def _reduce(op: str) -> Rule:
+    def rule(emitter: IntegerEmitter, node: Node) -> str:
+        a = node.attributes
+        return emitter.through(WIDE, node, lambda x: _reduced(emitter, op, x, a))
+
+    return rule
+
+
+def _softmax(emitter: IntegerEmitter, node: Node) -> str:
+    x, t = node.inputs
+    a = node.attributes
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    largest = emitter.largest(t)
+    sums = largest * emitter.shape(x)[-1] * denominator
+    if largest * numerator >= 1 << 62 or sums > 1 << 62:
+        raise unsupported(
+            node,
+            "a ratio whose products fit 64 bits",
+            a["ratio"],
+            "use an output scale of at most 24 bits and shorter rows",
+        )
+    wide = emitter.wide(x)
+    greatest = emitter.op("ReduceMax", wide, emitter.constant([-1], "int64"), keepdims=1)
+    distance = emitter.op("Sub", greatest, wide)
+    powers = emitter.op("Gather", emitter.wide(t), distance, axis=0)
+    total = emitter.op("ReduceSum", powers, emitter.constant([-1], "int64"), keepdims=1)
+    codes = emitter.quotient(
+        emitter.integer("Mul", powers, numerator), emitter.integer("Mul", total, denominator)
+    )
+    return emitter.saturated(codes, math.ceil(a["ratio"]), a)
+
+
+def _argmax(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    x = node.inputs[0]
+    x = emitter.cast(x, "int32") if emitter.dtype(x) in WIDE else x
+    return emitter.op("ArgMax", x, axis=a["axis"], keepdims=int(a["keepdims"]), select_last_index=0)
+
+
+# --- data movement ----------------------------------------------------------------------------
+
+
+def _slice(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    axes = range(len(a["starts"]))
+    parts = [a["starts"], a["stops"], axes, a["steps"]]
+    return emitter.op("Slice", node.inputs[0], *(emitter.constant(p, "int64") for p in parts))
+
+
+def _pad(emitter: IntegerEmitter, node: Node) -> str:
+    a = node.attributes
+    dtype = emitter.dtype(node.inputs[0])
+    ends = emitter.constant((*a["before"], *a["after"]), "int64")
+    fill = emitter.constant(a["code"], "int32" if dtype in WIDE else dtype)
+    return emitter.through(WIDE, node, lambda x: emitter.op("Pad", x, ends, fill))
+
+
+_RULES: dict[str, Rule] = {
+    "conv": conv,
+    "conv_transpose": conv_transpose,
+    "linear": linear,
+    "matmul": matmul,
+    "affine": _affine,
+    "add": _add,
+    "multiply": _multiply,
+    "requantize": _requantize,
+    "table": _table,
+    "clip": _clip,
+    "max_pool": _max_pool,
+    "sum_pool": _sum_pool,
+    "reduce_sum": _reduce_sum,
+    "reduce_max": _reduce("ReduceMax"),
+    "reduce_min": _reduce("ReduceMin"),
+    "maximum": _extreme("Max"),
+    "minimum": _extreme("Min"),
+    "softmax": _softmax,
+    "argmax": _argmax,
+    "reshape": lambda e, n: e.reshape(n.inputs[0], n.attributes["shape"]),
+    "transpose": lambda e, n: e.transpose(n.inputs[0], *n.attributes["perm"]),
+    "expand": lambda e, n: e.op("Expand", n.inputs[0], e.constant(n.attributes["shape"], "int64")),
+    "slice": _slice,
+    "concat": lambda e, n: e.op("Concat", *n.inputs, axis=n.attributes["axis"]),
+    "pad": _pad,
+    "gather": lambda e, n: e.op("Gather", *n.inputs, axis=n.attributes["axis"]),
+}

@@ -1,0 +1,263 @@
+"""Real graphs as standard ONNX: QuantizeLinear and DequantizeLinear around ordinary operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from samebits.errors import UnsupportedError
+from samebits.ir.graph import Graph, Node
+from samebits.ir.ops import op_named
+from samebits.ir.real.cell import LAYERS, activations
+from samebits.ir.real.recurrent import PROJECTION
+from samebits.onnx.writer.emit import RATE, Emitter, element_type, unsupported, write_model
+from samebits.onnx.writer.exact import exact_form
+
+Tables = Literal["gather", "float"]
+IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10}  # the first that has the opset
+NARROW_CODES = ("int8", "uint8", "int32")  # what QuantizeLinear knew before opset 21
+
+
+def save_qdq(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    tables: Tables = "float",
+    rate: int | None = None,
+) -> None:
+    """Write `to_qdq(graph, tables, rate)` atomically. Raises as it, SamebitsError for the file.
+
+    The default keeps every operator as it is: such a file can be loaded and lowered again.
+    """
+    write_model(to_qdq(graph, tables, rate), path)
+
+
+def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> onnx.ModelProto:
+    """A real graph as ONNX, of the lowest opset from 18 to 21 that has its operators and types.
+
+    tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
+    `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
+    loading gives the same graph again (Swish, which opset 24 brought, is Mul and Sigmoid).
+    rate: samples per second of the recordings that the model is of, for `sampling_rate`.
+
+    Raises UnsupportedError for an integer graph and for what ONNX cannot say: attributes that are
+    no binary32 numbers, quantization of binary64 tensors.
+    """
+    if tables not in ("gather", "float"):
+        raise ValueError(f"expected tables 'gather' or 'float', found {tables!r}")
+    if any(op_named(node.op).integer for node in graph.nodes):
+        raise UnsupportedError(
+            f"graph {graph.name!r}: expected a real graph, found integer operators; "
+            "export it with save_integer"
+        )
+    if tables == "gather":
+        graph = exact_form(graph)
+    emitter = Emitter(graph)
+    for name, array in graph.constants.items():
+        emitter.store(name, array, graph.values[name].dtype)
+    for node in graph.nodes:
+        rule = _RULES.get(node.op)
+        if rule is None or not rule(emitter, node):
+            inputs, attributes = _standard(emitter, node)
+            emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
+    opset = max((_opset(graph, node) for node in graph.nodes), default=18)
+    metadata = {} if rate is None else {RATE: str(rate)}
+    return emitter.model(opset, IR_VERSIONS[opset], metadata)
+
+
+# --- attributes -------------------------------------------------------------------------------
+
+# The attributes that ONNX reads from tensors, in the order of its inputs.
+_AS_INPUTS: Mapping[str, Sequence[str]] = {
+    "Clip": ("min", "max"),
+    "CumSum": ("axis",),
+    "Expand": ("shape",),
+    "Pad": ("pads", "value"),
+    "Reshape": ("shape",),
+    "Slice": ("starts", "ends", "axes", "steps"),
+    "Split": ("sizes",),
+    "Squeeze": ("axes",),
+    "Tile": ("repeats",),
+    "TopK": ("k",),
+    "Unsqueeze": ("axes",),
+    **dict.fromkeys(
+        (
+            *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1"),
+            *("ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+        ),
+        ("axes",),
+    ),
+}
+_OF_X = ("min", "max", "value")  # numbers of the type of the first input
+
+
+def _standard(emitter: Emitter, node: Node) -> tuple[list[str], dict[str, Any]]:
+    """Inputs and attributes as ONNX wants them."""
+    moved = _AS_INPUTS.get(node.op, ())
+    dtype = emitter.graph.values[node.inputs[0]].dtype
+    inputs = list(node.inputs)
+    for key in moved:
+        value = node.attributes[key]
+        if value is None:
+            inputs.append("")
+        else:
+            value = [value] if key == "k" else value
+            inputs.append(_constant(emitter, node, key, value, dtype if key in _OF_X else "int64"))
+    attributes = {
+        key: _attribute(node, key, value)
+        for key, value in node.attributes.items()
+        if key not in moved
+    }
+    if node.op.startswith("Reduce") and not node.attributes["axes"]:
+        attributes["noop_with_empty_axes"] = 1
+    if node.op == "Reshape" and 0 in node.attributes["shape"]:
+        attributes["allowzero"] = 1
+    if node.op == "AveragePool" and set(node.attributes["dilations"]) == {1}:
+        del attributes["dilations"]  # new in opset 19
+    return inputs, attributes
+
+
+def _constant(emitter: Emitter, node: Node, key: str, value: Any, dtype: str) -> str:
+    array = np.array(value, dtype)
+    if key in _OF_X and float(array) != float(value):
+        raise unsupported(node, f"{key} to be a number of {dtype}", value, "round it first")
+    return emitter.constant(array)
+
+
+def _attribute(node: Node, key: str, value: Any) -> Any:
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            stored = float(np.float32(value))
+        if stored != value:
+            raise unsupported(
+                node, f"{key} to be a binary32 number", value, f"ONNX stores {stored}: use that"
+            )
+    if isinstance(value, bool):
+        return int(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _opset(graph: Graph, node: Node) -> int:
+    """The first opset, from 18 on, that has the node."""
+    types = {graph.values[name].dtype for name in (*node.inputs, *node.outputs) if name}
+    if types & {"int4", "uint4"}:
+        return 21
+    if node.op in ("QuantizeLinear", "DequantizeLinear"):
+        codes = {t for t in types if not t.startswith("float")}
+        return 21 if node.attributes["block_size"] or codes - set(NARROW_CODES) else 18
+    if node.op == "Gelu" or (node.op in ("ReduceMax", "ReduceMin") and "bool" in types):
+        return 20
+    dilated = node.op == "AveragePool" and set(node.attributes["dilations"]) != {1}
+    return 19 if dilated or (node.op == "Pad" and node.attributes["mode"] == "wrap") else 18
+
+
+# --- operators with a form of their own: True if the rule has emitted the node ----------------
+
+
+def _cast(emitter: Emitter, node: Node) -> bool:
+    to = element_type(node.attributes["to"])
+    emitter.ops("Cast", node.inputs, {"to": to}, node.outputs, node.name)
+    return True
+
+
+def _resize(emitter: Emitter, node: Node) -> bool:
+    a = node.attributes
+    keys = ("mode", "coordinate_transformation_mode", "nearest_mode")
+    inputs = [node.inputs[0], "", "", ""]
+    shape = emitter.graph.values[node.inputs[0]].shape
+    ratios = [Fraction(out, size) for out, size in zip(a["sizes"], shape, strict=True)]
+    if a["scales"] is None or list(a["scales"]) == ratios:
+        inputs[3] = emitter.constant(a["sizes"], "int64")
+    else:
+        for scale in a["scales"]:
+            _attribute(node, "scales", float(scale))
+        inputs[2] = emitter.constant([float(scale) for scale in a["scales"]], "float32")
+    emitter.ops("Resize", inputs, {key: a[key] for key in keys}, node.outputs, node.name)
+    return True
+
+
+def _cum_prod(emitter: Emitter, node: Node) -> bool:
+    raise unsupported(node, "an operator of opset 21 or older", "CumProd (26)", "compute it before")
+
+
+def _swish(emitter: Emitter, node: Node) -> bool:
+    x, alpha = node.inputs[0], node.attributes["alpha"]
+    dtype = emitter.graph.values[x].dtype
+    _attribute(node, "alpha", alpha)
+    scaled = x if alpha == 1 else emitter.op("Mul", x, emitter.constant(alpha, dtype))
+    emitter.ops("Mul", [x, emitter.op("Sigmoid", scaled)], {}, node.outputs, node.name)
+    return True
+
+
+def _quantize(emitter: Emitter, node: Node) -> bool:
+    values = emitter.graph.values
+    if "float64" in (values[node.inputs[0]].dtype, values[node.inputs[1]].dtype):
+        raise unsupported(node, "binary32 numbers", "float64", "ONNX quantizes no binary64 tensors")
+    emitter.ops(node.op, node.inputs, _axis(emitter, node), node.outputs, node.name)
+    return True
+
+
+def _axis(emitter: Emitter, node: Node) -> dict[str, Any]:
+    """axis where there is more than one scale, block_size where there are blocks."""
+    attributes = dict(node.attributes)
+    if not attributes["block_size"]:
+        del attributes["block_size"]
+        if emitter.graph.values[node.inputs[1]].size == 1:
+            del attributes["axis"]
+    return attributes
+
+
+def _dequantize(emitter: Emitter, node: Node) -> bool:
+    """A binary64 scale (products of two binary32 numbers) has no DequantizeLinear in ONNX."""
+    values = emitter.graph.values
+    if values[node.inputs[1]].dtype != "float64":
+        emitter.ops(node.op, node.inputs, _axis(emitter, node), node.outputs, node.name)
+        return True
+    if node.attributes["block_size"]:
+        raise unsupported(node, "binary32 scales of blocks", "float64", "use one scale a channel")
+    shape = [1] * len(values[node.inputs[0]].shape)
+    numbers = []
+    for index, name in enumerate(name for name in node.inputs if name):
+        wide = name if values[name].dtype == "float64" else emitter.cast(name, "float64")
+        if index and values[name].size > 1:
+            shape[node.attributes["axis"]] = values[name].size
+            wide = emitter.op("Reshape", wide, emitter.constant(shape, "int64"))
+        numbers.append(wide)
+    x, scale, *zero = numbers
+    centred = emitter.op("Sub", x, zero[0]) if zero else x
+    emitter.ops("Mul", [centred, scale], {}, node.outputs, node.name)
+    return True
+
+
+def _recurrent(emitter: Emitter, node: Node) -> bool:
+    """alpha and beta as ONNX lists them: of the functions that have them, in order."""
+    attributes = dict(node.attributes)
+    if len(node.inputs) > PROJECTION and node.inputs[PROJECTION]:
+        raise unsupported(
+            node, "no projection", repr(node.inputs[PROJECTION]), "ONNX's LSTM has none"
+        )
+    sizes = 2 if attributes["direction"] == "bidirectional" else 1
+    found = [a for each in activations(LAYERS[node.op], attributes, sizes) for a in each]
+    for index, key in enumerate(("activation_alpha", "activation_beta")):
+        numbers = [a.numbers[index] for a in found if len(a.numbers) > index]
+        attributes[key] = [_attribute(node, key, n) for n in numbers] if attributes[key] else None
+    attributes["activations"] = list(attributes["activations"]) or None
+    if attributes["clip"] is not None:
+        _attribute(node, "clip", float(attributes["clip"]))
+    emitter.ops(node.op, node.inputs, attributes, node.outputs, node.name)
+    return True
+
+
+_RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
+    "Cast": _cast,
+    "CumProd": _cum_prod,
+    "Resize": _resize,
+    "Swish": _swish,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    **dict.fromkeys(LAYERS, _recurrent),
+}

@@ -1,0 +1,32 @@
+"""Quantization of float models after training: calibration, conversion to QDQ form, report."""
+
+from samebits.quantization.convert import Converted, convert
+from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
+from samebits.quantization.observe import Statistics, observe
+from samebits.quantization.placement import Placement, place
+from samebits.quantization.post_training import quantize
+from samebits.quantization.report import ConstantReport, Report, TensorReport
+from samebits.quantization.samples import Samples, load_samples
+from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings
+
+__all__ = [
+    "ACTIVATIONS",
+    "METHODS",
+    "WEIGHTS",
+    "ConstantReport",
+    "Converted",
+    "Placement",
+    "RecurrentReport",
+    "RecurrentSettings",
+    "Report",
+    "Samples",
+    "Settings",
+    "Statistics",
+    "TensorReport",
+    "convert",
+    "load_samples",
+    "observe",
+    "place",
+    "quantize",
+    "quantize_recurrent",
+]

@@ -1,0 +1,365 @@
+"""A calibrated float graph in QDQ form: QuantizeLinear and DequantizeLinear where `placement` says.
+
+The result is a real graph with the meaning of docs/spec/graph.md: inputs and outputs stay float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from samebits.ir import Graph, GraphBuilder, Node
+from samebits.numerics import Format, ScaleRule
+from samebits.quantization.calibrate import Calibrated, calibrate, from_range
+from samebits.quantization.observe import Statistics, merged, statistics
+from samebits.quantization.placement import LINEAR, Placement, is_movement
+from samebits.quantization.settings import Settings, code_type, narrow
+from samebits.quantization.weights import Codes, bias_codes, check_constant, encode, weight_codes
+from samebits.spec import formats
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """An activation with codes: its name in the float graph, and what became of it.
+
+    real: the value before rounding; codes, dequantized: after QuantizeLinear, DequantizeLinear
+    """
+
+    name: str
+    op: str
+    real: str
+    codes: str
+    dequantized: str
+    numbers: Calibrated
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedConstant:
+    """A weight, bias or other constant that the node `node` reads as codes."""
+
+    name: str
+    node: str
+    op: str
+    values: Array
+    codes: Codes
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """The quantized graph and where everything went."""
+
+    graph: Graph
+    tensors: tuple[QuantizedTensor, ...]
+    constants: tuple[QuantizedConstant, ...]
+
+
+def convert(
+    graph: Graph,
+    placement: Placement,
+    seen: Mapping[str, Statistics],
+    settings: Settings,
+    fixed: Mapping[str, Calibrated] = MappingProxyType({}),
+    finest: Fraction = Fraction(0),
+) -> Converted:
+    """Insert the quantization of `placement` with scales from the statistics `seen`.
+
+    fixed:  group -> its numbers, where calibration does not choose them
+    finest: the smallest scale of the products of linear operators; weights are no finer
+
+    Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
+    """
+    numbers = group_numbers(graph, placement, seen, settings, fixed)
+    return _Conversion(graph, placement, settings, numbers, finest).run()
+
+
+# --- scales of groups -------------------------------------------------------------------------
+
+
+def group_numbers(
+    graph: Graph,
+    placement: Placement,
+    seen: Mapping[str, Statistics],
+    settings: Settings,
+    fixed: Mapping[str, Calibrated],
+) -> dict[str, Calibrated]:
+    """The format and scale of every group."""
+    quantized = set(placement.quantized)
+    outputs = _output_groups(graph, placement)
+    producers = graph.producers()
+    numbers = {}
+    for group, members in placement.members().items():
+        if group in fixed:
+            numbers[group] = fixed[group]
+            continue
+        fmt = settings.output_format if group in outputs else settings.activation_format
+        values = [name for name in members if name in quantized]
+        constants = [name for name in members if name in graph.constants]
+        if not constants and all(n in producers and producers[n].op == "Softmax" for n in values):
+            numbers[group] = softmax_numbers(fmt)
+            continue
+        parts = [seen[name] for name in values if name in seen]
+        for name in constants:
+            check_constant(graph.constants[name], name)
+            if graph.constants[name].size:
+                parts.append(statistics(graph.constants[name]))
+        if not parts:
+            numbers[group] = from_range(Fraction(0), Fraction(0), fmt, group)
+        elif values:
+            numbers[group] = calibrate(merged(parts), fmt, settings, group)
+        else:  # constants alone are known exactly: their whole range
+            whole = merged(parts)
+            numbers[group] = from_range(Fraction(whole.low), Fraction(whole.high), fmt, group)
+    return numbers
+
+
+def softmax_numbers(fmt: Format) -> Calibrated:
+    """The fixed scale of probabilities: 2**-bits with a zero point, else 2**-(bits - 1)."""
+    if fmt.rule is ScaleRule.ASYMMETRIC:
+        return Calibrated(fmt, formats.power(-fmt.bits), fmt.code_min, Fraction(0), Fraction(1))
+    return Calibrated(fmt, formats.power(1 - fmt.bits), 0, Fraction(0), Fraction(1))
+
+
+def _output_groups(graph: Graph, placement: Placement) -> set[str]:
+    """Groups that hold a graph output and that nothing but data movement reads."""
+    groups = {placement.group[name] for name in graph.outputs if name in placement.group}
+    consumers = graph.consumers()
+    for name, group in placement.group.items():
+        if any(not is_movement(node) for node in consumers[name]):
+            groups.discard(group)
+    return groups
+
+
+# --- the graph --------------------------------------------------------------------------------
+
+
+class _Conversion:
+    def __init__(
+        self,
+        graph: Graph,
+        placement: Placement,
+        settings: Settings,
+        numbers: Mapping[str, Calibrated],
+        finest: Fraction,
+    ) -> None:
+        self.graph = graph
+        self.placement = placement
+        self.settings = settings
+        self.numbers = numbers
+        self.finest = finest
+        self.quantized = set(placement.quantized)
+        self.builder = GraphBuilder(graph.name)
+        self.read: dict[str, str] = {}  # value of the float graph -> value that its readers take
+        self.products: dict[str, tuple[Fraction, tuple[Fraction, ...]]] = {}
+        self.tensors: list[QuantizedTensor] = []
+        self.constants: list[QuantizedConstant] = []
+
+    def run(self) -> Converted:
+        for name in self.graph.inputs:
+            value = self.graph.values[name]
+            real = self.builder.input(name, value.dtype, value.shape)
+            self.read[name] = self.pair(name, real, "Input") if name in self.quantized else real
+        for node in self.graph.nodes:
+            self.node(node)
+        self.builder.initial = [self.value(state.initial) for state in self.graph.states]
+        outputs = [self.value(name) for name in self.graph.outputs]
+        return Converted(self.builder.build(outputs), tuple(self.tensors), tuple(self.constants))
+
+    def node(self, node: Node) -> None:
+        inputs, attributes = self.operands(node)
+        wished = [
+            self.fresh(f"{name}.real") if name in self.quantized and self.is_output(name) else name
+            for name in node.outputs
+        ]
+        outputs = self.builder.add_all(
+            node.op, inputs, attributes, name=self.node_name(node.name), outputs=wished
+        )
+        for name, real in zip(node.outputs, outputs, strict=False):
+            self.read[name] = self.pair(name, real, node.op) if name in self.quantized else real
+
+    def value(self, name: str) -> str:
+        """What readers of a value or constant of the float graph take."""
+        if name in self.graph.constants:
+            return self.builder.constant(name, self.graph.constants[name])
+        return self.read[name] if name else ""
+
+    def operands(self, node: Node) -> tuple[list[str], dict[str, Any]]:
+        """Inputs and attributes of a node in the quantized graph."""
+        attributes = dict(node.attributes)
+        if node.op in LINEAR and self.placement.weights:
+            return self.linear(node, attributes), attributes
+        summed = next((name for name in node.inputs if name in self.placement.biases), "")
+        inputs = []
+        for position, name in enumerate(node.inputs):
+            values = self.graph.constants.get(name)
+            if values is None:
+                inputs.append(self.value(name))
+            elif summed and self.placement.biases[summed] == name:
+                codes = bias_codes(values, *self.products[summed], name)
+                inputs.append(self.dequantized(node, name, values, codes))
+            elif (node.name, position) in self.placement.operands:
+                codes = encode(values, [self.numbers[self.placement.group[name]]], None)
+                inputs.append(self.dequantized(node, name, values, codes))
+            else:
+                inputs.append(self.value(name))
+        return inputs, attributes
+
+    # --- activations ------------------------------------------------------------------------
+
+    def pair(self, name: str, real: str, op: str) -> str:
+        """QuantizeLinear and DequantizeLinear after a value; the name of the result."""
+        numbers = self.numbers[self.placement.group[name]]
+        source = real
+        if op != "Input" and narrow(numbers.format) and op not in ("Relu", "Softmax"):
+            # ONNX saturates to the whole type; this keeps the code below code_min out. The bound is
+            # a binary32 number, as files want, at most 2**-10 of a step from code_min.
+            bound = np.float32(float(numbers.scale * numbers.format.code_min))
+            clip = {"min": float(bound), "max": None}
+            source = self.builder.add(
+                "Clip",
+                [real],
+                clip,
+                name=self.fresh(f"{name}.clip"),
+                outputs=[self.fresh(f"{name}.clipped")],
+            )
+        scale, zero_point = self.parameters(
+            (numbers.scale,), (numbers.zero_point,), code_type(numbers.format)
+        )
+        codes = self.builder.add(
+            "QuantizeLinear",
+            [source, scale, zero_point],
+            name=self.fresh(f"{name}.quantize"),
+            outputs=[self.fresh(f"{name}.codes")],
+        )
+        plain = self.is_output(name) and op != "Input"
+        dequantized = self.builder.add(
+            "DequantizeLinear",
+            [codes, scale, zero_point],
+            name=self.fresh(f"{name}.dequantize"),
+            outputs=[name if plain else self.fresh(f"{name}.dequantized")],
+        )
+        self.tensors.append(QuantizedTensor(name, op, real, codes, dequantized, numbers))
+        return dequantized
+
+    def scale_of(self, name: str) -> Fraction:
+        """Of a value that has codes."""
+        return self.numbers[self.placement.group[name]].scale
+
+    # --- constants --------------------------------------------------------------------------
+
+    def linear(self, node: Node, attributes: dict[str, Any]) -> list[str]:
+        """Inputs of Conv, ConvTranspose, Gemm and MatMul: weights and biases become codes."""
+        first, second = node.inputs[:2]
+        third = node.inputs[2] if len(node.inputs) > 2 else ""
+        left, weights, bias = (
+            self.graph.constants.get(name)
+            for name in (first, second, third or self.placement.biases.get(node.output, ""))
+        )
+        unit = Fraction(1)
+        if node.op == "Gemm":
+            weights, bias = _folded(attributes, weights, bias)
+            unit = Fraction(attributes["alpha"])
+        if left is None:
+            inputs, scale_x = [self.value(first)], self.scale_of(first)
+        else:
+            matrix = self.weights(left, None, first, Fraction(1), None)
+            inputs, scale_x = [self.dequantized(node, first, left, matrix)], matrix.scales[0]
+        scale_x *= unit
+        if weights is None:
+            inputs.append(self.value(second))
+            scales: tuple[Fraction, ...] = (self.scale_of(second),)
+        else:
+            axis = self.weight_axis(node, weights.ndim)
+            found = self.weights(weights, axis, second, scale_x, bias)
+            inputs.append(self.dequantized(node, second, weights, found))
+            scales = found.scales
+        self.products[node.output] = (scale_x, scales)
+        if third and bias is not None and scale_x > 0 and not self.settings.float_bias:
+            codes = bias_codes(bias, scale_x, scales, third)
+            inputs.append(self.dequantized(node, third, bias, codes))
+        elif third:
+            inputs.append(self.value(third))
+        return inputs
+
+    def weights(
+        self, values: Array, axis: int | None, name: str, scale_x: Fraction, bias: Array | None
+    ) -> Codes:
+        check_constant(values, name)
+        fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
+        bits = self.settings.scale_bits
+        return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
+
+    def weight_axis(self, node: Node, rank: int) -> int | None:
+        """The axis of output channels, where each is to have a scale of its own."""
+        if not self.settings.per_channel:
+            return None
+        if node.op == "Conv":
+            return 0
+        if node.op == "ConvTranspose":
+            # Groups share positions along axis 1, so one scale there is not one per channel.
+            return 1 if node.attributes["group"] == 1 else None
+        if node.op == "Gemm":
+            return 0 if node.attributes["transB"] else 1
+        return 1 if rank == 2 else None
+
+    def dequantized(self, node: Node, name: str, values: Array, found: Codes) -> str:
+        """DequantizeLinear of the codes of a constant that `node` reads."""
+        self.constants.append(QuantizedConstant(name, node.name, node.op, values, found))
+        codes = self.builder.constant(self.fresh(f"{name}.codes"), found.codes)
+        kind = "" if found.format.bits == 32 else code_type(found.format)
+        scale, zero_point = self.parameters(found.scales, found.zero_points, kind)
+        return self.builder.add(
+            "DequantizeLinear",
+            [codes, scale, zero_point] if kind else [codes, scale],
+            {"axis": found.axis} if found.axis is not None else {},
+            name=self.fresh(f"{name}.dequantize"),
+            outputs=[self.fresh(f"{name}.dequantized")],
+        )
+
+    def parameters(
+        self, scales: Sequence[Fraction], zero_points: Sequence[int], kind: str
+    ) -> tuple[str, str]:
+        """Constants of a scale and zero point: scalars where there is one."""
+        shape = () if len(scales) == 1 else (len(scales),)
+        stored = np.array([float(s) for s in scales], np.float32).reshape(shape)
+        scale = self.builder.constant(self.fresh("scale"), stored)
+        if not kind:
+            return scale, ""
+        codes = np.array(zero_points, kind).reshape(shape)
+        return scale, self.builder.constant(self.fresh("zero_point"), codes)
+
+    # --- names ------------------------------------------------------------------------------
+
+    def is_output(self, name: str) -> bool:
+        return name in self.graph.outputs
+
+    def fresh(self, hint: str) -> str:
+        """A name that neither graph has."""
+        name, count = hint, 1
+        while name in self.graph.values:
+            count += 1
+            name = f"{hint}.{count}"
+        return self.builder.unique(name)
+
+    def node_name(self, name: str) -> str:
+        """Node and value names share one space here; values keep theirs."""
+        return self.fresh(f"{name}.node") if name in self.graph.values else name
+
+
+def _folded(
+    attributes: dict[str, Any], weights: Array | None, bias: Array | None
+) -> tuple[Array | None, Array | None]:
+    """alpha and beta of a Gemm go into constant operands, each rounded to binary32."""
+    if weights is not None and attributes["alpha"] != 1:
+        weights = (weights.astype(np.float64) * attributes["alpha"]).astype(np.float32)
+        attributes["alpha"] = 1.0
+    if bias is not None and attributes["beta"] != 1:
+        bias = (bias.astype(np.float64) * attributes["beta"]).astype(np.float32)
+        attributes["beta"] = 1.0
+    return weights, bias

@@ -1,0 +1,181 @@
+"""What quantization did to every tensor: scales, clipping, signal-to-noise ratio, bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from samebits.ir import Graph
+from samebits.ir.interpreter import trace
+from samebits.quantization.convert import Converted, QuantizedConstant, QuantizedTensor
+from samebits.quantization.observe import Statistics
+from samebits.quantization.settings import Settings
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One activation. low, high: the range its scale was chosen for; seen: in calibration.
+
+    clip_rate: share of the elements of the compared samples beyond the codes
+    sqnr_db:   10 log10(sum x**2 / sum (x - y)**2), x from the float graph and y from the quantized
+               one, errors of the layers before included; None if they are equal
+    """
+
+    name: str
+    op: str
+    format: str
+    scale: float
+    zero_point: int
+    low: float
+    high: float
+    seen_low: float
+    seen_high: float
+    clip_rate: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class ConstantReport:
+    """One weight, bias or other constant. scales: how many, with the least and the greatest.
+
+    bytes_after: of the codes, scales and zero points
+    """
+
+    name: str
+    node: str
+    op: str
+    format: str
+    shape: tuple[int, ...]
+    scales: int
+    scale_min: float
+    scale_max: float
+    sqnr_db: float | None
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of a whole graph. Bytes are of the quantized constants; samples: how many were compared."""
+
+    settings: Settings
+    calibration_samples: int
+    samples: int
+    tensors: tuple[TensorReport, ...]
+    constants: tuple[ConstantReport, ...]
+    bytes_before: int
+    bytes_after: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; infinite ratios become None."""
+        data = asdict(self)
+        for entry in (*data["tensors"], *data["constants"]):
+            if entry["sqnr_db"] is not None and not math.isfinite(entry["sqnr_db"]):
+                entry["sqnr_db"] = None
+        return data
+
+
+@dataclass
+class _Sums:
+    """Over the compared samples: squared signal, squared noise, elements, saturated elements."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    count: int = 0
+    clipped: int = 0
+
+
+def report(
+    graph: Graph,
+    converted: Converted,
+    seen: Mapping[str, Statistics],
+    samples: Sequence[Sequence[Array]],
+    calibration_samples: int,
+    settings: Settings,
+) -> Report:
+    """Compare the float graph with the quantized one, tensor by tensor, on the samples.
+
+    Ratios are measurements in float64; nothing that is computed later depends on them.
+    """
+    sums = {tensor.name: _Sums() for tensor in converted.tensors}
+    for sample in samples:
+        before, after = trace(graph, sample), trace(converted.graph, sample)
+        for tensor in converted.tensors:
+            x = np.asarray(before[tensor.name], np.float64)
+            y = np.asarray(after[tensor.dequantized], np.float64)
+            total = sums[tensor.name]
+            total.signal += float(np.sum(x * x))
+            total.noise += float(np.sum((x - y) ** 2))
+            total.count += x.size
+            total.clipped += clipped(x, tensor)
+    constants = tuple(constant_report(constant) for constant in converted.constants)
+    return Report(
+        settings,
+        calibration_samples,
+        len(samples),
+        tuple(_tensor(t, seen.get(t.name), sums[t.name]) for t in converted.tensors),
+        constants,
+        sum(c.bytes_before for c in constants),
+        sum(c.bytes_after for c in constants),
+    )
+
+
+def clipped(x: Array, tensor: QuantizedTensor) -> int:
+    """How many elements lie more than half a step beyond the least and greatest code."""
+    numbers = tensor.numbers
+    steps = x / float(numbers.scale)
+    low = numbers.format.code_min - numbers.zero_point
+    high = numbers.format.code_max - numbers.zero_point
+    return int(np.count_nonzero((steps < low - 0.5) | (steps > high + 0.5)))
+
+
+def sqnr(signal: float, noise: float) -> float | None:
+    """In dB; None without noise."""
+    if noise == 0:
+        return None
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> TensorReport:
+    numbers = tensor.numbers
+    return TensorReport(
+        tensor.name,
+        tensor.op,
+        numbers.format.name,
+        float(numbers.scale),
+        numbers.zero_point,
+        float(numbers.low),
+        float(numbers.high),
+        stats.low if stats else 0.0,
+        stats.high if stats else 0.0,
+        sums.clipped / sums.count if sums.count else 0.0,
+        sqnr(sums.signal, sums.noise),
+    )
+
+
+def constant_report(constant: QuantizedConstant) -> ConstantReport:
+    """What quantization did to one constant."""
+    codes = constant.codes
+    x = constant.values.astype(np.float64)
+    y = codes.reals()
+    scales = [float(s) for s in codes.scales]
+    zero_points = 0 if codes.format.bits == 32 else codes.codes.itemsize
+    return ConstantReport(
+        constant.name,
+        constant.node,
+        constant.op,
+        codes.format.name,
+        tuple(x.shape),
+        len(scales),
+        min(scales),
+        max(scales),
+        sqnr(float(np.sum(x * x)), float(np.sum((x - y) ** 2))),
+        constant.values.nbytes,
+        codes.codes.nbytes + len(scales) * (4 + zero_points),
+    )

@@ -1,0 +1,1 @@
+"""A forward pass as data: its sub-layers in the order in which they run."""

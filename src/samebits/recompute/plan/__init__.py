@@ -1,0 +1,1 @@
+"""Plans: what things cost, which values to drop, and the schedule of a step."""

@@ -1,0 +1,182 @@
+"""`Plan`: which results a training step keeps and which it computes again; its JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import InputError
+from samebits.files import write_atomically
+from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule
+
+FORMAT = "samebits-plan-1"
+ORDERS = ("sequential", "paired")  # of the backward pass
+LARGEST_FILE = 1 << 26  # bytes of a plan file
+LARGEST = 10**18  # of any number in it
+LONGEST = 500  # characters of a text in it
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one sub-layer's output, and why. Sizes in bytes, times in picoseconds.
+
+    recompute_ps, load_ps: the two sides of the inequality load(input) + compute < load(output); 0
+    where there is nothing to decide. tier: where it lives from its forward to its backward pass if
+    it is stored, else where it lives until its last use.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    bytes: int
+    stored: bool
+    tier: str
+    recompute_ps: int
+    load_ps: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for one pass of a model: a batch (float32) or a shard of it (BFP).
+
+    samples: of a pass. budget: bytes it was made for, None for the local rule. peak, store_all,
+    smallest: bytes of this plan, of storing everything, of the smallest plan known.
+    recompute_ps: what is computed again, per pass; no plan of this budget takes less than bound_ps.
+    backward: the order of the backward pass, sequential or paired (weight gradients in a second
+    thread); work_ps, span_ps: what it computes, and how long that takes.
+    """
+
+    arch: str
+    numerics: str
+    samples: int
+    device: str
+    budget: int | None
+    peak: int
+    store_all: int
+    smallest: int
+    recompute_ps: int
+    bound_ps: int
+    backward: str
+    work_ps: int
+    span_ps: int
+    layers: tuple[Decision, ...]
+
+    def dropped(self, network: Network) -> tuple[int, ...]:
+        """The values of `network` that this plan drops; InputError at the first difference."""
+        for i, (have, layer) in enumerate(zip(self.layers, network.layers, strict=False)):
+            for field, expected, found in (
+                ("name", have.name, layer.name),
+                ("kind", have.kind, layer.kind),
+                ("shape", list(have.shape), list(layer.shape)),
+                ("bytes", have.bytes, layer.size),
+            ):
+                if expected != found:
+                    raise InputError(
+                        f"this plan is for another model or batch: sub-layer {i} ({layer.name}): "
+                        f"expected {field} {expected}, found {found}; plan again with samebits plan"
+                    )
+        if len(self.layers) != len(network.layers):
+            raise InputError(
+                f"this plan is for another model: expected {len(self.layers)} sub-layers, found "
+                f"{len(network.layers)}; plan again with samebits plan"
+            )
+        choices = set(network.choices())
+        for i, have in enumerate(self.layers):
+            if not have.stored and i not in choices:
+                raise InputError(
+                    f"this plan drops sub-layer {i} ({have.name}), which has no result of its "
+                    "own; plan again with samebits plan"
+                )
+        return tuple(i for i, have in enumerate(self.layers) if not have.stored)
+
+    def schedule(self, network: Network) -> tuple[Instruction, ...]:
+        """The instructions of a pass of `network`; InputError if the plan is for another."""
+        return compile_schedule(network, self.dropped(network), self.backward == "paired")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Replace `path` atomically by the plan's JSON."""
+    write_atomically(path, (json.dumps(plan.to_dict(), indent=1) + "\n").encode())
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from its file, checked; InputError naming the field that is missing or wrong."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); expected none, auto or a file "
+            "written by samebits plan"
+        ) from error
+    if len(data) > LARGEST_FILE:
+        raise InputError(
+            f"{path}: expected a plan of at most {LARGEST_FILE} bytes; write one with samebits plan"
+        )
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not a plan: {error}; write one with samebits plan") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise InputError(
+            f"{path}: field format: expected {FORMAT!r}, found {found!r}; write a plan with "
+            "samebits plan"
+        )
+    layers = record.get("layers")
+    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
+        raise InputError(f"{path}: field layers: expected a list of objects")
+    decisions = (
+        _read(Decision, layer, f"{path}: field layers[{i}].") for i, layer in enumerate(layers)
+    )
+    plan: Plan = _read(Plan, {**record, "layers": tuple(decisions)}, f"{path}: field ")
+    if plan.store_all == 0:
+        raise InputError(
+            f"{path}: field store_all: expected at least one byte, found 0; write the plan again "
+            "with samebits plan"
+        )
+    if plan.backward not in ORDERS:
+        raise InputError(
+            f"{path}: field backward: expected {' or '.join(ORDERS)}, found "
+            f"{plan.backward[:60]!r}; write the plan again with samebits plan"
+        )
+    return plan
+
+
+_KINDS = {
+    "str": ((str,), f"printable text of at most {LONGEST} characters"),
+    "int": ((int,), f"a whole number in 0..{LARGEST}"),
+    "int | None": ((int, type(None)), f"a whole number in 0..{LARGEST} or null"),
+    "bool": ((bool,), "true or false"),
+    "tuple[int, ...]": ((list,), f"a list of whole numbers in 0..{LARGEST}"),
+    "tuple[Decision, ...]": ((tuple,), "a list of objects"),
+}
+
+
+def _read(cls: Any, record: Mapping[str, Any], place: str) -> Any:
+    values = {}
+    for field in fields(cls):
+        kinds, expected = _KINDS[str(field.type)]
+        value = record.get(field.name)
+        wrong = type(value) not in kinds
+        if type(value) is str:
+            wrong |= not value.isprintable() or len(value) > LONGEST
+        if type(value) is int:
+            wrong |= not 0 <= value <= LARGEST
+        if type(value) is list:
+            wrong |= any(type(item) is not int or not 0 <= item <= LARGEST for item in value)
+            value = tuple(value)
+        if wrong:
+            raise InputError(
+                f"{place}{field.name}: expected {expected}, found {str(value)[:60]!r}; write the "
+                "plan again with samebits plan"
+            )
+        values[field.name] = value
+    return cls(**values)

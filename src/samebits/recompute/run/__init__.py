@@ -1,0 +1,1 @@
+"""Plans executed, and what profiling measures with the same passes."""

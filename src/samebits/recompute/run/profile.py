@@ -1,0 +1,319 @@
+"""What planning needs to know of a model, measured: one pass with everything stored."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from samebits.recompute.network.operations import count_operations
+from samebits.recompute.network.tape import Program
+from samebits.recompute.network.trace import trace
+from samebits.recompute.plan.schedule import SEPARABLE, Loss, Network, SubLayer
+from samebits.recompute.run.memory import recording, tensor_storages
+from samebits.recompute.run.passes import Graph, Pass, plain
+from samebits.recompute.run.replay import Replay
+from samebits.train.layers import Dropout
+from samebits.train.run.measure import storages
+from samebits.train.tensor import BFPTensor
+
+LossFunction = Callable[[Tensor], Tensor]
+
+
+def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Program, Network]:
+    """The program of a model in training mode (parts of it may be frozen in evaluation mode), and
+    the facts of its sub-layers.
+
+    `example`: one input of the batch (or shard) to plan for; its values matter little, its shape
+    does. `loss`: of the model's output. The model, its gradients and torch's generators are left as
+    they were. Raises UnsupportedError for a model that cannot be planned.
+    """
+    with _untouched(model):
+        _in_training(model)
+        program = trace(model, example)
+    with _untouched(model):
+        _in_training(model)
+        return program, _Survey(program, example).run(loss)
+
+
+def _in_training(model: nn.Module) -> None:
+    if not model.training:
+        model.train()
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Restore buffers, gradients, modes, positions of dropouts and generators afterwards."""
+    modes = [(m, m.training) for m in model.modules()]
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    positions = [(m, m.step) for m in model.modules() if isinstance(m, Dropout)]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    for p, _ in gradients:
+        p.grad = None
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for dropout, step in positions:
+            dropout.step = step
+
+
+class _Survey:
+    def __init__(self, program: Program, example: Tensor) -> None:
+        self.program, self.example = program, example
+        names = range(len(program.calls))
+        blank = Network(tuple(SubLayer(program.calls[i].name, "") for i in names), program.output)
+        self.state = Pass(program, blank, frozenset())
+        own = (plain(t) for t in (*program.model.parameters(), *program.model.buffers()))
+        self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
+        self.own |= {a for p in program.model.parameters() for a, _ in tensor_storages(p)}
+        self.weights = {id(p): i for i, p in enumerate(program.model.parameters())}
+        self.readers = Counter(
+            id(p) for i in range(1, len(program.calls)) for p in program.parameters(i)
+        )
+        self.facts: list[dict[str, Any]] = []
+
+    def run(self, loss: LossFunction) -> Network:
+        device = plain(self.example).device.type
+        count = len(self.program.calls)
+        state = self.state
+        state.start(self.example, self.example.requires_grad)
+        self.facts.append(
+            {"shape": tuple(self.example.shape), "size": self._size(0), "differentiable": False}
+        )
+        with recording(device) as record:
+            for index in range(1, count):
+                before = torch.get_rng_state(), _device_state(device)
+                with record.span(f"forward {index}"):
+                    state.forward(index)
+                after = torch.get_rng_state(), _device_state(device)
+                random = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+                self._describe(index, random)
+            output = state.values[self.program.output].detach().requires_grad_()
+            with torch.enable_grad(), record.span("loss"):
+                value = loss(output)
+            with record.span("loss backward"):
+                (gradient,) = torch.autograd.grad(value, [output])
+            first = gradient
+            del value
+            state.gradients[self.program.output] = gradient
+            del gradient
+            for index in range(count - 1, 0, -1):
+                self._backward(index, record)
+        spans = {span.label: span for span in record.spans}
+        for index in range(1, count):
+            facts = self.facts[index]
+            span = spans[f"forward {index}"]
+            facts["forward_peak"] = span.peak - span.start
+            if facts.get("apart") is not None:
+                down, own = (spans[f"{s} gradient {index}"] for s in ("activation", "weight"))
+                left = max(down.end - down.start - sum(facts["fresh"]), 0)  # a sum of gradients
+                facts["apart"] = (down.peak - down.start, left + own.peak - own.start)
+            if (after_span := spans.get(f"backward {index}")) is not None:
+                facts["backward_peak"] = after_span.peak - after_span.start
+        ahead, back = spans["loss"], spans["loss backward"]
+        network_loss = Loss(
+            ahead.end - ahead.start,
+            ahead.peak - ahead.start,
+            back.peak - back.start,
+            sum(size for _, size in tensor_storages(first)),
+        )
+        calls = self.program.calls
+        layers = tuple(
+            SubLayer(name=call.name, kind=call.kind, inputs=call.inputs, **facts)
+            for call, facts in zip(calls, self.facts, strict=True)
+        )
+        summed = isinstance(state.values[self.program.output], BFPTensor)
+        return Network(layers, self.program.output, network_loss, summed)
+
+    def _size(self, index: int) -> int:
+        return sum(size for _, size in tensor_storages(self.state.values[index]))
+
+    def _describe(self, index: int, random: bool) -> None:
+        """Facts that the forward pass shows."""
+        state, call = self.state, self.program.calls[index]
+        value = state.values[index]
+        address = dict(tensor_storages(value)).keys()
+        alias = next(
+            (v for v in call.inputs if dict(tensor_storages(state.values[v])).keys() & address),
+            None,
+        )
+        graph = state.graphs.get(index)
+        needs: list[int] = []
+        extra: dict[int, int] = {}
+        if graph is not None:
+            for entry in graph.saved:
+                if entry.tensor is None:
+                    needs.append(entry.value)
+                    continue
+                for tensor in storages(entry.tensor):
+                    extra.update(a for a in tensor_storages(tensor) if a[0] not in self.own)
+        roots = {v: self._root(v) for v in needs}
+        if alias is not None:
+            roots[index] = self._root(alias)
+        size = 0 if alias is not None else self._size(index)
+        kept = SubLayer(call.name, call.kind, size=size, extra=sum(extra.values()))
+        again = state.normalize_again(index) if kept.light else None
+        statistics = again is not None and torch.equal(_bits(again), _bits(value))
+        shapes = [tuple(state.values[v].shape) for v in call.inputs]
+        self.facts.append(
+            {
+                "shape": tuple(value.shape),
+                "size": size,
+                "alias": alias,
+                "needs": tuple(sorted({roots[v] for v in needs})),
+                "extra": sum(extra.values()),
+                "operations": count_operations(call.module, call.kind, shapes, tuple(value.shape)),
+                "differentiable": state.differentiable[index],
+                "repeated": graph is not None and _repeats(graph),
+                "random": random,
+                "state": 0 if statistics else Replay(self.program, random, index).size,
+                "statistics": statistics,
+            }
+        )
+
+    def _root(self, index: int) -> int:
+        while index < len(self.facts) and (alias := self.facts[index].get("alias")) is not None:
+            index = alias
+        return index
+
+    def _backward(self, index: int, record: Any) -> None:
+        """One backward pass, and the facts it shows."""
+        state = self.state
+        graph = state.graphs.get(index)
+        if graph is None or index not in state.gradients:
+            return
+        gradient = state.gradients[index]
+        arrived = [ref for ref, _ in _storage_refs(gradient)]
+        del gradient
+        inputs = list(graph.inputs)
+        others = {v: state.gradients.pop(v) for v in inputs if v in state.gradients}
+        weights, state.parameter_gradients = state.parameter_gradients, {}
+        trial = self._apart(index, record) if self._separable(index, graph) else None
+        with record.span(f"backward {index}"):
+            state.backward(index)
+        fresh: dict[StorageWeakRef, int] = {}
+        entries = []
+        for v in inputs:
+            if v in state.gradients:
+                places = (
+                    _place(ref, size, arrived, fresh)
+                    for ref, size in _storage_refs(state.gradients[v])
+                )
+                entries.append((v, tuple(places)))
+        self.facts[index]["gradients"] = tuple(entries)
+        self.facts[index]["fresh"] = tuple(fresh.values())
+        self.facts[index]["weights"] = tuple(
+            (self.weights[id(p)], sum(size for _, size in tensor_storages(g)))
+            for p, g in state.parameter_gradients.values()
+        )
+        if trial is not None:
+            whole = [state.gradients.get(v) for v in inputs]
+            whole += [g for _, g in state.parameter_gradients.values()]
+            same = len(whole) == len(trial) and all(map(_same, whole, trial))
+            self.facts[index]["apart"] = (0, 0) if same else None  # filled in from the spans
+        for v, other in others.items():
+            new = state.gradients.get(v)
+            state.gradients[v] = other if new is None else _join(other, new)
+        state.parameter_gradients = weights | state.parameter_gradients
+
+    def _separable(self, index: int, graph: Graph) -> bool:
+        """Whether a sub-layer may have a weight gradient of its own."""
+        own = self.program.parameters(index)
+        counts = (self.readers[id(p)] for p in own)
+        return (
+            self.program.calls[index].kind in SEPARABLE
+            and not self.facts[index]["repeated"]
+            and bool(graph.inputs and own)
+            and all(count == 1 for count in counts)
+        )
+
+    def _apart(self, index: int, record: Any) -> list[Tensor | None]:
+        """Activation gradient and weight gradient one after the other, forgotten by the pass."""
+        state = self.state
+        arrived = state.gradients[index]
+        state.gradients[index] = arrived.detach()  # the sum of a BFP gradient is taken in place
+        with record.span(f"activation gradient {index}"):
+            state.activation_gradient(index)
+        found = [state.gradients.pop(v, None) for v in state.graphs[index].inputs]
+        with record.span(f"weight gradient {index}"):
+            found += state.weight_gradient(index, retain=True)
+        state.gradients[index] = arrived
+        return found
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two gradients have the same bits."""
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, BFPTensor) and isinstance(b, BFPTensor):
+        (x, e), (y, f) = a.resolved(), b.resolved()
+        return e == f and torch.equal(x, y)
+    return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+
+
+def _storage_refs(gradient: Tensor) -> list[tuple[StorageWeakRef, int]]:
+    """The storages of a gradient and their bytes. Weak: that a storage is freed meanwhile is part
+    of what is measured, and its address may come again; the reference does not."""
+    found: dict[StorageWeakRef, int] = {}
+    for tensor in storages(gradient):
+        storage = tensor.untyped_storage()
+        found.setdefault(StorageWeakRef(storage), storage.nbytes())
+    return list(found.items())
+
+
+def _place(
+    ref: StorageWeakRef, size: int, arrived: list[StorageWeakRef], fresh: dict[StorageWeakRef, int]
+) -> int:
+    if ref in arrived:
+        return -1 - arrived.index(ref)
+    fresh.setdefault(ref, size)
+    return list(fresh).index(ref)
+
+
+def _join(a: Tensor, b: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.add(a, b)
+
+
+def _bits(value: Tensor) -> Tensor:
+    return value.contiguous().view(-1).view(torch.uint8)
+
+
+def _device_state(device: str) -> Tensor:
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.zeros(1)
+
+
+def _repeats(graph: Graph) -> bool:
+    """Whether an input or weight is reached by more than one edge of a sub-layer's graph."""
+    ends = {edge.node for edge in graph.inputs.values()}
+    counts: dict[Any, int] = {}
+    seen = {graph.output.node}
+    stack = [graph.output.node]
+    while stack:
+        node = stack.pop()
+        if node in ends:
+            continue
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            leaf = following in ends or hasattr(following, "variable")
+            if leaf:
+                counts[following] = counts.get(following, 0) + 1
+            elif following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return any(count > 1 for count in counts.values())

@@ -1,0 +1,61 @@
+"""Firmware of the neural processor and its translation as a report section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from samebits.reports.deployment import verdict_rows
+from samebits.reports.html import Paragraph, Section, Table
+from samebits.verification.compare import Verdict
+
+
+@dataclass(frozen=True)
+class Concordance:
+    """A program, simulated and translated.
+
+    program:      its file; instructions, cycles (the estimate for one sample): of it
+    accuracy:     percent, of the whole test set through the concordant software
+    verdicts:     against the simulator, on the simulated samples
+    seconds:      a sample, of the simulator and of concordant PyTorch
+    """
+
+    program: str
+    native: int
+    mantissa: int
+    instructions: int
+    cycles: int
+    accuracy: float
+    verdicts: Sequence[Verdict]
+    seconds: tuple[float, float]
+
+    @property
+    def speedup(self) -> float:
+        return self.seconds[0] / self.seconds[1]
+
+
+def concordance_section(c: Concordance) -> Section:
+    """The card of one program."""
+    simulator, software = (1e3 * seconds for seconds in c.seconds)
+    return Section(
+        "Firmware and concordant software",
+        [
+            Paragraph(
+                f"The trained network compiled to {c.instructions:,} instructions of a neural "
+                f"processor (native dimension {c.native}, mantissa {c.mantissa}, binary16), about "
+                f"{c.cycles:,} cycles an image, and that program translated into PyTorch and ONNX. "
+                f"Test accuracy {c.accuracy:.2f} %."
+            ),
+            Table(
+                ("backend", "differing outputs", "samples with one", "SHA-256 of the outputs"),
+                verdict_rows(c.verdicts),
+                caption="against the simulator, which executes the program instruction by "
+                "instruction",
+                code=("SHA-256 of the outputs",),
+            ),
+            Paragraph(
+                f"The simulator takes {simulator:.1f} ms an image, concordant PyTorch "
+                f"{software:.3f} ms: {c.speedup:,.0f} times faster, with the same bits."
+            ),
+        ],
+    )

@@ -1,0 +1,112 @@
+"""A recomputation plan as text rows, and memory over the time of a step as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from samebits.recompute.plan.balance import Balance
+from samebits.recompute.plan.cost import Device, times
+from samebits.recompute.plan.optimum import smallest
+from samebits.recompute.plan.plan import Plan
+from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule, simulate
+from samebits.reports.html import Figure, Paragraph, Section
+from samebits.reports.plots import Curve, line_plot
+
+PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per action
+MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
+COLUMNS = (
+    *("sub-layer", "kind", "bytes", "output", "lives in"),
+    *("computing it again, us", "loading it, us", "because"),
+)
+
+
+def plan_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Column titles and one row of text per sub-layer."""
+    return COLUMNS, [
+        (
+            layer.name,
+            layer.kind,
+            f"{layer.bytes:,}",
+            "stored" if layer.stored else "dropped",
+            layer.tier,
+            f"{layer.recompute_ps / MICROSECOND:,.2f}" if layer.tier else "",
+            f"{layer.load_ps / MICROSECOND:,.2f}" if layer.tier else "",
+            layer.reason,
+        )
+        for layer in plan.layers
+    ]
+
+
+def plan_summary(plan: Plan) -> list[str]:
+    """The plan's figures, a line each."""
+    stored = plan.store_all
+    lines = [
+        f"peak {plan.peak:,} bytes ({100 * plan.peak / stored:.1f} % of the {stored:,} with "
+        f"everything stored; the smallest plan found has {plan.smallest:,})",
+        f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}",
+    ]
+    if plan.backward == "paired":
+        load = Balance(plan.work_ps, plan.span_ps).load
+        lines.append(
+            f"backward pass: {plan.work_ps / MILLISECOND:.3f} ms of work in "
+            f"{plan.span_ps / MILLISECOND:.3f} ms on two threads (load balance {load:.2f}, "
+            "sequential 0.50)"
+        )
+    if plan.budget is not None:
+        if plan.bound_ps == plan.recompute_ps:
+            lines.append(f"no plan within {plan.budget:,} bytes computes less again")
+        elif plan.bound_ps:
+            bound = plan.bound_ps / MILLISECOND
+            lines.append(
+                f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms"
+            )
+    return lines
+
+
+def plan_section(plan: Plan, picture: bytes) -> Section:
+    """The card of a plan, with its `memory_picture`."""
+    again = sum(not layer.stored for layer in plan.layers)
+    return Section(
+        "Recompute or store",
+        [
+            Paragraph(
+                f"The same training again within {plan.budget or plan.peak:,} bytes a pass: of "
+                f"{len(plan.layers) - 1} results of the network's sub-layers {again} are not kept, "
+                "but computed again or never needed. No plan changes a bit."
+            ),
+            *map(Paragraph, plan_summary(plan)),
+            Figure(picture, "memory over the time of a pass", "Predicted from one measured pass."),
+        ],
+    )
+
+
+def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
+    """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
+    costs = times(network, device, plan.numerics)
+    least = smallest(network, costs)
+    return line_plot(
+        [
+            _curve("everything stored", network, compile_schedule(network, ()), costs),
+            _curve("this plan", network, plan.schedule(network), costs),
+            _curve("least", network, compile_schedule(network, least.dropped), costs),
+        ],
+        x_title=f"time of a pass on {plan.device} (ms)",
+        y_title="memory (MiB)",
+        markers=False,
+    )
+
+
+def _curve(
+    label: str, network: Network, schedule: Sequence[Instruction], costs: list[int]
+) -> Curve:
+    """A backward pass counts as two forward passes: two products instead of one."""
+    x: list[float] = [0.0]
+    y: list[float] = [network.layers[0].size / 2**20]
+    time = 0
+    for (action, index), peak, after in simulate(network, schedule):
+        x.append(time / MILLISECOND)
+        y.append(peak / 2**20)
+        time += PASSES.get(action, 0) * costs[index]
+        x += [time / MILLISECOND] * 2
+        y += [peak / 2**20, after / 2**20]
+    return Curve(label, x, y)

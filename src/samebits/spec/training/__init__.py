@@ -1,0 +1,1 @@
+"""docs/spec/training.md in plain Python integers, one module for each of its parts."""

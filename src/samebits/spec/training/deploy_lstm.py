@@ -1,0 +1,54 @@
+"""The deployed LSTM layer in plain Python integers (docs/spec/training.md section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from samebits.spec import formats
+from samebits.spec.formats import power
+from samebits.spec.training.layers import Array
+from samebits.spec.training.lstm import HIDDEN_EXPONENT, Direction, matrix_product
+
+Function = Callable[[str, int, int], int]
+"""sat16(rne(f(code * 2**exponent) * 2**15)) of (f: "sigmoid" or "tanh", code, exponent)."""
+
+
+def sat16(value: Fraction) -> int:
+    """rne, then saturate to [-32768, 32767]."""
+    return min(max(formats.round_real(value), -(1 << 15)), (1 << 15) - 1)
+
+
+def layer(x: Array, p: Direction, site: int, function: Function) -> tuple[Array, list[int]]:
+    """h [T, N, H], and c after the last step; `site`: the frozen exponent of c."""
+    steps, samples, features = x.shape
+    grid = x.exponent + p.weight_ih.exponent
+    bias = [Fraction(0)] * (4 * p.hidden)
+    for parameter in (p.bias_ih, p.bias_hh):
+        if parameter is not None:
+            joint, exponent = parameter.joint
+            bias = [b + j * power(exponent) for b, j in zip(bias, joint, strict=True)]
+    offsets = [formats.round_real(b / power(grid)) for b in bias] * samples
+    h, c = [0] * (samples * p.hidden), [0] * (samples * p.hidden)
+    done: dict[int, list[int]] = {}
+    for t in reversed(range(steps)) if p.backwards else range(steps):
+        row = x.codes[t * samples * features : (t + 1) * samples * features]
+        from_x = matrix_product(row, features, p.weight_ih)
+        from_h = matrix_product(h, p.hidden, p.weight_hh)
+        sums = [
+            (a + b) * power(grid) + r * power(HIDDEN_EXPONENT + p.weight_hh.exponent)
+            for a, b, r in zip(from_x, offsets, from_h, strict=True)
+        ]
+        z = [sat16(s / power(-12)) for s in sums]
+        for k in range(samples * p.hidden):
+            n, unit = divmod(k, p.hidden)
+            i, f, g, o = (
+                function("tanh" if gate == 2 else "sigmoid", code, -12)
+                for gate, code in enumerate(z[4 * n * p.hidden + unit :: p.hidden][:4])
+            )
+            c[k] = sat16((f * c[k] * power(site - 15) + i * g * power(-30)) / power(site))
+            out = o * function("tanh", c[k], site) * power(-30 - HIDDEN_EXPONENT)
+            h[k] = min(max(formats.round_real(out), -128), 127)
+        done[t] = list(h)
+    codes = [code for t in range(steps) for code in done[t]]
+    return Array(codes, (steps, samples, p.hidden), HIDDEN_EXPONENT, 8), c

@@ -1,0 +1,308 @@
+"""One whole training step in plain Python integers: the executable docs/spec/training.md.
+
+A net is a list of `Node` in topological order; the last node is the output that the loss reads.
+`step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
+`reference_layers`, `reference_norm` and `reference_lstm` (sections 5 and 7), losses in
+`reference_loss` (section 6), optimizers in `reference_optimizer` (section 4). No torch, no numpy.
+
+Operators and their attributes (pairs are (vertical, horizontal)):
+
+| op | inputs | attributes (default) | parameters, buffers |
+|---|---|---|---|
+| input | none | | |
+| linear | x | out_width (8) | weight, bias |
+| conv2d | x | stride, padding, dilation, groups, out_width (8) | weight, bias |
+| batch_norm | x | eps (1e-5), momentum (0.1) | weight, bias, running_mean, running_var |
+| layer_norm | x | eps (1e-5) | weight, bias |
+| relu, relu6, flatten | x | | |
+| table | x | table: input exponent -> (table, derivative) | |
+| max_pool, avg_pool | x | kernel, stride (kernel), padding ((0, 0)) | |
+| global_avg_pool | x | | |
+| add | a, b | | |
+| concat | any number | | |
+| dropout | x | p | |
+| embedding | index | | weight |
+| lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
+| select | x | axis, index | |
+
+Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from samebits.spec.training import layers, norm
+from samebits.spec.training import lstm as recurrent
+from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
+from samebits.spec.training.loss import cross_entropy, mse
+from samebits.spec.training.optimizer import SGD, Adam
+
+# --- one pass over a net --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator; `inputs` are names of earlier nodes."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+Net = Sequence[Node]
+Parameters = dict[str, Parameter]
+Buffers = dict[str, list[float]]
+
+
+@dataclass
+class Pass:
+    """A forward pass: every node's output and what its backward needs."""
+
+    outputs: dict[str, Array] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
+
+
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """An attribute given once for both axes, or twice."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def parameter_name(node: Node, part: str) -> str:
+    """The name of a node's `weight` or `bias`."""
+    return node.attributes.get(part, f"{node.name}.{part}")
+
+
+def geometry_of(node: Node) -> Geometry | None:
+    """The geometry of a conv2d; None for linear."""
+    if node.op == "linear":
+        return None
+    a = node.attributes
+    stride, padding, dilation = a.get("stride", 1), a.get("padding", 0), a.get("dilation", 1)
+    return Geometry(pair(stride), pair(padding), pair(dilation), a.get("groups", 1))
+
+
+def pooling_of(node: Node, shape: tuple[int, ...]) -> tuple[layers.Pair, layers.Pair, layers.Pair]:
+    """(kernel, stride, padding)."""
+    if node.op == "global_avg_pool":
+        return (shape[2], shape[3]), (shape[2], shape[3]), (0, 0)
+    kernel = pair(node.attributes["kernel"])
+    return (
+        kernel,
+        pair(node.attributes.get("stride", kernel)),
+        pair(node.attributes.get("padding", 0)),
+    )
+
+
+def forward(
+    net: Net,
+    parameters: Parameters,
+    buffers: Buffers,
+    inputs: Mapping[str, Array],
+    training: bool = True,
+    words: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[Pass, Buffers]:
+    """Every output, and the buffers after it. `words`: Philox words of each dropout node.
+
+    Inputs of an embedding are arrays whose codes are row numbers.
+    """
+    done, buffers = Pass(), dict(buffers)
+    for node in net:
+        x = [done.outputs[name] for name in node.inputs]
+        a = node.attributes
+        weight = parameters.get(parameter_name(node, "weight"))
+        bias = parameters.get(parameter_name(node, "bias"))
+        saved: Any = None
+        match node.op:
+            case "input":
+                y = inputs[node.name]
+            case "linear" | "conv2d":
+                y = layers.affine(
+                    x[0], needed(weight), bias, geometry_of(node), a.get("out_width", 8)
+                )
+            case "batch_norm":
+                names = f"{node.name}.running_mean", f"{node.name}.running_var"
+                running = (buffers[names[0]], buffers[names[1]])
+                y, saved = norm.batch_norm(
+                    x[0],
+                    needed(weight),
+                    needed(bias),
+                    a.get("eps", 1e-5),
+                    None if training else running,
+                )
+                if training:
+                    new = norm.running_statistics(x[0], *running, a.get("momentum", 0.1))
+                    buffers[names[0]], buffers[names[1]] = new
+            case "layer_norm":
+                y, saved = norm.layer_norm(x[0], needed(weight), needed(bias), a.get("eps", 1e-5))
+            case "relu":
+                y = layers.relu(x[0])
+            case "relu6":
+                y = layers.relu6(x[0])
+            case "table":
+                table, saved = a["table"](x[0].exponent)
+                y = layers.table_activation(x[0], table)
+            case "max_pool":
+                y, saved = layers.max_pool(x[0], *pooling_of(node, x[0].shape))
+            case "avg_pool" | "global_avg_pool":
+                y = layers.avg_pool(x[0], *pooling_of(node, x[0].shape))
+            case "add":
+                y = layers.add(*x)
+            case "concat":
+                y = layers.concat(x)
+            case "flatten":
+                y = replace(x[0], shape=(x[0].shape[0], math.prod(x[0].shape[1:])))
+            case "dropout":
+                y = x[0]
+                if training and a["p"] > 0:
+                    saved = layers.dropout_factors(a["p"], (words or {})[node.name])
+                    y = layers.dropout(x[0], saved)
+            case "embedding":
+                y = layers.embedding(x[0], needed(weight))
+            case "lstm":
+                y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
+            case "select":
+                y = layers.select(x[0], a["axis"], a["index"])
+            case _:
+                raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
+        done.outputs[node.name], done.saved[node.name] = y, saved
+    return done, buffers
+
+
+def parameters_of(node: Node, parameters: Parameters) -> recurrent.Lookup:
+    """A node's parameter by its own name; None where it has none."""
+    return lambda part: parameters.get(f"{node.name}.{part}")
+
+
+def needed(parameter: Parameter | None) -> Parameter:
+    """The parameter of a node that cannot do without it."""
+    if parameter is None:
+        raise ValueError("a node lacks its parameter")
+    return parameter
+
+
+Gradients = dict[str, list[Array]]
+
+
+def backward(
+    net: Net, parameters: Parameters, done: Pass, gradient: Array
+) -> tuple[Gradients, Gradients]:
+    """(parts of every parameter's gradient, parts of every node output's gradient). Section 7.
+
+    `gradient` is that of the last node's output. Net inputs get none.
+    """
+    at_parameter: Gradients = {}
+    at_node: Gradients = {net[-1].name: [gradient]}
+    inner = {node.name for node in net if node.op != "input"}
+    for node in reversed(net):
+        if node.op == "input" or node.name not in at_node:
+            continue
+        g, y, saved = resolve(at_node[node.name]), done.outputs[node.name], done.saved[node.name]
+        x = [done.outputs[name] for name in node.inputs]
+        names = parameter_name(node, "weight"), parameter_name(node, "bias")
+        weight, a = parameters.get(names[0]), node.attributes
+        down: list[Array] = []
+        own: list[Array] = []  # gradients of (weight, bias)
+        match node.op:
+            case "linear" | "conv2d":
+                geometry = geometry_of(node)
+                own.append(layers.affine_weight_gradient(g, x[0], needed(weight), geometry))
+                if names[1] in parameters:
+                    own.append(layers.bias_gradient(g, geometry))
+                if node.inputs[0] in inner:
+                    down = [layers.affine_input_gradient(g, x[0], needed(weight), geometry)]
+            case "batch_norm":
+                dz, *own = norm.batch_norm_backward(g, x[0], saved)
+                down = [dz]
+            case "layer_norm":
+                dz, *own = norm.layer_norm_backward(g, x[0], needed(weight), saved)
+                down = [dz]
+            case "relu":
+                down = [layers.relu_backward(g, y)]
+            case "relu6":
+                down = [layers.relu6_backward(g, y)]
+            case "table":
+                down = [layers.table_backward(g, x[0], saved)]
+            case "max_pool":
+                down = [layers.max_pool_backward(g, x[0].shape, saved)]
+            case "avg_pool" | "global_avg_pool":
+                kernel, stride, padding = pooling_of(node, x[0].shape)
+                down = [layers.avg_pool_backward(g, x[0].shape, kernel, stride, padding)]
+            case "add":
+                down = [g, g]
+            case "concat":
+                down = layers.concat_backward(g, [t.shape for t in x])
+            case "flatten":
+                down = [replace(g, shape=x[0].shape)]
+            case "dropout":
+                down = [g if saved is None else layers.dropout_backward(g, saved)]
+            case "embedding":
+                own.append(layers.embedding_weight_gradient(g, x[0], needed(weight)))
+            case "lstm":
+                parts, gradients = recurrent.stack_backward(g, a, saved)
+                for name, part in gradients.items():
+                    at_parameter.setdefault(f"{node.name}.{name}", []).append(part)
+                if node.inputs[0] in inner:
+                    at_node.setdefault(node.inputs[0], []).extend(parts)
+            case "select":
+                down = [layers.select_backward(g, x[0].shape, a["axis"], a["index"])]
+        for name, part in zip(names, own, strict=False):
+            at_parameter.setdefault(name, []).append(part)
+        for name, part in zip(node.inputs, down, strict=False):
+            if name in inner:
+                at_node.setdefault(name, []).append(part)
+    return at_parameter, at_node
+
+
+# --- the step (section 8) -------------------------------------------------------------------
+
+LOSSES = {"cross_entropy": cross_entropy, "mse": mse}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The state after a step, with the loss of every shard and every resolved gradient."""
+
+    parameters: Parameters
+    buffers: Buffers
+    state: dict[str, Any]
+    losses: list[float]
+    gradients: dict[str, Array]
+
+
+def step(
+    net: Net,
+    parameters: Parameters,
+    buffers: Buffers,
+    state: Mapping[str, Any],
+    shards: Sequence[tuple[Mapping[str, Array], Sequence[Any]]],
+    optimizer: SGD | Adam,
+    loss: str = "cross_entropy",
+    words: Sequence[Mapping[str, Sequence[int]]] | None = None,
+) -> Step:
+    """One training step over equal shards of (inputs by node name, targets).
+
+    `state` maps parameter names to optimizer state ({} before the first step); `words` holds, for
+    every shard, the Philox words of each dropout node. Nothing passed in is changed.
+    """
+    parts: Gradients = {}
+    losses: list[float] = []
+    for index, (inputs, targets) in enumerate(shards):
+        given = None if words is None else words[index]
+        done, buffers = forward(net, parameters, buffers, inputs, words=given)
+        output = done.outputs[net[-1].name]
+        value, gradient = LOSSES[loss](output, targets, 1.0 / float(len(shards)))
+        losses.append(value)
+        for name, arrays in backward(net, parameters, done, gradient)[0].items():
+            parts.setdefault(name, []).extend(arrays)
+    new, new_state, gradients = dict(parameters), dict(state), {}
+    for name, arrays in parts.items():
+        g = gradients[name] = resolve(arrays)
+        new[name], new_state[name] = optimizer.update(
+            name, parameters[name], (g.codes, g.exponent), state.get(name)
+        )
+    return Step(new, buffers, new_state, losses, gradients)

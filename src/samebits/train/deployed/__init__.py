@@ -1,0 +1,1 @@
+"""Trained models with frozen exponents: the deployed arithmetic, and its export."""

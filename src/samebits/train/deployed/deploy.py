@@ -1,0 +1,319 @@
+"""Deployed arithmetic (docs/spec/training.md section 11): exponents frozen from calibration data.
+
+In training every tensor's exponent follows from its own batch. `calibrate` fixes them; `deployed`
+runs the same layers with them, so an image's logits no longer depend on the images beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samebits.errors import CheckpointError, UnsupportedError
+from samebits.kernels.eager import largest_of
+from samebits.train import layers
+from samebits.train.deployed.lstm import Memory
+from samebits.train.deployed.operations import rule_of, saturate
+from samebits.train.operations import pointwise
+from samebits.train.operations.lstm import Lstm
+from samebits.train.run.device import device_of
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    Operation,
+    interpreting,
+    largest_magnitude,
+    times_power,
+)
+
+CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
+EXPONENT_LIMIT = 60  # of frozen exponents
+ZERO_EXPONENT = -7  # of a site that was always zero
+INPUT = "input"
+LAYERS_WITHOUT = (layers.LayerNorm, layers.Embedding)
+_LONGEST_NAME = 1000
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a model rounds to 8 bits, or the 16-bit cells of an LSTM layer: its name (for
+    messages) and frozen exponent."""
+
+    name: str
+    exponent: int
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """The sites of a model in the order of execution; the first is the network input."""
+
+    sites: tuple[Site, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"sites": [[site.name, site.exponent] for site in self.sites]}
+
+    @staticmethod
+    def from_dict(record: object, source: object) -> Exponents:
+        """The inverse of `to_dict`, from anywhere. Raises CheckpointError that names `source`."""
+        sites = record.get("sites") if isinstance(record, Mapping) else None
+        if not isinstance(sites, list) or not sites:
+            raise CheckpointError(f"{source}: damaged: expected a list of frozen exponents")
+        for site in sites:
+            if not (
+                isinstance(site, list)
+                and len(site) == 2
+                and type(site[0]) is str
+                and len(site[0]) <= _LONGEST_NAME
+                and type(site[1]) is int
+                and abs(site[1]) <= EXPONENT_LIMIT
+            ):
+                raise CheckpointError(
+                    f"{source}: damaged: expected a name and a frozen exponent in "
+                    f"[-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], found {site!r:.80}"
+                )
+        return Exponents(tuple(Site(name, exponent) for name, exponent in sites))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation of a deployed forward pass.
+
+    path:   of the layer that computes it, or of the module whose forward() calls it
+    layer:  whether that is a layer and this its own operation
+    site:   the exponent it rounds to; None where it rounds nothing
+    """
+
+    path: str
+    layer: bool
+    operation: type[Operation]
+    arguments: tuple[Any, ...]
+    output: BFPTensor
+    site: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """A model with frozen exponents. Evaluation leaves the model in evaluation mode."""
+
+    model: nn.Module
+    exponents: Exponents
+
+    def codes(self, images: Tensor) -> tuple[Tensor, int]:
+        """Integer logits of real images [n, ...] and their exponent: int32, or int8 where the model
+        ends in a rounding operation."""
+        return run(self, images)[1].resolved()
+
+    def step(self, images: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Integer logits of sequences of one step, and the states after it. states: the codes h and
+        c [n, H] of every LSTM layer before it, one layer after the other."""
+        memory = Memory(list(zip(states[::2], states[1::2], strict=True)))
+        output = run(self, images, memory=memory)[1]
+        return output.resolved()[0], [state for pair in memory.after for state in pair]
+
+    def logits(self, images: Tensor) -> Tensor:
+        """The logits as float64, exactly, on the CPU."""
+        codes, exponent = self.codes(images)
+        return times_power(codes.cpu().double(), exponent)
+
+
+def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
+    """The frozen exponents of a model from batches of real images. Section 11.
+
+    Leaves the model in evaluation mode. Raises UnsupportedError for a model that cannot be
+    deployed (all its layers without a deployed form are listed).
+    """
+    _check_deployable(model)
+    model.eval()
+    names: list[str] | None = None
+    largest: list[int | None] = []
+    for batch in batches:
+        found = _chosen(model, batch)
+        if names is None:
+            names, largest = [name for name, _ in found], [None] * len(found)
+        if names != [name for name, _ in found]:
+            raise UnsupportedError(
+                "expected a forward() that runs the same operations for every batch, found "
+                f"{len(found)} rounding sites after {len(names)}; a model whose computation "
+                "depends on its data cannot be deployed"
+            )
+        for index, (_, exponent) in enumerate(found):
+            known = largest[index]
+            if exponent is not None:
+                largest[index] = exponent if known is None else max(known, exponent)
+    if names is None:
+        raise ValueError("expected at least one batch to calibrate with, found none")
+    sites = []
+    for name, exponent in zip(names, largest, strict=True):
+        if exponent is not None and abs(exponent) > EXPONENT_LIMIT:
+            raise UnsupportedError(
+                f"{name}: expected a frozen exponent in [-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], "
+                f"found {exponent}: its values are too large or too small to be deployed; scale "
+                "the input or add a normalisation"
+            )
+        sites.append(Site(name, ZERO_EXPONENT if exponent is None else exponent))
+    return Exponents(tuple(sites))
+
+
+def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
+    """The model in deployed arithmetic. Raises UnsupportedError as `calibrate` does."""
+    _check_deployable(model)
+    return Deployed(model, exponents)
+
+
+def run(
+    model: Deployed,
+    images: Tensor,
+    observe: Callable[[Step], None] | None = None,
+    memory: Memory | None = None,
+) -> tuple[BFPTensor, BFPTensor]:
+    """One deployed forward pass: its quantized input and its output. `observe` hears every step.
+
+    memory: states of LSTM layers to start from, and where those at the end go.
+
+    Raises CheckpointError where the exponents belong to another model, UnsupportedError where an
+    operation or a bound does not fit, NonFiniteError for a bad input.
+    """
+    sites = iter(model.exponents.sites)
+
+    def next_exponent(name: str) -> int:
+        site = next(sites, None)
+        if site is None or site.name != name:
+            found = "no more" if site is None else repr(site.name)
+            raise CheckpointError(
+                f"the frozen exponents belong to another model: expected one for {name!r}, "
+                f"found {found}; calibrate this model"
+            )
+        return site.exponent
+
+    model.model.eval()
+    with torch.no_grad(), _running(model.model) as running:
+
+        def interpreter(operation: type[Operation], *arguments: Any) -> BFPTensor:
+            rule = rule_of(operation)
+            path, is_layer = running(operation)
+            rounds = rule.rounds(arguments)
+            site = next_exponent(_site_name(running, operation)) if rounds else None
+            more = (memory,) if operation is Lstm else ()
+            output = BFPTensor(*rule.frozen(site, *arguments, *more))
+            if observe is not None:
+                kept = tuple(_snapshot(argument) for argument in arguments)
+                observe(Step(path, is_layer, operation, kept, _snapshot(output), site))
+            return output
+
+        x = quantize_input(images.to(device_of(model.model)), next_exponent(INPUT))
+        start = _snapshot(x)
+        with interpreting(interpreter):
+            output = model.model(x)
+    if (left := next(sites, None)) is not None:
+        raise CheckpointError(
+            f"the frozen exponents belong to another model: found one for {left.name!r}, which "
+            "it does not run; calibrate this model"
+        )
+    if not isinstance(output, BFPTensor):
+        raise UnsupportedError(
+            f"expected a model that returns one BFP tensor, found {type(output).__name__}"
+        )
+    return start, output
+
+
+def _snapshot(value: Any) -> Any:
+    """A BFP tensor that stays as it is when forward() goes on to add to it in place."""
+    if isinstance(value, BFPTensor) and not isinstance(value, BFPParameter):
+        return BFPTensor(*value.resolved())
+    return value
+
+
+def quantize_input(images: Tensor, exponent: int) -> BFPTensor:
+    """sat8(rne(r / 2**exponent)) of real images. NaN or infinity: NonFiniteError."""
+    largest_magnitude(images, INPUT)
+    return BFPTensor(saturate(images.detach(), -exponent), exponent)
+
+
+# --- who runs -------------------------------------------------------------------------------
+
+
+class _Running:
+    """The module that runs at this moment, kept by hooks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.stack: list[nn.Module] = [model]
+
+    def __call__(self, operation: type[Operation]) -> tuple[str, bool]:
+        """(path, whether it is a layer and `operation` its own)."""
+        module = self.stack[-1]
+        helper = operation is pointwise.Narrow or (
+            operation is pointwise.Reshape and not isinstance(module, layers.Flatten)
+        )
+        return self.names[id(module)], isinstance(module, layers.Layer) and not helper
+
+
+@contextmanager
+def _running(model: nn.Module) -> Iterator[_Running]:
+    running = _Running(model)
+    handles = []
+    for module in model.modules():
+        handles.append(
+            module.register_forward_pre_hook(lambda module, _: running.stack.append(module))
+        )
+        handles.append(module.register_forward_hook(lambda *_: (running.stack.pop(), None)[1]))
+    try:
+        yield running
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _site_name(running: _Running, operation: type[Operation]) -> str:
+    path, is_layer = running(operation)
+    kind = type(running.stack[-1]).__name__ if is_layer else operation.__name__.lower()
+    return f"{path} ({kind})" if path else kind
+
+
+def _check_deployable(model: nn.Module) -> None:
+    wrong = [
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if isinstance(module, LAYERS_WITHOUT)
+    ]
+    if wrong:
+        raise UnsupportedError(
+            f"{len(wrong)} layer(s) cannot be deployed:\n  "
+            + "\n  ".join(wrong)
+            + "\nexpected layers other than LayerNorm and Embedding; replace them, e.g. "
+            "LayerNorm by BatchNorm"
+        )
+
+
+def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
+    """Every site and the exponent that evaluation chooses there; None: all codes are zero."""
+    found: list[tuple[str, int | None]] = []
+
+    def note(name: str, tensor: BFPTensor) -> None:
+        codes, exponent = tensor.resolved()
+        found.append((name, exponent if largest_of(codes) else None))
+
+    with torch.no_grad(), _running(model) as running:
+
+        def interpreter(operation: type[Operation], *arguments: Any) -> BFPTensor:
+            rule = rule_of(operation)
+            if rule.chosen is not None:
+                output, exponent = rule.chosen(*arguments)
+                found.append((_site_name(running, operation), exponent))
+                return output
+            output = operation.compute(*arguments)
+            if rule.rounds(arguments):
+                note(_site_name(running, operation), output)
+            return output
+
+        x = BFPTensor.from_real(batch.to(device_of(model)), INPUT)
+        note(INPUT, x)
+        with interpreting(interpreter):
+            model(x)
+    return found

@@ -1,0 +1,308 @@
+"""Trained BFP models as real graphs in QDQ form, whose exact meaning is the deployed arithmetic.
+
+The model runs once in deployed arithmetic while its operations are written down, so any forward()
+that training accepts can be exported (docs/spec/training.md 11, docs/spec/graph.md 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from samebits.errors import UnsupportedError
+from samebits.ir import Graph, GraphBuilder
+from samebits.ir.ops import Attributes
+from samebits.kernels import ConvShape
+from samebits.train.deployed.deploy import INPUT, Exponents, Step, deployed, run
+from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
+from samebits.train.deployed.operations import bias_codes
+from samebits.train.operations import normalization, pointwise
+from samebits.train.operations.indexing import Indexed, Permute
+from samebits.train.operations.linear import Products
+from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.pointwise import Pair
+from samebits.train.tensor import BFPParameter, BFPTensor, Operation
+
+Array = np.ndarray[Any, Any]
+NORMAL = (-126, 127)  # exponents of binary32 numbers that no runtime flushes to zero
+CODE_BITS = 24  # of a binary32 significand
+
+
+def to_graph(
+    model: nn.Module, exponents: Exponents, input_shape: tuple[int, ...], batch: int = 1
+) -> Graph:
+    """The graph of a model for images [batch, *input_shape]; float32 in, float32 logits out.
+
+    Of a model with LSTM layers it is one time step, of one sequence: [1, *input_shape] with one
+    step along its axis of time, and the states. Its exact output is codes * 2**exponent of
+    `deployed(model, exponents).codes`, there after the last step. Raises UnsupportedError where a
+    constant is no binary32 number or a model is not time-wise, and as `deploy.run` does.
+    """
+    steps: list[Step] = []
+    shape = (batch, *input_shape)
+    made = deployed(model, exponents)
+    x, output = run(made, torch.zeros(shape), steps.append)
+    if is_recurrent(steps):
+        if batch != 1:
+            raise UnsupportedError(f"expected a batch of 1 of a model with LSTMs, found {batch}")
+        steps, x, output = one_step(made, steps, input_shape)
+    return _Writer(steps, output).write(x)
+
+
+class _Writer:
+    """A graph in the making. A BFP tensor is known by its codes: shape changes make new ones."""
+
+    def __init__(self, steps: Sequence[Step], output: BFPTensor) -> None:
+        self.steps, self.output = _needed(steps, output), output
+        self.following: list[str] = []  # the states after a step
+        self.builder = GraphBuilder("model")
+        self.values: dict[int, str] = {}  # id of the codes -> float32 value
+        self.readers = Counter(id(t.codes) for step in steps for t in inputs_of(step))
+        self.readers[id(output.codes)] += 1
+        self.only_reader = {id(t.codes): step for step in steps for t in inputs_of(step)}
+
+    def write(self, x: BFPTensor) -> Graph:
+        images = self.builder.input(INPUT, "float32", tuple(x.shape))
+        self.values[id(x.codes)] = self.rounded(INPUT, images, x.exponent)
+        for step in self.steps:
+            inputs = [self.value_of(t) for t in inputs_of(step)]
+            path = step.path
+            if not step.layer:
+                path = f"{path}.{step.operation.__name__.lower()}".lstrip(".")
+            if step.operation is Lstm:
+                value = self.lstm(path, inputs[0], step)
+            else:
+                value = _RULES[step.operation](self, path, inputs, *step.arguments)
+            if step.output.bits == 8 and not self.waits_for_relu(step):
+                value = self.rounded(path, value, step.output.exponent)
+            self.values[id(step.output.codes)] = value
+        return self.builder.build([self.value_of(self.output), *self.following])
+
+    def value_of(self, tensor: BFPTensor) -> str:
+        """The float32 value of a BFP tensor."""
+        try:
+            return self.values[id(tensor.codes)]
+        except KeyError:
+            raise UnsupportedError(
+                f"expected tensors computed from the network input, found one of shape "
+                f"{tuple(tensor.shape)} that forward() makes by itself; it cannot be exported"
+            ) from None
+
+    def waits_for_relu(self, step: Step) -> bool:
+        """Whether ReLU alone reads the codes: it commutes with their rounding, as 0 and the clip
+        bound are codes, and so comes first. Runtimes join it with the accumulator."""
+        key = id(step.output.codes)
+        return (
+            step.operation in _BEFORE_RELU
+            and self.readers[key] == 1
+            and key != id(self.output.codes)
+            and self.only_reader[key].operation is pointwise.Relu
+        )
+
+    # --- constants and rounding ---------------------------------------------------------------
+
+    def scale(self, path: str, exponent: int) -> str:
+        scale = binary32(path, [1], exponent).reshape(())
+        return self.builder.constant(f"scale.{exponent}", scale)
+
+    def zero(self, dtype: str) -> str:
+        return self.builder.constant(f"zero.{dtype}", np.zeros((), dtype))
+
+    def rounded(self, path: str, value: str, exponent: int, dtype: str = "int8") -> str:
+        """QuantizeLinear to codes of an exponent, and DequantizeLinear of them."""
+        parameters = [self.scale(path, exponent), self.zero(dtype)]
+        codes = self.builder.add(
+            "QuantizeLinear",
+            [value, *parameters],
+            name=f"{path}.quantize",
+            outputs=[f"{path}.codes"],
+        )
+        return self.builder.add("DequantizeLinear", [codes, *parameters], name=f"{path}.dequantize")
+
+    def constant(self, path: str, codes: Array, exponent: int) -> str:
+        """codes * 2**exponent as DequantizeLinear of int8 or int32 constants."""
+        parameters = [self.scale(path, exponent), self.zero(codes.dtype.name)]
+        stored = self.builder.constant(f"{path}.codes", codes)
+        return self.builder.add("DequantizeLinear", [stored, *parameters], name=path)
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def products(
+        self,
+        path: str,
+        inputs: Sequence[str],
+        x: BFPTensor,
+        weight: BFPParameter,
+        bias: BFPParameter | None,
+        shape: ConvShape,
+        out_width: int,
+    ) -> str:
+        w, e_w = weight.parts[0]
+        names = [*inputs, self.constant(f"{path}.weight", w.cpu().contiguous().numpy(), e_w)]
+        if bias is not None:
+            exponent = x.exponent + e_w
+            codes = np.array(bias_codes(bias, exponent, shape.co), np.int32)
+            names.append(self.constant(f"{path}.bias", codes, exponent))
+        if w.dim() == 2:
+            return self.builder.add("Gemm", names, {"transB": 1}, path)
+        attributes: Attributes = {
+            "strides": shape.stride,
+            "pads": shape.padding * 2,
+            "dilations": shape.dilation,
+            "group": shape.groups,
+        }
+        return self.builder.add("Conv", names, attributes, path)
+
+    def batch_norm(self, path: str, inputs: Sequence[str], x: BFPTensor, *arguments: Any) -> str:
+        gamma, beta, running_mean, running_var, _, _, eps = arguments
+        m, b, exponent = normalization.frozen_affine(
+            gamma, beta, running_mean, running_var, eps, x.exponent
+        )
+        shape = (1, -1, *([1] * (x.dim() - 2)))
+        factor = binary32(path, m.tolist(), exponent - x.exponent).reshape(shape)
+        shift = binary32(path, b.tolist(), exponent).reshape(shape)
+        factor_name = self.builder.constant(f"{path}.factor", factor)
+        product = self.builder.add("Mul", [*inputs, factor_name], name=f"{path}.mul")
+        shift_name = self.builder.constant(f"{path}.shift", shift)
+        return self.builder.add("Add", [product, shift_name], name=path)
+
+    def relu(self, path: str, inputs: Sequence[str], x: BFPTensor, clip: int | None) -> str:
+        if clip is None:
+            return self.builder.add("Relu", inputs, name=path)
+        code = min(pointwise.clip_code(clip, x.exponent), 127)
+        bounds = {"min": 0.0, "max": math.ldexp(code, x.exponent)}
+        return self.builder.add("Clip", inputs, bounds, path)
+
+    def activation(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, name: str, slope: float | None
+    ) -> str:
+        if name == "leaky_relu":
+            alpha = float(np.float32(slope))  # as ONNX stores it
+            return self.builder.add("LeakyRelu", inputs, {"alpha": alpha}, path)
+        if name == "silu":
+            sigmoid = self.builder.add("Sigmoid", inputs, name=f"{path}.sigmoid")
+            return self.builder.add("Mul", [*inputs, sigmoid], name=path)
+        return self.builder.add(name.capitalize(), inputs, name=path)
+
+    def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, *window: Pair) -> str:
+        return self.builder.add("MaxPool", inputs, _pool(*window), path)
+
+    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, *window: Pair) -> str:
+        kernel, _, padding = window
+        if kernel == tuple(x.shape[2:]) and padding == (0, 0):
+            return self.builder.add("GlobalAveragePool", inputs, name=path)
+        attributes: Attributes = {**_pool(*window), "count_include_pad": 1}
+        return self.builder.add("AveragePool", inputs, attributes, path)
+
+    def add(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
+        return self.builder.add("Add", inputs, name=path)
+
+    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
+        return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
+
+    def narrow(self, path: str, inputs: Sequence[str], x: BFPTensor) -> str:
+        return inputs[0]  # the QuantizeLinear that follows is all there is to do
+
+    def reshape(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, shape: tuple[int, ...]
+    ) -> str:
+        sizes = tuple(x.codes.reshape(shape).shape)
+        if sizes == (x.shape[0], math.prod(x.shape[1:])):
+            return self.builder.add("Flatten", inputs, {"axis": 1}, path)
+        return self.builder.add("Reshape", inputs, {"shape": sizes}, path)
+
+    def permute(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, order: tuple[int, ...]
+    ) -> str:
+        perm = tuple(axis % x.dim() for axis in order)
+        return self.builder.add("Transpose", inputs, {"perm": perm}, path)
+
+    def indexed(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, index: tuple[Any, ...]
+    ) -> str:
+        found = x.codes[index]
+        if found.numel() != x.codes.numel():
+            raise UnsupportedError(
+                f"{path}: expected indices of a time step of a model with LSTMs, found others"
+            )
+        return self.builder.add("Reshape", inputs, {"shape": tuple(found.shape)}, path)
+
+    def lstm(self, path: str, value: str, step: Step) -> str:
+        builder = self.builder
+        nodes = Nodes(
+            lambda op, names, attributes, name: builder.add(op, names, attributes, name),
+            lambda name, shape: builder.state(builder.unique(name), "float32", shape),
+            self.constant,
+            self.rounded,
+        )
+        assert step.site is not None
+        where = f"{path}.{len(self.following) // 2}"
+        output, states = cell(nodes, where, value, step.site, step.arguments)
+        self.following += states
+        return output
+
+
+_RULES: dict[type[Operation], Callable[..., str]] = {
+    Products: _Writer.products,
+    normalization.BatchNorm: _Writer.batch_norm,
+    pointwise.Relu: _Writer.relu,
+    pointwise.TableActivation: _Writer.activation,
+    pointwise.MaxPool: _Writer.max_pool,
+    pointwise.AveragePool: _Writer.average_pool,
+    pointwise.Add: _Writer.add,
+    pointwise.Concat: _Writer.concat,
+    pointwise.Narrow: _Writer.narrow,
+    pointwise.Reshape: _Writer.reshape,
+    Permute: _Writer.permute,
+    Indexed: _Writer.indexed,
+}
+_BEFORE_RELU = (
+    Products,
+    normalization.BatchNorm,
+    pointwise.TableActivation,
+    pointwise.AveragePool,
+    pointwise.Add,
+    pointwise.Narrow,
+)
+
+
+def _needed(steps: Sequence[Step], output: BFPTensor) -> list[Step]:
+    """The steps that the output depends on; of LSTM layers all, for their states."""
+    wanted, found = {id(output.codes)}, []
+    for step in reversed(steps):
+        if id(step.output.codes) in wanted or step.operation is Lstm:
+            wanted.update(id(t.codes) for t in inputs_of(step))
+            found.append(step)
+    return found[::-1]
+
+
+def inputs_of(step: Step) -> list[BFPTensor]:
+    """The activations that a step reads, in order; parameters are none."""
+    return [
+        argument
+        for argument in step.arguments
+        if isinstance(argument, BFPTensor) and not isinstance(argument, BFPParameter)
+    ]
+
+
+def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:
+    """codes * 2**exponent as float32, exactly; UnsupportedError that names `path` otherwise."""
+    for code in codes:
+        top = abs(code).bit_length() - 1 + exponent
+        if code and not (NORMAL[0] <= top <= NORMAL[1] and top - exponent < CODE_BITS):
+            raise UnsupportedError(
+                f"{path}: expected constants that float32 holds, found {code} * 2**{exponent}; its "
+                "values are too large or too small to be exported: add a normalisation"
+            )
+    return np.ldexp(np.array(codes, np.float64), exponent).astype(np.float32)
+
+
+def _pool(kernel: Pair, stride: Pair, padding: Pair) -> Attributes:
+    sizes = {"kernel_shape": kernel, "strides": stride, "pads": padding * 2}
+    return {**sizes, "dilations": (1, 1)}

@@ -1,0 +1,1 @@
+"""Training runs: the loop, its workers, and the files of a run folder."""

@@ -1,0 +1,76 @@
+"""What a trained model is evaluated with, and on which samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from samebits.data import Dataset
+from samebits.data.dataset import Split
+from samebits.errors import UnsupportedError
+from samebits.train.deployed.deploy import (
+    CALIBRATION_BATCH,
+    CALIBRATION_IMAGES,
+    Exponents,
+    calibrate,
+    deployed,
+)
+from samebits.train.run.distributed import ALONE, Workers
+from samebits.train.run.engine import Engine, Float32Engine
+
+EVALUATION_BATCH = 32
+
+
+class Classifier(Protocol):
+    """What is evaluated: an engine, or a deployed model."""
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """[N, classes]."""
+        ...
+
+
+def evaluate(
+    classifier: Classifier, data: Dataset, split: Split = "test", workers: Workers = ALONE
+) -> int:
+    """Correctly classified samples of a split, in batches of 32 in stored order.
+
+    Workers take the batches in turns; each returns the number of all.
+    """
+    labels = data.labels(split)
+    correct = 0
+    stride = EVALUATION_BATCH * workers.size
+    for start in range(EVALUATION_BATCH * workers.rank, len(labels), stride):
+        indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
+        guesses = classifier.logits(data.batch(split, indices)).argmax(1)
+        correct += int((guesses == labels[indices]).sum())
+    return workers.total(correct)
+
+
+def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:
+    """What the accuracy of a trained model is measured with, and the name of its arithmetic."""
+    if isinstance(engine, Float32Engine):
+        return engine, "float32"
+    if exponents is None:
+        return engine, f"training (batch of {EVALUATION_BATCH})"
+    return deployed(engine.model, exponents), "deployed"
+
+
+def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
+    """Exponents from the first training images (training.md 11); None, and the reason said, where
+    the model cannot be deployed."""
+    if isinstance(engine, Float32Engine):
+        return None
+    count = min(CALIBRATION_IMAGES, len(data.train_labels))
+    batches = [
+        torch.arange(start, min(start + CALIBRATION_BATCH, count))
+        for start in range(0, count, CALIBRATION_BATCH)
+    ]
+    try:
+        exponents = calibrate(engine.model, (data.batch("train", batch) for batch in batches))
+        deployed(engine.model, exponents).codes(data.batch("train", batches[0]))  # fits 32 bits
+    except UnsupportedError as error:
+        say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
+        return None
+    return exponents

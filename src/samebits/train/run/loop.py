@@ -1,0 +1,448 @@
+"""The training loop: data order, steps, evaluation, checkpoints, resume.
+
+A run's bits depend on its `TrainConfig` and data alone. Order, learning rate and dropout are pure
+functions of (seed, epoch, step), so a run resumed from any checkpoint equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from samebits.data import Dataset
+from samebits.data.augment import Augmentation, sample_words
+from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.numerics import philox
+from samebits.train.architectures import build, initialise
+from samebits.train.deployed.deploy import Exponents
+from samebits.train.layers import load_state
+from samebits.train.run.checkpoint import (
+    Checkpoint,
+    check_same_tensors,
+    checkpoint_path,
+    newest_checkpoint,
+    parameter_sha256,
+    write_checkpoint,
+)
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.device import CPU
+from samebits.train.run.distributed import ALONE, Workers, join, world_size
+from samebits.train.run.engine import (
+    Batch,
+    BfpEngine,
+    Engine,
+    Float32Engine,
+    Forward,
+    OptimizerSettings,
+)
+from samebits.train.run.evaluate import evaluate, final_classifier, frozen_exponents
+from samebits.train.run.measure import bytes_per_parameter, saved_activations
+from samebits.train.run.record import (
+    CONFIG,
+    RESULT,
+    append_metrics,
+    first_difference,
+    read_json,
+    repair_metrics,
+    run_folder,
+    write_json,
+)
+from samebits.train.run.trace import TraceFile
+
+Planner = Callable[[Engine, Batch], tuple[Forward, dict[str, Any]]]
+ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
+# What a RangeError advises on its own; the loop gives the same advice with the options' names.
+_ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
+
+
+class Reporter(Protocol):
+    """Hears what a run does."""
+
+    def say(self, text: str) -> None:
+        """A line for the user's log."""
+
+    def started(self, first_step: int, steps: int) -> None:
+        """The run goes from `first_step` up to `steps`."""
+
+    def stepped(self, step: int, loss: float) -> None:
+        """`step` steps are done."""
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """A line was added to metrics.jsonl."""
+
+
+class Silent:
+    """A reporter that drops everything."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def started(self, first_step: int, steps: int) -> None:
+        pass
+
+    def stepped(self, step: int, loss: float) -> None:
+        pass
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run reports; written as result.json. Times in seconds.
+
+    `arithmetic` is that of the accuracy: deployed, training or float32.
+    `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
+    `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
+    step was left to do). `plan` says what the steps keep and compute again, None without a plan.
+    """
+
+    accuracy: float
+    arithmetic: str
+    correct: int
+    test_count: int
+    sha256: str
+    epochs: int
+    steps: int
+    train_loss: float | None
+    parameters: int
+    bytes_per_parameter: float
+    saved_bytes: int
+    saved_bytes_per_element: float
+    step_seconds_median: float | None
+    workers: int
+    wire_bytes_per_step: int | None
+    plan: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def data_order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order [count] in which an epoch visits the training samples."""
+    words = philox.words(count, (seed, epoch), shard=ORDER_SHARD)
+    return torch.argsort(words, stable=True)
+
+
+def make_engine(
+    config: TrainConfig,
+    model: nn.Module,
+    workers: Workers = ALONE,
+    device: torch.device = CPU,
+) -> Engine:
+    """The numerics of `config` around an initialised float model, on this worker."""
+    settings = OptimizerSettings(
+        config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay
+    )
+    if config.numerics == "float32":
+        return Float32Engine(model, settings, workers, device)
+    shards, bits = config.shard_count(), config.gradient_bits
+    return BfpEngine(model, settings, shards, config.seed, workers, bits, device)
+
+
+def train(
+    config: TrainConfig,
+    data: Dataset,
+    out: Path,
+    *,
+    model: nn.Module | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: int = 0,
+    trace: Path | None = None,
+    reporter: Reporter | None = None,
+    workers: Workers | None = None,
+    planner: Planner | None = None,
+    device: torch.device = CPU,
+) -> TrainResult:
+    """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
+
+    `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
+    from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
+    `overwrite` replaces an earlier run of the same options and data.
+    `trace`: file for the hash of every tensor of every step (samebits.train.run.trace).
+    `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
+    and a record of it for the result (samebits.recompute.training).
+    `device`: what `device.run_device` gave; in BFP no bit depends on it, and a run may be resumed
+    on another one.
+    `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
+    Every worker returns the same result; the first one alone writes files and reports.
+    Raises SamebitsError; checkpoints written before it stay intact.
+    """
+    if checkpoint_every < 0:
+        raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
+    if workers is None and world_size() > 1:
+        with join(device=device) as joined:
+            return train(
+                config,
+                data,
+                out,
+                model=model,
+                resume=resume,
+                overwrite=overwrite,
+                checkpoint_every=checkpoint_every,
+                trace=trace,
+                reporter=reporter,
+                workers=joined,
+                planner=planner,
+                device=device,
+            )
+    workers = workers or ALONE
+    config.check_workers(workers.size)
+    run = _Run(config, data, out, model, reporter or Silent(), workers, device)
+    if planner is not None:
+        run.plan_with(planner)
+    with contextlib.ExitStack() as stack:
+        if workers.first:
+            stack.enter_context(run_folder(out, run.identity, resume=resume, overwrite=overwrite))
+        first = run.restore() if resume else 0
+        run.agree(first)
+        if workers.first:
+            write_json(out / CONFIG, run.identity)
+        if trace is not None:
+            stack.enter_context(run.traced(trace, first))
+        return run.finish(run.steps(first, checkpoint_every))
+
+
+class _Run:
+    """The state of one run in memory."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: Dataset,
+        out: Path,
+        model: nn.Module | None,
+        reporter: Reporter,
+        workers: Workers,
+        device: torch.device,
+    ) -> None:
+        self.config, self.data, self.out, self.workers = config, data, out, workers
+        self.reporter = reporter if workers.first else Silent()
+        self.schedule = config.schedule_for(data)
+        self.augmentation = Augmentation.parse(config.augment)
+        self.augmentation.check(data.train_images, data.source)
+        self.per_epoch = config.steps_per_epoch(data)
+        if model is None:
+            model = build(config.arch, data.input_shape, data.classes)
+        initialise(model, config.seed)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.engine = make_engine(config, model, workers, device)
+        self.identity = {
+            **config.to_dict(),
+            "input_shape": list(data.input_shape),
+            "classes": data.classes,
+            "data_sha256": data.sha256(),
+            "rate": data.rate,
+        }
+        self.loss_sum = 0.0  # over the steps of the current epoch
+        self.train_loss: float | None = None  # of the last whole epoch
+        self.trace: TraceFile | None = None
+        self.wire_bytes: int | None = None  # that this worker sent in the last step
+        self.exponents: Exponents | None = None  # once the last step is done
+        self.plan: dict[str, Any] | None = None
+
+    def plan_with(self, planner: Planner) -> None:
+        """Let steps call what a planner gives."""
+        self.engine.forward, self.plan = planner(self.engine, self._first_pass())
+
+    def agree(self, first: int) -> None:
+        """InputError unless every worker is about to take the same step of the same run."""
+        facts = {key: value for key, value in self.identity.items() if key != "data"}
+        state = parameter_sha256(self.engine.model.state_dict())
+        self.workers.agree(
+            {
+                "options and data": json.dumps(facts),
+                "number of steps done": str(first),
+                "parameters": state,
+            }
+        )
+
+    def restore(self) -> int:
+        """Continue from the newest intact checkpoint; the number of steps already done."""
+        checkpoint = newest_checkpoint(self.out, self.reporter.say)
+        if checkpoint is None:
+            self.reporter.say(f"{self.out}: no checkpoint yet, starting from the first step")
+            self._repair_metrics(0)
+            return 0
+        path = checkpoint_path(self.out, checkpoint.step)
+        check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
+        self._check_identity(path, checkpoint)
+        load_state(self.engine.model, checkpoint.model, path)
+        self.engine.optimizer.load_state_dict(checkpoint.optimizer)
+        loss_sum, train_loss = (checkpoint.progress.get(k) for k in ("loss_sum", "train_loss"))
+        if type(loss_sum) is not float or type(train_loss) not in (float, type(None)):
+            raise CheckpointError(
+                f"{path}: damaged: expected numbers for loss_sum and train_loss, found "
+                f"{loss_sum!r} and {train_loss!r}; delete it to resume from the one before it"
+            )
+        self.loss_sum, self.train_loss = loss_sum, train_loss
+        self.exponents = checkpoint.exponents
+        self._repair_metrics(checkpoint.step)
+        self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
+        return checkpoint.step
+
+    def _repair_metrics(self, step: int) -> None:
+        if self.workers.first:
+            repair_metrics(self.out, step)
+
+    def _check_identity(self, path: Path, checkpoint: Checkpoint) -> None:
+        difference = first_difference(self.identity, checkpoint.config)
+        if difference is not None:
+            raise CheckpointError(
+                f"{path}: belongs to another run: {difference}; resume with the same options and "
+                "data, or give another --out"
+            )
+
+    @contextlib.contextmanager
+    def traced(self, path: Path, first: int) -> Iterator[None]:
+        """Write a trace of the steps taken inside, from step `first` on."""
+        self.trace = TraceFile(path, self.engine.model, self.identity, self.workers)
+        self.trace.start(first)
+        self.engine.recorder = self.trace.recorder
+        try:
+            yield
+        finally:
+            self.trace.close()
+
+    def steps(self, first: int, checkpoint_every: int) -> list[float]:
+        """Train from step `first` to the end; the seconds of every step."""
+        self.reporter.started(first, self.schedule.total)
+        seconds: list[float] = []
+        for step in range(first, self.schedule.total):
+            epoch, offset = divmod(step, self.per_epoch)
+            if offset == 0 or step == first:
+                count = len(self.data.train_labels)
+                order = data_order(count, self.config.seed, epoch)
+                words = sample_words(self.config.seed, epoch, count)
+                epoch_start = time.perf_counter()
+            chosen = order[offset * self.config.batch : (offset + 1) * self.config.batch]
+            started, sent = time.perf_counter(), self.workers.sent
+            mine = self.workers.share(chosen)
+            loss = self._step(self._batch(mine, words[mine]), step, epoch)
+            seconds.append(time.perf_counter() - started)
+            if self.config.numerics == "bfp":
+                self.wire_bytes = self.workers.sent - sent
+            self.loss_sum += loss
+            done = step + 1
+            if self.trace is not None:
+                self.trace.step_done(done)
+            self.reporter.stepped(done, loss)
+            if offset + 1 == self.per_epoch:
+                self._end_epoch(epoch, done, time.perf_counter() - epoch_start)
+            if offset + 1 == self.per_epoch or (checkpoint_every and done % checkpoint_every == 0):
+                self._save(done)
+        return seconds
+
+    def _shard(self) -> Batch:
+        """As many training images as a shard has."""
+        shard = torch.arange(self.config.batch // self.config.shard_count())
+        return self.data.batch("train", shard), self.data.train_labels[shard]
+
+    def _first_pass(self) -> Batch:
+        """As many training images as one forward pass takes: a shard, in float32 this worker's
+        part of the batch."""
+        if self.config.numerics == "bfp":
+            return self._shard()
+        batch = torch.arange(self.config.batch // self.workers.size)
+        return self.data.batch("train", batch), self.data.train_labels[batch]
+
+    def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
+        """Training images, augmented by the words of their samples."""
+        images = self.augmentation.apply(self.data.images("train")[indices], words)
+        return self.data.values(images), self.data.train_labels[indices]
+
+    def _step(self, batch: Batch, step: int, epoch: int) -> float:
+        lr = self.schedule.at(step)
+        try:
+            return self.engine.step(batch, lr, step)
+        except RangeError as error:
+            reason = _ADVICE.sub("", str(error))
+            raise RangeError(
+                f"training diverged in step {step + 1} (epoch {epoch + 1}, learning rate {lr}): "
+                f"{reason}; lower the learning rate (--lr) or add a warm-up (--warmup). "
+                "Earlier checkpoints are intact"
+            ) from error
+
+    def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
+        self.train_loss = self.loss_sum / self.per_epoch
+        self.loss_sum = 0.0
+        correct = evaluate(self.engine, self.data, workers=self.workers)
+        record = {
+            "epoch": epoch + 1,
+            "step": step,
+            "train_loss": self.train_loss,
+            "test_accuracy": correct / len(self.data.test_labels),
+            "lr": self.schedule.at(step - 1),
+            "seconds": round(seconds, 3),
+        }
+        if self.workers.first:
+            append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
+        self.reporter.epoch_done(record)
+
+    def _save(self, step: int) -> None:
+        if step == self.schedule.total:
+            self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
+        if not self.workers.first:
+            return
+        write_checkpoint(
+            self.out,
+            Checkpoint(
+                step=step,
+                model=self.engine.model.state_dict(),
+                optimizer=self.engine.optimizer.state_dict(),
+                config=self.identity,
+                progress={
+                    "epoch": step // self.per_epoch,
+                    "loss_sum": self.loss_sum,
+                    "train_loss": self.train_loss,
+                },
+                exponents=self.exponents,
+            ),
+        )
+
+    def finish(self, seconds: list[float]) -> TrainResult:
+        """Measure and write result.json; a run that was finished already is evaluated again."""
+        classifier, arithmetic = final_classifier(self.engine, self.exponents)
+        correct = evaluate(classifier, self.data, workers=self.workers)
+        sha256 = parameter_sha256(self.engine.model.state_dict())
+        per_parameter = bytes_per_parameter(self.engine, self.parameters)
+        saved, elements = saved_activations(self.engine, self._shard())
+        median = statistics.median(seconds) if seconds else None
+        earlier = read_json(self.out / RESULT)
+        wire_bytes = self.wire_bytes
+        if median is None and earlier.get("sha256") == sha256:  # nothing was left to do
+            median, wire_bytes = (
+                earlier.get(key) for key in ("step_seconds_median", "wire_bytes_per_step")
+            )
+        result = TrainResult(
+            accuracy=correct / len(self.data.test_labels),
+            arithmetic=arithmetic,
+            correct=correct,
+            test_count=len(self.data.test_labels),
+            sha256=sha256,
+            epochs=self.config.epochs,
+            steps=self.schedule.total,
+            train_loss=self.train_loss,
+            parameters=self.parameters,
+            bytes_per_parameter=per_parameter,
+            saved_bytes=saved,
+            saved_bytes_per_element=saved / max(elements, 1),
+            step_seconds_median=median,
+            workers=self.workers.size,
+            wire_bytes_per_step=wire_bytes,
+            plan=self.plan,
+        )
+        if self.workers.first:
+            write_json(self.out / RESULT, result.to_dict())
+        return result

@@ -1,0 +1,81 @@
+"""Memory measured from real tensor storages, not from formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from samebits.train.run.engine import Batch, Engine
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+_STATE_KEYS = ("codes", "delayed", "exponent")
+
+
+def storages(value: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors inside containers and BFP tensors."""
+    if isinstance(value, BFPTensor):
+        yield from (codes for codes, _ in value.parts)
+        if isinstance(value, BFPParameter):
+            yield value.delayed
+    elif isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from storages(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from storages(item)
+
+
+def distinct_storages(tensors: Iterator[torch.Tensor]) -> dict[int, tuple[int, int]]:
+    """Bytes and elements of every distinct storage, by address."""
+    found: dict[int, tuple[int, int]] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            found[storage.data_ptr()] = (
+                storage.nbytes(),
+                storage.nbytes() // tensor.element_size(),
+            )
+    return found
+
+
+def bytes_per_parameter(engine: Engine, parameters: int) -> float:
+    """Persistent bytes of weights, delayed updates and optimizer state, per parameter."""
+    names = {name for name, _ in engine.model.named_parameters()}
+    state = engine.model.state_dict()
+    weights = [
+        tensor
+        for name, tensor in state.items()
+        if name in names or name.rpartition(".")[2] in _STATE_KEYS
+    ]
+    found = distinct_storages(storages([weights, engine.optimizer.state_dict()["state"]]))
+    return sum(size for size, _ in found.values()) / parameters
+
+
+def saved_activations(engine: Engine, batch: Batch) -> tuple[int, int]:
+    """Bytes and elements that one forward pass keeps for its backward pass, without weights.
+
+    Each storage counts once however often it is saved. The model's state is left as it was.
+    """
+    engine.model.train()
+    before = {name: tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = engine.loss(batch)
+        own = distinct_storages(
+            storages([list(engine.model.parameters()), dict(engine.model.state_dict())])
+        )
+        found = distinct_storages(storages(kept))
+    del loss
+    kept.clear()
+    engine.model.load_state_dict(before)
+    counted = [entry for address, entry in found.items() if address not in own]
+    return sum(size for size, _ in counted), sum(count for _, count in counted)

@@ -1,0 +1,185 @@
+"""The files of a run folder besides checkpoints: config.json, metrics.jsonl, result.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import InputError, SamebitsError
+from samebits.files import write_atomically
+from samebits.train.run.checkpoint import RESUME, list_checkpoints
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: run folders are not locked there
+    fcntl = None  # type: ignore[assignment]
+
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
+LOCK = ".samebits.lock"
+# What `write_atomically` leaves behind when it is killed.
+_TEMPORARY = re.compile(
+    r"\.(checkpoint-\d+\.safetensors|config\.json|metrics\.jsonl|result\.json)\.\d+\.tmp"
+)
+
+Record = dict[str, Any]
+
+
+@contextmanager
+def run_folder(
+    out: Path, identity: Mapping[str, Any], *, resume: bool, overwrite: bool
+) -> Iterator[None]:
+    """The run folder, created if need be and locked against other processes meanwhile.
+
+    A folder that already holds a run needs `resume` or `overwrite`. `overwrite` removes the files
+    of an earlier run of the same `identity`, and nothing else. Raises InputError.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{out}: cannot be created ({error.strerror or error}); give another --out"
+        ) from error
+    with _locked(out) as interrupted:
+        _prepare(out, identity, resume, overwrite, interrupted)
+        yield
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[bool]:
+    """Hold the folder's lock, which ends with the process; true if a killed run left its file."""
+    if fcntl is None:
+        yield False
+        return
+    path = out / LOCK
+    interrupted = path.exists()
+    descriptor = _lock(path)
+    try:
+        yield interrupted
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that holds the lock; InputError if another process does."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be written ({error.strerror or error}); check the folder and its "
+                "permissions, or give another --out"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise InputError(
+                f"{path.parent}: another run is writing there; wait until it ends, or give "
+                "another --out"
+            ) from error
+        except OSError:  # a file system without locks
+            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        os.close(descriptor)  # its owner ended and removed it between the two calls
+
+
+def _prepare(
+    out: Path, identity: Mapping[str, Any], resume: bool, overwrite: bool, interrupted: bool
+) -> None:
+    checkpoints = list_checkpoints(out)
+    present = [out / name for name in (CONFIG, METRICS, RESULT) if (out / name).exists()]
+    present += checkpoints
+    stored = read_json(out / CONFIG)
+    ours = "data_sha256" in stored if (out / CONFIG).exists() else bool(checkpoints)
+    if present and not ours:
+        raise InputError(
+            f"{out}: holds a {present[0].name} that no training run wrote; give another --out"
+        )
+    if present and not (resume or overwrite):
+        raise InputError(
+            f"{out}: already holds a training run ({present[0].name}); give --resume to continue "
+            "it, or another --out"
+        )
+    if present and overwrite:
+        difference = first_difference(identity, stored)
+        if difference is not None:
+            raise InputError(
+                f"{out}: holds another training run ({difference}); move it away, or give "
+                "another --out"
+            )
+        for path in present:
+            path.unlink()
+    if present or interrupted:
+        for path in out.iterdir():
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink(missing_ok=True)  # left by a killed run
+
+
+def first_difference(want: Mapping[str, Any], have: Mapping[str, Any]) -> str | None:
+    """The first option in which two runs differ, as text. Where their data lies does not count."""
+    for key, value in want.items():
+        if key != "data" and have.get(key) != value:
+            return f"{key}: expected {value!r}, found {have.get(key)!r}"
+    return None
+
+
+def read_json(path: Path) -> Record:
+    """The object in a JSON file; empty if there is none."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def write_json(path: Path, record: Record) -> None:
+    """Replace `path` atomically by an indented JSON object."""
+    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode(), advice=RESUME)
+
+
+def append_metrics(out: Path, record: Record) -> None:
+    """Add one line, flushed to disk; a kill leaves at most a truncated last line."""
+    path = out / METRICS
+    try:
+        with path.open("ab") as file:
+            file.write((json.dumps(record) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise SamebitsError(
+            f"{path}: cannot be written ({error.strerror or error}); {RESUME}"
+        ) from error
+
+
+def read_metrics(out: Path) -> list[Record]:
+    """The whole lines of metrics.jsonl; a truncated last line is left out."""
+    path = out / METRICS
+    if not path.exists():
+        return []
+    records: list[Record] = []
+    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is partial
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
+
+
+def repair_metrics(out: Path, step: int) -> list[Record]:
+    """Drop lines past `step` and partial lines, so that resuming writes each epoch once."""
+    records = [record for record in read_metrics(out) if record["step"] <= step]
+    if (out / METRICS).exists():
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        write_atomically(out / METRICS, text.encode(), advice=RESUME)
+    return records

@@ -1,0 +1,199 @@
+"""Trained models back from their checkpoints, which may come from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from samebits.data import Dataset
+from samebits.data.dataset import shape_text
+from samebits.errors import CheckpointError, InputError, UnsupportedError
+from samebits.train.architectures import Shape, build, initialise
+from samebits.train.deployed.deploy import Exponents
+from samebits.train.layers import load_state
+from samebits.train.run.checkpoint import (
+    Checkpoint,
+    check_same_tensors,
+    checkpoint_path,
+    newest_checkpoint,
+    read_checkpoint,
+)
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.device import CPU
+from samebits.train.run.engine import Engine
+from samebits.train.run.loop import make_engine
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A trained BFP model that can be deployed, without its data."""
+
+    path: Path  # of its checkpoint
+    model: nn.Module
+    exponents: Exponents
+    input_shape: Shape  # as Dataset.input_shape
+    classes: int
+    rate: int | None  # as Dataset.rate
+
+
+def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
+    """The checkpoint a training folder (its newest intact one) or a checkpoint file holds.
+
+    `say` hears of damaged ones. Raises InputError for anything else, CheckpointError for a damaged
+    file.
+    """
+    if path.is_dir():
+        checkpoint = newest_checkpoint(path, say)
+        if checkpoint is None:
+            raise InputError(
+                f"{path}: expected a training output folder, found no checkpoint-*.safetensors in "
+                "it; train first, or give a checkpoint file"
+            )
+        return checkpoint_path(path, checkpoint.step), checkpoint
+    if not path.exists():
+        raise InputError(
+            f"{path}: no such file or folder; expected a training output folder or a checkpoint"
+        )
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path}: expected a training output folder or a .safetensors checkpoint, found a "
+            f"file ending in {path.suffix or 'nothing'}"
+        )
+    return path, read_checkpoint(path)
+
+
+def open_deployed(
+    path: Path, arch: str | None = None, say: Callable[[str], None] = lambda text: None
+) -> TrainedModel:
+    """The model of a training folder or checkpoint, for `to_graph` or `deploy` of `train.deployed`.
+
+    `arch` repeats the name of a `module:callable` architecture, whose code runs only then. Raises
+    InputError, CheckpointError, or UnsupportedError for a model without frozen exponents.
+    """
+    found, checkpoint = open_checkpoint(path, say)
+    config = _restored_config(found, checkpoint)[0]
+    if config.numerics != "bfp":
+        raise UnsupportedError(
+            f"{found}: expected a model trained with --numerics bfp, found {config.numerics}; "
+            "export it to ONNX and quantize that"
+        )
+    if checkpoint.exponents is None:
+        raise UnsupportedError(
+            f"{found}: expected the frozen exponents that a finished run leaves, found none; "
+            "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
+            "Embedding)"
+        )
+    engine, input_shape, classes = _restored(found, checkpoint, arch)
+    rate = checkpoint.config.get("rate")
+    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate)
+
+
+def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
+    """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
+    return _restored_config(path, checkpoint)[1]
+
+
+def restore_engine(
+    path: Path,
+    checkpoint: Checkpoint,
+    data: Dataset,
+    arch: str | None = None,
+    device: torch.device = CPU,
+) -> Engine:
+    """The trained model of a checkpoint, ready to evaluate on `data`, whose samples it takes to
+    `device`.
+
+    A checkpoint may come from anywhere, so the code that a `module:callable` architecture names
+    runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
+    the data does not fit the model.
+    """
+    engine, input_shape, classes = _restored(path, checkpoint, arch, device)
+    if data.input_shape != input_shape:
+        raise InputError(
+            f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
+            f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
+        )
+    data.check_rate(checkpoint.config.get("rate"))
+    if data.classes > classes:
+        raise InputError(
+            f"{data.source}: expected at most the {classes} classes the model was trained on, "
+            f"found {data.classes}; give data of the same classes"
+        )
+    return engine
+
+
+def _restored(
+    path: Path, checkpoint: Checkpoint, arch: str | None, device: torch.device = CPU
+) -> tuple[Engine, Shape, int]:
+    """The engine of a checkpoint, its input shape and class count. Raises CheckpointError."""
+    config, input_shape, classes = _restored_config(path, checkpoint)
+    if arch is not None and arch != config.arch:
+        raise CheckpointError(
+            f"{path}: expected the architecture {arch!r}, found {config.arch!r}; give --arch "
+            "the one it was trained with, or another checkpoint"
+        )
+    if arch is None and ":" in config.arch:
+        raise CheckpointError(
+            f"{path}: its architecture {config.arch!r} is code outside samebits, which is not run "
+            f"unasked; if you trust it, give --arch {config.arch}"
+        )
+    if ":" not in config.arch:
+        _check_sizes(path, checkpoint, config, input_shape, classes)
+    model = build(config.arch, input_shape, classes)
+    initialise(model, config.seed)
+    engine = make_engine(config, model, device=device)
+    check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
+    load_state(engine.model, checkpoint.model, path)
+    return engine, input_shape, classes
+
+
+def _check_sizes(
+    path: Path, checkpoint: Checkpoint, config: TrainConfig, input_shape: Shape, classes: int
+) -> None:
+    """CheckpointError where the tensors are not those of the stored sizes, before memory is taken
+    for such a model."""
+    with torch.device("meta"):
+        model = build(config.arch, input_shape, classes)
+    end, dtype = (".codes", torch.int8) if config.numerics == "bfp" else ("", torch.float32)
+    expected = {
+        name + end: torch.empty(parameter.shape, dtype=dtype, device="meta")
+        for name, parameter in model.named_parameters()
+    }
+    found = {name: checkpoint.model[name] for name in expected if name in checkpoint.model}
+    check_same_tensors(path, expected, found)
+
+
+def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, Shape, int]:
+    """Options, input shape and class count of a checkpoint. Raises CheckpointError."""
+    stored = checkpoint.config
+    fields = TrainConfig.__dataclass_fields__
+    missing = [key for key in (*fields, "input_shape", "classes") if key not in stored]
+    if missing:
+        raise CheckpointError(
+            f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
+            "the samebits version that wrote it"
+        )
+    try:
+        config = TrainConfig(**{key: stored[key] for key in fields})
+    except InputError as error:
+        raise CheckpointError(
+            f"{path}: its configuration is not one that samebits writes: {error}; train again"
+        ) from error
+    shape, classes = stored["input_shape"], stored["classes"]
+    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (2, 3) else [None]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise CheckpointError(
+            f"{path}: expected an input shape [C, H, W] or [T, F] and a number of classes in its "
+            f"configuration, found {shape!r} and {classes!r}; train again"
+        )
+    rate = stored.get("rate")
+    if rate is not None and type(rate) is not int:
+        raise CheckpointError(
+            f"{path}: expected a number of samples per second or none in its configuration, found "
+            f"{rate!r}; train again"
+        )
+    return config, tuple(shape), classes

@@ -1,0 +1,234 @@
+"""Traces of training: a hash of every tensor of every step, so that two runs can be audited.
+
+A trace is JSON lines. The first is its header, each further one a step:
+
+    {"format": ..., "run": {...}, "layers": [...], "parameters": [...], "step": 0, "state": [...]}
+    {"step": 1, "shards": [{"outputs": [...], "loss": ..., "gradients": [...]}], "state": [...]}
+
+`run` holds options and data, `layers` and `parameters` names; `outputs` one hash per layer in the
+order of execution, `gradients` those of the loss by the same outputs (null where there is none),
+`state` those of the parameters after the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samebits import kernels
+from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.numerics import philox
+from samebits.train.run.distributed import Workers
+from samebits.train.tensor import BFPTensor
+
+FORMAT = "samebits-training-trace-1"
+LONGEST_LINE = 1 << 24  # bytes
+NONE = 0  # stands for no gradient
+
+
+def tensor_hash(tensor: Tensor) -> int:
+    """64 bits of codes and exponent (of a float tensor: its bits).
+
+    The first 8 bytes (little-endian, signed) of the SHA-256 over the exponent (none for plain
+    tensors), the number of bytes, and the block sums (`kernels.eager.block_sums`; keys: the Philox
+    words of key (0, 0)) of the elements in row-major order, image-like ones channels last; all
+    numbers as 8 little-endian bytes.
+    """
+    digest = hashlib.sha256()
+    if isinstance(tensor, BFPTensor):
+        tensor, exponent = tensor.resolved()
+        digest.update(exponent.to_bytes(8, "little", signed=True))
+    rows = tensor.detach().permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor.detach()
+    data = rows.contiguous().view(-1).view(torch.uint8)
+    digest.update(data.numel().to_bytes(8, "little"))
+    sums = kernels.of(data).block_sums(data, _keys(data.device)).cpu().numpy()
+    digest.update(sums.astype("<i8", copy=False).data)
+    return int.from_bytes(digest.digest()[:8], "little", signed=True)
+
+
+@functools.cache
+def _keys(device: torch.device) -> Tensor:
+    words = philox.words(1024, (0, 0))
+    return words.to(torch.uint32).view(torch.int32).to(device)
+
+
+class Recorder:
+    """Hears every layer's output, and its gradient, through hooks on a model's leaf modules."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers: list[str] = []  # in the order of execution
+        self._names: list[str] = []
+        self._shards: list[list[int]] = []
+        self._outputs: list[int] = []
+        self._gradients: list[int] = []
+        self._model = model
+        for name, module in model.named_modules():
+            if not any(module.children()):
+                module.register_forward_hook(
+                    lambda _, inputs, output, name=name: self._heard(name, output)
+                )
+
+    @contextlib.contextmanager
+    def forward_pass(self) -> Iterator[None]:
+        """A shard's forward pass; what its backward pass computes again is not heard."""
+        self._names, self._outputs, self._gradients = [], [], []
+        with _listening(self):
+            yield
+
+    def shard_ends(self, loss: Tensor) -> None:
+        """A shard's backward pass is done."""
+        if self.layers != self._names:
+            if self.layers:
+                raise UnsupportedError(
+                    "a trace needs layers that run in the same order in every step, found "
+                    f"{len(self._names)} instead of {len(self.layers)}, or in another order; "
+                    "train without --trace"
+                )
+            self.layers = self._names
+        self._shards.append([*self._outputs, tensor_hash(loss), *self._gradients])
+
+    def take(self) -> Tensor:
+        """Hashes of the shards since the last call: outputs, loss, gradients; int64 [shards, .]."""
+        shards, self._shards = self._shards, []
+        return torch.tensor(shards, dtype=torch.int64)
+
+    def state(self) -> list[int]:
+        """The hash of every entry of the state dict, in sorted order of their names."""
+        state = self._model.state_dict()
+        return [tensor_hash(state[name]) for name in sorted(state)]
+
+    def parameters(self) -> list[str]:
+        """The names whose hashes `state` gives."""
+        return sorted(self._model.state_dict())
+
+    def hear(self, name: str, output: Tensor) -> Callable[[Tensor], None]:
+        """Note the output of the next layer; what is to hear its gradient."""
+        index = len(self._outputs)
+        self._names.append(name)
+        self._outputs.append(tensor_hash(output))
+        self._gradients.append(NONE)
+        gradients = self._gradients  # of this shard
+        return lambda gradient: gradients.__setitem__(index, tensor_hash(gradient))
+
+    def _heard(self, name: str, output: object) -> None:
+        if _LISTENING.get() is self and isinstance(output, Tensor):
+            gradient = self.hear(name, output)
+            if output.requires_grad:
+                output.register_hook(gradient)
+
+
+_LISTENING: ContextVar[Recorder | None] = ContextVar("listening", default=None)
+
+
+@contextlib.contextmanager
+def _listening(recorder: Recorder | None) -> Iterator[None]:
+    token = _LISTENING.set(recorder)
+    try:
+        yield
+    finally:
+        _LISTENING.reset(token)
+
+
+@contextlib.contextmanager
+def taken_over() -> Iterator[Recorder | None]:
+    """The recorder that listens, if there is one: inside, it hears only what it is told."""
+    recorder = _LISTENING.get()
+    with _listening(None):
+        yield recorder
+
+
+class TraceFile:
+    """The trace of a run, written step by step by the first of its workers."""
+
+    def __init__(
+        self, path: Path, model: nn.Module, run: Mapping[str, Any], workers: Workers
+    ) -> None:
+        self.recorder = Recorder(model)
+        self._path, self._workers = path, workers
+        self._run = {key: value for key, value in run.items() if key != "data"}
+        self._file: Any = None
+
+    def start(self, step: int) -> None:
+        """After `step` steps. A trace of the same run that goes so far is continued, any other
+        file is replaced; InputError if the file cannot be written."""
+        if not self._workers.first:
+            return
+        self._header: dict[str, Any] | None = None
+        kept = _end_of_step(self._path, self._run, step) if step else 0
+        if not kept:
+            self._header = {"format": FORMAT, "run": self._run, "step": step}
+            self._header["state"] = _texts(self.recorder.state())
+        try:
+            self._file = self._path.open("r+b" if kept else "wb")
+            self._file.truncate(kept)
+            self._file.seek(kept)
+        except OSError as error:
+            raise InputError(
+                f"{self._path}: cannot be written ({error.strerror or error}); give another --trace"
+            ) from error
+
+    def step_done(self, step: int) -> None:
+        """Write what the recorder heard in a step, of all workers."""
+        shards = self._workers.gather(self.recorder.take()).flatten(0, 1)
+        if not self._workers.first:
+            return
+        if self._header is not None:
+            names = {"layers": self.recorder.layers, "parameters": self.recorder.parameters()}
+            self._write({**self._header, **names})
+            self._header = None
+        layers = len(self.recorder.layers)
+        record = {
+            "step": step,
+            "shards": [
+                {
+                    "outputs": _texts(row[:layers]),
+                    "loss": _texts(row[layers : layers + 1])[0],
+                    "gradients": _texts(row[layers + 1 :]),
+                }
+                for row in shards.tolist()
+            ],
+            "state": _texts(self.recorder.state()),
+        }
+        self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._file.write((json.dumps(record) + "\n").encode())
+            self._file.flush()
+        except OSError as error:
+            raise SamebitsError(
+                f"{self._path}: cannot be written ({error.strerror or error}); earlier checkpoints "
+                "are intact: free some space, or leave --trace out, and run again with --resume"
+            ) from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
+    """Where the line of a step ends in a trace of this run; 0 if there is no such line."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.readline(LONGEST_LINE))
+            if header["format"] != FORMAT or header["run"] != run:
+                return 0
+            found = header["step"]
+            while found < step:
+                found = json.loads(file.readline(LONGEST_LINE))["step"]
+            return file.tell() if found == step else 0
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
+
+
+def _texts(hashes: Sequence[int]) -> list[str | None]:
+    return [None if value == NONE else f"{value & (2**64 - 1):016x}" for value in hashes]

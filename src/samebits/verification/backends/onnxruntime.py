@@ -1,0 +1,74 @@
+"""onnxruntime: the QDQ exports with and without its optimizations, and the integer export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.model import Model
+from samebits.verification.backend import Layer
+from samebits.verification.inputs import chunks, dequantize, joined
+
+Array = np.ndarray[Any, Any]
+RUNTIMES = tuple(f"onnxruntime{kind}" for kind in ("", "-optimized", "-float", "-integer"))
+
+
+class OnnxRuntime:
+    """One way to run a model in onnxruntime.
+
+    onnxruntime:           QDQ export, functions as tables, graph optimizations off
+    onnxruntime-optimized: the same with all optimizations
+    onnxruntime-float:     QDQ export as other tools write it, functions as float operators; all
+                           optimizations
+    onnxruntime-integer:   integer export; codes in and out (the others take and give reals)
+    """
+
+    subject = Model
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.integer = name.endswith("integer")
+        self.floats = name.endswith("float")
+        self.optimized = not name.endswith("runtime")
+
+    def unavailable(self) -> str | None:
+        try:
+            import onnxruntime  # noqa: F401
+        except ImportError:
+            return f"{self.name}: expected the package onnxruntime; pip install onnxruntime"
+        return None
+
+    def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
+        import onnxruntime
+
+        from samebits.onnx import to_integer, to_qdq
+
+        options = onnxruntime.SessionOptions()
+        levels = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = (
+            levels.ORT_ENABLE_ALL if self.optimized else levels.ORT_DISABLE_ALL
+        )
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3  # errors only; they are raised anyway
+        tables: Literal["float", "gather"] = "float" if self.floats else "gather"
+        exported = to_integer(model.integer) if self.integer else to_qdq(model.real, tables)
+        graph = model.integer
+        if not self.integer:
+            inputs = [
+                dequantize(a, graph.values[n]) for a, n in zip(inputs, graph.inputs, strict=True)
+            ]
+        try:
+            session = onnxruntime.InferenceSession(
+                exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            names = [entry.name for entry in session.get_inputs()]
+            parts = [dict(zip(names, part, strict=True)) for part in chunks(graph, inputs)]
+            return joined([session.run(None, part) for part in parts])
+        except Exception as error:  # of a foreign library: it has no common base class
+            raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
+
+    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
+        raise UnsupportedError("onnxruntime keeps no trace; trace the reference instead")

@@ -1,0 +1,44 @@
+"""The integer graph in PyTorch, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.integer.layers import layers
+from samebits.model import Model
+from samebits.verification.backend import Layer
+from samebits.verification.backends.reference import hashed
+from samebits.verification.inputs import chunks, joined
+
+Array = np.ndarray[Any, Any]
+
+
+class PyTorch:
+    """`samebits.pytorch.executor` on one device."""
+
+    subject = Model
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.name = "torch"
+        self.device = device
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
+        from samebits.pytorch.executor import TorchExecutor
+
+        executor = TorchExecutor(model.integer, self.device)
+        if all(model.integer.values[name].shape for name in model.integer.inputs):
+            return executor.run(list(inputs))
+        return joined([executor.run(part) for part in chunks(model.integer, inputs)])
+
+    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
+        from samebits.pytorch.executor import TorchExecutor
+
+        executor = TorchExecutor(model.integer, self.device)
+        names = layers(model.integer)
+        return [hashed(executor.trace(part), names) for part in chunks(model.integer, inputs)]

@@ -1,0 +1,47 @@
+"""The training framework itself, evaluating a BFP model in deployed arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import UnsupportedError
+from samebits.model import Model
+from samebits.verification.backend import Layer
+from samebits.verification.inputs import dequantize
+
+Array = np.ndarray[Any, Any]
+BATCH = 64
+
+
+class Training:
+    """samebits.train layers with frozen exponents."""
+
+    subject = Model
+
+    name = "training"
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
+        import torch
+
+        if model.deployed is None:
+            raise UnsupportedError(
+                f"{model.source}: expected a training output folder for the training backend, "
+                "found another kind of model"
+            )
+        graph = model.integer
+        reals = torch.from_numpy(dequantize(inputs[0], graph.values[graph.inputs[0]]))
+        if graph.states:
+            states = [torch.from_numpy(array) for array in inputs[1:]]
+            outputs, after = model.deployed.step(reals, states)
+            return [array.numpy() for array in (outputs, *after)]
+        parts = [model.deployed.codes(batch)[0].numpy() for batch in reals.split(BATCH)]
+        return [np.concatenate(parts)]
+
+    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
+        raise UnsupportedError("the training backend keeps no trace; trace the reference instead")

@@ -1,0 +1,125 @@
+"""Two sets of outputs compared for equality, and the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from samebits.ir import Graph
+from samebits.npu.simulator.machine import canonical
+from samebits.verification.inputs import dequantize
+
+Array = np.ndarray[Any, Any]
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One element that differs: which output, where (axis 0 counts samples), and both values."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    found: float
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they become text."""
+    return value if np.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a comparison.
+
+    differing: elements, of `total`; samples: those with at least one, of `sample_count`
+    largest:   the largest difference in steps of the output's scale
+    first:     the first five
+    sha256:    of the outputs found and of those expected
+    skipped:   why nothing was compared, or None
+    """
+
+    backend: str
+    differing: int = 0
+    total: int = 0
+    samples: int = 0
+    sample_count: int = 0
+    largest: float = 0.0
+    first: tuple[Difference, ...] = ()
+    sha256: str = ""
+    expected_sha256: str = ""
+    skipped: str | None = None
+    note: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.skipped is None and self.differing == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        record = dict(vars(self))
+        record["largest"] = _number(self.largest)
+        record["first"] = [
+            {**vars(d), "expected": _number(d.expected), "found": _number(d.found)}
+            for d in self.first
+        ]
+        record["equal"] = self.equal
+        return record
+
+
+def compare(
+    backend: str, graph: Graph, expected: Sequence[Array], found: Sequence[Array], note: str = ""
+) -> Verdict:
+    """Expected codes against found codes, or against found binary32 reals; binary16 by its bits.
+
+    `graph` says what the outputs are. All NaN of binary16 are alike; its zeros are two.
+    """
+    differing = total = 0
+    largest = 0.0
+    first: list[Difference] = []
+    wrong_samples: set[int] = set()
+    digests = hashlib.sha256(), hashlib.sha256()
+    for name, e, f in zip(graph.outputs, expected, found, strict=True):
+        value = graph.values[name]
+        step = 1.0
+        if f.dtype.kind == "f" and value.quantization is not None:
+            e, step = dequantize(e, value), float(value.quantization.scale)
+        if e.shape != f.shape:
+            raise ValueError(f"{backend}: output {name!r}: expected {e.shape}, found {f.shape}")
+        if value.dtype == "float16" and f.dtype != np.float16:
+            raise ValueError(f"{backend}: output {name!r}: expected binary16, found {f.dtype}")
+        if value.dtype == "float16":  # of firmware
+            e, f = canonical(e), canonical(f)
+            unequal = e.view(np.uint16) != f.view(np.uint16)
+        else:
+            unequal = ~(e == f)  # NaN differs
+        places = np.argwhere(unequal)
+        differing += len(places)
+        total += e.size
+        wrong_samples |= {int(place[0]) for place in places}
+        if len(places):
+            gap = np.abs(e[unequal].astype(np.float64) - f[unequal].astype(np.float64))
+            largest = max(
+                largest, float(np.nan_to_num(gap, nan=np.inf, posinf=np.inf).max()) / step
+            )
+        for place in places[: SHOWN - len(first)]:
+            index = tuple(int(i) for i in place)
+            first.append(Difference(name, index, e[index].item(), f[index].item()))
+        for digest, array in zip(digests, (f, e), strict=True):
+            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return Verdict(
+        backend,
+        differing=differing,
+        total=total,
+        samples=len(wrong_samples),
+        sample_count=len(expected[0]) if expected else 0,
+        largest=largest,
+        first=tuple(first),
+        sha256=digests[0].hexdigest(),
+        expected_sha256=digests[1].hexdigest(),
+        note=note,
+    )

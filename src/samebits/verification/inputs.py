@@ -1,0 +1,167 @@
+"""Samples for a graph: read from an archive or drawn at random, as codes and as reals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samebits.errors import InputError, NonFiniteError
+from samebits.files import read_archive
+from samebits.ir import Graph, Value
+from samebits.ir.integer.define import limits, magnitude
+from samebits.npu.simulator.simulate import binary16_input
+from samebits.numerics import philox
+from samebits.spec.formats import round_binary32
+
+Array = np.ndarray[Any, Any]
+EXACT_BITS = 53
+
+
+def quantize(array: Array, value: Value) -> Array:
+    """Real numbers as the codes of an input: saturate(rne(x / scale) + zero_point).
+
+    binary32 numbers and scales have 24-bit significands. If x / scale is not exactly halfway
+    between two codes of at most 16 bits, it is at least 2**-42 of itself away from that, more than
+    the error of a binary64 division, so the rounded quotient is the exact one.
+    """
+    assert value.quantization is not None
+    with np.errstate(over="ignore"):  # beyond binary32 is infinite, and said below
+        x = np.asarray(array, np.float32).astype(np.float64)
+    if not np.isfinite(x).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise NonFiniteError(
+            f"input {value.name!r}: expected finite values, found {x[index]} at index {index}; "
+            "remove or replace non-finite values"
+        )
+    low, high = limits(value.dtype)
+    with np.errstate(over="ignore"):
+        codes = np.rint(x / float(value.quantization.scale)) + value.quantization.zero_point
+    return np.clip(codes, low, high).astype(value.dtype)
+
+
+def dequantize(codes: Array, value: Value) -> Array:
+    """Codes as binary32 reals: the exact value, rounded once where it has more than 24 bits."""
+    if value.quantization is None:
+        return codes
+    scale, zero = value.quantization.scale, value.quantization.zero_point
+    centred = codes.astype(np.int64) - zero
+    bits = magnitude(centred).bit_length() + scale.numerator.bit_length()
+    if bits <= EXACT_BITS and Fraction(float(scale)) == scale:  # the product is exact in binary64
+        return (centred * float(scale)).astype(np.float32)
+    reals = [_binary32(int(c) * scale) for c in centred.reshape(-1)]
+    return np.array(reals, np.float32).reshape(codes.shape)
+
+
+def _binary32(value: Fraction) -> float:
+    rounded = float(round_binary32(abs(value)))
+    return -rounded if value < 0 else rounded
+
+
+def step(value: Value) -> int:
+    """Elements along axis 0 of one sample. A scalar input has one sample an element."""
+    if value.size == 0:
+        raise InputError(f"input {value.name!r}: expected elements, found shape {value.shape}")
+    return value.shape[0] if value.shape else 1
+
+
+def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
+    """Codes over the whole range of each input's type, from (seed, input, element) alone.
+
+    Of binary16: every number below 2 in magnitude is as likely.
+    """
+    out = []
+    for site, name in enumerate(graph.inputs):
+        value = graph.values[name]
+        shape = (samples * step(value), *value.shape[1:])
+        words = philox.words(int(np.prod(shape)), (seed, site)).numpy()
+        if value.dtype == "float16":
+            bits = (words & 0xBFFF).astype(np.uint16)  # without the exponent's highest bit
+            out.append(bits.view(np.float16).reshape(shape))
+            continue
+        low, high = limits(value.dtype)
+        out.append((low + words % (high - low + 1)).reshape(shape).astype(value.dtype))
+    return out
+
+
+def read_inputs(text: str, graph: Graph, seed: int = 0) -> list[Array]:
+    """The codes that `--inputs` names: an .npz archive, or random:N."""
+    if text.startswith("random:"):
+        count = text.removeprefix("random:")
+        digits = count.isascii() and count.isdigit() and len(count) <= 7
+        if not digits or not 1 <= int(count) <= 1_000_000:
+            raise InputError(
+                f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}"
+            )
+        return random_codes(graph, int(count), seed)
+    return codes_of(read_archive(Path(text)), graph, text)
+
+
+def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]:
+    """One array of codes per graph input: given by name, or a single one of any name.
+
+    Inputs in binary16 are rounded to it.
+    """
+    names = graph.inputs
+    if len(names) == 1 and len(arrays) == 1:
+        arrays = {names[0]: next(iter(arrays.values()))}
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{source}: expected an array for each input ({', '.join(map(repr, names))}), found "
+            f"{', '.join(map(repr, arrays)) or 'none'}"
+        )
+    out = []
+    for name in names:
+        value, array = graph.values[name], arrays[name]
+        size = step(value)
+        if value.shape[:1] == (1,) and array.shape == value.shape[1:]:
+            array = array[None]
+        fits = array.ndim == max(len(value.shape), 1) and array.shape[1:] == value.shape[1:]
+        if not fits or len(array) == 0 or len(array) % size:
+            wanted = ["N", *value.shape[1:]]
+            raise InputError(
+                f"{source}: input {name!r}: expected shape [{', '.join(map(str, wanted))}] with N "
+                f"a multiple of {size}, found {list(array.shape)}"
+            )
+        if value.dtype == "float16":
+            try:
+                out.append(binary16_input(array))
+            except InputError as error:
+                raise type(error)(f"{source}: input {name!r}: {error}") from None
+        elif array.dtype.name == value.dtype:
+            out.append(array.astype(value.dtype))  # in this machine's byte order
+        elif array.dtype.kind == "f" and value.quantization is not None:
+            out.append(quantize(array, value))
+        else:
+            raise InputError(
+                f"{source}: input {name!r}: expected real numbers or {value.dtype} codes, found "
+                f"{array.dtype}"
+            )
+    counts = {len(a) // step(graph.values[n]) for n, a in zip(names, out, strict=True)}
+    if len(counts) > 1:
+        raise InputError(f"{source}: expected as many samples for every input")
+    return out
+
+
+def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
+    """The samples in pieces of the graph's own size along axis 0."""
+    values = [graph.values[name] for name in graph.inputs]
+    if not values:
+        raise InputError(f"model {graph.name!r}: expected an input, found none; nothing to verify")
+    sizes = [step(value) for value in values]
+    pieces = []
+    for i in range(len(inputs[0]) // sizes[0]):
+        piece = [a[i * size : (i + 1) * size] for a, size in zip(inputs, sizes, strict=True)]
+        pieces.append([p.reshape(v.shape) for p, v in zip(piece, values, strict=True)])
+    return pieces
+
+
+def joined(parts: Sequence[Sequence[Array]]) -> list[Array]:
+    """Outputs of the pieces, one after the other along axis 0."""
+    return [
+        np.concatenate([np.atleast_1d(p) for p in column]) for column in zip(*parts, strict=True)
+    ]

@@ -1,0 +1,662 @@
+"""Every integer operator against the plain loops of spec/graph.py."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare import assert_same
+from samebits.errors import RangeError
+from samebits.ir import GraphBuilder, Value
+from samebits.ir.interpreter import run
+from samebits.ir.ops import known_ops, op_named
+from samebits.spec.graph import GREATEST, LEAST, REFERENCE
+
+CODES = ("int8", "uint8", "int16", "uint16")
+PAIRS = list(itertools.product(CODES, CODES))
+# The type that the specification gives an operator's result: of x, of t, or as named.
+ACCUMULATING = {
+    *("conv", "conv_transpose", "linear", "matmul", "affine", "add", "multiply"),
+    *("sum_pool", "reduce_sum"),
+}
+TYPED = {"requantize", "softmax"}
+
+
+def result_type(op, arrays, attributes):
+    if op in ACCUMULATING:
+        return attributes.get("dtype", "int32")
+    if op in TYPED:
+        return attributes["dtype"]
+    if op == "argmax":
+        return "int64"
+    return arrays[1 if op == "table" else 0].dtype.name
+
+
+def check(op, arrays, **attributes):
+    """The operator's meaning, type rule and the graph it makes, against the reference."""
+    builder = GraphBuilder("one")
+    names = [builder.input(f"x{i}", a.dtype.name, a.shape) for i, a in enumerate(arrays)]
+    output = builder.add(op, names, attributes, op)
+    graph = builder.build([output])
+    (found,) = run(graph, arrays)
+    expected = REFERENCE[op](arrays, graph.nodes[0].attributes)
+    assert found.dtype.name == graph.values[output].dtype == result_type(op, arrays, attributes)
+    assert found.shape == graph.values[output].shape == expected.shape
+    assert_same(found, expected, list(np.ndindex(expected.shape)))
+    return found
+
+
+def codes(dtype, shape, seed=0):
+    """Random codes of a type, its ends more often than others."""
+    rng = np.random.default_rng([seed, *shape])
+    low, high = LEAST[dtype], GREATEST[dtype]
+    array = rng.integers(low, high, shape, np.int64, endpoint=True)
+    ends = rng.integers(0, 8, shape)
+    return np.where(ends == 0, low, np.where(ends == 1, high, array)).astype(dtype)
+
+
+def small(shape, seed=0, size=100, dtype="int32"):
+    return np.random.default_rng([seed, 9]).integers(-size, size, shape).astype(dtype)
+
+
+def infer(op, values, **attributes):
+    """The type rule alone, on (dtype, shape) pairs."""
+    record = op_named(op)
+    typed = [v and Value(f"x{i}", v[0], v[1]) for i, v in enumerate(values)]
+    return record.infer(typed, record.complete(attributes, op))
+
+
+def test_the_reference_has_every_operator():
+    assert set(REFERENCE) == {op.name for op in known_ops() if op.integer}
+
+
+# --- products -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1), (0, 2, 0, 1)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("dilations", [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("kernel", "groups"), [((3, 2), 1), ((1, 1), 2), ((2, 3), 4)])
+def test_conv(pads, strides, dilations, kernel, groups):
+    x = codes("int8", (2, 5, 6, 4))
+    w = codes("int8", (8, *kernel, 4 // groups))
+    check(
+        "conv",
+        [x, w, small(8)],
+        pads=pads,
+        strides=strides,
+        dilations=dilations,
+        groups=groups,
+        pad_code=-5,
+    )
+
+
+@pytest.mark.parametrize(("x_type", "w_type"), PAIRS)
+def test_conv_types(x_type, w_type):
+    x, w = codes(x_type, (1, 3, 3, 2)), codes(w_type, (2, 2, 2, 2))
+    for pad_code in (LEAST[x_type], GREATEST[x_type]):
+        check(
+            "conv",
+            [x, w, codes("int32", (2,))],
+            pads=(1, 1, 0, 1),
+            pad_code=pad_code,
+            dtype="int64",
+        )
+
+
+def test_conv_defaults_are_no_pads_one_group_int32():
+    x, w = codes("uint8", (1, 3, 4, 2)), codes("int8", (3, 2, 2, 2))
+    assert check("conv", [x, w, small(3)]).dtype == np.int32
+    (kind,) = infer("conv", [("uint8", (1, 3, 4, 2)), ("int8", (3, 2, 2, 2)), ("int32", (3,))])
+    assert kind == ("int32", (1, 2, 3, 3))
+
+
+def test_conv_bias_may_be_64_bits():
+    x, w = codes("uint8", (1, 2, 2, 1)), codes("int8", (1, 1, 1, 1))
+    check("conv", [x, w, np.array([2**40 + 1])], dtype="int64")
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 1, 2)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("dilations", [(1, 1), (2, 1)])
+@pytest.mark.parametrize(("kernel", "groups"), [((3, 2), 1), ((1, 3), 2)])
+@pytest.mark.parametrize("size", [(5, 4), (9, 13)])
+def test_conv_transpose(pads, strides, dilations, kernel, groups, size):
+    """The size is the attribute's: rows that no tap reaches hold the bias."""
+    x = codes("uint8", (2, 3, 3, 4))
+    w = codes("int8", (6, *kernel, 4 // groups))
+    check(
+        "conv_transpose",
+        [x, w, small(6)],
+        pads=pads,
+        strides=strides,
+        dilations=dilations,
+        groups=groups,
+        zero=131,
+        size=size,
+    )
+
+
+@pytest.mark.parametrize(("x_type", "w_type"), PAIRS)
+def test_conv_transpose_types(x_type, w_type):
+    x, w = codes(x_type, (1, 2, 2, 2)), codes(w_type, (2, 2, 2, 2))
+    check(
+        "conv_transpose",
+        [x, w, codes("int32", (2,))],
+        zero=-7,
+        size=(4, 4),
+        strides=(2, 2),
+        dtype="int64",
+    )
+
+
+@pytest.mark.parametrize(("x_type", "w_type"), PAIRS)
+def test_linear(x_type, w_type):
+    for shape in ((5,), (3, 5), (2, 1, 5)):
+        w = codes(w_type, (4, 5))
+        check("linear", [codes(x_type, shape), w, codes("int32", (4,))], dtype="int64")
+    narrow = [small((1, 3), dtype="int8"), small((2, 3), dtype="int8"), small(2)]
+    assert check("linear", narrow).dtype == np.int32
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), PAIRS)
+def test_matmul(a_type, b_type):
+    for left, right in (((2, 3), (3, 4)), ((2, 1, 2, 3), (5, 3, 1)), ((3, 3), (2, 3, 3))):
+        for zeros in ((0, 0), (3, -100)):
+            check(
+                "matmul",
+                [codes(a_type, left), codes(b_type, right)],
+                a_zero=zeros[0],
+                b_zero=zeros[1],
+                dtype="int64",
+            )
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_affine(dtype):
+    m = np.array([3, -70000, 0, 65535], np.int32)
+    for shape in ((4,), (2, 3, 4)):
+        check("affine", [codes(dtype, shape), m, codes("int32", (4,))], dtype="int64")
+    check("affine", [codes("int8", (5, 2)), small(2), small(2)])
+
+
+def test_add():
+    a, b, c = codes("int8", (2, 3, 4)), codes("uint16", (3, 1)), codes("int32", (4,))
+    check("add", [a, b, c], factors=(5, -(2**29), 1), offset=-77, dtype="int64")
+    check("add", [a], factors=(-3,), offset=2)
+    check("add", [a, a], factors=(1, -1))
+    check("add", [codes("int64", (3,)) >> 2, codes("int8", ())], factors=(1, 0), dtype="int64")
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), PAIRS)
+def test_multiply(a_type, b_type):
+    a, b = codes(a_type, (2, 3, 4)), codes(b_type, (3, 1))
+    for zeros in ((0, 0), (-128, 9)):
+        check("multiply", [a, b], a_zero=zeros[0], b_zero=zeros[1], dtype="int64")
+
+
+# --- codes to codes -------------------------------------------------------------------------
+
+RATIOS = (
+    *(Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(5, 6), Fraction(1, 2**30)),
+    *(Fraction(12345677, 2**31), Fraction(10**15, 7**17), Fraction(2**60 + 1, 3**40)),
+    *(Fraction(2**70), Fraction(2**24 - 1, 2**90)),
+)
+
+
+@pytest.mark.parametrize("ratio", RATIOS, ids=str)
+@pytest.mark.parametrize("dtype", CODES)
+def test_requantize_every_8_bit_accumulator(ratio, dtype):
+    attributes = {"low": LEAST[dtype], "high": GREATEST[dtype], "dtype": dtype}
+    for source in ("int8", "uint8"):
+        acc = np.arange(LEAST[source], GREATEST[source] + 1).astype(source)
+        for zero in (0, 3, GREATEST[dtype]):
+            check("requantize", [acc], ratios=(ratio,), zero=zero, **attributes)
+
+
+@pytest.mark.parametrize("ratio", RATIOS, ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_requantize_the_least_code_alone(ratio, dtype):
+    """Its magnitude is the one that the type itself does not hold."""
+    attributes = {"low": -32768, "high": 32767, "dtype": "int16"}
+    for acc in (LEAST[dtype], LEAST[dtype] + 1, GREATEST[dtype]):
+        check("requantize", [np.array([acc], dtype)], ratios=(ratio,), **attributes)
+
+
+def test_requantize_ties_go_to_even():
+    acc = np.arange(-40, 41, dtype=np.int32)
+    attributes = {"low": -128, "high": 127, "dtype": "int8"}
+    for denominator in (2, 4, 6, 10):
+        for numerator in (1, 3, 5):
+            check("requantize", [acc], ratios=(Fraction(numerator, denominator),), **attributes)
+    halves = check(
+        "requantize",
+        [np.array([-5, -3, -1, 1, 3, 5], np.int32)],
+        **{"ratios": (Fraction(1, 2),), **attributes},
+    )
+    assert halves.tolist() == [-2, -2, 0, 0, 2, 2]
+    # The zero point is added after rounding: -0.5 goes to 0, not to 1 - 0.5 -> 0.
+    odd = check("requantize", [np.array([-1, 1])], ratios=(Fraction(1, 2),), zero=1, **attributes)
+    assert odd.tolist() == [1, 1]
+
+
+def test_requantize_per_channel_and_low_high():
+    acc = codes("int32", (3, 2, 4))
+    ratios = (Fraction(1, 2**24), Fraction(1, 3 * 2**20), Fraction(7, 2**26), Fraction(2**40))
+    for dtype, low, high in (("int8", 0, 127), ("uint8", 5, 5), ("int16", -32768, -1)):
+        check("requantize", [acc], ratios=ratios, zero=9, low=low, high=high, dtype=dtype)
+        check("requantize", [acc], ratios=ratios[:1], zero=9, low=low, high=high, dtype=dtype)
+
+
+def test_requantize_a_scalar():
+    attributes = {"low": -128, "high": 127, "dtype": "int8", "ratios": (Fraction(1, 2),)}
+    assert check("requantize", [np.array(5, np.int32)], **attributes) == 2
+
+
+@given(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=8),
+    st.fractions(min_value=Fraction(1, 2**70), max_value=2**40),
+    st.integers(-200, 200),
+)
+def test_requantize_of_64_bits(acc, ratio, zero):
+    attributes = {"low": -32768, "high": 32767, "dtype": "int16"}
+    check("requantize", [np.array(acc)], ratios=(ratio,), zero=zero, **attributes)
+
+
+@given(st.integers(-(2**15), 2**15), st.integers(1, 2**24), st.integers(1, 2**24))
+def test_requantize_at_ties(step, numerator, denominator):
+    """Accumulators around (step + 1/2) / ratio, where rounding decides."""
+    ratio = Fraction(numerator, denominator)
+    near = int((step + Fraction(1, 2)) / ratio)
+    attributes = {"low": -32768, "high": 32767, "dtype": "int16"}
+    check("requantize", [near + np.arange(-2, 3)], ratios=(ratio,), **attributes)
+
+
+@pytest.mark.parametrize("source", CODES)
+@pytest.mark.parametrize("target", CODES)
+def test_table_every_code(source, target):
+    entries = GREATEST[source] - LEAST[source] + 1
+    t = codes(target, (entries,))
+    step = 1 if entries == 256 else 251
+    x = np.arange(LEAST[source], GREATEST[source] + 1, step).astype(source)
+    check("table", [x, t])
+    rows = codes(target, (3, entries))
+    check("table", [codes(source, (2, 2, 3)), rows])
+    check("table", [codes(source, ()), t])
+
+
+@pytest.mark.parametrize("dtype", [*CODES, "int32", "int64"])
+def test_clip(dtype):
+    x = codes(dtype, (40,))
+    for low, high in ((-3, 5), (0, 0), (LEAST[dtype], GREATEST[dtype])):
+        check("clip", [x], low=max(low, LEAST[dtype]), high=high)
+
+
+def test_clip_bounds_may_lie_outside_the_type():
+    x = np.arange(256).astype(np.uint8)
+    check("clip", [x], low=-5, high=2**40)
+    check("clip", [x], low=100, high=2**62)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("ratio", [Fraction(256), Fraction(2**30, 11184811), Fraction(2**45, 3)])
+def test_softmax(dtype, ratio):
+    entries = GREATEST[dtype] - LEAST[dtype] + 1
+    t = np.rint(2.0**24 * np.exp(-np.arange(entries) / 16)).astype(np.int32)
+    for kind, zero in (("int8", -128), ("uint16", 0)):
+        attributes = {"zero": zero, "low": LEAST[kind], "high": GREATEST[kind], "dtype": kind}
+        for shape in ((7,), (3, 2, 4), (5, 1)):
+            check("softmax", [codes(dtype, shape), t], ratio=ratio, **attributes)
+
+
+def test_softmax_ties():
+    """P = 1, 1, 2 of 4 in all, times 2 and 6: halves."""
+    t = np.zeros(256, np.int32)
+    t[:2] = 2, 1
+    x = np.array([[0, 0, 1], [5, 4, 4], [9, 9, 9]], np.int8)
+    for ratio in (Fraction(2), Fraction(6), Fraction(3, 2)):
+        check("softmax", [x, t], ratio=ratio, low=-128, high=127, dtype="int8")
+
+
+# --- pools, reductions, comparisons ---------------------------------------------------------
+
+WINDOWS = [
+    {"kernel": (3, 2)},
+    {"kernel": (2, 2), "strides": (2, 3)},
+    {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2)},
+    {"kernel": (3, 3), "pads": (2, 2, 1, 0)},
+    {"kernel": (5, 6)},
+    {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 1, 0)},  # as ceil mode lowers
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("dtype", CODES)
+def test_pools(window, dtype):
+    x = codes(dtype, (2, 5, 6, 3))
+    check("max_pool", [x], **window)
+    for balance in (False, True):
+        for zero in (0, GREATEST[dtype]):
+            check("sum_pool", [x], **window, zero=zero, balance=balance)
+            check("sum_pool", [x], **window, zero=zero, balance=balance, dtype="int64")
+
+
+def test_max_pool_of_the_least_codes_in_padding():
+    """The pads never win, whatever the codes."""
+    for dtype in CODES:
+        x = np.full((1, 2, 2, 1), LEAST[dtype], dtype)
+        check("max_pool", [x], kernel=(2, 2), pads=(1, 1, 1, 1))
+
+
+AXES = [(), (0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2), (2, 0)]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_reductions(axes, keepdims):
+    for dtype in CODES:
+        x = codes(dtype, (2, 3, 4))
+        for zero in (0, -3):
+            check("reduce_sum", [x], axes=axes, keepdims=keepdims, zero=zero, dtype="int64")
+            check("reduce_sum", [x], axes=axes, keepdims=keepdims, zero=zero)
+    for dtype in (*CODES, "int32", "int64"):
+        for op in ("reduce_max", "reduce_min"):
+            check(op, [codes(dtype, (2, 3, 4))], axes=axes, keepdims=keepdims)
+
+
+@pytest.mark.parametrize("dtype", [*CODES, "int32", "int64"])
+def test_maximum_minimum(dtype):
+    for left, right in (((2, 3), (2, 3)), ((2, 3, 1), (4,)), ((), (3,)), ((), ())):
+        for op in ("maximum", "minimum"):
+            check(op, [codes(dtype, left), codes(dtype, right, 1)])
+
+
+@pytest.mark.parametrize("dtype", [*CODES, "int32", "int64"])
+def test_argmax_is_the_first(dtype):
+    for triple in itertools.product((LEAST[dtype], 0, GREATEST[dtype]), repeat=3):
+        check("argmax", [np.array(triple, dtype)], axis=0, keepdims=False)
+    x = codes(dtype, (2, 3, 4))
+    for axis in range(3):
+        for keepdims in (True, False):
+            check("argmax", [x], axis=axis, keepdims=keepdims)
+
+
+# --- data movement --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*CODES, "int32", "int64"])
+def test_movement(dtype):
+    x = codes(dtype, (2, 3, 4))
+    for shape in ((24,), (6, 1, 4), (4, 3, 2), (1, 24, 1)):
+        check("reshape", [x], shape=shape)
+    check("reshape", [codes(dtype, (1,))], shape=())
+    for perm in itertools.permutations(range(3)):
+        check("transpose", [x], perm=perm)
+    check("expand", [codes(dtype, (3, 1))], shape=(2, 3, 4))
+    check("expand", [codes(dtype, ())], shape=(2, 2))
+    check("expand", [x], shape=(2, 3, 4))
+    check("pad", [x], before=(0, 1, 2), after=(3, 0, 1), code=GREATEST[dtype])
+    check("pad", [x], before=(0, 0, 0), after=(0, 0, 0))
+    for axis in range(3):
+        other = list(x.shape)
+        other[axis] = 1
+        check("concat", [x, codes(dtype, tuple(other), 1), x], axis=axis)
+        check("gather", [x, np.array([1, 0, 1, 1])], axis=axis)
+    check("concat", [x], axis=2)
+    check("gather", [x, np.array([1, 0])])
+
+
+def test_slice_every_range_of_five():
+    x = codes("int8", (5, 2))
+    for start, stop, step in itertools.product(range(5), range(1, 6), range(1, 7)):
+        if start < stop:
+            check("slice", [x], starts=(start, 0), stops=(stop, 2), steps=(step, 1))
+
+
+def test_gather_refuses_indices_outside():
+    x = codes("int8", (3, 2))
+    for index in (-1, 3):
+        with pytest.raises(RangeError, match=r"expected indices in \[0, 3\), found"):
+            check("gather", [x, np.array([0, index])], axis=0)
+
+
+# --- overflow -------------------------------------------------------------------------------
+
+TWO = np.array([-128, 127], np.int8)
+OVER = 2**31 // 127 + 1  # times 127 leaves int32
+ENDS = np.array([0, 65535], np.uint16)
+ZEROS = {"a_zero": -32768, "b_zero": -32768}
+LONG = np.full(21846, 65535, np.uint16)  # 98,303 each, less the zero point: beyond int32
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes"),
+    [
+        (
+            "conv",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), [2**31 - 2]],
+            {},
+        ),
+        (
+            "conv_transpose",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), [-(2**31) + 1]],
+            {"size": (1, 2)},
+        ),
+        ("linear", [TWO, np.full((1, 2), 127, np.int8), [2**31 - 1 + 128]], {}),
+        ("matmul", [ENDS[:, None], ENDS[None]], ZEROS),
+        ("affine", [TWO, [1, OVER], [0, 0]], {}),
+        ("add", [TWO], {"factors": (OVER,)}),
+        ("add", [TWO], {"factors": (1,), "offset": 2**31 - 1}),
+        ("multiply", [ENDS, ENDS], ZEROS),
+        ("sum_pool", [LONG.reshape(1, -1, 1, 1)], {"kernel": (21846, 1), "zero": -32768}),
+        ("reduce_sum", [LONG], {"axes": (0,), "zero": -32768}),
+    ],
+    ids=lambda p: p if isinstance(p, str) else "",
+)
+def test_an_accumulator_that_leaves_int32_is_an_error(op, arrays, attributes):
+    arrays = [np.array(a) for a in arrays]
+    with pytest.raises(RangeError, match=r"node '.*expected integers of int32, found -?\d+ to"):
+        check(op, arrays, **attributes)
+    check(op, arrays, dtype="int64", **attributes)  # and the same in 64 bits is none
+
+
+def test_the_largest_accumulators_fit():
+    for end in (2**31 - 1, -(2**31)):
+        found = check("add", [np.array([0], np.int8)], factors=(1,), offset=end)
+        assert found.tolist() == [end]
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes"),
+    [
+        ("add", [TWO], {"factors": (2**60,)}),
+        ("add", [np.array([2**62]), np.array([2**62])], {"factors": (1, 1)}),
+        ("linear", [TWO, np.full((1, 2), 127, np.int8), np.array([-(2**63)])], {}),
+        (
+            "conv",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), np.array([2**63 - 1])],
+            {},
+        ),
+        (
+            "conv_transpose",
+            [TWO.reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1), np.int8), np.array([2**63 - 1])],
+            {"size": (1, 2)},
+        ),
+        ("affine", [TWO, np.array([0, 2**60]), np.array([0, 0])], {}),
+    ],
+    ids=lambda p: p if isinstance(p, str) else "",
+)
+def test_an_accumulator_that_leaves_int64_is_an_error(op, arrays, attributes):
+    with pytest.raises(RangeError):
+        check(op, arrays, dtype="int64", **attributes)
+
+
+# --- what the type rules refuse -------------------------------------------------------------
+
+X = ("int8", (1, 4, 4, 2))
+W = ("int8", (4, 3, 3, 2))
+B = ("int32", (4,))
+V = ("int8", (2, 3))
+LIMITS = {"low": -128, "high": 127, "dtype": "int8"}
+ONE = {"ratios": (Fraction(1),)}
+
+
+REFUSED = [
+    ("conv", [("int8", (1, 4, 4)), W, B], {}),
+    ("conv", [("int32", (1, 4, 4, 2)), W, B], {}),
+    ("conv", [("float32", (1, 4, 4, 2)), W, B], {}),
+    ("conv", [X, ("int8", (4, 3, 2)), B], {}),
+    ("conv", [X, ("int32", (4, 3, 3, 2)), B], {}),
+    ("conv", [X, ("int8", (4, 3, 3, 3)), B], {}),
+    ("conv", [X, W, ("int32", (3,))], {}),
+    ("conv", [X, W, ("int8", (4,))], {}),
+    ("conv", [X, ("int8", (4, 5, 3, 2)), B], {}),  # no window fits
+    ("conv", [X, W, B], {"groups": 2}),
+    ("conv", [X, W, B], {"groups": 0}),
+    ("conv", [X, ("int8", (3, 3, 3, 1)), ("int32", (3,))], {"groups": 2}),
+    ("conv", [X, W, B], {"strides": (0, 1)}),
+    ("conv", [X, W, B], {"strides": (1,)}),
+    ("conv", [X, W, B], {"dilations": (1, 0)}),
+    ("conv", [X, W, B], {"dilations": (1, 1, 1)}),
+    ("conv", [X, W, B], {"pads": (-1, 0, 0, 0)}),
+    ("conv", [X, W, B], {"pads": (1, 1)}),
+    ("conv", [X, W, B], {"pad_code": 128}),
+    ("conv", [X, W, B], {"dtype": "int16"}),
+    ("conv", [X, W], {}),
+    ("conv", [X, W, None], {}),
+    ("conv", [X, W, B, B], {}),
+    ("conv_transpose", [X, W, B], {"size": (4,)}),
+    ("conv_transpose", [X, W, B], {"size": (0, 4)}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "strides": (1, 0)}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "strides": (1, 1, 1)}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "pads": (1, 1)}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "groups": 2}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "dtype": "uint8"}),
+    ("conv_transpose", [X, W, B], {"size": (4, 4), "zero": 65536}),
+    ("conv_transpose", [("int32", X[1]), W, B], {"size": (4, 4)}),
+    ("conv_transpose", [X, ("int8", (4, 3)), B], {"size": (4, 4)}),
+    ("conv_transpose", [X, W, ("int32", (2,))], {"size": (4, 4)}),
+    ("linear", [V, ("int8", (4, 2)), B], {}),
+    ("linear", [("int8", ()), ("int8", (4, 2)), B], {}),
+    ("linear", [V, ("int8", (4, 3, 1)), B], {}),
+    ("linear", [V, ("int8", (4, 3)), ("int32", (3,))], {}),
+    ("linear", [V, ("int8", (4, 3)), ("int16", (4,))], {}),
+    ("linear", [("int64", (2, 3)), ("int8", (4, 3)), B], {}),
+    ("linear", [V, ("int8", (4, 3)), B], {"dtype": "int8"}),
+    ("matmul", [V, V], {}),
+    ("matmul", [("int8", (3,)), ("int8", (3, 2))], {}),
+    ("matmul", [("int32", (2, 3)), ("int8", (3, 2))], {}),
+    ("matmul", [("int8", (2, 2, 3)), ("int8", (3, 3, 2))], {}),
+    ("matmul", [V, ("int8", (3, 2))], {"a_zero": 65536}),
+    ("matmul", [V, ("int8", (3, 2))], {"b_zero": -32769}),
+    ("affine", [V, ("int32", (2,)), ("int32", (3,))], {}),
+    ("affine", [V, ("int32", (3,)), ("int32", (2,))], {}),
+    ("affine", [V, ("int8", (3,)), ("int32", (3,))], {}),
+    ("affine", [("float32", (2, 3)), ("int32", (3,)), ("int32", (3,))], {}),
+    ("affine", [("int8", ()), ("int32", ()), ("int32", ())], {}),
+    ("add", [V, ("int8", (2, 4))], {"factors": (1, 1)}),
+    ("add", [V, V], {"factors": (1,)}),
+    ("add", [V, ("float32", (2, 3))], {"factors": (1, 1)}),
+    ("add", [V], {"factors": (1,), "dtype": "int8"}),
+    ("add", [], {"factors": ()}),
+    ("multiply", [V, ("int8", (2, 4))], {}),
+    ("multiply", [V, ("int32", (2, 3))], {}),
+    ("multiply", [V, V], {"a_zero": 65536}),
+    ("multiply", [V, V], {"b_zero": -32769}),
+    ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(1),) * 2, **LIMITS}),
+    ("requantize", [("int32", (2, 3))], {"ratios": (), **LIMITS}),
+    ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(0),), **LIMITS}),
+    ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(-1),), **LIMITS}),
+    ("requantize", [("int32", (2, 3))], {"ratios": (0.5,), **LIMITS}),
+    ("requantize", [("float32", (2, 3))], {**ONE, **LIMITS}),
+    ("requantize", [("int32", (2, 3))], {**ONE, "low": 3, "high": 2, "dtype": "int8"}),
+    ("requantize", [("int32", (2, 3))], {**ONE, "low": -129, "high": 2, "dtype": "int8"}),
+    ("requantize", [("int32", (2, 3))], {**ONE, "low": 0, "high": 256, "dtype": "uint8"}),
+    ("requantize", [("int32", (2, 3))], {**ONE, "low": 0, "high": 9, "dtype": "int32"}),
+    ("table", [V, ("int8", (255,))], {}),
+    ("table", [V, ("int8", (2, 256))], {}),
+    ("table", [V, ("int32", (256,))], {}),
+    ("table", [("int32", (2, 3)), ("int8", (256,))], {}),
+    ("table", [("int16", (2, 3)), ("int8", (256,))], {}),
+    ("clip", [V], {"low": 2, "high": 1}),
+    ("clip", [("float32", (2, 3))], {"low": 0, "high": 1}),
+    ("max_pool", [("int8", (4, 4, 2))], {"kernel": (2, 2)}),
+    ("max_pool", [("int32", (1, 4, 4, 2))], {"kernel": (2, 2)}),
+    ("max_pool", [X], {"kernel": (5, 1)}),
+    ("max_pool", [X], {"kernel": (0, 1)}),
+    ("max_pool", [X], {"kernel": (2,)}),
+    ("max_pool", [X], {"kernel": (2, 2), "strides": (2,)}),
+    ("max_pool", [X], {"kernel": (2, 2), "pads": (0, 0)}),
+    ("max_pool", [X], {"kernel": (1, 1), "pads": (1, 0, 0, 0)}),  # a window in the pads alone
+    ("sum_pool", [X], {"kernel": (2, 2), "pads": (2, 0, 0, 0)}),
+    ("sum_pool", [X], {"kernel": (2, 2), "dtype": "int16"}),
+    ("sum_pool", [X], {"kernel": (2, 2), "zero": 65536}),
+    ("reduce_sum", [V], {"axes": (2,)}),
+    ("reduce_sum", [V], {"axes": (-1,)}),
+    ("reduce_sum", [V], {"axes": (1, 1)}),
+    ("reduce_sum", [V], {"axes": (1,), "zero": -32769}),
+    ("reduce_sum", [("int32", (2, 3))], {"axes": (1,)}),
+    ("reduce_max", [("int8", (2, 0))], {"axes": (1,)}),
+    ("reduce_min", [V], {"axes": (3,)}),
+    ("maximum", [V, ("uint8", (2, 3))], {}),
+    ("minimum", [V, ("int8", (4,))], {}),
+    ("maximum", [V], {}),
+    ("softmax", [V, ("int32", (255,))], {"ratio": Fraction(1), **LIMITS}),
+    ("softmax", [V, ("int64", (256,))], {"ratio": Fraction(1), **LIMITS}),
+    ("softmax", [("int32", (2, 3)), ("int32", (256,))], {"ratio": Fraction(1), **LIMITS}),
+    ("softmax", [("int8", ()), ("int32", (256,))], {"ratio": Fraction(1), **LIMITS}),
+    ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(0), **LIMITS}),
+    ("softmax", [V, ("int32", (256,))], {"ratio": 1.0, **LIMITS}),
+    ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(1), **LIMITS, "low": -200}),
+    ("argmax", [V], {"axis": 2}),
+    ("argmax", [("float32", (2, 3))], {"axis": 1}),
+    ("argmax", [("int8", (2, 0))], {"axis": 1}),
+    ("reshape", [V], {"shape": (2, 2)}),
+    ("reshape", [V], {"shape": (-1,)}),
+    ("reshape", [V], {"shape": (-2, -3)}),
+    ("transpose", [V], {"perm": (0, 0)}),
+    ("transpose", [V], {"perm": (0,)}),
+    ("expand", [V], {"shape": (2, 4)}),
+    ("expand", [V], {"shape": (3,)}),
+    ("slice", [V], {"starts": (0, 0), "stops": (2, 4), "steps": (1, 1)}),
+    ("slice", [V], {"starts": (-1, 0), "stops": (2, 3), "steps": (1, 1)}),
+    ("slice", [V], {"starts": (0, 0), "stops": (2, 3), "steps": (1, 0)}),
+    ("slice", [V], {"starts": (0, 2), "stops": (2, 1), "steps": (1, 1)}),
+    ("slice", [V], {"starts": (0,), "stops": (2,), "steps": (1,)}),
+    ("concat", [V, ("int8", (3, 3))], {"axis": 1}),
+    ("concat", [V, ("uint8", (2, 3))], {"axis": 1}),
+    ("concat", [V, ("int8", (2, 3, 1))], {"axis": 1}),
+    ("concat", [V, V], {"axis": 2}),
+    ("concat", [], {"axis": 0}),
+    ("pad", [V], {"before": (-1, 0), "after": (0, 0)}),
+    ("pad", [V], {"before": (0, 0), "after": (0, 0), "code": 200}),
+    ("pad", [V], {"before": (0,), "after": (0, 0)}),
+    ("gather", [V, ("int32", (1,))], {}),
+    ("gather", [V, ("int64", (1, 1))], {}),
+    ("gather", [V, ("int64", (1,))], {"axis": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attributes"),
+    REFUSED,
+    ids=[f"{op}-{i}" for i, (op, _, _) in enumerate(REFUSED)],
+)
+def test_the_type_rules_say_what_was_expected_and_found(op, values, attributes):
+    with pytest.raises(ValueError, match=r"^expected .+, found "):
+        infer(op, values, **attributes)
+
+
+def test_attributes_are_known_and_complete():
+    builder = GraphBuilder("g")
+    x = builder.input("x", "int8", (2, 3))
+    with pytest.raises(ValueError, match=r"^here: clip has no attribute 'least'$"):
+        builder.add("clip", [x], {"low": 0, "high": 1, "least": 0}, "here")
+    with pytest.raises(ValueError, match=r"^here: clip needs the attribute 'high'$"):
+        builder.add("clip", [x], {"low": 0}, "here")
+    assert not builder.nodes

@@ -1,0 +1,298 @@
+"""Deployed arithmetic against its plain-integer restatement: the same bits."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from compare import assert_same
+from deploy_nets import (
+    FUNCTIONS,
+    NETS,
+    SLOPE,
+    Concat,
+    Sum,
+    make_images,
+    make_net,
+    reference,
+    shifted,
+    table_codes,
+)
+from samebits import kernels
+from samebits.errors import CheckpointError, NonFiniteError, UnsupportedError
+from samebits.spec import formats
+from samebits.spec.training import deploy as reference_deploy
+from samebits.train import BFPTensor, convert
+from samebits.train.deployed import deploy, operations
+from samebits.train.deployed.deploy import Exponents, Site, calibrate, deployed
+
+
+@pytest.fixture(params=["native", "eager"])
+def realisation(request):
+    if request.param == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
+    with kernels.use(request.param):
+        yield request.param
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", NETS)
+def test_equals_the_reference(realisation, name, seed):
+    nodes, model = make_net(name, seed)
+    exponents = calibrate(model, [make_images(4, 10), make_images(3, 11)])
+    images = make_images(2, 12, scale=2.0)  # some codes saturate
+    for used in (exponents, shifted(exponents, seed)):
+        codes, exponent = deployed(model, used).codes(images)
+        expected = reference(nodes, model, images, used)
+        assert exponent == expected.exponent
+        assert codes.dtype == (torch.int32 if expected.bits == 32 else torch.int8)
+        assert_same(codes, expected.codes, range(codes.numel()))
+
+
+def test_saturates_at_minus_128(realisation):
+    nodes, model = make_net("image", 1)
+    exponents = calibrate(model, [make_images(4, 10)])
+    low = Exponents(tuple(Site(s.name, s.exponent - 9) for s in exponents.sites))
+    images = make_images(2, 12, scale=4.0)
+    steps = []
+    deploy.run(deployed(model, low), images, steps.append)
+    assert min(int(s.output.codes.min()) for s in steps if s.output.bits == 8) == -128
+    codes, _ = deployed(model, low).codes(images)
+    assert_same(codes, reference(nodes, model, images, low).codes, range(codes.numel()))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_logits_do_not_depend_on_the_batch(realisation, name):
+    _, model = make_net(name, 3)
+    model = deployed(model, calibrate(model, [make_images(5, 10)]))
+    images = make_images(7, 20, scale=3.0)
+    codes, exponent = model.codes(images)
+    for i, j in itertools.combinations(range(8), 2):
+        part, same = model.codes(images[i:j])
+        assert same == exponent
+        assert torch.equal(part, codes[i:j])
+    assert torch.equal(model.logits(images), codes.double() * 2.0**exponent)
+
+
+@pytest.mark.parametrize(
+    "exponents", [(0, 0), (-3, 5), (6, -4), (39, 0), (0, 40), (41, 0), (-60, 60)]
+)
+def test_add_is_exact(exponents):
+    every = torch.arange(-128, 128, dtype=torch.int8)
+    some = torch.tensor([-128, -127, -64, -3, -1, 0, 1, 2, 127], dtype=torch.int8)
+    u = torch.cat([every.repeat_interleave(9), some.repeat_interleave(256)])
+    v = torch.cat([some.repeat(256), every.repeat(9)])
+    e_u, e_v = exponents
+    for site in {max(exponents), max(exponents) + 1, max(exponents) + 4, min(exponents) - 2, 0}:
+        if abs(site) > 60:
+            continue
+        codes, out = operations.add(site, BFPTensor(u, e_u), BFPTensor(v, e_v))
+        expected = [
+            reference_deploy.sat8(
+                (a * formats.power(e_u) + b * formats.power(e_v)) / formats.power(site)
+            )
+            for a, b in zip(u.tolist(), v.tolist(), strict=True)
+        ]
+        assert out == site
+        assert_same(codes, expected, list(zip(u.tolist(), v.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize("site", [-60, -40, -8, -3, 0, 1, 2, 5, 60])
+@pytest.mark.parametrize("window", [(1, 1), (1, 3), (2, 2), (7, 7)])
+def test_average_is_exact(site, window):
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(-128, 128, (4, 3, 7, 7), generator=generator, dtype=torch.int8)
+    codes[0], codes[1] = 127, -128
+    for exponent in (-60, -5, 0, 3, 60):
+        out, _ = operations.average_pool(site, BFPTensor(codes, exponent), window, window, (0, 0))
+        sums = codes.long().unfold(2, window[0], window[0]).unfold(3, window[1], window[1])
+        unit = formats.power(exponent - site) / (window[0] * window[1])
+        sums = sums.sum((-1, -2)).flatten().tolist()
+        assert_same(out, [reference_deploy.sat8(s * unit) for s in sums], sums)
+
+
+def test_input_rounds_ties_to_even_and_saturates():
+    reals = [0.5, 1.5, -0.5, -2.5, 126.5, 127.5, 1e30, -128.5, -129.0, 2.0**-140, -0.49999997]
+    x = deploy.quantize_input(torch.tensor([reals]) * 0.25, -2)
+    assert x.codes.tolist() == [[0, 2, 0, -2, 126, 127, 127, -128, -128, 0, 0]]
+    with pytest.raises(NonFiniteError, match="tensor 'input': expected finite values, found nan"):
+        deploy.quantize_input(torch.tensor([1.0, float("nan")]), 0)
+
+
+# --- calibration --------------------------------------------------------------------------------
+
+
+def linear(*rows):
+    layer = nn.Linear(len(rows[0]), len(rows), bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(rows))
+    return layer
+
+
+def exponents_of(model, *batches):
+    return [(site.name, site.exponent) for site in calibrate(model, batches).sites]
+
+
+def test_the_largest_exponent_of_the_batches_is_frozen():
+    model = convert(nn.Sequential(linear([1.0, 0.0]), nn.ReLU(), linear([1.0])))
+    small, large = torch.tensor([[1.0, 0.0]]), torch.tensor([[100.0, 3.0]])
+    expected = [("input", 0), ("0 (Linear)", 0)]
+    assert exponents_of(model, small, large, small) == expected
+    assert exponents_of(model, small) == [("input", -6), ("0 (Linear)", -6)]
+
+
+def test_zeros_do_not_count():
+    model = convert(nn.Sequential(linear([0.0, 1.0]), nn.ReLU(), linear([1.0])))
+    zero, one = torch.tensor([[200.0, 0.0]]), torch.tensor([[1.0, 1.0]])
+    assert exponents_of(model, zero, one) == [("input", 1), ("0 (Linear)", -6)]
+    assert exponents_of(model, zero) == [("input", 1), ("0 (Linear)", -7)]
+    assert exponents_of(model, 0 * zero) == [("input", -7), ("0 (Linear)", -7)]
+
+
+def test_sites_are_named_by_path():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+
+        def forward(self, x):
+            return torch.cat([self.body(x) + x, x], 1)
+
+    model = convert(nn.Sequential(Block(), nn.Flatten(), nn.Linear(4, 2)))
+    names = [name for name, _ in exponents_of(model, torch.ones(1, 2, 1, 1))]
+    assert names == [
+        *("input", "0.body.0 (Conv2d)", "0.body.1 (BatchNorm)", "0 (add)", "0 (concat)"),
+    ]
+
+
+@pytest.mark.parametrize("value", [2.0**80, 2.0**-80])
+def test_exponents_out_of_range_name_their_site(value):
+    model = convert(nn.Sequential(linear([value]), nn.ReLU(), linear([1.0])))
+    with pytest.raises(UnsupportedError) as caught:
+        calibrate(model, [torch.ones(1, 1)])
+    assert str(caught.value).startswith(
+        "0 (Linear): expected a frozen exponent in [-60, 60], found"
+    )
+
+
+def test_layers_without_a_deployed_form_are_listed():
+    model = convert(
+        nn.Sequential(nn.Embedding(4, 2), nn.Sequential(nn.LayerNorm(2)), nn.Linear(2, 2))
+    )
+    for call in (
+        lambda: calibrate(model, [torch.zeros(1, dtype=torch.int64)]),
+        lambda: deployed(model, Exponents((Site("input", 0),))),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            call()
+        assert "2 layer(s) cannot be deployed:\n  0 (Embedding)\n  1.0 (LayerNorm)\n" in str(
+            caught.value
+        )
+
+
+def test_forward_must_not_depend_on_the_data():
+    class Moody(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x + x if self.calls == 2 else x
+
+    with pytest.raises(UnsupportedError, match="the same operations for every batch, found 2 "):
+        calibrate(convert(Moody()), [torch.ones(1, 2)] * 2)
+    with pytest.raises(ValueError, match="at least one batch"):
+        calibrate(convert(Moody()), [])
+
+
+def test_bias_beyond_32_bits_is_refused():
+    layer = nn.Linear(1, 1)
+    with torch.no_grad():
+        layer.weight.fill_(2.0**-20)
+        layer.bias.fill_(2.0**12)
+    model = convert(nn.Sequential(layer, nn.ReLU(), linear([1.0])))
+    exponents = calibrate(model, [torch.ones(1, 1) * 2.0**-3])
+    with pytest.raises(
+        UnsupportedError, match=r"layer '0' \(Linear\): expected sums that fit 32 b"
+    ):
+        deployed(model, exponents).codes(torch.ones(1, 1))
+
+
+def test_exponents_of_another_model_are_refused():
+    _, model = make_net("vector", 0)
+    sites = calibrate(model, [make_images(2, 1)]).sites
+    for wrong, text in (
+        (sites[:-1], "expected one for 'out (Linear)', found no more"),
+        ((*sites, Site("more", 0)), "found one for 'more', which it does not run"),
+        ((Site("other", 0), *sites[1:]), "expected one for 'input', found 'other'"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            deployed(model, Exponents(wrong)).codes(make_images(1, 1))
+        assert text in str(caught.value)
+
+
+def test_exponents_are_json_and_not_trusted():
+    exponents = Exponents((Site("input", -7), Site("0 (Linear)", 60)))
+    assert exponents.to_dict() == {"sites": [["input", -7], ["0 (Linear)", 60]]}
+    assert Exponents.from_dict(exponents.to_dict(), "x") == exponents
+    for record in (
+        None,
+        [],
+        {},
+        {"sites": []},
+        {"sites": {"input": 1}},
+        {"sites": [["input", 61]]},
+        {"sites": [["input", True]]},
+        {"sites": [["input", 1.0]]},
+        {"sites": [[1, 1]]},
+        {"sites": [["input"]]},
+        {"sites": ["ab"]},
+        {"sites": [["n" * 1001, 1]]},
+    ):
+        with pytest.raises(CheckpointError, match=r"^here: damaged: expected a"):
+            Exponents.from_dict(record, "here")
+
+
+def test_training_is_not_touched():
+    _, model = make_net("image", 5)
+    model.eval()
+    images = make_images(3, 1)
+    before = model(BFPTensor.from_real(images)).resolved()
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    exponents = calibrate(model, [images])
+    with pytest.raises(NonFiniteError):
+        deployed(model, exponents).codes(images / 0)
+    after = model(BFPTensor.from_real(images)).resolved()
+    assert torch.equal(before[0], after[0])
+    assert before[1] == after[1]
+    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+
+
+def test_a_sum_of_modules_and_a_shared_layer():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.sum, self.join = nn.Tanh(), Sum(), Concat()
+
+        def forward(self, x):
+            y = self.layer(x)
+            y += self.layer(y)
+            return self.join(y, self.sum(x, y))
+
+    model = convert(Twice())
+    images = torch.linspace(-1, 1, 40).view(4, 10)
+    names = [site.name for site in calibrate(model, [images]).sites]
+    assert names == [
+        *("input", "layer (Activation)", "layer (Activation)", "add", "sum (add)", "join (concat)"),
+    ]
+    x = deployed(model, calibrate(model, [images])).logits(images)[:, :10]
+    assert float((x - 2 * torch.tanh(images)).abs().max()) < 0.3
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("e_x", [-60, -9, -5, 0, 3, 60])
+def test_activation_tables(name, e_x):
+    slope = SLOPE if name == "leaky_relu" else None
+    for site in {-60, -8, -7, e_x, max(e_x - 2, -60), 60}:
+        codes = operations.activation_codes(name, slope, e_x, site)
+        assert_same(codes, table_codes(name, e_x, site), range(-128, 128))

@@ -1,0 +1,202 @@
+"""Exported graphs mean exactly what the deployed model computes."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from compare import assert_same
+from deploy_nets import NETS, SHAPE, make_images, make_net, shifted
+from samebits.errors import UnsupportedError
+from samebits.ir.interpreter import run
+from samebits.ir.lowering.lower import lower
+from samebits.spec import formats
+from samebits.train import convert
+from samebits.train.architectures import ARCHITECTURES, build, initialise
+from samebits.train.deployed.deploy import calibrate, deployed, quantize_input
+from samebits.train.deployed.export import to_graph
+from samebits.train.tensor import BFPTensor
+
+
+def check(model, images, exponents=None):
+    """The graph of a model; it and its lowering give the codes of the deployed one, exactly."""
+    exponents = exponents or calibrate(model, [images])
+    graph = to_graph(model, exponents, tuple(images.shape[1:]), batch=len(images))
+    codes, exponent = deployed(model, exponents).codes(images)
+    values = [code * formats.power(exponent) for code in codes.flatten().tolist()]
+    try:
+        (out,) = run(graph, [images.numpy()], exact=True)
+    except UnsupportedError:  # tanh and its like are no rationals; their codes decide all the same
+        (out,) = run(graph, [images.numpy()])
+    assert out.shape == tuple(codes.shape)
+    found = [v if isinstance(v, Fraction) else Fraction(float(v)) for v in out.flatten()]
+    assert_same(found, values, range(len(values)))
+    quantized = quantize_input(images, exponents.sites[0].exponent).codes.numpy()
+    assert_same(run(lower(graph), [quantized])[0], codes, range(len(values)))
+    return graph
+
+
+def operators(graph):
+    plain = ("QuantizeLinear", "DequantizeLinear")
+    return [(node.op, node.name) for node in graph.nodes if node.op not in plain]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", NETS)
+def test_every_layer(name, seed):
+    _, model = make_net(name, seed)
+    exponents = calibrate(model, [make_images(4, 10), make_images(3, 11)])
+    images = make_images(2, 12, scale=2.0)
+    check(model, images, exponents)
+    check(model, images, shifted(exponents, seed))
+
+
+SLOW = ("mobilenetv2", "resnet20")
+# resnet18: minutes of rationals, no new layer; lstm: has no deployed form.
+NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm"})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES]
+)
+def test_architectures(name):
+    model = build(name, (1, 8, 8), 4)
+    initialise(model, 1)
+    check(convert(model), torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+
+
+def test_structure():
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU6(),
+        nn.AvgPool2d(2, padding=1),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(3, 4),
+    )
+    graph = check(convert(model), make_images(1, 3))
+    assert operators(graph) == [
+        ("Conv", "0"),
+        ("Mul", "1.mul"),
+        ("Add", "1"),
+        ("Clip", "2"),  # before the rounding of batch norm
+        ("AveragePool", "3"),
+        ("Sigmoid", "4.sigmoid"),
+        ("Mul", "4"),
+        ("GlobalAveragePool", "5"),
+        ("Flatten", "6"),
+        ("Gemm", "7"),
+    ]
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes["3"].attributes["count_include_pad"] == 1
+    assert nodes["7"].attributes["transB"] == 1
+    assert graph.outputs == (nodes["7"].output,)
+    assert graph.values[graph.inputs[0]].dtype == "float32"
+    assert graph.constants["0.weight.codes"].dtype == np.int8
+    assert graph.constants["0.bias.codes"].dtype == np.int32
+    codes = graph.values["1.factor"].shape, graph.values["1.shift"].shape
+    assert codes == ((1, 3, 1, 1), (1, 3, 1, 1))
+    scales = [graph.constants[n.inputs[1]] for n in graph.nodes if n.op == "QuantizeLinear"]
+    assert all(np.frexp(scale)[0] == 0.5 for scale in scales)
+    assert {graph.constants[n.inputs[2]].dtype.name for n in graph.nodes if "Linear" in n.op} == {
+        *("int8", "int32"),
+    }
+
+
+class Residual(nn.Module):
+    """Functions in forward(), a value read twice, a layer used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(2, 2, 3, padding=1), nn.ReLU()
+        self.last = nn.Linear(144, 3)
+
+    def forward(self, x):
+        y = self.act(self.conv(x))
+        z = self.act(self.conv(y))
+        z += y
+        z = torch.relu(torch.cat([z, x], dim=-3))
+        return self.last(torch.flatten(z, 1).reshape(-1, 144))
+
+
+def test_functions_in_forward():
+    graph = check(convert(Residual()), make_images(2, 1))
+    assert [name for _, name in operators(graph)] == [
+        *(
+            "conv",
+            "act",
+            "conv.2",
+            "act.2",
+            "add",
+            "concat",
+            "relu",
+            "reshape",
+            "reshape.2",
+            "last",
+        ),
+    ]
+    weights = [node for node in graph.nodes if node.name.startswith("conv.weight")]
+    assert len({node.inputs[0] for node in weights}) == 1  # stored once
+
+
+def test_relu_waits_where_the_codes_have_another_reader():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu = nn.Conv2d(2, 2, 1), nn.ReLU()
+
+        def forward(self, x):
+            y = self.conv(x)
+            return self.relu(y) + y
+
+    graph = check(convert(nn.Sequential(Both(), nn.Flatten(), nn.Linear(72, 2))), make_images(1, 1))
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes["0.relu"].inputs == (nodes["0.conv.dequantize"].output,)
+
+
+def test_logits_of_eight_bits_and_other_shapes():
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.wide = nn.Linear(6, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(x).view(x.shape[0], 2, 24) + self.wide(self.fc(x)).reshape(-1, 2, 24)
+
+    check(convert(Rows()), make_images(3, 2))
+    check(convert(nn.Sequential(nn.Flatten(), nn.Linear(72, 3), nn.Tanh())), make_images(3, 2))
+    check(convert(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))), make_images(2, 2))
+
+
+def test_dropout_and_identity_leave_no_node():
+    model = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 3))
+    assert operators(check(convert(model), make_images(1, 2))) == [("Flatten", "1"), ("Gemm", "3")]
+
+
+def test_constants_beyond_float32_are_refused():
+    layer = nn.Linear(72, 2, bias=True)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(2, 72) * 2.0**-110)
+        layer.bias.zero_()
+    model = convert(nn.Sequential(nn.Flatten(), layer))
+    images = make_images(1, 1) * 2.0**-30
+    exponents = calibrate(model, [images])
+    with pytest.raises(UnsupportedError) as caught:
+        to_graph(model, exponents, SHAPE)
+    assert str(caught.value).startswith(
+        "1.bias: expected constants that float32 holds, found 1 * 2"
+    )
+
+
+def test_tensors_of_its_own_are_refused():
+    class Own(nn.Module):
+        def forward(self, x):
+            return BFPTensor.from_real(torch.ones(1, 2)) + x
+
+    model = convert(Own())
+    with pytest.raises(UnsupportedError, match=r"found one of shape \(1, 2\) that forward\(\) mak"):
+        to_graph(model, calibrate(model, [torch.ones(1, 2)]), (2,))

@@ -1,0 +1,245 @@
+"""Deployed LSTM models: the plain-integer restatement, one step at a time, and what is exported."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from compare import assert_same
+from samebits import kernels
+from samebits.data.dataset import Dataset
+from samebits.errors import UnsupportedError
+from samebits.model import Model, model_of
+from samebits.spec import formats
+from samebits.spec.training import deploy_lstm
+from samebits.spec.training.layers import Array, Parameter
+from samebits.spec.training.lstm import Direction
+from samebits.train import convert
+from samebits.train.architectures import build, initialise
+from samebits.train.deployed.deploy import Exponents, Site, calibrate, deployed
+from samebits.train.deployed.export import to_graph
+from samebits.train.deployed.lstm import Memory, gate_table, lstm
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.verification.accuracy import step_codes, streamed
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
+from samebits.verification.backends.training import Training
+from samebits.verification.inputs import random_codes
+
+FUNCTIONS = {"sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh": mpmath.tanh}
+
+
+@pytest.fixture(params=["native", "eager"])
+def realisation(request: pytest.FixtureRequest) -> Any:
+    if request.param == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
+    with kernels.use(request.param):
+        yield request.param
+
+
+@functools.cache
+def looked_up(name: str, code: int, exponent: int) -> int:
+    """An entry from 400 bits: none of these lies closer to a tie."""
+    with mpmath.workprec(400):
+        value = mpmath.ldexp(FUNCTIONS[name](mpmath.ldexp(code, exponent)), 15)
+        return min(max(int(mpmath.nint(value)), -32768), 32767)
+
+
+def parameter(rng: random.Random, *shape: int) -> BFPParameter:
+    scale = 2.0 ** rng.randint(-4, 2)
+    count = int(np.prod(shape))
+    values = torch.tensor([rng.gauss(0.0, scale) for _ in range(count)])
+    return BFPParameter.from_real(values.view(shape), "p")
+
+
+def plain(p: BFPParameter | None) -> Parameter | None:
+    if p is None:
+        return None
+    (codes, exponent), delayed = p.parts[0], p.delayed
+    return Parameter(
+        (codes.flatten().tolist(), delayed.flatten().tolist(), exponent), tuple(codes.shape)
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_the_reference(realisation: str, seed: int) -> None:
+    rng = random.Random(seed)
+    steps, samples, features, hidden = (rng.randint(1, n) for n in (5, 3, 5, 4))
+    shapes = ((4 * hidden, features), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,))
+    parts: list[BFPParameter | None] = [parameter(rng, *shape) for shape in shapes]
+    if seed % 3 == 2:
+        parts[2:] = [None, None] if seed % 2 else [parts[2], None]
+    x = torch.tensor(
+        [rng.randint(-128, 127) for _ in range(steps * samples * features)], dtype=torch.int8
+    ).view(steps, samples, features)
+    e_x, site, reverse = rng.randint(-9, -3), rng.randint(-16, -9), seed % 4 == 1
+    memory = Memory()
+    codes, exponent = lstm(site, BFPTensor(x, e_x), *parts, reverse, memory)  # type: ignore[arg-type]
+    p = Direction(*map(plain, parts), reverse)  # type: ignore[arg-type]
+    expected, cells = deploy_lstm.layer(
+        Array(x.flatten().tolist(), tuple(x.shape), e_x, 8), p, site, looked_up
+    )
+    assert (codes.dtype, exponent) == (torch.int8, expected.exponent)
+    assert_same(codes, expected.codes, range(codes.numel()))
+    ((h, c),) = memory.after
+    assert_same(h, codes[0 if reverse else -1], range(h.numel()))
+    assert (c.dtype, c.flatten().tolist()) == (torch.int16, cells)
+
+
+def test_tables_saturate_at_the_ends_of_their_type() -> None:
+    tanh = gate_table("Tanh", -12, "cpu")
+    assert (int(tanh[0]), int(tanh[-1])) == (-32768, 32767)
+    assert tanh.shape == (65536,)
+    assert int(gate_table("Sigmoid", -12, "cpu")[32768]) == 16384
+
+
+def recordings(*shape: int, count: int = 12) -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    images = len(shape) == 3
+    high, dtype = (256, torch.uint8) if images else (32000, torch.int16)
+    samples = torch.randint(0, high, (count, *shape), generator=generator)
+    if not images:
+        samples = samples - 16000
+    samples = samples.to(dtype)
+    labels = torch.arange(count) % 3
+    return Dataset(samples, labels, samples.flip(0), labels, ("a", "b", "c"))
+
+
+def model(data: Dataset, seed: int = 0) -> nn.Module:
+    """The architecture lstm, its weights larger than at the start of training."""
+    made = build("lstm", data.input_shape, data.classes)
+    initialise(made, seed)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.mul_(2.0)
+    return convert(made).eval()
+
+
+def images(data: Dataset) -> torch.Tensor:
+    return data.batch("test", torch.arange(len(data.test_labels)))
+
+
+def shifted(exponents: Exponents, seed: int) -> Exponents:
+    """Some a few off, so that cells and inputs saturate or lose bits."""
+    rng = random.Random(seed)
+    moved = [Site(s.name, s.exponent + rng.choice((-2, -1, 0, 1))) for s in exponents.sites]
+    return Exponents(tuple(moved))
+
+
+SHAPES = [(6, 5), (1, 4, 7), (3, 5, 4)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_of_the_graph_are_the_deployed_sequence(shape: tuple[int, ...], seed: int) -> None:
+    data = recordings(*shape)
+    net = model(data, seed)
+    exponents = calibrate(net, [images(data)])
+    assert [site.name for site in exponents.sites] == ["input", *["lstm (LSTM)"] * 3]
+    for used in (exponents, shifted(exponents, seed)):
+        whole = deployed(net, used)
+        codes, exponent = whole.codes(images(data))
+        found = model_of(to_graph(net, used, data.input_shape), "lstm", whole)
+        graph = found.integer
+        assert len(graph.states) == 4
+        value = graph.values[graph.outputs[0]]
+        assert value.quantization is not None
+        assert value.quantization.scale == formats.power(exponent)
+        steps = step_codes(found, data)
+        taken, (logits,) = streamed(graph, steps, functools.partial(PyTorch().run, found))
+        assert_same(logits, codes, range(codes.numel()))
+        check_backends(found, taken)
+        check_backends(found, random_codes(graph, 20))
+
+
+def check_backends(found: Model, inputs: list[Any]) -> None:
+    expected = Reference().run(found, inputs)
+    for array, other in zip(expected, Training().run(found, inputs), strict=True):
+        assert array.dtype == other.dtype
+        assert_same(other, array, range(array.size))
+
+
+def test_logits_do_not_depend_on_the_batch() -> None:
+    data = recordings(6, 5)
+    net = model(data)
+    found = deployed(net, calibrate(net, [images(data)[:5], images(data)[5:]]))
+    codes, _ = found.codes(images(data))
+    for start, stop in ((0, 1), (3, 8), (11, 12)):
+        assert torch.equal(found.codes(images(data)[start:stop])[0], codes[start:stop])
+
+
+def test_the_largest_exponent_of_a_cell_is_frozen() -> None:
+    data = recordings(6, 5)
+    net = model(data)
+    found = calibrate(net, [images(data)])
+    quiet = calibrate(net, [images(data) / 4096])
+    assert found.sites[1].exponent > quiet.sites[1].exponent
+    assert calibrate(net, [images(data), images(data) / 4096]).sites[1] == found.sites[1]
+
+
+class Pair(nn.Module):
+    """An LSTM and something around it."""
+
+    def __init__(self, after: Callable[[torch.Tensor], torch.Tensor], width: int, **options: Any):
+        super().__init__()
+        self.lstm = nn.LSTM(5, 4, batch_first=True, **options)
+        self.after, self.out = after, nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.out(self.after(self.lstm(x)[0]))
+        return y
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "both": (
+        lambda: Pair(lambda y: y[:, -1], 8, bidirectional=True),
+        r"lstm \(Lstm\): expected layers that go forward, found a bidirectional one",
+    ),
+    "first": (
+        lambda: Pair(lambda y: y[:, 0], 4),
+        r"\(Indexed\): expected every step or the last one, found others",
+    ),
+    "most": (
+        lambda: Pair(lambda y: y[:, 2:][:, -1], 4),
+        r"expected a model that takes sequences of one step as well as of 6",
+    ),
+    "flat": (
+        lambda: Pair(lambda y: y.reshape(y.shape[0], -1), 24),
+        r"expected a model that takes sequences of one step as well as of 6",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_is_not_time_wise_is_evaluated_but_not_exported(name: str) -> None:
+    make, message = REFUSED[name]
+    net = convert(make()).eval()
+    x = images(recordings(6, 5))
+    exponents = calibrate(net, [x])
+    assert deployed(net, exponents).codes(x)[0].shape == (12, 2)
+    with pytest.raises(UnsupportedError, match=message):
+        to_graph(net, exponents, (6, 5))
+
+
+def test_scales_too_far_apart_are_named() -> None:
+    rng = random.Random(0)
+    x = BFPTensor(torch.ones(2, 1, 3, dtype=torch.int8), -50)
+    parts = [parameter(rng, 8, 3), parameter(rng, 8, 2)]
+    with pytest.raises(UnsupportedError, match=r"expected scales at most 2\*\*20 apart in a sum"):
+        lstm(-12, x, *parts, None, None, False)
+
+
+def test_a_bias_too_large_for_its_weights_is_named() -> None:
+    rng = random.Random(0)
+    x = BFPTensor(torch.ones(2, 1, 3, dtype=torch.int8), -30)
+    parts = [parameter(rng, 8, 3), parameter(rng, 8, 2), parameter(rng, 8)]
+    with pytest.raises(UnsupportedError, match="expected gates whose products of x and biases"):
+        lstm(-12, x, *parts, None, False)

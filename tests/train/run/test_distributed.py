@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from samebits.errors import InputError
+from samebits.train.run.distributed import ALONE, join, world_size
+from worker_threads import Hub
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 1), ("0", 1), ("1", 1), ("x", 1), ("3", 3)])
+def test_world_size(monkeypatch, text, size):
+    monkeypatch.setenv("WORLD_SIZE", text)
+    assert world_size() == size
+
+
+def test_one_process_is_alone(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with join() as workers:
+        assert workers is ALONE
+    assert workers.first
+    assert workers.share(torch.arange(6)).tolist() == list(range(6))
+    assert workers.total(5) == 5
+    workers.agree({"options": "a"})
+
+
+def test_shares_are_contiguous_and_in_order():
+    parts = Hub(3).run(lambda worker: worker.share(torch.arange(12)).tolist())
+    assert parts == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_totals():
+    assert Hub(4).run(lambda worker: worker.total(10**12 * worker.rank)) == [6 * 10**12] * 4
+
+
+def test_agreement():
+    Hub(3).run(lambda worker: worker.agree({"options": "a", "steps": "7"}))
+    with pytest.raises(InputError, match="expected the same steps on every worker, found another"):
+        Hub(3).run(lambda worker: worker.agree({"options": "a", "steps": str(worker.rank // 2)}))
+
+
+def test_incomplete_environment(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="found WORLD_SIZE=2 but no RANK"), join():
+        pass
+
+
+def test_timeout_must_be_positive(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="expected a worker timeout > 0 seconds, found 0"), join(0):
+        pass

@@ -1,0 +1,148 @@
+"""A model through several backends: equal, different, or skipped with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import samebits.verify as package
+
+from samebits.errors import InputError, UnsupportedError
+from samebits.model import Model
+from samebits.verification import backend_named, model_of
+from samebits.verification.backend import known_backends
+from samebits.verification.backends.reference import Reference
+from samebits.verification.inputs import random_codes
+from samebits.verification.run import BOARDS, DEFAULT_BACKENDS, cause, verify_model
+from tiny_models import quantized_graph
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of(quantized_graph(), "tiny")
+
+
+@pytest.fixture(scope="module")
+def samples(model):
+    return random_codes(model.integer, 9)
+
+
+class Fake:
+    """The reference with something wrong."""
+
+    name = "fake"
+    subject = Model
+
+    def __init__(self, reason=None, error=None, change=None):
+        self.reason, self.error, self.change = reason, error, change
+
+    def unavailable(self):
+        return self.reason
+
+    def run(self, model, inputs):
+        if self.error is not None:
+            raise self.error
+        outputs = Reference().run(model, inputs)
+        if self.change is not None:
+            outputs[0][self.change] ^= 1
+        return outputs
+
+    def trace(self, model, inputs):
+        raise UnsupportedError("no trace")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Registers a backend named fake."""
+
+    def register(**settings):
+        known = {**known_backends(), "fake": lambda work: Fake(**settings)}
+        monkeypatch.setattr("samebits.verification.backend.known_backends", lambda: known)
+
+    return register
+
+
+def test_the_registry():
+    known = known_backends()
+    assert {"reference", *DEFAULT_BACKENDS, *BOARDS, "training", "s390x"} <= set(known)
+    for name in known:
+        assert backend_named(name).name == name
+    with pytest.raises(InputError) as caught:
+        backend_named("gpu")
+    assert str(caught.value) == f"unknown backend 'gpu'; expected one of {', '.join(known)}"
+
+
+def test_the_package_still_lists_them_once_one_was_used():
+    """The package re-exports the function; it also has a folder of that name."""
+    backend_named("reference")
+    assert set(package.known_backends()) == set(known_backends())
+
+
+def test_equal(model, samples):
+    heard = []
+    expected, verdicts = verify_model(
+        model, samples, ("torch", "onnxruntime-integer"), started=heard.append
+    )
+    assert heard == ["reference", "torch", "onnxruntime-integer"]
+    assert [e.tolist() for e in expected] == [e.tolist() for e in Reference().run(model, samples)]
+    assert [v.backend for v in verdicts] == ["torch", "onnxruntime-integer"]
+    for verdict in verdicts:
+        if verdict.skipped is None:
+            assert verdict.equal
+            assert (verdict.total, verdict.sample_count, verdict.note) == (27, 9, "")
+
+
+def test_the_reference_is_not_compared_with_itself(model, samples):
+    _, verdicts = verify_model(model, samples, ("reference", "torch"))
+    assert [v.backend for v in verdicts] == ["torch"]
+
+
+def test_a_difference(model, samples, fake):
+    fake(change=(4, 1))
+    (expected,), (verdict,) = verify_model(model, samples, ["fake"])
+    assert (verdict.differing, verdict.samples, verdict.equal) == (1, 1, False)
+    (difference,) = verdict.first
+    assert (difference.output, difference.index) == (model.integer.outputs[0], (4, 1))
+    assert difference.expected == expected[4, 1]
+    assert difference.found == expected[4, 1] ^ 1
+
+
+def test_skipped(model, samples, fake):
+    fake(reason="fake: expected a machine, found none")
+    _, (verdict,) = verify_model(model, samples, ["fake"])
+    assert verdict.skipped == "fake: expected a machine, found none"
+    for error in (UnsupportedError("it has no table"), InputError("too large")):
+        fake(error=error)
+        _, (verdict,) = verify_model(model, samples, ["fake"])
+        assert (verdict.skipped, verdict.equal) == (str(error), False)
+
+
+def test_a_model_that_was_not_trained_here_has_no_training_backend(model, samples):
+    _, (verdict,) = verify_model(model, samples, ["training"])
+    assert verdict.skipped == (
+        "tiny: expected a training output folder for the training backend, found another kind of "
+        "model"
+    )
+
+
+def test_unknown_names_are_refused(model, samples):
+    with pytest.raises(InputError, match="unknown backend 'gpu'"):
+        verify_model(model, samples, ["gpu"])
+
+
+def test_only_runtimes_of_reals_have_a_cause(model):
+    for name in known_backends():
+        found = cause(model, name)
+        runtime = name.startswith("onnxruntime") and not name.endswith("integer")
+        assert isinstance(found, str)
+        if not runtime:
+            assert found == ""
+
+
+def test_samples_are_cut_into_the_pieces_of_a_batched_graph():
+    one, four = (model_of(quantized_graph(batch), "tiny") for batch in (1, 4))
+    codes = random_codes(four.integer, 3)
+    assert codes[0].shape == (12, 4)
+    (a,), (b,) = Reference().run(one, codes), Reference().run(four, codes)
+    assert np.array_equal(a, b)
+    _, verdicts = verify_model(four, codes, ("torch", "onnxruntime-integer"))
+    assert [v.equal or v.skipped is not None for v in verdicts] == [True, True]
