@@ -15,9 +15,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir.foreign import Result
 from samebits.ir.graph import Graph, GraphBuilder
-from samebits.pytorch import aten
-from samebits.pytorch.call import RULES, Call, Result, dtype_name, module_path, operator_name
+from samebits.pytorch.aten import RULES
+from samebits.pytorch.call import AtenCall, dtype_name, module_path, operator_name
 
 ROUNDS = 3  # of decomposition: what one brings in may need the next
 CHECKS = ("_assert", "sym_constrain_range")  # calls of torch's own checks start with these
@@ -163,7 +164,7 @@ class _Import:
         self.results[node] = self.builder.constant(str(spec.target), array)
 
     def _call(self, node: fx.Node) -> Result:
-        call = Call(node, self.builder, self.results)
+        call = AtenCall(node, self.builder, self.results)
         try:
             result = RULES[operator_name(node)](call)
         except ValueError as error:
@@ -171,8 +172,8 @@ class _Import:
         names = [result] if isinstance(result, str) else list(result)
         metas = [call.meta] if isinstance(result, str) else list(call.meta)
         for name, meta in zip(names, metas, strict=True):
-            if name and call.shape(name) != tuple(meta.shape):
-                raise call.unsupported(f"shape {list(meta.shape)}", list(call.shape(name)))
+            if name and call.shape_of(name) != tuple(meta.shape):
+                raise call.unsupported(f"shape {list(meta.shape)}", list(call.shape_of(name)))
         return result
 
     def _outputs(self) -> list[str]:
@@ -189,6 +190,3 @@ class _Import:
                 )
             names.append(result)
         return names
-
-
-__all__ = ["aten", "import_module"]
