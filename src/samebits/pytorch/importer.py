@@ -59,7 +59,11 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
 def _exported(
     module: nn.Module, example_inputs: tuple[torch.Tensor, ...], name: str
 ) -> ExportedProgram:
-    """The functional program, operators without a rule decomposed."""
+    """The module as a functional program, operators without a rule decomposed.
+
+    Raises InputError where the module does not take the examples, UnsupportedError where torch
+    cannot trace it.
+    """
     try:
         module(*example_inputs)
     except Exception as error:  # the module's own code: whatever it raises
@@ -92,7 +96,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _calls(program: ExportedProgram) -> list[fx.Node]:
-    """The calls that compute something."""
+    """The calls that compute something: neither the parts of a tuple nor torch's own checks."""
     return [
         node
         for node in program.graph.nodes
@@ -122,7 +126,8 @@ class _Import:
         return self.builder.build(self._outputs())
 
     def _check(self, calls: set[fx.Node]) -> None:
-        """Everything without a rule, in one error."""
+        """UnsupportedError that lists every operator without a rule and its modules, or the buffers
+        that the module changes."""
         places: dict[str, list[str]] = {}
         for node in self.program.graph.nodes:
             if node in calls and operator_name(node) not in RULES:
@@ -144,6 +149,8 @@ class _Import:
             )
 
     def _placeholder(self, node: fx.Node, spec: Any) -> None:
+        """Enter an input of the program: one of `forward`, or a parameter, buffer or constant of
+        the module that something reads."""
         if spec.kind == InputKind.USER_INPUT:
             value = node.meta["val"]
             if not isinstance(value, torch.Tensor):

@@ -55,7 +55,7 @@ class Scope:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def name_of(self, name: str) -> str:
-        """What to call the value of an ONNX name in the graph, "" for a value without name."""
+        """The name in the graph for the value of an ONNX name, "" for a value without a name."""
         return self.names.get(name, self.prefix + name) if name else ""
 
     def enter_tensors(self, graph: GraphProto) -> None:

@@ -16,6 +16,7 @@ from samebits.pytorch.call import AtenCall, aten, binary32
 
 @aten("conv1d", "conv2d", "conv3d", "convolution")
 def _conv(call: AtenCall) -> Result:
+    """Convolution over one to three spatial axes, which some operators call transposed."""
     x, w = call.tensor("input"), call.tensor("weight")
     rank = call.rank_of(w) - 2
     if call.rank_of(x) != rank + 2:

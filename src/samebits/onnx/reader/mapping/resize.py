@@ -65,6 +65,11 @@ def _resize(node: OnnxNode) -> Result:
 
 
 def _plan(node: OnnxNode) -> _Plan:
+    """The attributes and constant inputs of the node, for every axis of the input.
+
+    Upsample, and Resize before opset 11, have scales and a mode alone. Raises InputError for sizes
+    or scales that do not fit the input, UnsupportedError for unknown modes.
+    """
     old = node.op == "Upsample" or node.opset < 11
     mode = node.string("mode", "nearest", (*_MODES, "bilinear") if old else _MODES)
     mode = "linear" if mode == "bilinear" else mode
@@ -128,6 +133,11 @@ def _from_scales(
 def _from_sizes(
     node: OnnxNode, listed: Sequence[int], axes: Sequence[int], policy: str
 ) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+    """Sizes of the result and exact scales, from wished sizes of some axes.
+
+    policy: not_larger and not_smaller give those axes one scale, the least or greatest of their
+    ratios, and sizes rounded from a half up.
+    """
     shape = node.shape()
     if len(listed) != len(axes) or any(size < 1 for size in listed) or 0 in shape:
         raise InputError(f"expected {len(axes)} positive sizes, found {list(listed)}")
@@ -159,6 +169,10 @@ def _roi(node: OnnxNode, axes: Sequence[int]) -> tuple[tuple[float, float], ...]
 
 
 def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
+    """A product with a constant matrix [in, out] along each axis that changes.
+
+    With tf_crop_and_resize, outputs outside the region of interest become extrapolation_value.
+    """
     kind = node.dtype()
     if not kind.startswith("float"):
         raise UnsupportedError(f"expected floating point for {plan.mode} Resize, found {kind}")
