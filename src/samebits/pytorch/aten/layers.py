@@ -214,7 +214,7 @@ def _avg_pool(call: AtenCall) -> Result:
     *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
 )
 def _adaptive_pool(call: AtenCall) -> Result:
-    """A pool with equal windows, where the sizes divide."""
+    """A pool whose windows are equal; UnsupportedError where the sizes do not divide."""
     x = call.tensor("self")
     rank = _spatial(call, x)
     size, out = call.shape_of(x)[2:], call.integers("output_size", rank)

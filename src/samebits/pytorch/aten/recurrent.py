@@ -13,7 +13,10 @@ from samebits.pytorch.call import AtenCall, aten
 
 
 class _Kind(NamedTuple):
-    """order: torch's gate at the place of each of ONNX's gates. attributes: ONNX's."""
+    """The real operator of a kind of layer, and its attributes.
+
+    order: for each gate in the order of ONNX, its place in the order of torch.
+    """
 
     op: str
     order: tuple[int, ...]
@@ -34,7 +37,8 @@ _KINDS = {
 
 @aten(*_KINDS)
 def _stack(call: AtenCall) -> Result:
-    """All layers. Between two of them h has the directions side by side."""
+    """All layers of a stack. A layer reads the sequence of the one below it, its directions side by
+    side; the final states of the layers are joined along the axis of directions."""
     kind = _KINDS[call.op]
     if "batch_sizes" in call.arguments:
         raise call.unsupported("padded sequences", "packed ones")
@@ -84,8 +88,11 @@ def _layer(
     initial: Sequence[str],
     biased: bool,
 ) -> tuple[str, ...]:
-    """One layer of one or two directions, each with w_ih, w_hh, b_ih and b_hh if biased, and w_hr
-    if projected: its sequence and final states."""
+    """One layer: the names of its sequence [T, D, B, P] and of its final states [D, B, ...].
+
+    sets: for each of D = 1 or 2 directions w_ih, w_hh, b_ih and b_hh if biased, and w_hr if h is
+    projected. initial: a state each, "" for zeros.
+    """
     hidden = call.shape_of(sets[0][0])[0] // len(kind.order)
     rows = [
         [_rows(call, name, kind.order) for name in params[: 4 if biased else 2]] for params in sets

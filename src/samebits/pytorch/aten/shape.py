@@ -37,7 +37,7 @@ def _all(call: AtenCall) -> Result:
 
 @aten("var", "std")
 def _variance(call: AtenCall) -> Result:
-    """The mean of squares, less the degrees of freedom that `correction` (1) takes away."""
+    """The sum of squared deviations from the mean, over the count less `correction` (or 1)."""
     x = call.tensor("self")
     shape, dtype = call.shape_of(x), call.dtype_of(x)
     axes = call.axes("dim", len(shape))

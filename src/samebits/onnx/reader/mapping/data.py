@@ -14,7 +14,8 @@ from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 
 @onnx_op("Reshape")
 def _reshape(node: OnnxNode) -> Result:
-    """0 copies the size of the input unless allowzero; one -1 takes what is left."""
+    """Another shape: 0 copies the size of the input unless allowzero is set, one -1 takes what is
+    left."""
     wished = list(node.integers(1, "shape"))
     source = node.shape()
     if not node.flag("allowzero", False):
@@ -82,13 +83,14 @@ def _unsqueeze(node: OnnxNode) -> Result:
 
 @onnx_op("Concat")
 def _concat(node: OnnxNode) -> Result:
-    """Along an axis."""
+    """Inputs one behind the other along an axis."""
     return node.out("Concat", *node.given(), axis=node.axis(node.int_("axis"), node.rank()))
 
 
 @onnx_op("Split")
 def _split(node: OnnxNode) -> Result:
-    """Sizes from an input or attribute, else as equal as can be (the last may be smaller)."""
+    """Pieces along an axis, with sizes from an input or attribute; else all are equal but the last,
+    which may be smaller."""
     axis = node.axis(node.int_("axis", 0), node.rank())
     sizes = node.integers(1, "split") if node.has(1) else node.ints("split", None)
     if sizes is None:
@@ -105,7 +107,10 @@ def _split(node: OnnxNode) -> Result:
 
 @onnx_op("Slice")
 def _slice(node: OnnxNode) -> Result:
-    """Bounds are attributes before opset 10, then inputs."""
+    """Every step-th element from start to before end, along some axes.
+
+    The bounds are attributes before opset 10, constant inputs from there on.
+    """
     if node.opset < 10:
         starts, ends = node.ints("starts"), node.ints("ends")
         axes, steps = node.ints("axes", None), None
@@ -126,7 +131,10 @@ def _slice(node: OnnxNode) -> Result:
 
 @onnx_op("Pad")
 def _pad(node: OnnxNode) -> Result:
-    """Pads and value are attributes before opset 11, then inputs."""
+    """Elements added around the input, or cut off where a pad is negative.
+
+    Pads and value are attributes before opset 11, constant inputs from there on.
+    """
     rank = node.rank()
     value = 0.0
     if node.opset < 11:
@@ -153,14 +161,14 @@ def _pad(node: OnnxNode) -> Result:
 
 @onnx_op("Expand")
 def _expand(node: OnnxNode) -> Result:
-    """Broadcast with a shape, in both directions."""
+    """The input broadcast with a constant shape; either may have the larger sizes."""
     shape = broadcast(node.shape(), node.integers(1, "shape"))
     return node.out("Expand", node.input(0), shape=shape)
 
 
 @onnx_op("Tile")
 def _tile(node: OnnxNode) -> Result:
-    """Repeat along every axis."""
+    """The input repeated along every axis."""
     return node.out("Tile", node.input(0), repeats=node.integers(1, "repeats"))
 
 
@@ -188,7 +196,7 @@ def _space_to_depth(node: OnnxNode) -> Result:
 
 @onnx_op("Trilu")
 def _trilu(node: OnnxNode) -> Result:
-    """One triangle of each matrix: Where with a constant mask."""
+    """One triangle of each matrix, zeros elsewhere, by a constant mask."""
     if node.rank() < 2:
         raise InputError(f"expected matrices, found shape {list(node.shape())}")
     rows, columns = node.shape()[-2:]
@@ -204,13 +212,17 @@ def _trilu(node: OnnxNode) -> Result:
 
 @onnx_op("Einsum")
 def _einsum(node: OnnxNode) -> Result:
-    """Sums of products by an equation."""
+    """Sums of products that an equation in letters for axes describes."""
     return node.out("Einsum", *node.given(), equation=node.string("equation", ""))
 
 
 @onnx_op("Col2Im")
 def _col2im(node: OnnxNode) -> Result:
-    """Add blocks into an image: ConvTranspose with weights that are one tap each."""
+    """Blocks added into an image: a ConvTranspose whose output channels are single taps.
+
+    Input [N, C * taps, windows]; each window of the image gets its block of taps. The weights are
+    the identity, so every product is the element itself or 0.
+    """
     image, block = node.integers(1, "image_shape"), node.integers(2, "block_shape")
     axes = len(image)
     ones = (1,) * axes

@@ -38,7 +38,10 @@ def _scatter_nd(node: OnnxNode) -> Result:
 
 @onnx_op("OneHot")
 def _one_hot(node: OnnxNode) -> Result:
-    """on at the class's index, else off; an index outside [-depth, depth) is off everywhere."""
+    """A new axis of size depth: `on` at the place that an index names, else `off`.
+
+    A negative index counts from the end; one outside [-depth, depth) gives `off` everywhere.
+    """
     depth = int(node.scalar(1, "depth").item())
     if depth < 1:
         raise InputError(f"expected a depth of at least 1, found {depth}")
@@ -74,7 +77,7 @@ def _top_k(node: OnnxNode) -> Result:
 
 @onnx_op("Compress")
 def _compress(node: OnnxNode) -> Result:
-    """The positions where a constant condition holds."""
+    """The elements or slices at the positions where a constant condition holds."""
     condition = node.array(1, "condition")
     if condition.dtype != np.bool_ or condition.ndim != 1:
         raise InputError(f"expected a vector of booleans, found shape {list(condition.shape)}")
@@ -101,7 +104,7 @@ def _cumulative(node: OnnxNode) -> Result:
 
 @onnx_op("ReverseSequence")
 def _reverse_sequence(node: OnnxNode) -> Result:
-    """The first elements of each sequence in reverse; constant lengths."""
+    """The first elements of each sequence in reverse order; the lengths are constant."""
     time, batch = node.int_("time_axis", 0), node.int_("batch_axis", 1)
     if node.rank() < 2 or {time, batch} != {0, 1}:
         raise InputError(f"expected the axes 0 and 1, found {time} and {batch}")

@@ -59,7 +59,7 @@ def _average_pool(node: OnnxNode) -> Result:
 
 @onnx_op("QLinearSoftmax", domain=MICROSOFT)
 def _softmax(node: OnnxNode) -> Result:
-    """Along one axis; with the meaning of an opset before 13 along the last only."""
+    """Softmax along one axis; with the meaning of an opset before 13, along the last axis only."""
     axis = node.axis(node.int_("axis", -1), node.rank())
     opset = node.int_("opset", 13)
     if opset < 13 and axis != node.rank() - 1:
@@ -130,7 +130,7 @@ def _gemm(node: OnnxNode) -> Result:
 
 @onnx_op("QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
 def _linear(node: OnnxNode) -> Result:
-    """As in the standard, with more types."""
+    """The standard's operators, from the time when only this domain had 16-bit codes."""
     axis, scale, zero_point = channel_axis(node), node.input(1), node.optional(2)
     if node.op == "QuantizeLinear":
         return quantize_output(node, node.input(0), scale, zero_point, axis=axis)
@@ -140,7 +140,7 @@ def _linear(node: OnnxNode) -> Result:
 
 @onnx_op("Gelu", "QuickGelu", "FastGelu", domain=MICROSOFT)
 def _gelu(node: OnnxNode) -> Result:
-    """Gelu, x * sigmoid(alpha * x), or Gelu by tanh with an optional bias."""
+    """Gelu; QuickGelu, x * sigmoid(alpha * x); FastGelu, Gelu by tanh of x and an optional bias."""
     op = node.op
     if op == "Gelu":
         return node.out("Gelu", node.input(0))

@@ -20,7 +20,7 @@ from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
     *("IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Det"),
 )
 def _same(node: OnnxNode) -> Result:
-    """The real operator of the same name; its attributes are numbers or text."""
+    """The real operator of the same name, whose attributes are numbers or text."""
     attributes = {
         name: node.string(name, "") if isinstance(default, str) else node.float_(name, 0.0)
         for name, default in op_named(node.op).attributes.items()
@@ -31,7 +31,10 @@ def _same(node: OnnxNode) -> Result:
 
 
 def _aligned(node: OnnxNode) -> list[str]:
-    """Before opset 7 the axes of b are those of a from `axis` on, or the last ones."""
+    """Both inputs of a node before opset 7, b with axes so that it broadcasts as today.
+
+    Then the axes of b were those of a from the attribute `axis` on, or the last ones.
+    """
     node.ignore("broadcast")
     a, b = node.given()
     missing = node.rank(0) - node.rank(1)
@@ -62,7 +65,7 @@ def _mod(node: OnnxNode) -> Result:
 
 @onnx_op("IsInf")
 def _is_inf(node: OnnxNode) -> Result:
-    """Infinities of the wanted signs."""
+    """Whether an element is infinite, with one of the wanted signs."""
     return node.out(
         "IsInf",
         *node.given(),
@@ -80,7 +83,10 @@ def _bit_shift(node: OnnxNode) -> Result:
 
 @onnx_op("Clip")
 def _clip(node: OnnxNode) -> Result:
-    """Bounds are attributes before opset 11, then inputs; computed bounds become Max and Min."""
+    """Numbers limited to bounds, which are attributes before opset 11 and inputs from there on.
+
+    Computed bounds become Max and Min.
+    """
     if node.opset < 11:
         low = node.float_("min", 0.0) if "min" in node.attributes else None
         high = node.float_("max", 0.0) if "max" in node.attributes else None
@@ -107,7 +113,7 @@ def _bound(node: OnnxNode, index: int) -> float | int:
 
 @onnx_op("Cast", "CastLike")
 def _cast(node: OnnxNode) -> Result:
-    """Conversion to another type; between numbers of known types."""
+    """Conversion between numbers and booleans."""
     target = node.element_type("to") if node.op == "Cast" else node.dtype(1)
     node.ignore("saturate", "round_mode")  # both concern 8-bit floating point only
     if target not in (*NUMBERS, "bool"):
@@ -123,7 +129,7 @@ def _cast(node: OnnxNode) -> Result:
 
 @onnx_op("Dropout")
 def _dropout(node: OnnxNode) -> Result:
-    """Nothing in inference; the mask keeps everything."""
+    """In inference, the input itself and a mask that keeps everything."""
     node.ignore("seed", "ratio", "is_test")  # is_test: opset 6
     if node.has(2) and bool(node.scalar(2, "training_mode")):
         raise UnsupportedError("expected Dropout in inference, found training_mode")

@@ -83,7 +83,7 @@ def channel_axis(node: OnnxNode) -> int:
 
 @onnx_op("QuantizeLinear")
 def _quantize_linear(node: OnnxNode) -> Result:
-    """The codes' type is that of the zero point, or output_dtype, or uint8."""
+    """Codes of real numbers; their type is that of the zero point, or output_dtype, or uint8."""
     node.ignore("saturate")  # of 8-bit floating point
     stated = node.int_("output_dtype", 0)
     dtype = node.dtype(2) if node.has(2) else "uint8"
@@ -110,7 +110,7 @@ def _check_precision(node: OnnxNode, dtype: str) -> None:
 
 @onnx_op("DequantizeLinear")
 def _dequantize_linear(node: OnnxNode) -> Result:
-    """Constant codes of 2 or 4 bits are stored in 8."""
+    """Real numbers of codes; constant codes of 2 or 4 bits are stored in 8."""
     if "output_dtype" in node.attributes:
         stated = node.element_type("output_dtype", 0) if node.int_("output_dtype", 0) else None
         if stated not in (None, node.dtype(1)):
@@ -137,7 +137,7 @@ def _widened(node: OnnxNode, name: str) -> str:
 
 @onnx_op("QLinearConv")
 def _qlinear_conv(node: OnnxNode) -> Result:
-    """The bias has the scale scale_x * scale_w, exactly."""
+    """Convolution of codes; those of the bias have the scale scale_x * scale_w, exactly."""
     x = dequantize_input(node, node.input(0), node.input(1), node.input(2))
     w = dequantize_input(node, node.input(3), node.input(4), node.input(5), axis=0)
     names = [x, w]
@@ -168,7 +168,8 @@ def _bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
 
 @onnx_op("QLinearMatMul")
 def _qlinear_matmul(node: OnnxNode) -> Result:
-    """One scale for all of a or one for each row; one for all of b or one for each column."""
+    """Matrix product of codes, with one scale for a or one for each row, one for b or one for each
+    column."""
     a = dequantize_input(node, *_rows(node, (0, 1, 2), -2))
     b = dequantize_input(node, *_rows(node, (3, 4, 5), -1))
     y = node.emit("MatMul", a, b)

@@ -14,8 +14,10 @@ from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
     *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
 )
 def _reduce(node: OnnxNode) -> Result:
-    """Axes from an attribute or, later, an input. None or empty: all, or with
-    noop_with_empty_axes none."""
+    """Reduction over axes from an attribute or, in later opsets, a constant input.
+
+    No axes, or an empty list, mean all of them, or none with noop_with_empty_axes.
+    """
     axes = axes_of(node)
     if not axes:
         noop = node.flag("noop_with_empty_axes", False)
@@ -31,7 +33,7 @@ def _reduce(node: OnnxNode) -> Result:
 
 @onnx_op("ArgMax", "ArgMin")
 def _arg(node: OnnxNode) -> Result:
-    """Index of the extreme, the first or the last."""
+    """Index of the greatest or least element along an axis, the first or the last of equals."""
     return node.out(
         node.op,
         node.input(0),
@@ -43,7 +45,8 @@ def _arg(node: OnnxNode) -> Result:
 
 @onnx_op("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(node: OnnxNode) -> Result:
-    """Along one axis; before opset 13 over all axes from `axis` on, as if flattened to a matrix."""
+    """Softmax or a relative along one axis; before opset 13 over all axes from `axis` on, as
+    if they were one."""
     op, rank = node.op, node.rank()
     if node.opset >= 13:
         return node.out(op, node.input(0), axis=node.axis(node.int_("axis", -1), rank))

@@ -47,7 +47,7 @@ class _Plan:
 
 @onnx_op("Resize", "Upsample")
 def _resize(node: OnnxNode) -> Result:
-    """Sizes from scales or from sizes; before opset 11 without choices."""
+    """An image of other sizes: nearest as one operator, else products with constant matrices."""
     plan = _plan(node)
     if any(size < 1 for size in (*plan.sizes, *node.shape())):
         raise InputError(f"expected images that are not empty, found {list(node.shape())}")
@@ -200,7 +200,11 @@ def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
 
 
 def _matrix(plan: _Plan, axis: int, size: int) -> tuple[Array, Array]:
-    """[out, in] weights, and which outputs lie outside the region of interest."""
+    """Weights [out, in] of one axis, and [out] which outputs lie outside the region of interest.
+
+    Row i holds the weights of the samples near the position that output i stands for; a sample
+    beyond an end is the one at that end, unless exclude_outside drops it and rescales the rest.
+    """
     out, scale = plan.sizes[axis], float(plan.scales[axis])
     matrix = np.zeros((out, size))
     outside = np.zeros(out, np.bool_)
@@ -224,7 +228,7 @@ def _matrix(plan: _Plan, axis: int, size: int) -> tuple[Array, Array]:
 
 
 def _source(plan: _Plan, axis: int, size: int, i: int) -> float:
-    """The position in the input that output i stands for."""
+    """The position in the input that output i stands for; samples lie at 0, 1, ..."""
     scale, out = plan.scales[axis], plan.sizes[axis]
     exact = scale * size
     half = Fraction(1, 2)

@@ -57,7 +57,8 @@ def _halves(totals: Sequence[int], auto: str) -> tuple[int, ...]:
 
 
 def _kernel(node: OnnxNode, weights: Sequence[int], count: int) -> tuple[int, ...]:
-    """Sizes of the kernel: those of the weights [., ., ...], which an attribute may repeat."""
+    """Sizes of the kernel: those of the weights behind two axes of channels, which an attribute may
+    repeat."""
     kernel = tuple(weights[2:])
     if len(weights) != count + 2:
         raise InputError(f"expected weights of rank {count + 2}, found shape {list(weights)}")
