@@ -10,11 +10,10 @@ import torch
 from torch import fx
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Array, GraphBuilder
-from samebits.ir.ops import Attribute
+from samebits.ir.foreign import ForeignNode, Result, enter_rule
+from samebits.ir.graph import GraphBuilder
 
-Result = str | Sequence[str]
-Rule = Callable[["Call"], Result]
+Rule = Callable[["AtenCall"], Result]
 
 RULES: dict[str, Rule] = {}
 DTYPES = {
@@ -33,17 +32,10 @@ DTYPES = {
 def aten(*names: str) -> Callable[[Rule], Rule]:
     """Register how the ATen operators of these names (all overloads) become real ones.
 
-    A rule returns the graph value of the result, or the values of a tuple of results.
+    A rule returns the graph value of the result, or the values of a tuple of results, "" for those
+    that nothing can read.
     """
-
-    def enter(rule: Rule) -> Rule:
-        for name in names:
-            if name in RULES:
-                raise ValueError(f"aten.{name} has two rules")
-            RULES[name] = rule
-        return rule
-
-    return enter
+    return enter_rule(RULES, names)
 
 
 def operator_name(node: fx.Node) -> str:
@@ -54,18 +46,18 @@ def operator_name(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """The submodule that a call comes from, "" for the module itself."""
+    """Path of the submodule that a call comes from, "" for the module itself."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]) if stack else ""
 
 
 def binary32(value: float) -> float:
-    """A number of a Python module as ONNX's attributes hold it."""
+    """A number of a Python module, rounded to binary32 as the attributes of ONNX are."""
     return float(np.float32(value))
 
 
 def dtype_name(dtype: torch.dtype, where: str) -> str:
-    """numpy's name; UnsupportedError for a type that graphs do not have."""
+    """numpy's name of an element type; UnsupportedError for one that graphs do not have."""
     if dtype not in DTYPES:
         raise UnsupportedError(
             f"{where}: expected tensors of {', '.join(DTYPES.values())}, found {dtype}; "
@@ -74,38 +66,35 @@ def dtype_name(dtype: torch.dtype, where: str) -> str:
     return DTYPES[dtype]
 
 
-class Call:
-    """A node to import; its arguments by the names of the operator's schema, defaults filled in."""
+class AtenCall(ForeignNode):
+    """A call of an ATen operator to translate.
+
+    arguments: by the names of the operator's schema, defaults filled in; numbers, lists, nodes.
+    meta: torch's own result, a tensor without data or a tuple of them.
+    """
 
     def __init__(
         self, node: fx.Node, builder: GraphBuilder, results: Mapping[fx.Node, Result]
     ) -> None:
-        self.node, self.builder, self._results = node, builder, results
-        path = module_path(node)
-        self.hint = f"{path}.{node.name}" if path else node.name
-        self.where = f"aten.{operator_name(node)} in {path or 'the module itself'}"
-        self.arguments = self._bound()
-
-    def _bound(self) -> dict[str, Any]:
-        schema = self.node.target._schema  # type: ignore[union-attr]
-        bound = {}
+        path, op = module_path(node), operator_name(node)
+        where = f"aten.{op} in {path or 'the module itself'}"
+        super().__init__(builder, op, f"{path}.{node.name}" if path else node.name, where)
+        self._results = results
+        self.meta: Any = node.meta["val"]
+        self.arguments: dict[str, Any] = {}
+        schema = node.target._schema  # type: ignore[union-attr]
         for index, argument in enumerate(schema.arguments):
-            if index < len(self.node.args):
-                bound[argument.name] = self.node.args[index]
-            elif argument.name in self.node.kwargs:
-                bound[argument.name] = self.node.kwargs[argument.name]
-            else:
-                bound[argument.name] = argument.default_value
-        return bound
+            given = node.args[index] if index < len(node.args) else argument.default_value
+            self.arguments[argument.name] = node.kwargs.get(argument.name, given)
 
     # --- arguments ------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """An argument as the program has it: a number, a list, a node, None."""
+        """An argument as the exported program has it: a number, a list, a node, None."""
         return self.arguments[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument that not every overload has."""
+        """An argument that not every overload of the operator has."""
         return self.arguments.get(name, default)
 
     def tensor(self, name: str) -> str:
@@ -125,7 +114,7 @@ class Call:
         return result
 
     def operand(self, name: str, dtype: str) -> str:
-        """A tensor or number as a graph value of a type."""
+        """The graph value, of an element type, of an argument that is a tensor or a number."""
         value = self.arguments[name]
         if isinstance(value, fx.Node):
             return self.cast(self._value(value), dtype)
@@ -134,7 +123,8 @@ class Call:
         return self.number(value, dtype)
 
     def integers(self, name: str, count: int) -> tuple[int, ...]:
-        """A list of integers; one number stands for all `count`."""
+        """An argument of whole numbers, one for each of `count` axes; a single number stands for
+        all."""
         value = self.arguments[name]
         listed = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not all(isinstance(v, int) for v in listed):
@@ -142,70 +132,37 @@ class Call:
         return tuple(listed) * count if len(listed) == 1 else tuple(listed)
 
     def axis(self, name: str, rank: int) -> int:
-        """An axis counted from 0."""
+        """An axis argument, counted from 0."""
         return int(self.arguments[name]) % max(rank, 1)
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
-        """Axes counted from 0; None and an empty list mean all."""
+        """An argument of axes, counted from 0 and sorted; None and an empty list mean all."""
         value = self.arguments.get(name)
         listed = value if isinstance(value, list | tuple) else () if value is None else (value,)
         return tuple(sorted(int(v) % rank for v in listed)) or tuple(range(rank))
 
     # --- types ----------------------------------------------------------------------------------
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a graph value."""
-        return self.builder.values[name].shape
-
-    def dtype(self, name: str) -> str:
-        """Type of a graph value."""
-        return self.builder.values[name].dtype
-
-    @property
-    def meta(self) -> Any:
-        """torch's own result: a tensor without data, or a tuple of them."""
-        return self.node.meta["val"]
-
     @property
     def out_dtype(self) -> str:
-        """Type of the (first) result."""
+        """Element type of the (first) result, by numpy's name."""
         first = self.meta[0] if isinstance(self.meta, list | tuple) else self.meta
         return dtype_name(first.dtype, self.where)
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """Shape of the result."""
+        """Shape of the (only) result."""
         return tuple(int(size) for size in self.meta.shape)
 
     # --- results --------------------------------------------------------------------------------
 
-    def constant(self, array: Array) -> str:
-        """A constant."""
-        return self.builder.constant(f"{self.hint}.constant", array)
-
-    def number(self, value: float, dtype: str) -> str:
-        """One number as a constant."""
-        return self.constant(np.array(value, dtype))
-
-    def cast(self, name: str, dtype: str) -> str:
-        """The value as a type."""
-        return name if self.dtype(name) == dtype else self.emit("Cast", name, to=dtype)
-
-    def emit(self, op: str, *inputs: str, **attributes: Attribute) -> str:
-        """Append a real operator; the name of its first output."""
-        return self.emit_all(op, *inputs, **attributes)[0]
-
-    def emit_all(self, op: str, *inputs: str, **attributes: Attribute) -> tuple[str, ...]:
-        """Append a real operator; the names of its outputs."""
-        return self.builder.add_all(op, inputs, attributes, self.hint)
-
     def reshape(self, name: str, shape: Sequence[int]) -> str:
-        """The value in another shape."""
+        """The graph value in another shape; the value itself where it has that shape."""
         shape = tuple(shape)
-        return name if self.shape(name) == shape else self.emit("Reshape", name, shape=shape)
+        return name if self.shape_of(name) == shape else self.emit("Reshape", name, shape=shape)
 
     def unsupported(self, expected: str, found: object) -> UnsupportedError:
-        """The error of this call."""
+        """The error of a rule that cannot translate this call."""
         return UnsupportedError(
             f"{self.where}: expected {expected}, found {found}; replace it in the module"
         )

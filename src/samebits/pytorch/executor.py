@@ -1,8 +1,25 @@
 """Integer graphs in torch, on a CPU or a GPU: the same codes as the reference interpreter.
 
-Every tensor is int64 inside. Matrix products run in binary64, which is exact in any order of
-summation while all partial sums stay below 2**53; longer sums are cut into pieces that do. Nothing
-else is computed in floating point.
+Why this is exact. Every tensor is int64 between nodes, and `bounds` proves (RangeError otherwise)
+that no value of the graph reaches 2**62 in magnitude. int64 arithmetic is exact modulo 2**64, so
+sums of products may be taken in any order. Three kinds of nodes need more than that:
+
+- Matrix products (conv, conv_transpose, linear, matmul) run in binary64, because torch has fast
+  products of floating point only. Every integer up to 2**53 is a binary64 number, so sums of
+  products are exact in whatever order, blocking or fusion a library takes them, as long as no
+  partial sum can leave that range; `_product` cuts longer sums into pieces that stay within it and
+  adds the pieces in int64. Codes and zero points have at most 16 bits, so their differences are
+  below 2**17, a product is below 2**34 and a piece is at least 2**19 products long. No mode of
+  torch lowers the precision of binary64 (TF32 and the like concern binary32). Nothing else is
+  computed in floating point.
+- Requantizations multiply and divide. `requantization` finds fractions whose products stay below
+  2**62, or, where there are none, lists the accumulators at which the code changes.
+- Softmax forms two products; where they could leave 64 bits, the operator's own meaning computes
+  it in Python's integers.
+
+Example: 3 x 3 windows of 64 uint8 channels and int8 weights. A product is at most 255 * 128 in
+magnitude, below 2**15, and a sum of 576 products below 2**25: one piece. With int16 codes on both
+sides a product is at most 2**30, and a piece holds 2**23 of them.
 """
 
 from __future__ import annotations
@@ -27,8 +44,11 @@ EXACT = 2**53  # every integer up to it is a binary64 number
 
 
 class TorchExecutor:
-    """Runs an integer graph. Raises UnsupportedError for a real graph, RangeError (here, or from
-    `run`) where an accumulator does not hold its sum."""
+    """Runs an integer graph on a device of torch.
+
+    Raises UnsupportedError for a real graph, RangeError where a value could reach 2**62; `run` and
+    `trace` raise RangeError where a sum leaves the declared type of its accumulator.
+    """
 
     def __init__(self, graph: Graph, device: str = "cpu") -> None:
         if not graph.integer:
@@ -41,7 +61,7 @@ class TorchExecutor:
         intervals = bounds(graph)
         self._constants = {name: self._tensor(array) for name, array in graph.constants.items()}
         self._functions = [
-            _checked(node, graph, intervals, _PREPARE[node.op](_Step(self, node, intervals)))
+            _checked(node, graph, intervals, _PREPARE[node.op](_BoundedNode(self, node, intervals)))
             for node in graph.nodes
         ]
         self._last_use = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs}
@@ -49,8 +69,9 @@ class TorchExecutor:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs as arrays of their declared types.
 
-        `inputs`: integer codes, in order of graph.inputs; any multiple of the graph's batch along
-        axis 0, which is cut into pieces of the graph's batch. Raises InputError.
+        inputs: integer codes, in order of graph.inputs; any multiple of the graph's batch along
+        axis 0, which is cut into pieces of the graph's batch. Raises InputError for other types or
+        shapes.
         """
         pieces = [self._run(piece) for piece in self._pieces(inputs)]
         if len(pieces) == 1:
@@ -59,7 +80,7 @@ class TorchExecutor:
         return [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
 
     def trace(self, inputs: Sequence[Array]) -> dict[str, Array]:
-        """Every value but the constants, by name, for one piece of the graph's own batch."""
+        """Every value but the constants, by name, for inputs of the graph's own batch."""
         pieces = self._pieces(inputs)
         if len(pieces) != 1:
             raise InputError(f"trace: expected one batch of the graph, found {len(pieces)}")
@@ -88,7 +109,7 @@ class TorchExecutor:
         return {**self._constants, **dict(given)}
 
     def _pieces(self, inputs: Sequence[Array]) -> list[list[Array]]:
-        """The inputs, checked and cut along axis 0."""
+        """The inputs, checked and cut along axis 0 into batches of the graph's size."""
         graph = self.graph
         if len(inputs) != len(graph.inputs):
             raise InputError(
@@ -126,17 +147,21 @@ class TorchExecutor:
         return array.astype(self.graph.values[name].dtype)
 
 
-class _Step:
-    """One node while it is prepared."""
+class _BoundedNode:
+    """A node with the types and intervals of its inputs, from which its function is prepared.
+
+    shape: that of its output. values: types of its inputs.
+    """
 
     def __init__(self, executor: TorchExecutor, node: Node, intervals: dict[str, Interval]) -> None:
-        self.graph, self.device, self.node = executor.graph, executor.device, node
+        graph, self.device, self.op = executor.graph, executor.device, node.op
+        self.shape = graph.values[node.output].shape
         self.attributes: dict[str, Any] = dict(node.attributes)
         self.intervals = [intervals[name] for name in node.inputs]
-        self.values = [self.graph.values[name] for name in node.inputs]
+        self.values = [graph.values[name] for name in node.inputs]
 
     def largest(self, index: int, zero: int = 0) -> int:
-        """max |x - zero| of an input."""
+        """The greatest magnitude of an input less a zero point, max |x - zero|."""
         interval = self.intervals[index]
         return max(abs(v - zero) for v in (*interval.low, *interval.high))
 
@@ -151,7 +176,8 @@ class _Step:
 def _checked(
     node: Node, graph: Graph, intervals: dict[str, Interval], function: Function
 ) -> Function:
-    """`function`, with a check of its result where the interval does not prove that it fits."""
+    """The function, with a check of its result unless the interval proves that the declared type
+    holds it."""
     dtype = graph.values[node.output].dtype
     low, high = limits(dtype)
     interval = intervals[node.output].hull
@@ -174,7 +200,12 @@ def _checked(
 
 
 def _product(a: Tensor, b: Tensor, largest: int) -> Tensor:
-    """a @ b in int64. `largest`: a bound of |a| * |b|, far below 2**53 for codes."""
+    """a @ b of int64 [..., M, K] and [..., K, N], in int64.
+
+    largest: a bound of the magnitude of one product. A sum of 2**53 // largest products, and each
+    of its partial sums, is an integer of magnitude up to 2**53: binary64 holds it, so that no
+    addition rounds. The pieces are added in int64.
+    """
     length, size = max(1, EXACT // max(largest, 1)), a.shape[-1]
     if size <= length:
         return (a.double() @ b.double()).long()
@@ -192,11 +223,17 @@ def _gathered(x: Tensor, index: Tensor, outside: int) -> Tensor:
     return rows.index_select(1, index.reshape(-1)).reshape(n, *index.shape, c)
 
 
-def _convolution(step: _Step, index: Tensor, outside: int, zero: int) -> Function:
-    """Windows times weights, group by group; x - zero is what the weights multiply."""
-    groups = step.attributes["groups"]
-    out = step.graph.values[step.node.output].shape
-    largest = max(step.largest(0, zero), abs(outside - zero)) * step.largest(1)
+def _convolution(node: _BoundedNode, index: Tensor, outside: int, zero: int) -> Function:
+    """Sums of products of windows and weights, for each group of channels, plus the bias.
+
+    index [P, T]: the position in the image that tap T of window P reads. outside: the code that
+    taps outside the image read. The weights [O, KH, KW, C / groups] multiply x - zero, and all
+    windows of a group are one matrix [P, T * C / groups], whose product with the transposed weights
+    [T * C / groups, O / groups] `_product` takes.
+    """
+    groups = node.attributes["groups"]
+    out = node.shape
+    largest = max(node.largest(0, zero), abs(outside - zero)) * node.largest(1)
 
     def run(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         windows = _gathered(x - zero, index, outside - zero)
@@ -210,36 +247,36 @@ def _convolution(step: _Step, index: Tensor, outside: int, zero: int) -> Functio
     return run
 
 
-def _conv(step: _Step) -> Function:
-    kernel = step.values[1].shape[1:3]
-    index = positions(step.image(), (kernel[0], kernel[1]), step.attributes)
-    return _convolution(step, step.tensor(index), step.attributes["pad_code"], 0)
+def _conv(node: _BoundedNode) -> Function:
+    kernel = node.values[1].shape[1:3]
+    index = positions(node.image(), (kernel[0], kernel[1]), node.attributes)
+    return _convolution(node, node.tensor(index), node.attributes["pad_code"], 0)
 
 
-def _conv_transpose(step: _Step) -> Function:
-    kernel = step.values[1].shape[1:3]
-    index = transposed_positions(step.image(), (kernel[0], kernel[1]), step.attributes)
-    zero = step.attributes["zero"]
-    return _convolution(step, step.tensor(index), zero, zero)
+def _conv_transpose(node: _BoundedNode) -> Function:
+    kernel = node.values[1].shape[1:3]
+    index = transposed_positions(node.image(), (kernel[0], kernel[1]), node.attributes)
+    zero = node.attributes["zero"]
+    return _convolution(node, node.tensor(index), zero, zero)
 
 
-def _linear(step: _Step) -> Function:
-    largest = step.largest(0) * step.largest(1)
+def _linear(node: _BoundedNode) -> Function:
+    largest = node.largest(0) * node.largest(1)
     return lambda x, w, b: _product(x.unsqueeze(-2), w.T, largest).squeeze(-2) + b
 
 
-def _matmul(step: _Step) -> Function:
-    a_zero, b_zero = step.attributes["a_zero"], step.attributes["b_zero"]
-    largest = step.largest(0, a_zero) * step.largest(1, b_zero)
+def _matmul(node: _BoundedNode) -> Function:
+    a_zero, b_zero = node.attributes["a_zero"], node.attributes["b_zero"]
+    largest = node.largest(0, a_zero) * node.largest(1, b_zero)
     return lambda a, b: _product(a - a_zero, b - b_zero, largest)
 
 
-def _affine(step: _Step) -> Function:
+def _affine(node: _BoundedNode) -> Function:
     return lambda x, m, b: x * m + b
 
 
-def _add(step: _Step) -> Function:
-    factors, offset = step.attributes["factors"], step.attributes["offset"]
+def _add(node: _BoundedNode) -> Function:
+    factors, offset = node.attributes["factors"], node.attributes["offset"]
 
     def run(*terms: Tensor) -> Tensor:
         total = terms[0] * factors[0] + offset
@@ -250,8 +287,8 @@ def _add(step: _Step) -> Function:
     return run
 
 
-def _multiply(step: _Step) -> Function:
-    a_zero, b_zero = step.attributes["a_zero"], step.attributes["b_zero"]
+def _multiply(node: _BoundedNode) -> Function:
+    a_zero, b_zero = node.attributes["a_zero"], node.attributes["b_zero"]
     return lambda a, b: (a - a_zero) * (b - b_zero)
 
 
@@ -259,27 +296,35 @@ def _multiply(step: _Step) -> Function:
 
 
 def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """rne(numerator / denominator) for int64, denominator > 0 and at most 2**62."""
+    """numerator / denominator, rounded to the nearest integer and from a tie to the even one.
+
+    int64; 0 < denominator <= 2**62, so that twice a remainder plus 1 stays below 2**63. With
+    quotient = floor and remainder r in [0, d) the result is one higher where 2 * r + odd > d, odd
+    being 1 for an odd quotient: below the middle 2 * r + 1 <= d never is, above it 2 * r > d always
+    is, and in the middle, 2 * r = d, it is for an odd quotient. Example: 7 / 2 has quotient 3 and
+    remainder 1, and 2 + 1 > 2 gives 4; 5 / 2 has quotient 2 and remainder 1, and 2 + 0 > 2 fails,
+    which leaves 2.
+    """
     quotient = torch.div(numerator, denominator, rounding_mode="floor")
     remainder = numerator - quotient * denominator
     return quotient + (2 * remainder + (quotient & 1) > denominator)
 
 
-def _requantize(step: _Step) -> Function:
-    a = step.attributes
+def _requantize(node: _BoundedNode) -> Function:
+    a = node.attributes
     low, high, zero = a["low"], a["high"], a["zero"]
-    plan = requantization(step.intervals[0], a)
+    plan = requantization(node.intervals[0], a)
     if isinstance(plan, Quotient):
-        numerators, denominators = step.tensor(plan.numerators), step.tensor(plan.denominators)
-        if not step.values[0].shape:
+        numerators, denominators = node.tensor(plan.numerators), node.tensor(plan.denominators)
+        if not node.values[0].shape:
             numerators, denominators = numerators[0], denominators[0]
         return lambda x: (_quotient(x * numerators, denominators) + zero).clamp(low, high)
-    steps = step.tensor(plan.values)
+    steps = node.tensor(plan.values)
     return lambda x: low + _reached(x, steps)
 
 
 def _reached(x: Tensor, steps: Tensor) -> Tensor:
-    """How many steps are <= x; steps [1, T], or [C, T] along the last axis of x."""
+    """Number of steps <= x. steps: rows that ascend, [1, T], or [C, T] along the last axis of x."""
     if steps.shape[0] == 1:
         return torch.searchsorted(steps[0], x.contiguous(), right=True)
     columns = x.movedim(-1, 0)
@@ -287,26 +332,27 @@ def _reached(x: Tensor, steps: Tensor) -> Tensor:
     return torch.searchsorted(steps, flat, right=True).reshape(columns.shape).movedim(0, -1)
 
 
-def _table(step: _Step) -> Function:
-    offset = -limits(step.values[0].dtype)[0]
-    if len(step.values[1].shape) == 1:
+def _table(node: _BoundedNode) -> Function:
+    offset = -limits(node.values[0].dtype)[0]
+    if len(node.values[1].shape) == 1:
         return lambda x, t: t[x + offset]
-    channels, entries = step.values[1].shape
-    row = step.tensor(np.arange(channels) * entries + offset)
+    channels, entries = node.values[1].shape
+    row = node.tensor(np.arange(channels) * entries + offset)
     return lambda x, t: t.reshape(-1)[x + row]
 
 
-def _clip(step: _Step) -> Function:
-    return lambda x: x.clamp(step.attributes["low"], step.attributes["high"])
+def _clip(node: _BoundedNode) -> Function:
+    return lambda x: x.clamp(node.attributes["low"], node.attributes["high"])
 
 
-def _softmax(step: _Step) -> Function:
-    a = step.attributes
+def _softmax(node: _BoundedNode) -> Function:
+    """Codes of softmax along the last axis: exponentials from a table, one rounded division."""
+    a = node.attributes
     numerator, denominator = a["ratio"].as_integer_ratio()
-    largest = step.largest(1)
-    length = step.values[0].shape[-1]
+    largest = node.largest(1)
+    length = node.values[0].shape[-1]
     if largest * numerator >= 1 << 62 or largest * length * denominator > 1 << 62:
-        return _reference(step)  # products beyond 64 bits: only for extreme scales
+        return _reference(node)  # products beyond 64 bits: only for extreme scales
 
     def run(x: Tensor, t: Tensor) -> Tensor:
         powers = t[x.amax(-1, keepdim=True) - x]
@@ -317,13 +363,13 @@ def _softmax(step: _Step) -> Function:
     return run
 
 
-def _reference(step: _Step) -> Function:
-    """The operator's own meaning, in Python integers."""
-    dtypes = [value.dtype for value in step.values]
+def _reference(node: _BoundedNode) -> Function:
+    """The operator's own meaning, as the reference interpreter runs it on the host."""
+    dtypes = [value.dtype for value in node.values]
 
     def run(*tensors: Tensor) -> Tensor:
         arrays = [x.cpu().numpy().astype(d) for x, d in zip(tensors, dtypes, strict=True)]
-        return step.tensor(op_named(step.node.op).meaning(arrays, step.attributes)[0])
+        return node.tensor(op_named(node.op).meaning(arrays, node.attributes)[0])
 
     return run
 
@@ -331,32 +377,32 @@ def _reference(step: _Step) -> Function:
 # --- pools and reductions ---------------------------------------------------------------------
 
 
-def _max_pool(step: _Step) -> Function:
-    index = step.tensor(positions(step.image(), step.attributes["kernel"], step.attributes))
-    out = step.graph.values[step.node.output].shape
-    least = limits(step.values[0].dtype)[0]
+def _max_pool(node: _BoundedNode) -> Function:
+    index = node.tensor(positions(node.image(), node.attributes["kernel"], node.attributes))
+    out = node.shape
+    least = limits(node.values[0].dtype)[0]
     return lambda x: _gathered(x, index, least).amax(2).reshape(out)
 
 
-def _sum_pool(step: _Step) -> Function:
-    a = step.attributes
-    index = step.tensor(positions(step.image(), a["kernel"], a))
-    out = step.graph.values[step.node.output].shape
-    balance = balance_factors(step.image(), a)[0] if a["balance"] else np.ones(out[1:3], np.int64)
-    factors = step.tensor(balance.astype(np.int64)[:, :, None])
+def _sum_pool(node: _BoundedNode) -> Function:
+    a = node.attributes
+    index = node.tensor(positions(node.image(), a["kernel"], a))
+    out = node.shape
+    balance = balance_factors(node.image(), a)[0] if a["balance"] else np.ones(out[1:3], np.int64)
+    factors = node.tensor(balance.astype(np.int64)[:, :, None])
     return lambda x: _gathered(x - a["zero"], index, 0).sum(2).reshape(out) * factors
 
 
-def _reduce_sum(step: _Step) -> Function:
-    a = step.attributes
+def _reduce_sum(node: _BoundedNode) -> Function:
+    a = node.attributes
     if not a["axes"]:
         return lambda x: x - a["zero"]
     return lambda x: (x - a["zero"]).sum(a["axes"], keepdim=a["keepdims"])
 
 
-def _reduce(function: Callable[..., Tensor]) -> Callable[[_Step], Function]:
-    def prepare(step: _Step) -> Function:
-        a = step.attributes
+def _reduce(function: Callable[..., Tensor]) -> Callable[[_BoundedNode], Function]:
+    def prepare(node: _BoundedNode) -> Function:
+        a = node.attributes
         if not a["axes"]:
             return lambda x: x
         return lambda x: function(x, a["axes"], keepdim=a["keepdims"])
@@ -364,27 +410,27 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[[_Step], Function]:
     return prepare
 
 
-def _argmax(step: _Step) -> Function:
-    a = step.attributes
+def _argmax(node: _BoundedNode) -> Function:
+    a = node.attributes
     return lambda x: torch.argmax(x, a["axis"], keepdim=a["keepdims"])
 
 
 # --- data movement ----------------------------------------------------------------------------
 
 
-def _slice(step: _Step) -> Function:
-    a = step.attributes
+def _slice(node: _BoundedNode) -> Function:
+    a = node.attributes
     parts = tuple(map(slice, a["starts"], a["stops"], a["steps"]))
     return lambda x: x[parts]
 
 
-def _concat(step: _Step) -> Function:
-    return lambda *tensors: torch.cat(tensors, step.attributes["axis"])
+def _concat(node: _BoundedNode) -> Function:
+    return lambda *tensors: torch.cat(tensors, node.attributes["axis"])
 
 
-def _pad(step: _Step) -> Function:
-    a = step.attributes
-    out = step.graph.values[step.node.output].shape
+def _pad(node: _BoundedNode) -> Function:
+    a = node.attributes
+    out = node.shape
     inside = tuple(
         slice(before, size - after)
         for before, size, after in zip(a["before"], out, a["after"], strict=True)
@@ -398,7 +444,7 @@ def _pad(step: _Step) -> Function:
     return run
 
 
-_PREPARE: dict[str, Callable[[_Step], Function]] = {
+_PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": _linear,
@@ -414,15 +460,15 @@ _PREPARE: dict[str, Callable[[_Step], Function]] = {
     "reduce_sum": _reduce_sum,
     "reduce_max": _reduce(torch.amax),
     "reduce_min": _reduce(torch.amin),
-    "maximum": lambda step: torch.maximum,
-    "minimum": lambda step: torch.minimum,
+    "maximum": lambda node: torch.maximum,
+    "minimum": lambda node: torch.minimum,
     "softmax": _softmax,
     "argmax": _argmax,
-    "reshape": lambda step: lambda x: x.reshape(step.attributes["shape"]),
-    "transpose": lambda step: lambda x: x.permute(step.attributes["perm"]),
-    "expand": lambda step: lambda x: x.expand(step.attributes["shape"]),
+    "reshape": lambda node: lambda x: x.reshape(node.attributes["shape"]),
+    "transpose": lambda node: lambda x: x.permute(node.attributes["perm"]),
+    "expand": lambda node: lambda x: x.expand(node.attributes["shape"]),
     "slice": _slice,
     "concat": _concat,
     "pad": _pad,
-    "gather": lambda step: lambda x, i: x.index_select(step.attributes["axis"], i),
+    "gather": lambda node: lambda x, i: x.index_select(node.attributes["axis"], i),
 }

@@ -15,9 +15,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir.foreign import Result
 from samebits.ir.graph import Graph, GraphBuilder
-from samebits.pytorch import aten
-from samebits.pytorch.call import RULES, Call, Result, dtype_name, module_path, operator_name
+from samebits.pytorch.aten import RULES
+from samebits.pytorch.call import AtenCall, dtype_name, module_path, operator_name
 
 ROUNDS = 3  # of decomposition: what one brings in may need the next
 CHECKS = ("_assert", "sym_constrain_range")  # calls of torch's own checks start with these
@@ -58,7 +59,11 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
 def _exported(
     module: nn.Module, example_inputs: tuple[torch.Tensor, ...], name: str
 ) -> ExportedProgram:
-    """The functional program, operators without a rule decomposed."""
+    """The module as a functional program, operators without a rule decomposed.
+
+    Raises InputError where the module does not take the examples, UnsupportedError where torch
+    cannot trace it.
+    """
     try:
         module(*example_inputs)
     except Exception as error:  # the module's own code: whatever it raises
@@ -91,7 +96,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _calls(program: ExportedProgram) -> list[fx.Node]:
-    """The calls that compute something."""
+    """The calls that compute something: neither the parts of a tuple nor torch's own checks."""
     return [
         node
         for node in program.graph.nodes
@@ -121,7 +126,8 @@ class _Import:
         return self.builder.build(self._outputs())
 
     def _check(self, calls: set[fx.Node]) -> None:
-        """Everything without a rule, in one error."""
+        """UnsupportedError that lists every operator without a rule and its modules, or the buffers
+        that the module changes."""
         places: dict[str, list[str]] = {}
         for node in self.program.graph.nodes:
             if node in calls and operator_name(node) not in RULES:
@@ -143,6 +149,8 @@ class _Import:
             )
 
     def _placeholder(self, node: fx.Node, spec: Any) -> None:
+        """Enter an input of the program: one of `forward`, or a parameter, buffer or constant of
+        the module that something reads."""
         if spec.kind == InputKind.USER_INPUT:
             value = node.meta["val"]
             if not isinstance(value, torch.Tensor):
@@ -163,7 +171,7 @@ class _Import:
         self.results[node] = self.builder.constant(str(spec.target), array)
 
     def _call(self, node: fx.Node) -> Result:
-        call = Call(node, self.builder, self.results)
+        call = AtenCall(node, self.builder, self.results)
         try:
             result = RULES[operator_name(node)](call)
         except ValueError as error:
@@ -171,8 +179,8 @@ class _Import:
         names = [result] if isinstance(result, str) else list(result)
         metas = [call.meta] if isinstance(result, str) else list(call.meta)
         for name, meta in zip(names, metas, strict=True):
-            if name and call.shape(name) != tuple(meta.shape):
-                raise call.unsupported(f"shape {list(meta.shape)}", list(call.shape(name)))
+            if name and call.shape_of(name) != tuple(meta.shape):
+                raise call.unsupported(f"shape {list(meta.shape)}", list(call.shape_of(name)))
         return result
 
     def _outputs(self) -> list[str]:
@@ -189,6 +197,3 @@ class _Import:
                 )
             names.append(result)
         return names
-
-
-__all__ = ["aten", "import_module"]

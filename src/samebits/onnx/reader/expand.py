@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +10,8 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Value
+from samebits.onnx.reader.node import OnnxNode
 from samebits.onnx.reader.tensors import DTYPES
-
-if TYPE_CHECKING:
-    from samebits.onnx.reader.step import Step
 
 EXPANDED = frozenset(
     {
@@ -37,25 +34,23 @@ EXPANDED = frozenset(
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
-def standard_function(
-    step: Step, types: Sequence[Value | None]
-) -> tuple[FunctionProto, dict[str, AttributeProto]]:
-    """The body that the standard gives the node's operator at its opset, for these types, and the
-    defaults of its attributes.
+def standard_function(node: OnnxNode) -> tuple[FunctionProto, dict[str, AttributeProto]]:
+    """The body that the standard gives the node's operator at its opset, for the types of its
+    inputs, and the defaults of its attributes.
 
     Raises UnsupportedError where there is none, InputError where the node does not fit.
     """
-    name = step.node.op_type
+    types = [node.builder.values.get(name) for name in node.inputs]
     try:
         # The package's own annotations leave out the functions of a schema.
-        schema: Any = onnx.defs.get_schema(name, step.opset, "")
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
     except onnx.defs.SchemaError:
-        raise UnsupportedError(f"opset {step.opset} has no such operator") from None
+        raise UnsupportedError(f"opset {node.opset} has no such operator") from None
     if not schema.has_function and not schema.has_context_dependent_function:
-        raise UnsupportedError(f"opset {step.opset} does not define it by other operators")
+        raise UnsupportedError(f"opset {node.opset} does not define it by other operators")
     if not schema.min_input <= len(types) <= schema.max_input:
         raise InputError(f"expected {schema.min_input} to {schema.max_input} inputs")
-    unknown = sorted(set(step.attributes) - set(schema.attributes))
+    unknown = sorted(set(node.attributes) - set(schema.attributes))
     if unknown:
         raise UnsupportedError(f"the attribute {unknown[0]!r} is not known")
     defaults = {
@@ -65,12 +60,12 @@ def standard_function(
     }
     if schema.has_function:
         return schema.function_body, defaults
-    node = NodeProto(op_type=name, name="call", input=[], output=list(step.node.output))
-    node.input.extend(f"input{i}" if value else "" for i, value in enumerate(types))
-    node.attribute.extend(step.attributes.values())
+    call = NodeProto(op_type=node.op, name="call", input=[], output=list(node.proto.output))
+    call.input.extend(f"input{i}" if value else "" for i, value in enumerate(types))
+    call.attribute.extend(node.attributes.values())
     try:
         body = schema.get_context_dependent_function(
-            node.SerializeToString(), [_type(value).SerializeToString() for value in types]
+            call.SerializeToString(), [_type(value).SerializeToString() for value in types]
         )
     except Exception as error:  # the library throws what its language has
         raise InputError(f"expected a node that the standard accepts, found {error}") from None

@@ -1,9 +1,8 @@
-"""Reading an ONNX file that nobody vouches for."""
+"""Reading an untrusted ONNX file."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import onnx
@@ -11,9 +10,9 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from samebits.errors import InputError
 from samebits.ir import Graph
+from samebits.onnx.metadata import RATE, read_number
 from samebits.onnx.reader.importer import import_model
 from samebits.onnx.reader.wire import scan
-from samebits.onnx.writer.emit import RATE
 
 MAX_FILE = 2**31 - 1  # protobuf's own limit: larger models keep their data in other files
 
@@ -30,21 +29,20 @@ def load(path: str | os.PathLike[str], batch: int = 1) -> Graph:
 
 
 def sampling_rate(path: str | os.PathLike[str]) -> int | None:
-    """Samples per second of the recordings that the model of an ONNX file is of, where it says so.
-    Raises InputError as `load`."""
-    found = [entry.value for entry in read_model(Path(path)).metadata_props if entry.key == RATE]
-    if not found:
-        return None
-    if not re.fullmatch("[1-9][0-9]{0,6}", found[0]):
-        raise InputError(
-            f"{path}: expected a number of samples per second in the metadata, found "
-            f"{found[0][:20]!a}; export the model again"
-        )
-    return int(found[0])
+    """Samples per second of the recordings that the model of an ONNX file takes, None where the
+    file does not say. Raises InputError as `load`, and for a rate that is no positive number."""
+    model = read_model(Path(path))
+    try:
+        return read_number(model, RATE, "samples per second", least=1)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") -> Graph:
-    """The real graph of a model in memory; see `load`. `source` names it in messages."""
+    """The real graph of a model in memory; see `load`. source: what messages call the model.
+
+    External data is refused: there is no folder for it.
+    """
     try:
         data = model.SerializeToString()
     except (EncodeError, ValueError) as error:  # above protobuf's limit
@@ -56,7 +54,8 @@ def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") ->
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """The parsed file. Size, framing and proportion are checked before it is parsed."""
+    """The parsed file. Its size, its framing and the size of its parsed form are checked before it
+    is parsed. Raises InputError."""
     advice = "give the path of an .onnx file"
     try:
         if not path.is_file():
@@ -76,7 +75,8 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def parse_model(data: bytes, source: str) -> onnx.ModelProto:
-    """A ModelProto from bytes; InputError where they are none."""
+    """The ModelProto that the bytes of a file encode. source: what messages call it. Raises
+    InputError where they encode none, or one out of all proportion."""
     if not data:
         raise InputError(f"{source}: expected an ONNX file, found no bytes; export the model again")
     if len(data) > MAX_FILE:

@@ -1,4 +1,4 @@
-"""What an ONNX model says about its names, versions and order; protobuf messages only."""
+"""Names, versions and order of the parts of an ONNX model, from its protobuf messages alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_distinct(names: Iterable[str], what: str) -> None:
 
 
 def domain_of(domain: str) -> str:
-    """The operator set; the standard's two names are one."""
+    """Name of an operator set, "" for both names of the standard's own."""
     return "" if domain in _STANDARD else domain
 
 
@@ -42,7 +42,7 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[st
 
 
 def where_of(node: NodeProto) -> str:
-    """A node as messages name it, its text escaped."""
+    """A node as error messages name it; text from the file is escaped."""
     outputs = [name for name in node.output if name]
     name = node.name or (outputs[0] if outputs else "")
     operator = f"{node.domain}:{node.op_type}" if domain_of(node.domain) else node.op_type
@@ -56,7 +56,7 @@ def symbol_of(value: onnx.ValueInfoProto) -> str:
 
 
 def names_of(graph: GraphProto) -> set[str]:
-    """Every name that a graph gives a value."""
+    """All names that a graph gives to values."""
     names = {value.name for value in graph.input} | {value.name for value in graph.output}
     names |= {tensor.name for tensor in graph.initializer}
     return names | {name for node in graph.node for name in node.output if name}
@@ -80,7 +80,11 @@ def reads_of(node: NodeProto, depth: int = 0) -> set[str]:
 def ordered(
     nodes: Sequence[NodeProto], available: set[str], wanted: Sequence[str], where: str
 ) -> tuple[list[NodeProto], set[str]]:
-    """The nodes that `wanted` needs, in the given order as far as data allows, and what is read.
+    """The nodes that `wanted` needs, in the given order as far as data allows, and the names that
+    they or `wanted` read.
+
+    ONNX asks for nodes in the order of data, but some exporters do not obey. Among the nodes whose
+    inputs are all computed, the first in the file is taken next (Kahn's algorithm with a heap).
 
     Raises InputError for a value written twice, never written, or needed for itself.
     """

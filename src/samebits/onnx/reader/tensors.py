@@ -118,6 +118,11 @@ def tensor_to_array(tensor: TensorProto, where: str, folder: Path | None) -> Arr
 
 
 def _typed(tensor: TensorProto, count: int, bits: int, dtype: np.dtype[Any], where: str) -> Array:
+    """The flat array of a tensor whose numbers lie in a typed field, such as int32_data.
+
+    Each number of the field holds one element; codes of 2 and 4 bits lie packed in bytes, 16-bit
+    floats as bit patterns. Raises InputError for another count, or a number outside the type.
+    """
     field = _FIELDS.get(tensor.data_type, "int32_data")
     values = getattr(tensor, field)
     expected = -(-count * bits // 8) if bits < 8 else count
@@ -159,6 +164,10 @@ def _unpack(data: Array, count: int, bits: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _external(tensor: TensorProto, size: int, where: str, folder: Path | None) -> bytes:
+    """The `size` bytes of a tensor that lie in another file, below the model's folder.
+
+    Raises InputError where the file is elsewhere, missing, unreadable or too short.
+    """
     if folder is None:
         raise InputError(
             f"{where}: expected data in the model, found a reference to another file; "

@@ -1,4 +1,4 @@
-"""A look at the bytes of an ONNX file before protobuf builds objects from them.
+"""A check of the bytes of an ONNX file before protobuf builds objects from them.
 
 The parser turns two bytes of file into an object of a hundred bytes, and a varint of one byte into
 eight. The scan walks the same fields without storing anything, and refuses a file whose parsed form
@@ -46,6 +46,11 @@ class _Scan:
         self.plans: dict[str, dict[int, tuple[int, Any]]] = {}
 
     def run(self) -> None:
+        """Walk all fields of the outermost message and of the messages in it; see `scan`.
+
+        A stack instead of recursion: a message is entered at once, and the rest of the message
+        around it waits below.
+        """
         # (position, end, message descriptor or None for a message without further messages)
         stack: list[tuple[int, int, Any]] = [(0, len(self.data), onnx.ModelProto.DESCRIPTOR)]
         while stack:
@@ -124,6 +129,7 @@ class _Scan:
             self.fail("text in UTF-8", "other bytes", start)
 
     def plan(self, message: Any) -> dict[int, tuple[int, Any]]:
+        """Kind of each field of a message type, and the type of the messages in it."""
         name = message.full_name
         if name not in self.plans:
             self.plans[name] = {
@@ -133,6 +139,7 @@ class _Scan:
         return self.plans[name]
 
     def fail(self, expected: str, found: str, position: int) -> None:
+        """Raise the InputError of this scan."""
         raise InputError(
             f"{self.source}: not a readable ONNX file: expected {expected}, found {found}, "
             f"at byte {position} of {len(self.data)}; export the model again or copy it whole"

@@ -178,8 +178,8 @@ def _lowest_bits(values: Array) -> Array:
     """Exponent of the lowest set bit of each positive float64."""
     mantissas, exponents = np.frexp(values)
     whole = (mantissas * 2.0**53).astype(np.int64)  # exact: 53 bits
-    low = whole & -whole
-    return np.asarray(exponents - 53 + np.log2(low.astype(np.float64)).astype(np.int64))
+    low = np.frexp((whole & -whole).astype(np.float64))[1] - 1  # its place among the 53 bits
+    return np.asarray(exponents - 53 + low)
 
 
 def _join(grids: Sequence[Grid]) -> Grid:

@@ -14,10 +14,9 @@ from onnx import helper, numpy_helper
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_atomically
 from samebits.ir.graph import Array, Graph, Node, Value
+from samebits.onnx.metadata import STATES
 
 PRODUCER = "samebits"
-RATE = "samebits.rate"  # metadata: samples per second of the recordings that a model is of
-STATES = "samebits.states"  # metadata: how many of the last inputs and outputs are states
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one message
 
 

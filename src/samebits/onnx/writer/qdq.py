@@ -15,7 +15,8 @@ from samebits.ir.graph import Graph, Node
 from samebits.ir.ops import op_named
 from samebits.ir.real.cell import LAYERS, activations
 from samebits.ir.real.recurrent import PROJECTION
-from samebits.onnx.writer.emit import RATE, Emitter, element_type, unsupported, write_model
+from samebits.onnx.metadata import RATE
+from samebits.onnx.writer.emit import Emitter, element_type, unsupported, write_model
 from samebits.onnx.writer.exact import exact_form
 
 Tables = Literal["gather", "float"]

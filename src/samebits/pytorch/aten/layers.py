@@ -8,17 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from samebits.pytorch.call import Call, Result, aten, binary32
+from samebits.ir.foreign import Result
+from samebits.pytorch.call import AtenCall, aten, binary32
 
 # --- products ---------------------------------------------------------------------------------
 
 
 @aten("conv1d", "conv2d", "conv3d", "convolution")
-def _conv(call: Call) -> Result:
+def _conv(call: AtenCall) -> Result:
+    """Convolution over one to three spatial axes, which some operators call transposed."""
     x, w = call.tensor("input"), call.tensor("weight")
-    rank = len(call.shape(w)) - 2
-    if len(call.shape(x)) != rank + 2:
-        raise call.unsupported(f"an input of rank {rank + 2}", list(call.shape(x)))
+    rank = call.rank_of(w) - 2
+    if call.rank_of(x) != rank + 2:
+        raise call.unsupported(f"an input of rank {rank + 2}", list(call.shape_of(x)))
     if call.get("transposed"):
         return _conv_transpose(call)
     strides, dilations = (call.integers(name, rank) for name in ("stride", "dilation"))
@@ -27,13 +29,13 @@ def _conv(call: Call) -> Result:
         "Conv",
         *inputs,
         strides=strides,
-        pads=_padding(call, call.shape(w)[2:], dilations),
+        pads=_padding(call, call.shape_of(w)[2:], dilations),
         dilations=dilations,
         group=call["groups"],
     )
 
 
-def _padding(call: Call, kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+def _padding(call: AtenCall, kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
     if call["padding"] == "valid":
         return (0,) * (2 * len(kernel))
     if call["padding"] == "same":  # the odd one goes to the end
@@ -43,9 +45,9 @@ def _padding(call: Call, kernel: Sequence[int], dilations: Sequence[int]) -> tup
 
 
 @aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _conv_transpose(call: Call) -> Result:
+def _conv_transpose(call: AtenCall) -> Result:
     w = call.tensor("weight")
-    rank = len(call.shape(w)) - 2
+    rank = call.rank_of(w) - 2
     inputs = [call.tensor("input"), w] + [b for b in (call.tensor("bias"),) if b]
     return call.emit(
         "ConvTranspose",
@@ -58,7 +60,7 @@ def _conv_transpose(call: Call) -> Result:
     )
 
 
-def _transposed(call: Call, name: str) -> str:
+def _transposed(call: AtenCall, name: str) -> str:
     array = call.builder.constants.get(name)
     if array is not None:
         return call.builder.constant(f"{name}.transposed", array.T)
@@ -66,46 +68,46 @@ def _transposed(call: Call, name: str) -> str:
 
 
 @aten("linear")
-def _linear(call: Call) -> Result:
+def _linear(call: AtenCall) -> Result:
     x, w, b = call.tensor("input"), call.tensor("weight"), call.tensor("bias")
-    if len(call.shape(x)) == 2 and len(call.shape(w)) == 2:
+    if call.rank_of(x) == 2 and call.rank_of(w) == 2:
         return call.emit("Gemm", *([x, w, b] if b else [x, w]), transB=1)
-    product = call.emit("MatMul", x, _transposed(call, w) if len(call.shape(w)) == 2 else w)
+    product = call.emit("MatMul", x, _transposed(call, w) if call.rank_of(w) == 2 else w)
     return call.emit("Add", product, b) if b else product
 
 
 @aten("addmm")
-def _addmm(call: Call) -> Result:
+def _addmm(call: AtenCall) -> Result:
     factors = {"alpha": float(call["alpha"]), "beta": float(call["beta"])}
     names = [call.tensor(name) for name in ("mat1", "mat2", "self")]
     return call.emit("Gemm", *names, **factors)
 
 
 @aten("mm", "bmm")
-def _mm(call: Call) -> Result:
+def _mm(call: AtenCall) -> Result:
     return call.emit("MatMul", call.tensor("self"), call.tensor("mat2"))
 
 
 @aten("matmul")
-def _matmul(call: Call) -> Result:
+def _matmul(call: AtenCall) -> Result:
     return call.emit("MatMul", call.tensor("self"), call.tensor("other"))
 
 
 # --- normalisation and softmax ----------------------------------------------------------------
 
 
-def _ones(call: Call, name: str, like: str, count: int, value: float = 1.0) -> str:
+def _ones(call: AtenCall, name: str, like: str, count: int, value: float = 1.0) -> str:
     given = call.tensor(name)
-    return given or call.constant(np.full(count, value, call.dtype(like)))
+    return given or call.constant(np.full(count, value, call.dtype_of(like)))
 
 
 @aten("batch_norm", "_native_batch_norm_legit_no_training")
-def _batch_norm(call: Call) -> Result:
+def _batch_norm(call: AtenCall) -> Result:
     x = call.tensor("input")
     mean, variance = call.tensor("running_mean"), call.tensor("running_var")
     if call.get("training") or not mean or not variance:
         raise call.unsupported("running statistics", "statistics of the batch")
-    channels = call.shape(x)[1]
+    channels = call.shape_of(x)[1]
     scale, bias = _ones(call, "weight", x, channels), _ones(call, "bias", x, channels, 0.0)
     y = call.emit(
         "BatchNormalization", x, scale, bias, mean, variance, epsilon=binary32(call["eps"])
@@ -114,30 +116,30 @@ def _batch_norm(call: Call) -> Result:
 
 
 @aten("instance_norm")
-def _instance_norm(call: Call) -> Result:
+def _instance_norm(call: AtenCall) -> Result:
     if not call["use_input_stats"]:
         raise call.unsupported("statistics of the input", "running statistics")
     x = call.tensor("input")
-    channels = call.shape(x)[1]
+    channels = call.shape_of(x)[1]
     scale, bias = _ones(call, "weight", x, channels), _ones(call, "bias", x, channels, 0.0)
     return call.emit("InstanceNormalization", x, scale, bias, epsilon=binary32(call["eps"]))
 
 
 @aten("layer_norm", "native_layer_norm")
-def _layer_norm(call: Call) -> Result:
+def _layer_norm(call: AtenCall) -> Result:
     x, shape = call.tensor("input"), tuple(call["normalized_shape"])
-    scale = call.tensor("weight") or call.constant(np.ones(shape, call.dtype(x)))
+    scale = call.tensor("weight") or call.constant(np.ones(shape, call.dtype_of(x)))
     inputs = [x, scale] + [b for b in (call.tensor("bias"),) if b]
-    axis = len(call.shape(x)) - len(shape)
+    axis = call.rank_of(x) - len(shape)
     y = call.emit("LayerNormalization", *inputs, axis=axis, epsilon=binary32(call["eps"]))
     return y if isinstance(call.meta, torch.Tensor) else (y, "", "")
 
 
 @aten("native_group_norm")
-def _group_norm(call: Call) -> Result:
+def _group_norm(call: AtenCall) -> Result:
     """Each group of channels is normalised like one channel of an instance norm."""
     x, groups = call.tensor("input"), call["group"]
-    shape, dtype = call.shape(x), call.dtype(x)
+    shape, dtype = call.shape_of(x), call.dtype_of(x)
     rows = call.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups))
     ones, zeros = (call.constant(np.full(groups, value, dtype)) for value in (1, 0))
     y = call.emit("InstanceNormalization", rows, ones, zeros, epsilon=binary32(call["eps"]))
@@ -150,16 +152,16 @@ def _group_norm(call: Call) -> Result:
 
 
 @aten("softmax", "_softmax", "log_softmax", "_log_softmax")
-def _softmax(call: Call) -> Result:
+def _softmax(call: AtenCall) -> Result:
     x = call.cast(call.tensor("self"), call.out_dtype)
-    op = "LogSoftmax" if "log_softmax" in str(call.node.target) else "Softmax"
-    return call.emit(op, x, axis=call.axis("dim", len(call.shape(x))))
+    op = "LogSoftmax" if "log_softmax" in call.op else "Softmax"
+    return call.emit(op, x, axis=call.axis("dim", call.rank_of(x)))
 
 
 # --- pools ------------------------------------------------------------------------------------
 
 
-def _window(call: Call, rank: int) -> dict[str, tuple[int, ...]]:
+def _window(call: AtenCall, rank: int) -> dict[str, tuple[int, ...]]:
     kernel = call.integers("kernel_size", rank)
     strides = call.integers("stride", rank) if call["stride"] else kernel
     return {
@@ -172,11 +174,11 @@ def _window(call: Call, rank: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _spatial(call: Call, name: str) -> int:
+def _spatial(call: AtenCall, name: str) -> int:
     """The spatial rank of a pool, from the operator's name; the input has a batch axis."""
-    rank = int(str(call.node.target).split("pool")[1][0])
-    if len(call.shape(name)) != rank + 2:
-        raise call.unsupported(f"an input of rank {rank + 2}", list(call.shape(name)))
+    rank = int(call.op.split("pool")[1][0])
+    if call.rank_of(name) != rank + 2:
+        raise call.unsupported(f"an input of rank {rank + 2}", list(call.shape_of(name)))
     return rank
 
 
@@ -184,15 +186,15 @@ def _spatial(call: Call, name: str) -> int:
     *("max_pool1d", "max_pool2d", "max_pool3d"),
     *("max_pool2d_with_indices", "max_pool3d_with_indices"),
 )
-def _max_pool(call: Call) -> Result:
+def _max_pool(call: AtenCall) -> Result:
     x = call.tensor("self")
     window = _window(call, _spatial(call, x))
     y = call.emit("MaxPool", x, **window, ceil_mode=int(call["ceil_mode"]))
-    return (y, "") if "indices" in str(call.node.target) else y
+    return (y, "") if "indices" in call.op else y
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(call: Call) -> Result:
+def _avg_pool(call: AtenCall) -> Result:
     x = call.tensor("self")
     window = _window(call, _spatial(call, x))
     if call.get("divisor_override") is not None:
@@ -211,12 +213,12 @@ def _avg_pool(call: Call) -> Result:
     *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
     *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
 )
-def _adaptive_pool(call: Call) -> Result:
-    """A pool with equal windows, where the sizes divide."""
+def _adaptive_pool(call: AtenCall) -> Result:
+    """A pool whose windows are equal; UnsupportedError where the sizes do not divide."""
     x = call.tensor("self")
     rank = _spatial(call, x)
-    size, out = call.shape(x)[2:], call.integers("output_size", rank)
-    kind = "Max" if "max_pool" in str(call.node.target) else "Average"
+    size, out = call.shape_of(x)[2:], call.integers("output_size", rank)
+    kind = "Max" if "max_pool" in call.op else "Average"
     if any(n % m for n, m in zip(size, out, strict=True)):
         raise call.unsupported("an output size that divides the input's", f"{size} and {out}")
     if out == (1,) * rank:

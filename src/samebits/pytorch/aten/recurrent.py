@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from samebits.ir.foreign import Result
 from samebits.ir.ops import Array, Attribute
-from samebits.pytorch.call import Call, Result, aten
+from samebits.pytorch.call import AtenCall, aten
 
 
 class _Kind(NamedTuple):
-    """order: torch's gate at the place of each of ONNX's gates. attributes: ONNX's."""
+    """The real operator of a kind of layer, and its attributes.
+
+    order: for each gate in the order of ONNX, its place in the order of torch.
+    """
 
     op: str
     order: tuple[int, ...]
@@ -32,9 +36,10 @@ _KINDS = {
 
 
 @aten(*_KINDS)
-def _stack(call: Call) -> Result:
-    """All layers. Between two of them h has the directions side by side."""
-    kind = _KINDS[str(call.node.target).split(".")[1]]
+def _stack(call: AtenCall) -> Result:
+    """All layers of a stack. A layer reads the sequence of the one below it, its directions side by
+    side; the final states of the layers are joined along the axis of directions."""
+    kind = _KINDS[call.op]
     if "batch_sizes" in call.arguments:
         raise call.unsupported("padded sequences", "packed ones")
     if call["train"] and call["dropout"]:
@@ -62,9 +67,9 @@ def _stack(call: Call) -> Result:
 
 
 @aten(*(f"{name}_cell" for name in _KINDS))
-def _cell(call: Call) -> Result:
+def _cell(call: AtenCall) -> Result:
     """One step: a sequence of length 1."""
-    kind = _KINDS[str(call.node.target).split(".")[1].removesuffix("_cell")]
+    kind = _KINDS[call.op.removesuffix("_cell")]
     x = call.emit("Unsqueeze", call.tensor("input"), axes=(0,))
     given = call.tensors("hx") if kind.op == "LSTM" else [call.tensor("hx")]
     initial = ["" if _zero(call, h) else call.emit("Unsqueeze", h, axes=(0,)) for h in given]
@@ -76,16 +81,19 @@ def _cell(call: Call) -> Result:
 
 
 def _layer(
-    call: Call,
+    call: AtenCall,
     kind: _Kind,
     x: str,
     sets: Sequence[Sequence[str]],
     initial: Sequence[str],
     biased: bool,
 ) -> tuple[str, ...]:
-    """One layer of one or two directions, each with w_ih, w_hh, b_ih and b_hh if biased, and w_hr
-    if projected: its sequence and final states."""
-    hidden = call.shape(sets[0][0])[0] // len(kind.order)
+    """One layer: the names of its sequence [T, D, B, P] and of its final states [D, B, ...].
+
+    sets: for each of D = 1 or 2 directions w_ih, w_hh, b_ih and b_hh if biased, and w_hr if h is
+    projected. initial: a state each, "" for zeros.
+    """
+    hidden = call.shape_of(sets[0][0])[0] // len(kind.order)
     rows = [
         [_rows(call, name, kind.order) for name in params[: 4 if biased else 2]] for params in sets
     ]
@@ -107,31 +115,31 @@ def _layer(
     )
 
 
-def _constant(call: Call, name: str) -> Array:
+def _constant(call: AtenCall, name: str) -> Array:
     found = call.builder.constants.get(name)
     if found is None:
         raise call.unsupported("constant weights", f"{name} that is computed")
     return found
 
 
-def _rows(call: Call, name: str, order: Sequence[int]) -> Array:
+def _rows(call: AtenCall, name: str, order: Sequence[int]) -> Array:
     """A matrix or a vector with its gates in ONNX's order."""
     array = _constant(call, name)
     gates = array.reshape(len(order), -1, *array.shape[1:])
     return gates[list(order)].reshape(array.shape)
 
 
-def _directions(call: Call, arrays: Sequence[Array]) -> str:
+def _directions(call: AtenCall, arrays: Sequence[Array]) -> str:
     return call.constant(np.stack(arrays))
 
 
-def _zero(call: Call, name: str) -> bool:
+def _zero(call: AtenCall, name: str) -> bool:
     """Whether a state is the zeros that a layer begins with by itself."""
     array = call.builder.constants.get(name)
     return array is not None and not array.any()
 
 
-def _by_layer(call: Call, name: str, layers: int, directions: int) -> Sequence[str]:
+def _by_layer(call: AtenCall, name: str, layers: int, directions: int) -> Sequence[str]:
     """The initial states [D, B, ...] of each layer, "" for zeros."""
     if _zero(call, name):
         return [""] * layers
@@ -140,9 +148,9 @@ def _by_layer(call: Call, name: str, layers: int, directions: int) -> Sequence[s
     return call.emit_all("Split", name, axis=0, sizes=(directions,) * layers)
 
 
-def _side_by_side(call: Call, y: str) -> str:
+def _side_by_side(call: AtenCall, y: str) -> str:
     """[T, D, B, P] as [T, B, D * P]."""
-    steps, directions, batch, outputs = call.shape(y)
+    steps, directions, batch, outputs = call.shape_of(y)
     if directions == 1:
         return call.emit("Squeeze", y, axes=(1,))
     moved = call.emit("Transpose", y, perm=(0, 2, 1, 3))

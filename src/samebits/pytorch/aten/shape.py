@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from samebits.pytorch.call import Call, Result, aten, binary32
+from samebits.ir.foreign import Result
+from samebits.pytorch.call import AtenCall, aten, binary32
 
 # --- reductions -------------------------------------------------------------------------------
 
@@ -18,27 +19,27 @@ _REDUCTIONS = {
 
 
 @aten(*_REDUCTIONS)
-def _reduce(call: Call) -> Result:
-    op = _REDUCTIONS[str(call.node.target).split(".")[1]]
+def _reduce(call: AtenCall) -> Result:
+    op = _REDUCTIONS[call.op]
     x = call.cast(call.tensor("self"), call.out_dtype)
-    axes = call.axes("dim", len(call.shape(x)))
+    axes = call.axes("dim", call.rank_of(x))
     return call.emit(op, x, axes=axes, keepdims=int(bool(call.get("keepdim"))))
 
 
 @aten("all", "any")
-def _all(call: Call) -> Result:
+def _all(call: AtenCall) -> Result:
     x = call.tensor("self")
-    op = "ReduceMin" if ".all." in str(call.node.target) else "ReduceMax"
+    op = "ReduceMin" if call.op == "all" else "ReduceMax"
     truth = call.cast(x, "bool")
-    axes = call.axes("dim", len(call.shape(x)))
+    axes = call.axes("dim", call.rank_of(x))
     return call.emit(op, truth, axes=axes, keepdims=int(bool(call.get("keepdim"))))
 
 
 @aten("var", "std")
-def _variance(call: Call) -> Result:
-    """The mean of squares, less the degrees of freedom that `correction` (1) takes away."""
+def _variance(call: AtenCall) -> Result:
+    """The sum of squared deviations from the mean, over the count less `correction` (or 1)."""
     x = call.tensor("self")
-    shape, dtype = call.shape(x), call.dtype(x)
+    shape, dtype = call.shape_of(x), call.dtype_of(x)
     axes = call.axes("dim", len(shape))
     keep = int(bool(call.get("keepdim")))
     correction = call.get("correction", int(bool(call.get("unbiased", True))))
@@ -48,27 +49,25 @@ def _variance(call: Call) -> Result:
     centred = call.emit("Sub", x, call.emit("ReduceMean", x, axes=axes, keepdims=1))
     squares = call.emit("ReduceSumSquare", centred, axes=axes, keepdims=keep)
     y = call.emit("Div", squares, call.number(count, dtype))
-    return call.emit("Sqrt", y) if "aten.std" in str(call.node.target) else y
+    return call.emit("Sqrt", y) if call.op == "std" else y
 
 
 @aten("linalg_vector_norm")
-def _norm(call: Call) -> Result:
+def _norm(call: AtenCall) -> Result:
     op = {1: "ReduceL1", 2: "ReduceL2"}.get(call["ord"])
     if op is None:
         raise call.unsupported("a norm of order 1 or 2", call["ord"])
     x = call.cast(call.tensor("self"), call.out_dtype)
-    return call.emit(
-        op, x, axes=call.axes("dim", len(call.shape(x))), keepdims=int(call["keepdim"])
-    )
+    return call.emit(op, x, axes=call.axes("dim", call.rank_of(x)), keepdims=int(call["keepdim"]))
 
 
 @aten("max", "min")
-def _extreme(call: Call) -> Result:
-    kind = "Max" if ".max." in str(call.node.target) else "Min"
+def _extreme(call: AtenCall) -> Result:
+    kind = "Max" if call.op == "max" else "Min"
     if "other" in call.arguments:
         return call.emit(kind, call.tensor("self"), call.tensor("other"))
     x = call.tensor("self")
-    rank = len(call.shape(x))
+    rank = call.rank_of(x)
     keep = int(bool(call.get("keepdim")))
     y = call.emit(f"Reduce{kind}", x, axes=call.axes("dim", rank), keepdims=keep)
     if "dim" not in call.arguments:
@@ -77,13 +76,13 @@ def _extreme(call: Call) -> Result:
 
 
 @aten("argmax", "argmin")
-def _arg(call: Call) -> Result:
+def _arg(call: AtenCall) -> Result:
     x = call.tensor("self")
-    op = "ArgMax" if "argmax" in str(call.node.target) else "ArgMin"
+    op = "ArgMax" if "argmax" in call.op else "ArgMin"
     if call["dim"] is None:
-        x = call.reshape(x, (math.prod(call.shape(x)),))
+        x = call.reshape(x, (math.prod(call.shape_of(x)),))
         return call.reshape(call.emit(op, x, axis=0, keepdims=0), call.out_shape)
-    axis = call.axis("dim", len(call.shape(x)))
+    axis = call.axis("dim", call.rank_of(x))
     return call.emit(op, x, axis=axis, keepdims=int(call["keepdim"]))
 
 
@@ -91,29 +90,29 @@ def _arg(call: Call) -> Result:
 
 
 @aten("reshape", "view", "_unsafe_view", "flatten", "unflatten", "squeeze", "view_copy")
-def _reshape(call: Call) -> Result:
+def _reshape(call: AtenCall) -> Result:
     if call.get("dtype") is not None:
         raise call.unsupported("a view of the same type", call["dtype"])
     return call.reshape(call.tensor("self"), call.out_shape)
 
 
 @aten("unsqueeze")
-def _unsqueeze(call: Call) -> Result:
+def _unsqueeze(call: AtenCall) -> Result:
     x = call.tensor("self")
-    return call.emit("Unsqueeze", x, axes=(call.axis("dim", len(call.shape(x)) + 1),))
+    return call.emit("Unsqueeze", x, axes=(call.axis("dim", call.rank_of(x) + 1),))
 
 
 @aten("permute")
-def _permute(call: Call) -> Result:
+def _permute(call: AtenCall) -> Result:
     x = call.tensor("self")
-    rank = len(call.shape(x))
+    rank = call.rank_of(x)
     return call.emit("Transpose", x, perm=tuple(int(d) % rank for d in call["dims"]))
 
 
 @aten("transpose", "t")
-def _transpose(call: Call) -> Result:
+def _transpose(call: AtenCall) -> Result:
     x = call.tensor("self")
-    rank = len(call.shape(x))
+    rank = call.rank_of(x)
     perm = list(range(rank))
     if rank >= 2:
         named = "dim0" in call.arguments
@@ -123,40 +122,40 @@ def _transpose(call: Call) -> Result:
 
 
 @aten("cat", "concat")
-def _cat(call: Call) -> Result:
+def _cat(call: AtenCall) -> Result:
     names = [call.cast(name, call.out_dtype) for name in call.tensors("tensors")]
-    kept = [name for name in names if call.shape(name) != (0,)]  # torch skips empty vectors
+    kept = [name for name in names if call.shape_of(name) != (0,)]  # torch skips empty vectors
     return call.emit("Concat", *kept, axis=call.axis("dim", len(call.out_shape)))
 
 
 @aten("stack")
-def _stack(call: Call) -> Result:
+def _stack(call: AtenCall) -> Result:
     axis = call.axis("dim", len(call.out_shape))
     names = [call.emit("Unsqueeze", name, axes=(axis,)) for name in call.tensors("tensors")]
     return call.emit("Concat", *names, axis=axis)
 
 
 @aten("split", "split_with_sizes", "chunk")
-def _split(call: Call) -> Result:
+def _split(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axis = call.axis("dim", len(call.shape(x)))
+    axis = call.axis("dim", call.rank_of(x))
     sizes = tuple(int(part.shape[axis]) for part in call.meta)
     return call.emit_all("Split", x, axis=axis, sizes=sizes)
 
 
 @aten("unbind")
-def _unbind(call: Call) -> Result:
+def _unbind(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axis = call.axis("dim", len(call.shape(x)))
-    parts = call.emit_all("Split", x, axis=axis, sizes=(1,) * call.shape(x)[axis])
+    axis = call.axis("dim", call.rank_of(x))
+    parts = call.emit_all("Split", x, axis=axis, sizes=(1,) * call.shape_of(x)[axis])
     return tuple(call.emit("Squeeze", part, axes=(axis,)) for part in parts)
 
 
 @aten("slice")
-def _slice(call: Call) -> Result:
+def _slice(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axis = call.axis("dim", len(call.shape(x)))
-    span = slice(call["start"], call["end"], call["step"]).indices(call.shape(x)[axis])
+    axis = call.axis("dim", call.rank_of(x))
+    span = slice(call["start"], call["end"], call["step"]).indices(call.shape_of(x)[axis])
     start, stop, step = span
     return call.emit(
         "Slice", x, starts=(start,), ends=(max(start, stop),), steps=(step,), axes=(axis,)
@@ -164,43 +163,43 @@ def _slice(call: Call) -> Result:
 
 
 @aten("narrow")
-def _narrow(call: Call) -> Result:
+def _narrow(call: AtenCall) -> Result:
     x, start = call.tensor("self"), call["start"]
-    axis = call.axis("dim", len(call.shape(x)))
-    start = start % call.shape(x)[axis] if start < 0 else start
+    axis = call.axis("dim", call.rank_of(x))
+    start = start % call.shape_of(x)[axis] if start < 0 else start
     ends = (start + call["length"],)
     return call.emit("Slice", x, starts=(start,), ends=ends, steps=(1,), axes=(axis,))
 
 
 @aten("select")
-def _select(call: Call) -> Result:
+def _select(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axis = call.axis("dim", len(call.shape(x)))
-    index = call["index"] % call.shape(x)[axis]
+    axis = call.axis("dim", call.rank_of(x))
+    index = call["index"] % call.shape_of(x)[axis]
     part = call.emit("Slice", x, starts=(index,), ends=(index + 1,), steps=(1,), axes=(axis,))
     return call.emit("Squeeze", part, axes=(axis,))
 
 
 @aten("flip")
-def _flip(call: Call) -> Result:
+def _flip(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axes = tuple(int(d) % len(call.shape(x)) for d in call["dims"])
+    axes = tuple(int(d) % call.rank_of(x) for d in call["dims"])
     starts, ends = ((end,) * len(axes) for end in (-1, -(2**31)))
     return call.emit("Slice", x, starts=starts, ends=ends, steps=starts, axes=axes)
 
 
 @aten("expand", "broadcast_to", "expand_as")
-def _expand(call: Call) -> Result:
+def _expand(call: AtenCall) -> Result:
     x = call.tensor("self")
-    return x if call.shape(x) == call.out_shape else call.emit("Expand", x, shape=call.out_shape)
+    return x if call.shape_of(x) == call.out_shape else call.emit("Expand", x, shape=call.out_shape)
 
 
 @aten("repeat", "tile")
-def _repeat(call: Call) -> Result:
+def _repeat(call: AtenCall) -> Result:
     x = call.tensor("self")
     repeats = tuple(call["repeats" if "repeats" in call.arguments else "dims"])
-    rank = max(len(call.shape(x)), len(repeats))
-    x = call.reshape(x, (*[1] * (rank - len(call.shape(x))), *call.shape(x)))
+    rank = max(call.rank_of(x), len(repeats))
+    x = call.reshape(x, (*[1] * (rank - call.rank_of(x)), *call.shape_of(x)))
     return call.emit("Tile", x, repeats=(*[1] * (rank - len(repeats)), *repeats))
 
 
@@ -211,10 +210,10 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
     *("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
     *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
 )
-def _pad(call: Call) -> Result:
-    x, name = call.tensor("self"), str(call.node.target)
+def _pad(call: AtenCall) -> Result:
+    x, name = call.tensor("self"), call.op
     given = list(call["pad" if "pad" in call.arguments else "padding"])
-    rank = len(call.shape(x))
+    rank = call.rank_of(x)
     before, after = [0] * rank, [0] * rank
     for index in range(len(given) // 2):  # pairs, from the last axis on
         before[rank - 1 - index], after[rank - 1 - index] = given[2 * index : 2 * index + 2]
@@ -227,10 +226,10 @@ def _pad(call: Call) -> Result:
 
 
 @aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def _upsample(call: Call) -> Result:
+def _upsample(call: AtenCall) -> Result:
     """Output i reads floor(i / scale); torch takes the scale it is given, else out / in."""
     x = call.tensor("input" if "input" in call.arguments else "self")
-    size, out = call.shape(x), call.out_shape
+    size, out = call.shape_of(x), call.out_shape
     given = call.get("scale_factors") or [call.get(f"scales_{k}") for k in "dhw"[5 - len(size) :]]
     if call.get("scales") is not None:
         given = [call["scales"]]
@@ -252,8 +251,8 @@ def _upsample(call: Call) -> Result:
 
 
 @aten("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor")
-def _full(call: Call) -> Result:
-    name = str(call.node.target).split(".")[1]
+def _full(call: AtenCall) -> Result:
+    name = call.op
     value = {"z": 0, "o": 1}.get(name[0])
     if value is None:
         value = call["s" if name == "scalar_tensor" else "fill_value"]
@@ -261,19 +260,19 @@ def _full(call: Call) -> Result:
 
 
 @aten("pixel_shuffle")
-def _pixel_shuffle(call: Call) -> Result:
+def _pixel_shuffle(call: AtenCall) -> Result:
     return call.emit(
         "DepthToSpace", call.tensor("self"), blocksize=call["upscale_factor"], mode="CRD"
     )
 
 
 @aten("embedding")
-def _embedding(call: Call) -> Result:
+def _embedding(call: AtenCall) -> Result:
     return call.emit("Gather", call.tensor("weight"), call.tensor("indices"), axis=0)
 
 
 @aten("index_select")
-def _index_select(call: Call) -> Result:
+def _index_select(call: AtenCall) -> Result:
     x = call.tensor("self")
-    axis = call.axis("dim", len(call.shape(x)))
+    axis = call.axis("dim", call.rank_of(x))
     return call.emit("Gather", x, call.tensor("index"), axis=axis)

@@ -1,4 +1,4 @@
-"""The mapping table: importing this module fills `step.RULES`.
+"""The mapping table: importing this package fills `RULES`.
 
 One rule for each ONNX operator, in the module of its family. To add an operator, write a function
 decorated with `@onnx_op("Name")` that emits real operators and returns its outputs.
@@ -17,8 +17,10 @@ from samebits.onnx.reader.mapping import (
     resize,
     window,
 )
+from samebits.onnx.reader.node import RULES
 
 __all__ = [
+    "RULES",
     "constant",
     "data",
     "index",

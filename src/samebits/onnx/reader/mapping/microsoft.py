@@ -8,146 +8,143 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.mapping.quantized import dequantize, quantize
-from samebits.onnx.reader.mapping.window import pool_attributes
-from samebits.onnx.reader.step import MICROSOFT, Result, Step, onnx_op
+from samebits.onnx.reader.mapping.quantized import (
+    channel_axis,
+    dequantize_input,
+    parameters,
+    quantize_output,
+)
+from samebits.onnx.reader.mapping.window import average_attributes
+from samebits.onnx.reader.node import MICROSOFT, OnnxNode, Result, onnx_op
 
 
-def _optional(step: Step, index: int) -> str:
-    return step.inputs[index] if step.has(index) else ""
+def _triple(node: OnnxNode, first: int) -> str:
+    """The real numbers of three inputs from `first` on: codes, scale, zero point (may be left
+    out)."""
+    return dequantize_input(
+        node, node.input(first), node.input(first + 1), node.optional(first + 2)
+    )
 
 
-def _triple(step: Step, first: int) -> str:
-    """x, scale, zero point (which may be left out) from input `first` on, dequantized."""
-    return dequantize(step, step.input(first), step.input(first + 1), _optional(step, first + 2))
-
-
-def _result(step: Step, y: str, scale: int) -> tuple[str, ...]:
-    """Quantized with the scale and zero point at these inputs, in the type of the first input."""
-    dtype = step.value(0).dtype
-    return quantize(step, y, step.input(scale), _optional(step, scale + 1), dtype)
+def _result(node: OnnxNode, y: str, scale: int) -> tuple[str, ...]:
+    """y as codes of the first input's type; `scale` is the index of the scale, before the zero
+    point."""
+    return quantize_output(node, y, node.input(scale), node.optional(scale + 1), node.dtype())
 
 
 @onnx_op("QLinearAdd", "QLinearMul", domain=MICROSOFT)
-def binary(step: Step) -> Result:
-    """a, b, y: each codes (or none), scale, zero point."""
-    op = step.node.op_type.removeprefix("QLinear")
-    return _result(step, step.emit(op, [_triple(step, 0), _triple(step, 3)]), 6)
+def _binary(node: OnnxNode) -> Result:
+    """Inputs: codes, scale and zero point of a and of b, then scale and zero point of y."""
+    op = node.op.removeprefix("QLinear")
+    return _result(node, node.emit(op, _triple(node, 0), _triple(node, 3)), 6)
 
 
 @onnx_op("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
-def unary(step: Step) -> Result:
-    """x, then y's scale and zero point."""
-    op = step.node.op_type.removeprefix("QLinear")
-    attributes = {"alpha": step.float_("alpha", 0.01)} if op == "LeakyRelu" else {}
-    return _result(step, step.emit(op, [_triple(step, 0)], **attributes), 3)
+def _unary(node: OnnxNode) -> Result:
+    """Inputs: codes, scale and zero point of x, then scale and zero point of y."""
+    op = node.op.removeprefix("QLinear")
+    attributes = {"alpha": node.float_("alpha", 0.01)} if op == "LeakyRelu" else {}
+    return _result(node, node.emit(op, _triple(node, 0), **attributes), 3)
 
 
-@onnx_op("QLinearGlobalAveragePool", domain=MICROSOFT)
-def global_average_pool(step: Step) -> Result:
-    """Means over the image; channels come second."""
-    if step.flag("channels_last", False):
+@onnx_op("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT)
+def _average_pool(node: OnnxNode) -> Result:
+    """Means over windows or over the image; channels come second."""
+    if node.flag("channels_last", False):
         raise UnsupportedError("expected channels_last 0, found 1")
-    return _result(step, step.emit("GlobalAveragePool", [_triple(step, 0)]), 3)
-
-
-@onnx_op("QLinearAveragePool", domain=MICROSOFT)
-def average_pool(step: Step) -> Result:
-    """Means over windows; channels come second."""
-    if step.flag("channels_last", False):
-        raise UnsupportedError("expected channels_last 0, found 1")
-    attributes = pool_attributes(step)
-    include = int(step.flag("count_include_pad", False))
-    x = _triple(step, 0)
-    y = step.emit("AveragePool", [x], count_include_pad=include, **attributes)
-    return _result(step, y, 3)
+    op = node.op.removeprefix("QLinear")
+    attributes = average_attributes(node) if op == "AveragePool" else {}
+    return _result(node, node.emit(op, _triple(node, 0), **attributes), 3)
 
 
 @onnx_op("QLinearSoftmax", domain=MICROSOFT)
-def softmax(step: Step) -> Result:
-    """Along one axis; with the meaning of an opset before 13 along the last only."""
-    axis = step.axis(step.int_("axis", -1), step.rank())
-    opset = step.int_("opset", 13)
-    if opset < 13 and axis != step.rank() - 1:
+def _softmax(node: OnnxNode) -> Result:
+    """Softmax along one axis; with the meaning of an opset before 13, along the last axis only."""
+    axis = node.axis(node.int_("axis", -1), node.rank())
+    opset = node.int_("opset", 13)
+    if opset < 13 and axis != node.rank() - 1:
         raise UnsupportedError(f"expected the last axis, found {axis} with opset {opset}")
-    return _result(step, step.emit("Softmax", [_triple(step, 0)], axis=axis), 3)
+    return _result(node, node.emit("Softmax", _triple(node, 0), axis=axis), 3)
 
 
 @onnx_op("QLinearConcat", domain=MICROSOFT)
-def concat(step: Step) -> Result:
-    """y's scale and zero point come first, then triples."""
-    count = len(step.inputs) - 2
+def _concat(node: OnnxNode) -> Result:
+    """Inputs: scale and zero point of y, then codes, scale and zero point of each part."""
+    count = len(node.inputs) - 2
     if count < 3 or count % 3:
         raise InputError(f"expected codes, scale and zero point each, found {count} inputs")
-    parts = [_triple(step, index) for index in range(2, 2 + count, 3)]
-    axis = step.axis(step.int_("axis"), step.rank(2))
-    y = step.emit("Concat", parts, axis=axis)
-    return quantize(step, y, step.input(0), _optional(step, 1), step.value(2).dtype)
+    parts = [_triple(node, index) for index in range(2, 2 + count, 3)]
+    axis = node.axis(node.int_("axis"), node.rank(2))
+    y = node.emit("Concat", *parts, axis=axis)
+    return quantize_output(node, y, node.input(0), node.optional(1), node.dtype(2))
 
 
 @onnx_op("QLinearWhere", domain=MICROSOFT)
-def where(step: Step) -> Result:
-    """condition, then x, y and z as triples."""
-    y = step.emit("Where", [step.input(0), _triple(step, 1), _triple(step, 4)])
-    return quantize(step, y, step.input(7), _optional(step, 8), step.value(1).dtype)
+def _where(node: OnnxNode) -> Result:
+    """Inputs: the condition, then codes, scale and zero point of x and of y, then scale and zero
+    point of z."""
+    y = node.emit("Where", node.input(0), _triple(node, 1), _triple(node, 4))
+    return quantize_output(node, y, node.input(7), node.optional(8), node.dtype(1))
 
 
 @onnx_op("QLinearReduceMean", domain=MICROSOFT)
-def reduce_mean(step: Step) -> Result:
+def _reduce_mean(node: OnnxNode) -> Result:
     """Means over axes, by default all."""
-    axes = step.ints("axes") or tuple(range(step.rank()))
-    y = step.emit(
+    axes = node.ints("axes") or tuple(range(node.rank()))
+    y = node.emit(
         "ReduceMean",
-        [_triple(step, 0)],
-        axes=tuple(sorted(step.axes(axes, step.rank()))),
-        keepdims=int(step.flag("keepdims", True)),
+        _triple(node, 0),
+        axes=tuple(sorted(node.axes(axes, node.rank()))),
+        keepdims=int(node.flag("keepdims", True)),
     )
-    return _result(step, y, 3)
+    return _result(node, y, 3)
 
 
 @onnx_op("QGemm", domain=MICROSOFT)
-def gemm(step: Step) -> Result:
-    """a, b as triples, int32 c with the scale alpha * scale_a * scale_b; real without y's scale."""
-    alpha = step.float_("alpha", 1.0)
-    transposed = int(step.flag("transB", False))
-    b = dequantize(
-        step, step.input(3), step.input(4), _optional(step, 5), axis=0 if transposed else 1
+def _gemm(node: OnnxNode) -> Result:
+    """Inputs: codes, scale and zero point of a and of b, then c, scale and zero point of y.
+
+    c holds int32 codes with the scale alpha * scale_a * scale_b. Without a scale of y the result is
+    real.
+    """
+    alpha = node.float_("alpha", 1.0)
+    transposed = int(node.flag("transB", False))
+    b = dequantize_input(
+        node, node.input(3), node.input(4), node.optional(5), axis=0 if transposed else 1
     )
-    names = [_triple(step, 0), b]
-    if step.has(6):
-        a_scale, b_scale = (step.emission.known(step.input(index)) for index in (1, 4))
+    names = [_triple(node, 0), b]
+    if node.has(6):
+        a_scale, b_scale = (node.builder.known(node.input(index)) for index in (1, 4))
         if a_scale is None or b_scale is None or a_scale.size != 1:
             raise UnsupportedError("expected constant scales with c, found computed ones")
         # alpha joins the bias outside: Gemm multiplies only a * b with it.
         product = b_scale.astype(np.float64) * a_scale.astype(np.float64).reshape(())
-        c = dequantize(step, step.input(6), step.array(product), "", axis=step.rank(6) - 1)
-        names.append(step.emit("Cast", [c], to=step.dtype_of(b)))
-    attributes = {"transA": int(step.flag("transA", False)), "transB": transposed}
-    if not step.has(7):
-        return step.out("Gemm", names, alpha=alpha, beta=alpha, **attributes)
-    y = step.emit("Gemm", names, alpha=alpha, beta=alpha, **attributes)
-    return _result(step, y, 7)
+        c = dequantize_input(node, node.input(6), node.constant(product), "", axis=node.rank(6) - 1)
+        names.append(node.emit("Cast", c, to=node.dtype_of(b)))
+    attributes = {"transA": int(node.flag("transA", False)), "transB": transposed}
+    if not node.has(7):
+        return node.out("Gemm", *names, alpha=alpha, beta=alpha, **attributes)
+    y = node.emit("Gemm", *names, alpha=alpha, beta=alpha, **attributes)
+    return _result(node, y, 7)
 
 
 @onnx_op("QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
-def linear(step: Step) -> Result:
-    """As in the standard, with more types."""
-    axis = step.int_("axis", 1)
-    scale = step.input(1)
-    axis = step.axis(axis, step.rank()) if step.shape_of(scale) not in ((), (1,)) else 1
-    if step.node.op_type == "QuantizeLinear":
-        dtype = step.dtype_of(step.input(2)) if step.has(2) else "uint8"
-        return quantize(step, step.input(0), scale, _optional(step, 2), dtype, axis)
-    return dequantize(step, step.input(0), scale, _optional(step, 2), axis, last=True)
+def _linear(node: OnnxNode) -> Result:
+    """The standard's operators, from the time when only this domain had 16-bit codes."""
+    axis, scale, zero_point = channel_axis(node), node.input(1), node.optional(2)
+    if node.op == "QuantizeLinear":
+        return quantize_output(node, node.input(0), scale, zero_point, axis=axis)
+    scales = parameters(node, scale, zero_point, node.dtype())
+    return node.out("DequantizeLinear", node.input(0), *scales, axis=axis)
 
 
 @onnx_op("Gelu", "QuickGelu", "FastGelu", domain=MICROSOFT)
-def gelu(step: Step) -> Result:
-    """Gelu, x * sigmoid(alpha * x), or Gelu by tanh with an optional bias."""
-    op = step.node.op_type
+def _gelu(node: OnnxNode) -> Result:
+    """Gelu; QuickGelu, x * sigmoid(alpha * x); FastGelu, Gelu by tanh of x and an optional bias."""
+    op = node.op
     if op == "Gelu":
-        return step.out("Gelu", [step.input(0)])
+        return node.out("Gelu", node.input(0))
     if op == "QuickGelu":
-        return step.out("Swish", [step.input(0)], alpha=step.float_("alpha", 1.702))
-    x = step.emit("Add", [step.input(0), step.input(1)]) if step.has(1) else step.input(0)
-    return step.out("Gelu", [x], approximate="tanh")
+        return node.out("Swish", node.input(0), alpha=node.float_("alpha", 1.702))
+    x = node.emit("Add", node.input(0), node.input(1)) if node.has(1) else node.input(0)
+    return node.out("Gelu", x, approximate="tanh")

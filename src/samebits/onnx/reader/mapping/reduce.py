@@ -4,80 +4,81 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from samebits.errors import InputError
 from samebits.onnx.reader.mapping.data import axes_of
-from samebits.onnx.reader.step import Result, Step, onnx_op
+from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 
 
 @onnx_op(
     *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
     *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
 )
-def reduce(step: Step) -> Result:
-    """Axes from an attribute or, later, an input. None or empty: all, or with
-    noop_with_empty_axes none."""
-    axes = axes_of(step)
+def _reduce(node: OnnxNode) -> Result:
+    """Reduction over axes from an attribute or, in later opsets, a constant input.
+
+    No axes, or an empty list, mean all of them, or none with noop_with_empty_axes.
+    """
+    axes = axes_of(node)
     if not axes:
-        noop = step.flag("noop_with_empty_axes", False)
-        axes = () if noop else tuple(range(step.rank()))
-    step.ignore("noop_with_empty_axes")
-    return step.out(
-        step.node.op_type,
-        [step.input(0)],
-        axes=tuple(sorted(step.axes(axes, step.rank()))),
-        keepdims=int(step.flag("keepdims", True)),
+        noop = node.flag("noop_with_empty_axes", False)
+        axes = () if noop else tuple(range(node.rank()))
+    node.ignore("noop_with_empty_axes")
+    return node.out(
+        node.op,
+        node.input(0),
+        axes=tuple(sorted(node.axes(axes, node.rank()))),
+        keepdims=int(node.flag("keepdims", True)),
     )
 
 
 @onnx_op("ArgMax", "ArgMin")
-def arg(step: Step) -> Result:
-    """Index of the extreme, the first or the last."""
-    return step.out(
-        step.node.op_type,
-        [step.input(0)],
-        axis=step.axis(step.int_("axis", 0), step.rank()),
-        keepdims=int(step.flag("keepdims", True)),
-        select_last_index=int(step.flag("select_last_index", False)),
+def _arg(node: OnnxNode) -> Result:
+    """Index of the greatest or least element along an axis, the first or the last of equals."""
+    return node.out(
+        node.op,
+        node.input(0),
+        axis=node.axis(node.int_("axis", 0), node.rank()),
+        keepdims=int(node.flag("keepdims", True)),
+        select_last_index=int(node.flag("select_last_index", False)),
     )
 
 
 @onnx_op("Softmax", "LogSoftmax", "Hardmax")
-def softmax(step: Step) -> Result:
-    """Along one axis; before opset 13 over all axes from `axis` on, as if flattened to a matrix."""
-    op, rank = step.node.op_type, step.rank()
-    if step.opset >= 13:
-        return step.out(op, [step.input(0)], axis=step.axis(step.int_("axis", -1), rank))
-    axis = step.int_("axis", 1)
-    axis = axis if axis == rank else step.axis(axis, rank)
+def _softmax(node: OnnxNode) -> Result:
+    """Softmax or a relative along one axis; before opset 13 over all axes from `axis` on, as
+    if they were one."""
+    op, rank = node.op, node.rank()
+    if node.opset >= 13:
+        return node.out(op, node.input(0), axis=node.axis(node.int_("axis", -1), rank))
+    axis = node.int_("axis", 1)
+    axis = axis if axis == rank else node.axis(axis, rank)
     if axis == rank - 1:
-        return step.out(op, [step.input(0)], axis=axis)
-    shape = step.shape()
+        return node.out(op, node.input(0), axis=axis)
+    shape = node.shape()
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-    x = step.emit("Reshape", [step.input(0)], shape=matrix)
-    x = step.emit(op, [x], axis=1)
-    return step.out("Reshape", [x], shape=shape)
+    x = node.emit("Reshape", node.input(0), shape=matrix)
+    x = node.emit(op, x, axis=1)
+    return node.out("Reshape", x, shape=shape)
 
 
 @onnx_op("LpNormalization")
-def lp_normalization(step: Step) -> Result:
+def _lp_normalization(node: OnnxNode) -> Result:
     """x over its norm of order 1 or 2 along an axis; zeros where the norm is 0."""
-    p = step.int_("p", 2)
+    p = node.int_("p", 2)
     if p not in (1, 2):
         raise InputError(f"expected p 1 or 2, found {p}")
-    axis = step.axis(step.int_("axis", -1), step.rank())
-    norm = step.emit(f"ReduceL{p}", [step.input(0)], axes=(axis,), keepdims=1)
-    zero, one = (step.array(np.array(v, step.value(0).dtype)) for v in (0, 1))
-    divisor = step.emit("Where", [step.emit("Equal", [norm, zero]), one, norm])
-    return step.out("Div", [step.input(0), divisor])
+    axis = node.axis(node.int_("axis", -1), node.rank())
+    norm = node.emit(f"ReduceL{p}", node.input(0), axes=(axis,), keepdims=1)
+    zero, one = (node.number(v, node.dtype()) for v in (0, 1))
+    divisor = node.emit("Where", node.emit("Equal", norm, zero), one, norm)
+    return node.out("Div", node.input(0), divisor)
 
 
 @onnx_op("GlobalLpPool")
-def global_lp_pool(step: Step) -> Result:
+def _global_lp_pool(node: OnnxNode) -> Result:
     """The norm of order 1 or 2 over the image."""
-    p = step.int_("p", 2)
+    p = node.int_("p", 2)
     if p not in (1, 2):
         raise InputError(f"expected p 1 or 2, found {p}")
-    axes = tuple(range(2, step.rank()))
-    return step.out(f"ReduceL{p}", [step.input(0)], axes=axes, keepdims=1)
+    axes = tuple(range(2, node.rank()))
+    return node.out(f"ReduceL{p}", node.input(0), axes=axes, keepdims=1)

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.step import Array, Result, Step, onnx_op
+from samebits.onnx.reader.node import Array, OnnxNode, Result, onnx_op
 from samebits.onnx.reader.tensors import check_shape
 
 _MODES = ("nearest", "linear", "cubic")
@@ -46,89 +46,99 @@ class _Plan:
 
 
 @onnx_op("Resize", "Upsample")
-def resize(step: Step) -> Result:
-    """Sizes from scales or from sizes; before opset 11 without choices."""
-    plan = _plan(step)
-    if any(size < 1 for size in (*plan.sizes, *step.shape())):
-        raise InputError(f"expected images that are not empty, found {list(step.shape())}")
+def _resize(node: OnnxNode) -> Result:
+    """An image of other sizes: nearest as one operator, else products with constant matrices."""
+    plan = _plan(node)
+    if any(size < 1 for size in (*plan.sizes, *node.shape())):
+        raise InputError(f"expected images that are not empty, found {list(node.shape())}")
     if plan.mode == "nearest" and plan.coordinates != "tf_crop_and_resize":
-        return step.out(
+        return node.out(
             "Resize",
-            [step.input(0)],
+            node.input(0),
             sizes=plan.sizes,
             scales=plan.scales,
             mode="nearest",
             coordinate_transformation_mode=plan.coordinates,
             nearest_mode=plan.nearest,
         )
-    return _interpolated(step, plan)
+    return _interpolated(node, plan)
 
 
-def _plan(step: Step) -> _Plan:
-    old = step.node.op_type == "Upsample" or step.opset < 11
-    mode = step.string("mode", "nearest", (*_MODES, "bilinear") if old else _MODES)
+def _plan(node: OnnxNode) -> _Plan:
+    """The attributes and constant inputs of the node, for every axis of the input.
+
+    Upsample, and Resize before opset 11, have scales and a mode alone. Raises InputError for sizes
+    or scales that do not fit the input, UnsupportedError for unknown modes.
+    """
+    old = node.op == "Upsample" or node.opset < 11
+    mode = node.string("mode", "nearest", (*_MODES, "bilinear") if old else _MODES)
     mode = "linear" if mode == "bilinear" else mode
-    rank = step.rank()
+    rank = node.rank()
     if old:
-        given = step.floats("scales")
-        listed = given if given is not None else _numbers(step, 1, "scales")
-        sizes, scales = _from_scales(step, listed, tuple(range(rank)))
+        given = node.floats("scales")
+        listed = given if given is not None else _numbers(node, 1, "scales")
+        sizes, scales = _from_scales(node, listed, tuple(range(rank)))
         # Before opset 11 positions are i / scale, rounded down.
         whole = ((0.0, 1.0),) * rank
         return _Plan(sizes, scales, mode, "asymmetric", "floor", -0.75, False, False, whole)
     axes = tuple(range(rank))
-    if step.given_attribute("axes"):
-        axes = step.axes(step.ints("axes") or (), rank)
-    policy = step.string("keep_aspect_ratio_policy", "stretch", _POLICIES)
-    if _filled(step, 3):
-        sizes, scales = _from_sizes(step, step.integers(3, "sizes"), axes, policy)
-    elif _filled(step, 2):
-        sizes, scales = _from_scales(step, _numbers(step, 2, "scales"), axes)
+    if "axes" in node.attributes:
+        axes = node.axes(node.ints("axes") or (), rank)
+    policy = node.string("keep_aspect_ratio_policy", "stretch", _POLICIES)
+    if _filled(node, 3):
+        sizes, scales = _from_sizes(node, node.integers(3, "sizes"), axes, policy)
+    elif _filled(node, 2):
+        sizes, scales = _from_scales(node, _numbers(node, 2, "scales"), axes)
     else:
         raise InputError("expected scales or sizes, found neither")
-    coordinates = step.string("coordinate_transformation_mode", "half_pixel", _COORDINATES)
+    coordinates = node.string("coordinate_transformation_mode", "half_pixel", _COORDINATES)
     plan = _Plan(
         sizes,
         scales,
         mode,
         coordinates,
-        step.string("nearest_mode", "round_prefer_floor", _ROUNDINGS),
-        step.float_("cubic_coeff_a", -0.75),
-        step.flag("exclude_outside", False),
-        step.flag("antialias", False),
-        _roi(step, axes) if coordinates == "tf_crop_and_resize" else ((0.0, 1.0),) * rank,
+        node.string("nearest_mode", "round_prefer_floor", _ROUNDINGS),
+        node.float_("cubic_coeff_a", -0.75),
+        node.flag("exclude_outside", False),
+        node.flag("antialias", False),
+        _roi(node, axes) if coordinates == "tf_crop_and_resize" else ((0.0, 1.0),) * rank,
     )
-    step.ignore("extrapolation_value")
+    node.ignore("extrapolation_value")
     return plan
 
 
-def _filled(step: Step, index: int) -> bool:
-    return step.has(index) and math.prod(step.shape(index)) > 0
+def _filled(node: OnnxNode, index: int) -> bool:
+    return node.has(index) and math.prod(node.shape(index)) > 0
 
 
-def _numbers(step: Step, index: int, what: str) -> tuple[float, ...]:
-    array = step.constant(index, what)
+def _numbers(node: OnnxNode, index: int, what: str) -> tuple[float, ...]:
+    array = node.array(index, what)
     if array.ndim != 1 or array.dtype.kind != "f":
         raise InputError(f"expected a vector of numbers as {what}, found {list(array.shape)}")
     return tuple(float(v) for v in array)
 
 
 def _from_scales(
-    step: Step, listed: Sequence[float], axes: Sequence[int]
+    node: OnnxNode, listed: Sequence[float], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
     if len(listed) != len(axes) or not all(math.isfinite(s) and s > 0 for s in listed):
         raise InputError(f"expected {len(axes)} positive scales, found {list(listed)}")
-    scales = [Fraction(1)] * step.rank()
+    scales = [Fraction(1)] * node.rank()
     for axis, scale in zip(axes, listed, strict=True):
         scales[axis] = Fraction(scale)
-    sizes = [math.floor(size * scale) for size, scale in zip(step.shape(), scales, strict=True)]
+    sizes = [math.floor(size * scale) for size, scale in zip(node.shape(), scales, strict=True)]
     return check_shape(sizes, "the result of Resize"), tuple(scales)
 
 
 def _from_sizes(
-    step: Step, listed: Sequence[int], axes: Sequence[int], policy: str
+    node: OnnxNode, listed: Sequence[int], axes: Sequence[int], policy: str
 ) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
-    shape = step.shape()
+    """Sizes of the result and exact scales, from wished sizes of some axes.
+
+    policy: not_larger and not_smaller give those axes one scale, the least or greatest of their
+    ratios, and sizes rounded from a half up.
+    """
+    shape = node.shape()
     if len(listed) != len(axes) or any(size < 1 for size in listed) or 0 in shape:
         raise InputError(f"expected {len(axes)} positive sizes, found {list(listed)}")
     sizes = list(check_shape(shape, "the input of Resize"))
@@ -144,12 +154,12 @@ def _from_sizes(
     return check_shape(sizes, "the result of Resize"), scales
 
 
-def _roi(step: Step, axes: Sequence[int]) -> tuple[tuple[float, float], ...]:
-    listed = _numbers(step, 1, "roi")
+def _roi(node: OnnxNode, axes: Sequence[int]) -> tuple[tuple[float, float], ...]:
+    listed = _numbers(node, 1, "roi")
     count = len(axes)
     if len(listed) != 2 * count or not all(map(math.isfinite, listed)):
         raise InputError(f"expected {2 * count} finite numbers as roi, found {list(listed)}")
-    roi = [(0.0, 1.0)] * step.rank()
+    roi = [(0.0, 1.0)] * node.rank()
     for index, axis in enumerate(axes):
         roi[axis] = (listed[index], listed[index + count])
     return tuple(roi)
@@ -158,35 +168,43 @@ def _roi(step: Step, axes: Sequence[int]) -> tuple[tuple[float, float], ...]:
 # --- interpolation as matrices ----------------------------------------------------------------
 
 
-def _interpolated(step: Step, plan: _Plan) -> Result:
-    kind = step.value(0).dtype
+def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
+    """A product with a constant matrix [in, out] along each axis that changes.
+
+    With tf_crop_and_resize, outputs outside the region of interest become extrapolation_value.
+    """
+    kind = node.dtype()
     if not kind.startswith("float"):
         raise UnsupportedError(f"expected floating point for {plan.mode} Resize, found {kind}")
-    x, rank = step.input(0), step.rank()
+    x, rank = node.input(0), node.rank()
     masks = np.zeros((1,) * rank, np.bool_)
-    for axis, (size, out) in enumerate(zip(step.shape(), plan.sizes, strict=True)):
+    for axis, (size, out) in enumerate(zip(node.shape(), plan.sizes, strict=True)):
         if size == out and plan.scales[axis] == 1 and plan.roi[axis] == (0.0, 1.0):
             continue
-        step.charge((size + 64) * out)  # 64: the time that each row takes
+        node.builder.charge((size + 64) * out)  # 64: the time that each row takes
         matrix, outside = _matrix(plan, axis, size)
         if outside.any():
             masks = masks | outside.reshape([out if i == axis else 1 for i in range(rank)])
-        weights = step.array(matrix.T.astype(kind))
+        weights = node.constant(matrix.T.astype(kind))
         order = [*(i for i in range(rank) if i != axis), axis]
         back = tuple(order.index(i) for i in range(rank))
         if axis != rank - 1:
-            x = step.emit("Transpose", [x], perm=tuple(order))
-        x = step.emit("MatMul", [x, weights])
+            x = node.emit("Transpose", x, perm=tuple(order))
+        x = node.emit("MatMul", x, weights)
         if axis != rank - 1:
-            x = step.emit("Transpose", [x], perm=back)
+            x = node.emit("Transpose", x, perm=back)
     if masks.any():
-        value = np.array(step.float_("extrapolation_value", 0.0), kind)
-        return step.out("Where", [step.array(masks), step.array(value), x])
+        value = np.array(node.float_("extrapolation_value", 0.0), kind)
+        return node.out("Where", node.constant(masks), node.constant(value), x)
     return x
 
 
 def _matrix(plan: _Plan, axis: int, size: int) -> tuple[Array, Array]:
-    """[out, in] weights, and which outputs lie outside the region of interest."""
+    """Weights [out, in] of one axis, and [out] which outputs lie outside the region of interest.
+
+    Row i holds the weights of the samples near the position that output i stands for; a sample
+    beyond an end is the one at that end, unless exclude_outside drops it and rescales the rest.
+    """
     out, scale = plan.sizes[axis], float(plan.scales[axis])
     matrix = np.zeros((out, size))
     outside = np.zeros(out, np.bool_)
@@ -210,7 +228,7 @@ def _matrix(plan: _Plan, axis: int, size: int) -> tuple[Array, Array]:
 
 
 def _source(plan: _Plan, axis: int, size: int, i: int) -> float:
-    """The position in the input that output i stands for."""
+    """The position in the input that output i stands for; samples lie at 0, 1, ..."""
     scale, out = plan.scales[axis], plan.sizes[axis]
     exact = scale * size
     half = Fraction(1, 2)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.step import Result, Step, onnx_op
+from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 from samebits.onnx.reader.tensors import MAX_ELEMENTS
 
 MAX_KERNEL = 2**24  # taps of one window
@@ -16,22 +14,26 @@ Window = dict[str, tuple[int, ...]]
 _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def _spatial(step: Step, name: str, count: int, default: int) -> tuple[int, ...]:
-    values = step.ints(name) or (default,) * count
+def _spatial(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
+    values = node.ints(name) or (1,) * count
     if len(values) != count or any(not 1 <= value < 2**31 for value in values):
         raise InputError(f"expected {count} positive numbers as {name}, found {list(values)}")
     return values
 
 
-def window(step: Step, kernel: Sequence[int], size: Sequence[int], dilated: bool = True) -> Window:
-    """Strides, dilations and explicit pads; `size` is that of the image."""
+def _window(node: OnnxNode, kernel: Sequence[int], size: Sequence[int]) -> Window:
+    """Strides, dilations and explicit pads of windows of `kernel` on an image of `size`.
+
+    auto_pad SAME_* pads so that there are ceil(n / stride) windows along an axis of n positions.
+    Raises InputError for numbers out of range: what is computed from them must stay bounded.
+    """
     count = len(size)
     if len(kernel) != count or any(k < 1 for k in kernel) or math.prod(kernel) > MAX_KERNEL:
         raise InputError(f"expected a kernel of {count} sizes from 1, found {list(kernel)}")
-    strides = _spatial(step, "strides", count, 1)
-    dilations = _spatial(step, "dilations", count, 1) if dilated else (1,) * count
-    pads = step.ints("pads") or (0,) * (2 * count)
-    auto = step.string("auto_pad", "NOTSET", _AUTO_PADS)
+    strides = _spatial(node, "strides", count)
+    dilations = _spatial(node, "dilations", count)
+    pads = node.ints("pads") or (0,) * (2 * count)
+    auto = node.string("auto_pad", "NOTSET", _AUTO_PADS)
     if auto == "VALID":
         pads = (0,) * (2 * count)
     elif auto != "NOTSET":
@@ -54,51 +56,60 @@ def _halves(totals: Sequence[int], auto: str) -> tuple[int, ...]:
     return before + tuple(t - b for t, b in zip(totals, before, strict=True))
 
 
-def kernel_of(step: Step, weights: Sequence[int], count: int) -> tuple[int, ...]:
-    """The kernel's sizes: those of the weights, which the attribute repeats."""
+def _kernel(node: OnnxNode, weights: Sequence[int], count: int) -> tuple[int, ...]:
+    """Sizes of the kernel: those of the weights behind two axes of channels, which an attribute may
+    repeat."""
     kernel = tuple(weights[2:])
     if len(weights) != count + 2:
         raise InputError(f"expected weights of rank {count + 2}, found shape {list(weights)}")
-    stated = step.ints("kernel_shape", kernel)
+    stated = node.ints("kernel_shape", kernel)
     if stated != kernel:
         raise InputError(f"expected kernel_shape {list(kernel)} as the weights, found {stated}")
     return kernel
 
 
-def image(step: Step, index: int = 0) -> tuple[int, ...]:
-    """Sizes of the image of [N, C, ...]."""
-    if step.rank(index) < 3:
-        raise InputError(f"expected images [N, C, ...], found shape {list(step.shape(index))}")
-    return step.shape(index)[2:]
+def _image(node: OnnxNode) -> tuple[int, ...]:
+    """Sizes of the image of input 0 [N, C, ...]."""
+    if node.rank() < 3:
+        raise InputError(f"expected images [N, C, ...], found shape {list(node.shape())}")
+    return node.shape()[2:]
 
 
-def conv_attributes(step: Step, weight: int) -> dict[str, tuple[int, ...] | int]:
-    """All attributes of Conv, with explicit pads; `weight` is the index of that input."""
-    size = image(step)
-    kernel = kernel_of(step, step.shape(weight), len(size))
-    group = step.int_("group", 1)
+def _group(node: OnnxNode) -> int:
+    group = node.int_("group", 1)
     if not 1 <= group < 2**31:
         raise InputError(f"expected a positive group, found {group}")
-    return {**window(step, kernel, size), "group": group}
+    return group
+
+
+def conv_attributes(node: OnnxNode, weight: int) -> dict[str, tuple[int, ...] | int]:
+    """All attributes of Conv, with explicit pads; `weight` is the index of that input."""
+    size = _image(node)
+    kernel = _kernel(node, node.shape(weight), len(size))
+    return {**_window(node, kernel, size), "group": _group(node)}
 
 
 @onnx_op("Conv")
-def conv(step: Step) -> Result:
+def _conv(node: OnnxNode) -> Result:
     """Convolution over any number of spatial axes."""
-    return step.out("Conv", list(step.inputs), **conv_attributes(step, 1))
+    return node.out("Conv", *node.inputs, **conv_attributes(node, 1))
 
 
 @onnx_op("ConvTranspose")
-def conv_transpose(step: Step) -> Result:
-    """Pads may follow from auto_pad or output_shape."""
-    size = image(step)
+def _conv_transpose(node: OnnxNode) -> Result:
+    """Transposed convolution; its pads may follow from auto_pad or output_shape.
+
+    Along an axis of n positions the full result has (n - 1) * stride + dilation * (kernel - 1) + 1
+    + output_padding positions, of which the pads cut off some at both ends.
+    """
+    size = _image(node)
     count = len(size)
-    kernel = kernel_of(step, step.shape(1), count)
-    shape = window(step, kernel, size)
-    strides, dilations, pads = shape["strides"], shape["dilations"], shape["pads"]
-    extra = step.ints("output_padding") or (0,) * count
-    wished = step.ints("output_shape")
-    auto = step.string("auto_pad", "NOTSET", _AUTO_PADS)
+    kernel = _kernel(node, node.shape(1), count)
+    window = _window(node, kernel, size)
+    strides, dilations = window["strides"], window["dilations"]
+    extra = node.ints("output_padding") or (0,) * count
+    wished = node.ints("output_shape")
+    auto = node.string("auto_pad", "NOTSET", _AUTO_PADS)
     if len(extra) != count or any(not 0 <= e < 2**31 for e in extra):
         raise InputError(f"expected {count} numbers from 0 as output_padding, found {extra}")
     full = [
@@ -117,87 +128,84 @@ def conv_transpose(step: Step) -> Result:
         extra = tuple(e + max(-t, 0) for e, t in zip(extra, totals, strict=True))
         # The standard puts the odd pad behind for SAME_UPPER only.
         upper = auto == "SAME_UPPER"
-        pads = _halves([max(t, 0) for t in totals], "SAME_UPPER" if upper else "SAME_LOWER")
-    group = step.int_("group", 1)
-    if not 1 <= group < 2**31:
-        raise InputError(f"expected a positive group, found {group}")
-    return step.out(
-        "ConvTranspose",
-        list(step.inputs),
-        strides=strides,
-        pads=pads,
-        dilations=dilations,
-        group=group,
-        output_padding=extra,
+        window["pads"] = _halves(
+            [max(t, 0) for t in totals], "SAME_UPPER" if upper else "SAME_LOWER"
+        )
+    return node.out(
+        "ConvTranspose", *node.inputs, group=_group(node), output_padding=extra, **window
     )
 
 
 @onnx_op("Gemm")
-def gemm(step: Step) -> Result:
+def _gemm(node: OnnxNode) -> Result:
     """alpha * A' * B' + beta * C."""
-    if step.opset < 7:
-        step.ignore("broadcast")
-    return step.out(
+    if node.opset < 7:
+        node.ignore("broadcast")
+    return node.out(
         "Gemm",
-        list(step.inputs),
-        alpha=step.float_("alpha", 1.0),
-        beta=step.float_("beta", 1.0),
-        transA=int(step.flag("transA", False)),
-        transB=int(step.flag("transB", False)),
+        *node.inputs,
+        alpha=node.float_("alpha", 1.0),
+        beta=node.float_("beta", 1.0),
+        transA=int(node.flag("transA", False)),
+        transB=int(node.flag("transB", False)),
     )
 
 
 @onnx_op("MatMul")
-def matmul(step: Step) -> Result:
+def _matmul(node: OnnxNode) -> Result:
     """Matrix product, leading axes broadcast."""
-    return step.out("MatMul", step.given())
+    return node.out("MatMul", *node.given())
 
 
-def pool_attributes(step: Step, dilated: bool = True) -> dict[str, tuple[int, ...] | int]:
-    """What every pool has: kernel, strides, pads, dilations, ceil_mode."""
-    size = image(step)
-    kernel = step.ints("kernel_shape")
+def _pool_attributes(node: OnnxNode) -> dict[str, tuple[int, ...] | int]:
+    """Attributes of every pool: kernel, strides, explicit pads, dilations, ceil_mode."""
+    size = _image(node)
+    kernel = node.ints("kernel_shape")
     if not kernel:
         raise InputError("expected an attribute kernel_shape, found none")
-    shape = window(step, kernel, size, dilated)
-    return {**shape, "kernel_shape": tuple(kernel), "ceil_mode": int(step.flag("ceil_mode", False))}
+    window = _window(node, kernel, size)
+    return {**window, "kernel_shape": kernel, "ceil_mode": int(node.flag("ceil_mode", False))}
+
+
+def average_attributes(node: OnnxNode) -> dict[str, tuple[int, ...] | int]:
+    """All attributes of AveragePool, with explicit pads."""
+    include = int(node.flag("count_include_pad", False))
+    return {**_pool_attributes(node), "count_include_pad": include}
 
 
 @onnx_op("MaxPool")
-def max_pool(step: Step) -> Result:
-    """Maxima; their indices are not supported."""
-    step.ignore("storage_order")  # of the indices
-    return step.out("MaxPool", [step.input(0)], **pool_attributes(step))
+def _max_pool(node: OnnxNode) -> Result:
+    """Maxima over windows; their indices are not supported."""
+    node.ignore("storage_order")  # the order of the indices
+    return node.out("MaxPool", node.input(0), **_pool_attributes(node))
 
 
 @onnx_op("AveragePool")
-def average_pool(step: Step) -> Result:
-    """Means, over the image alone or with the pads."""
-    attributes = pool_attributes(step)
-    include = int(step.flag("count_include_pad", False))
-    return step.out("AveragePool", [step.input(0)], count_include_pad=include, **attributes)
+def _average_pool(node: OnnxNode) -> Result:
+    """Means over windows."""
+    return node.out("AveragePool", node.input(0), **average_attributes(node))
 
 
 @onnx_op("LpPool")
-def lp_pool(step: Step) -> Result:
-    """The norm of order p: a power of the mean of powers times the number of taps."""
-    p = step.int_("p", 2)
-    attributes = pool_attributes(step)
+def _lp_pool(node: OnnxNode) -> Result:
+    """The norm of order p: (mean of |x| ** p over the window * number of taps) ** (1 / p)."""
+    p = node.int_("p", 2)
+    attributes = _pool_attributes(node)
     if attributes["ceil_mode"]:
         raise UnsupportedError("expected ceil_mode 0 of LpPool, found 1")
     if not 1 <= p <= 64:
         raise UnsupportedError(f"expected p from 1 to 64, found {p}")
     kernel = attributes["kernel_shape"]
     assert isinstance(kernel, tuple)
-    dtype = np.dtype(step.value(0).dtype)
-    x = step.emit("Abs", [step.input(0)])
-    x = step.emit("Pow", [x, step.array(np.array(p, dtype))])
-    x = step.emit("AveragePool", [x], count_include_pad=1, **attributes)
-    x = step.emit("Mul", [x, step.array(np.array(math.prod(kernel), dtype))])
-    return step.out("Pow", [x, step.array(np.array(1 / p, dtype))])
+    dtype = node.dtype()
+    x = node.emit("Abs", node.input(0))
+    x = node.emit("Pow", x, node.number(p, dtype))
+    x = node.emit("AveragePool", x, count_include_pad=1, **attributes)
+    x = node.emit("Mul", x, node.number(math.prod(kernel), dtype))
+    return node.out("Pow", x, node.number(1 / p, dtype))
 
 
 @onnx_op("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(step: Step) -> Result:
-    """Over the whole image."""
-    return step.out(step.node.op_type, [step.input(0)])
+def _global_pool(node: OnnxNode) -> Result:
+    """The mean or maximum over the whole image."""
+    return node.out(node.op, node.input(0))

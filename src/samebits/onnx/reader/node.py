@@ -1,4 +1,4 @@
-"""One ONNX node as the mapping functions see it, and the table that they fill."""
+"""One ONNX node as the mapping rules see it, and the table that they fill."""
 
 from __future__ import annotations
 
@@ -11,47 +11,40 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir import Value
-from samebits.ir.ops import Attribute
-from samebits.onnx.reader.emission import Emission
+from samebits.ir.foreign import ForeignNode, Result, enter_rule
+from samebits.ir.ops import Array, Attribute
+from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.tensors import dtype_of, tensor_to_array
 
-Array = np.ndarray[Any, Any]
-Result = str | Sequence[str]
-Rule = Callable[["Step"], Result]
+Rule = Callable[["OnnxNode"], Result]
 
-RULES: dict[tuple[str, str], Rule] = {}
+RULES: dict[tuple[str, str], Rule] = {}  # (domain, operator) -> rule
 MICROSOFT = "com.microsoft"
 
 
 def onnx_op(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
     """Register how the ONNX operators of these names become real ones.
 
-    A rule returns the graph values of the node's outputs, the last ones may be left out.
+    A rule returns the graph values of the node's outputs; the last ones may be left out. It raises
+    InputError for a node that breaks the rules of ONNX, UnsupportedError for one without a real
+    counterpart; the importer adds to the message which node it is.
     """
-
-    def enter(rule: Rule) -> Rule:
-        for name in names:
-            if (domain, name) in RULES:
-                raise ValueError(f"{domain}:{name} has two rules")
-            RULES[domain, name] = rule
-        return rule
-
-    return enter
+    return enter_rule(RULES, [(domain, name) for name in names])
 
 
 @dataclass
-class Step:
-    """A node to import. Inputs are graph values, "" where left out.
+class OnnxNode(ForeignNode):
+    """An ONNX node to translate.
 
-    where: the node in messages. opset: version of the node's domain. wanted: for each output,
+    proto: the node itself. opset: version of the node's domain. inputs: graph values, "" where left
+    out. outputs: what to call the results in the graph, "" where left out. wanted: for each output,
     whether something reads it. attributes: those of the node, references to function attributes
-    resolved; what no rule reads is an error.
+    resolved. read: names of the attributes that the rule has read; the importer refuses a node with
+    others, which would have no effect.
     """
 
-    emission: Emission
-    node: NodeProto
-    where: str
+    builder: FoldingBuilder
+    proto: NodeProto
     opset: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -65,43 +58,42 @@ class Step:
         """Whether the input is given."""
         return index < len(self.inputs) and self.inputs[index] != ""
 
+    def optional(self, index: int) -> str:
+        """Graph value of an input, "" where it is left out."""
+        return self.inputs[index] if self.has(index) else ""
+
     def input(self, index: int) -> str:
-        """The graph value; InputError where it is left out."""
+        """Graph value of an input; InputError where it is left out."""
         if not self.has(index):
             raise InputError(f"expected input {index}, found none")
         return self.inputs[index]
 
     def given(self) -> list[str]:
-        """All inputs; InputError where one is left out."""
+        """Graph values of all inputs; InputError where one is left out."""
         return [self.input(index) for index in range(len(self.inputs))]
-
-    def value(self, index: int) -> Value:
-        """Type and shape of an input."""
-        return self.emission.builder.values[self.input(index)]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape of an input."""
-        return self.value(index).shape
+        return self.shape_of(self.input(index))
 
     def rank(self, index: int = 0) -> int:
         """Number of axes of an input."""
         return len(self.shape(index))
 
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """Shape of a graph value."""
-        return self.emission.builder.values[name].shape
-
-    def dtype_of(self, name: str) -> str:
-        """Type of a graph value."""
-        return self.emission.builder.values[name].dtype
+    def dtype(self, index: int = 0) -> str:
+        """Element type of an input, by numpy's name."""
+        return self.dtype_of(self.input(index))
 
     def is_constant(self, index: int) -> bool:
         """Whether the input is given and known while importing."""
-        return self.has(index) and self.emission.known(self.inputs[index]) is not None
+        return self.has(index) and self.builder.known(self.inputs[index]) is not None
 
-    def constant(self, index: int, what: str) -> Array:
-        """The array of an input that must be known while importing."""
-        array = self.emission.known(self.input(index))
+    def array(self, index: int, what: str) -> Array:
+        """The array of an input that must be known while importing.
+
+        what: its role, for the message of UnsupportedError where it is computed.
+        """
+        array = self.builder.known(self.input(index))
         if array is None:
             raise UnsupportedError(
                 f"expected a constant as {what} (input {index}), found a value that is computed "
@@ -110,8 +102,8 @@ class Step:
         return array
 
     def integers(self, index: int, what: str, limit: int = 2**20) -> tuple[int, ...]:
-        """A constant vector of integers (a scalar counts as one)."""
-        array = self.constant(index, what)
+        """The numbers of a constant vector of at most `limit` integers, or of a scalar."""
+        array = self.array(index, what)
         if array.dtype.kind not in "iu" or array.ndim > 1 or array.size > limit:
             raise InputError(
                 f"expected integers in a vector as {what}, found {array.dtype.name}"
@@ -121,7 +113,7 @@ class Step:
 
     def scalar(self, index: int, what: str) -> Any:
         """A constant of one element, as an array of rank 0."""
-        array = self.constant(index, what)
+        array = self.array(index, what)
         if array.size != 1:
             raise InputError(f"expected one number as {what}, found shape {list(array.shape)}")
         return array.reshape(())
@@ -157,7 +149,7 @@ class Step:
         return text
 
     def ints(self, name: str, default: Sequence[int] | None = ()) -> tuple[int, ...] | None:
-        """A list of integers; the default where it is not given."""
+        """A list of integers, the default where it is not given."""
         found = self._attribute(name, AttributeProto.INTS, False)
         if found:
             return tuple(int(v) for v in found.ints)
@@ -178,9 +170,8 @@ class Step:
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute, None where it is not given."""
         found = self._attribute(name, AttributeProto.TENSOR, False)
-        return (
-            tensor_to_array(found.t, f"attribute {name}", self.emission.folder) if found else None
-        )
+        where, folder = f"attribute {name}", self.builder.folder
+        return tensor_to_array(found.t, where, folder) if found else None
 
     def graph(self, name: str) -> Any:
         """A subgraph attribute."""
@@ -189,18 +180,15 @@ class Step:
         return found.g
 
     def element_type(self, name: str, default: int | None = None) -> str:
-        """An attribute that names an element type, as numpy's name."""
+        """An attribute that is an element type, by numpy's name."""
         return dtype_of(self.int_(name, default), name).name
 
-    def given_attribute(self, name: str) -> bool:
-        """Whether the node has the attribute."""
-        return name in self.attributes
-
     def ignore(self, *names: str) -> None:
-        """Attributes without effect on what is computed here."""
+        """Accept attributes that have no effect on what is computed here."""
         self.read.update(names)
 
     def _attribute(self, name: str, kind: int, required: bool) -> AttributeProto | None:
+        """The attribute, noted as read; InputError where its type is not `kind`."""
         self.read.add(name)
         found = self.attributes.get(name)
         if found is None:
@@ -230,26 +218,9 @@ class Step:
 
     # --- results --------------------------------------------------------------------------------
 
-    def charge(self, count: int) -> None:
-        """Account for a constant of `count` elements before it is computed."""
-        self.emission.charge(count)
-
-    def array(self, array: Array) -> str:
-        """A constant."""
-        return self.emission.stored(f"{self.hint}.constant", np.asarray(array))
-
-    def emit(self, op: str, inputs: Sequence[str], **attributes: Attribute) -> str:
-        """An operator whose result stays inside this node."""
-        return self.emission.emit(self.hint, op, inputs, attributes, ())[0]
-
-    def out(self, op: str, inputs: Sequence[str], **attributes: Attribute) -> tuple[str, ...]:
-        """The operator that gives the node's outputs, under their names."""
-        return self.emission.emit(self.hint, op, inputs, attributes, self.outputs)
-
-    @property
-    def hint(self) -> str:
-        """What to call values and nodes made for this node."""
-        return self.node.name or next((name for name in self.outputs if name), self.node.op_type)
+    def out(self, op: str, *inputs: str, **attributes: Attribute) -> tuple[str, ...]:
+        """Append the operator that gives the node's outputs, under their names."""
+        return self.builder.add_all(op, inputs, attributes, self.hint, self.outputs)
 
 
 def _kind(kind: int) -> str:
@@ -257,3 +228,6 @@ def _kind(kind: int) -> str:
         return AttributeProto.AttributeType.Name(kind)
     except ValueError:
         return f"of type number {kind}"
+
+
+__all__ = ["MICROSOFT", "RULES", "Array", "OnnxNode", "Result", "Rule", "onnx_op"]

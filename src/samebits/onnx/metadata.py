@@ -1,0 +1,32 @@
+"""Metadata of ONNX files that this project writes and reads: numbers that ONNX has no field for."""
+
+from __future__ import annotations
+
+import re
+
+from onnx import ModelProto
+
+from samebits.errors import InputError
+
+RATE = "samebits.rate"  # samples per second of the recordings that a model is made for
+STATES = "samebits.states"  # number of the last inputs, and of the last outputs, that are states
+
+
+def read_number(
+    model: ModelProto, key: str, what: str, least: int = 0, most: int = 9_999_999
+) -> int | None:
+    """The number under a key of an untrusted model's metadata, None where the key is missing.
+
+    what: its meaning, for the message of InputError where the text is no number from `least` to
+    `most` (decimal digits without leading zeros).
+    """
+    found = [entry.value for entry in model.metadata_props if entry.key == key]
+    if not found:
+        return None
+    number = int(found[0]) if re.fullmatch("0|[1-9][0-9]{0,6}", found[0]) else -1
+    if not least <= number <= most:
+        raise InputError(
+            f"expected a number of {what} in the metadata, found {found[0][:20]!a}; "
+            "export the model again"
+        )
+    return number
