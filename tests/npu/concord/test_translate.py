@@ -420,7 +420,7 @@ def test_many_random_programs(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("native", [8, 16])
 def test_compiled_networks(native, tmp_path):
-    from npu.test_lower import NETS, SMALL
+    from npu.compiler.test_lower import NETS, SMALL
 
     for graph in NETS.values():
         for mantissa, depths in ((15, {}), (6, SMALL)):

@@ -20,7 +20,7 @@ from samebits.npu.compiler.layout import (
     with_units,
 )
 from samebits.npu.compiler.memory import TilePlace
-from samebits.npu.compiler.pointwise import SWAPPED
+from samebits.npu.machine.isa import INSTRUCTIONS
 
 
 def fuse(steps: Sequence[Step], tiles: Mapping[Tiles, TilePlace]) -> list[Step]:
@@ -165,12 +165,12 @@ def _exchanged(step: Step) -> list[Step]:
     if step.tiles is not None or not step.points or not isinstance(step.read, Access):
         return []
     first, *rest = step.points
-    other = first.operand
-    if other is None or other.buffer.values is not None:
+    other, exchanged = first.operand, INSTRUCTIONS[first.op].exchanged
+    if other is None or exchanged is None or other.buffer.values is not None:
         return []
     if not (other.whole(*step.grid) and step.read.whole(*step.grid)):
         return []
-    swapped = Point(SWAPPED[first.op], step.read)
+    swapped = Point(exchanged, step.read)
     return [replace(step, read=other, points=(swapped, *rest))]
 
 

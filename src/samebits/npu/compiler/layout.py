@@ -14,12 +14,11 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.npu.machine.image import entry_count
-from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES
 from samebits.npu.machine.program import QUEUE
 
 Array = np.ndarray[Any, Any]
 OUTSIDE = -1  # the place of an element that is not stored: a zero of an explicit pad
-STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ class Point:
 
     @property
     def stage(self) -> int:
-        return STAGES.index(INSTRUCTIONS[self.op].stage)
+        return UNIT_STAGES.index(INSTRUCTIONS[self.op].stage)
 
     @property
     def memory(self) -> str:

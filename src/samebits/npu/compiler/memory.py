@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from samebits.errors import UnsupportedError
 from samebits.npu.compiler.build import Builder
 from samebits.npu.compiler.layout import Access, Buffer, Step, Tiles
-from samebits.npu.machine.isa import STEP
+from samebits.npu.machine.isa import INSTRUCTIONS, STEP
+from samebits.npu.machine.program import QUEUE
 
-READ_FILES = ("ivrf", "dram")  # what v_rd reads, in order of preference
+# The memories that v_rd reads, in order of preference.
+READ_FILES = tuple(name for name in INSTRUCTIONS["v_rd"].memories if name != QUEUE)
 FOREVER = 1 << 30
 Slot = tuple[int, int]  # (index of a step, slot of an access)
 Borders = tuple[int, int, int, int]  # pixels at the top, left, bottom, right

@@ -27,7 +27,7 @@ from samebits.npu.concord.memory import (
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, bases, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
-from samebits.npu.simulator.machine import BINARY, UNARY, quantize
+from samebits.npu.simulator.machine import pointwise, quantize
 
 Array = np.ndarray[Any, Any]
 
@@ -461,5 +461,4 @@ def _like(value: Value, name: str, **changed: Any) -> Value:
 def _padding(op: str, bits: Sequence[int]) -> int:
     """What an operation makes of padding."""
     numbers = [np.array([b], np.uint16).view(np.float16) for b in bits]
-    made = BINARY[op](*numbers) if op in BINARY else UNARY[op](*numbers)
-    return int(made.astype(np.float16).view(np.uint16)[0])
+    return int(pointwise(op, *numbers).astype(np.float16).view(np.uint16)[0])

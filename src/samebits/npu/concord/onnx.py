@@ -18,7 +18,9 @@ from samebits.files import write_atomically
 from samebits.npu.concord.graph import Array, DataFlow, Step, Turns, Value
 from samebits.npu.concord.memory import channels_and_positions
 from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
-from samebits.npu.concord.source import TABLES, arrays
+from samebits.npu.concord.source import SHORTER, arrays
+from samebits.npu.machine.isa import POINTWISE
+from samebits.spec.npu_formula import Formula
 
 IR_VERSION = 9
 BATCH = "batch.size"
@@ -151,6 +153,31 @@ class OnnxWriter:
             helper.make_node(op, list(inputs), [out], name=out, domain=domain, **attributes)
         )
         return out
+
+    def formula(self, formula: Formula, arguments: Sequence[str], out: str) -> None:
+        """Nodes that compute a formula of these arguments; the last of them makes `out`."""
+        if formula in SHORTER:
+            self.node(SHORTER[formula].onnx, arguments, out)
+            return
+        start = len(self.nodes)
+
+        def node(op: str, *inputs: str) -> str:
+            return self.node(op, inputs, f"{out}.{len(self.nodes) - start}")
+
+        def rounded(op: str) -> Callable[[str, str], str]:
+            return lambda a, b: node("Round16", node(op, a, b))
+
+        operations: dict[str, Callable[..., str]] = {
+            "add": rounded("Add"),
+            "subtract": rounded("Sub"),
+            "multiply": rounded("Mul"),
+            "choose": lambda p, q, x, y: node("Choose", p, q, x, y),
+            "number": lambda c: self.initializer(f"f.{c!r}", np.array(c, np.float32)),
+            "look_up": lambda table, x: node("LookUp", x, f"data.t_{table.name}"),
+        }
+        formula.realised(operations, *arguments)
+        last = self.nodes[-1]
+        last.name = last.output[0] = out
 
     def emit(self, steps: Sequence[Step | Turns]) -> None:
         """Steps in order."""
@@ -340,20 +367,9 @@ def _tiles(writer: OnnxWriter, step: Step) -> None:
     writer.node("SumShortTiles" if requantize else "SumTiles", [dots], step.out.name)
 
 
-def _rounded(op: str, swapped: bool = False) -> Callable[[OnnxWriter, Step], None]:
-    def emit(writer: OnnxWriter, step: Step) -> None:
-        names = [value.name for value in step.inputs]
-        exact = writer.node(op, names[::-1] if swapped else names, f"{step.out.name}.exact")
-        writer.node("Round16", [exact], step.out.name)
-
-    return emit
-
-
-def _function(op: str, *more: str) -> Callable[[OnnxWriter, Step], None]:
-    def emit(writer: OnnxWriter, step: Step) -> None:
-        writer.node(op, [*(value.name for value in step.inputs), *more], step.out.name)
-
-    return emit
+def _pointwise(writer: OnnxWriter, step: Step) -> None:
+    names = [value.name for value in step.inputs]
+    writer.formula(POINTWISE[step.op], names, step.out.name)
 
 
 FUNCTIONS = frozenset(function.name for function in functions())
@@ -367,12 +383,5 @@ EMITTERS: dict[str, Callable[[OnnxWriter, Step], None]] = {
     "quantize": _quantize,
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
-    "vv_add": _rounded("Add"),
-    "vv_a_sub_b": _rounded("Sub"),
-    "vv_b_sub_a": _rounded("Sub", swapped=True),
-    "vv_mul": _rounded("Mul"),
-    "vv_max": _function("Larger"),
-    "v_relu": _function("Relu16"),
-    "v_sigm": _function("LookUp", f"data.{TABLES['v_sigm']}"),
-    "v_tanh": _function("LookUp", f"data.{TABLES['v_tanh']}"),
+    **dict.fromkeys(POINTWISE, _pointwise),
 }

@@ -4,21 +4,39 @@ stands before it. Only validated names and numbers get into the text."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from samebits.npu.concord.graph import Array, DataFlow, Step, Turns, Value
+from samebits.npu.machine.isa import POINTWISE
+from samebits.spec.npu_formula import A, B, Formula, choose, number
 
 WIDTH = 100
 INDENT = " " * 4
 SAMPLES = 3 << 20  # numbers in the largest tensor of the samples that are computed at a time
-TABLES = {"v_sigm": "t_sigmoid", "v_tanh": "t_tanh"}
+LIBRARY = {"torch": "torch", "tensorflow": "tf"}  # what a module calls it
+
+
+class Shorter(NamedTuple):
+    """Names of functions that compute a whole formula faster than its operations would."""
+
+    runtime: str
+    onnx: str
+
+
+SHORTER: Mapping[Formula, Shorter] = MappingProxyType(
+    {
+        choose(A, B, A, B): Shorter("larger", "Larger"),
+        choose(A, number(0), A, number(0)): Shorter("relu", "Relu16"),
+    }
+)
 
 
 def module_text(flow: DataFlow, kind: str, data: str) -> str:
@@ -33,16 +51,13 @@ def module_text(flow: DataFlow, kind: str, data: str) -> str:
 
 def arrays(flow: DataFlow) -> dict[str, Array]:
     """The data file: constants and tables in binary16, tiles in binary32, indices in int64."""
-    from samebits.tables.binary16 import sigmoid_table, tanh_table
-
     found = {
         name: data.view(np.float16) if kind == "constant" else data
         for (kind, name), data in flow.data.items()
     }
-    used = operations(flow.steps)
-    for op, table in (("v_sigm", sigmoid_table), ("v_tanh", tanh_table)):
-        if op in used:
-            found[TABLES[op]] = table().view(np.float16)
+    formulas = [POINTWISE[op] for op in sorted(operations(flow.steps)) if op in POINTWISE]
+    for table in (table for formula in formulas for table in formula.tables()):
+        found[f"t_{table.name}"] = np.asarray(table.entries()).view(np.float16)
     return found
 
 
@@ -79,7 +94,7 @@ def _docstring(flow: DataFlow, kind: str) -> str:
 
 def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
     tensor = {"torch": "Tensor", "tensorflow": "tf.Tensor"}[kind]
-    writer = Writer(flow)
+    writer = Writer(flow, LIBRARY[kind])
     writer.emit(flow.steps)
     shapes = {hint.name: hint.shape for hint in flow.inputs}
     signature = f"self, inputs: Mapping[str, {tensor}], batch: int"
@@ -122,8 +137,8 @@ def largest(steps: Iterable[Step | Turns]) -> int:
 class Writer:
     """Lines of the body of `forward`."""
 
-    def __init__(self, flow: DataFlow) -> None:
-        self.flow = flow
+    def __init__(self, flow: DataFlow, library: str) -> None:
+        self.flow, self.library = flow, library
         self.shapes = {hint.name: hint.shape for hint in (*flow.inputs, *flow.outputs)}
         self.lines: list[str] = []
         self.line = 0
@@ -189,6 +204,24 @@ class Writer:
         self.line = 0
 
 
+def formula_text(formula: Formula, arguments: Sequence[str], library: str) -> str:
+    """An expression that computes a formula of these arguments, binary16 tensors.
+
+    library: what the module calls PyTorch or TensorFlow. Tables are attributes `t_NAME` of self.
+    """
+    if formula in SHORTER:
+        return f"{SHORTER[formula].runtime}({', '.join(arguments)})"
+    operations: dict[str, Callable[..., str]] = {
+        "add": "add({}, {})".format,
+        "subtract": "subtract({}, {})".format,
+        "multiply": "multiply({}, {})".format,
+        "choose": (library + ".where({} > {}, {}, {})").format,
+        "number": lambda c: f"{library}.zeros_like({arguments[0]}) + {c!r}",
+        "look_up": lambda table, x: f"look_up({x}, self.t_{table.name})",
+    }
+    return str(formula.realised(operations, *arguments))
+
+
 def name(value: Value) -> str:
     """How an expression refers to a value: constants are attributes."""
     return f"self.{value.name}" if value.constant else value.name
@@ -218,12 +251,9 @@ def _tiles(writer: Writer, step: Step) -> str:
     return f"multiply_tiles({x}, {right}, {step.numbers[0]}, {bool(step.numbers[1])})"
 
 
-def _swapped(function: str) -> Callable[[Writer, Step], str]:
-    def text(writer: Writer, step: Step) -> str:
-        a, b = (name(value) for value in step.inputs)
-        return f"{function}({b}, {a})"
-
-    return text
+def _pointwise(writer: Writer, step: Step) -> str:
+    names = [name(value) for value in step.inputs]
+    return formula_text(POINTWISE[step.op], names, writer.library)
 
 
 def _call(function: str, *more: str) -> Callable[[Writer, Step], str]:
@@ -251,12 +281,5 @@ EXPRESSIONS: dict[str, Callable[[Writer, Step], str]] = {
     "quantize": _call("quantize", "NATIVE", "MANTISSA"),
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
-    "vv_add": _call("add"),
-    "vv_a_sub_b": _call("subtract"),
-    "vv_b_sub_a": _swapped("subtract"),
-    "vv_mul": _call("multiply"),
-    "vv_max": _call("larger"),
-    "v_relu": _call("relu"),
-    "v_sigm": _call("look_up", f"self.{TABLES['v_sigm']}"),
-    "v_tanh": _call("look_up", f"self.{TABLES['v_tanh']}"),
+    **dict.fromkeys(POINTWISE, _pointwise),
 }

@@ -256,9 +256,10 @@ def to_text(program: Program) -> str:
     lines += [hint_text(hint) for hint in program.hints]
     level = 0
     for instruction in program.instructions:
-        level = max(level - (instruction.op == "end_loop"), 0)
+        nesting = INSTRUCTIONS[instruction.op].nesting
+        level = max(level + min(nesting, 0), 0)
         lines.append("    " * min(level, 8) + instruction_text(instruction))
-        level += instruction.op == "loop"
+        level += max(nesting, 0)
     return "\n".join(lines) + "\n"
 
 

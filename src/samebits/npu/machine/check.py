@@ -18,7 +18,7 @@ from samebits.npu.machine import cover
 from samebits.npu.machine.assembly import HINTS_MAX, SIZE_MAX, TENSOR_NAME
 from samebits.npu.machine.chain import Access, Chain, Loop, Operation, Send, Step
 from samebits.npu.machine.image import entry_count, entry_shape
-from samebits.npu.machine.isa import fault
+from samebits.npu.machine.isa import INSTRUCTIONS, Operand, fault
 from samebits.npu.machine.program import (
     DEPTH_MAX,
     INSTRUCTIONS_MAX,
@@ -156,7 +156,7 @@ class _Checker:
             else:
                 assert item.register is not None
                 at = names.index(item.register)
-                if item.op == "s_wr":
+                if Operand.VALUE in INSTRUCTIONS[item.op].operands:
                     registers = (*registers[:at], item.value, *registers[at + 1 :])
                 else:
                     steps.append(Send(item.register, registers[at], item.line))

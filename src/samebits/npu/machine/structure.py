@@ -9,10 +9,9 @@ from typing import NoReturn
 from samebits.errors import InputError
 from samebits.npu.machine.assembly import instruction_text
 from samebits.npu.machine.chain import Access, Chain, Operation, Step
-from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES, Operand, Stage
 from samebits.npu.machine.program import LOOPS_MAX, QUEUE, REGISTERS, Instruction, Program
 
-UNIT_STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
 Registers = tuple[int, ...]  # in the order of REGISTERS
 
 
@@ -39,11 +38,10 @@ def structure(program: Program) -> Block:
     blocks = [Block(1, 1)]
     chain: list[Instruction] = []
     for instruction in program.instructions:
-        stage, line = INSTRUCTIONS[instruction.op].stage, instruction.line
-        inside = stage not in (Stage.SCALAR, Stage.LOOP)
-        if inside:
+        record, line = INSTRUCTIONS[instruction.op], instruction.line
+        if record.stage not in (Stage.SCALAR, Stage.LOOP):
             chain.append(instruction)
-            if stage is Stage.END:
+            if record.stage is Stage.END:
                 blocks[-1].items.append(chain)
                 chain = []
         elif chain:
@@ -53,7 +51,7 @@ def structure(program: Program) -> Block:
                 f"expected the rest of the chain of line {chain[0].line}, found "
                 f"{_shown(instruction)}; write end_chain first",
             )
-        elif instruction.op == "loop":
+        elif record.nesting > 0:
             if len(blocks) > LOOPS_MAX:
                 fail(
                     program,
@@ -61,7 +59,7 @@ def structure(program: Program) -> Block:
                     f"expected loops at most {LOOPS_MAX} deep, found one more; write it out",
                 )
             blocks.append(Block(instruction.value, line))
-        elif instruction.op == "end_loop":
+        elif record.nesting < 0:
             if len(blocks) == 1:
                 fail(program, line, "expected a loop before it, found end_loop outside; delete it")
             body = blocks.pop()
@@ -106,7 +104,7 @@ def build(program: Program, instructions: Sequence[Instruction], registers: Regi
             head.line,
             f"expected a chain to begin with v_rd or m_rd, found {_shown(head)}; read first",
         )
-    matrix = INSTRUCTIONS[head.op].base == "m_rd"
+    matrix = INSTRUCTIONS[head.op].kind == "matrix"
     product, operations, writes = _split(program, middle, matrix)
     if not writes or (matrix and len(writes) > 1):
         line = instructions[-1].line
@@ -170,12 +168,12 @@ def _split(
     writes: list[Instruction] = []
     for instruction in middle:
         record = INSTRUCTIONS[instruction.op]
-        wanted = None
+        moves_tiles, wanted = record.kind == "matrix", None
         if record.stage is Stage.READ:
             wanted = "one read in a chain"
-        elif matrix and record.base != "m_wr":
+        elif matrix and not moves_tiles:
             wanted = "m_wr in a chain that begins with m_rd"
-        elif not matrix and record.base == "m_wr":
+        elif not matrix and moves_tiles:
             wanted = "v_wr in a chain that begins with v_rd"
         elif record.stage is Stage.WRITE:
             writes.append(instruction)
@@ -205,19 +203,19 @@ def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operati
         record = INSTRUCTIONS[instruction.op]
         stage = UNIT_STAGES.index(record.stage)
         operand = None
-        if record.stage is Stage.ACTIVATE:
+        if Operand.UNIT in record.operands:
             unit = before[0] if instruction.unit is None else instruction.unit
         else:
             operand = _access(instruction)
             unit = record.memories.index(operand.memory)
         if (unit, stage) <= before:
-            advice = "use the other unit or another chain"
+            order = ", ".join(stage.value for stage in UNIT_STAGES)
             fail(
                 program,
                 instruction.line,
-                "expected add-subtract, multiply, activation at most once each in unit 0, then in "
-                f"unit 1, found {_shown(instruction)} (unit {unit}) after "
-                f"{UNIT_STAGES[before[1]].value} of unit {before[0]}; {advice}",
+                f"expected {order} at most once each in unit 0, then in unit 1, found "
+                f"{_shown(instruction)} (unit {unit}) after {UNIT_STAGES[before[1]].value} of unit "
+                f"{before[0]}; use the other unit or another chain",
             )
         before = unit, stage
         operations.append(Operation(record.base, unit, operand, instruction.line))

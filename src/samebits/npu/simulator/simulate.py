@@ -19,13 +19,12 @@ from samebits.npu.machine.image import entry_count, pack, unpack
 from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
 from samebits.npu.machine.structure import fail
 from samebits.npu.simulator.machine import (
-    BINARY,
-    UNARY,
     Blocks,
     Memory,
     Queue,
     canonical,
     multiply,
+    pointwise,
     quantize,
 )
 from samebits.npu.simulator.time import Estimate, estimate
@@ -146,12 +145,12 @@ class Machine:
         if chain.mvm_address is not None:
             carried = self.mv_mul(chain, carried)
         for operation in chain.operations:
-            if operation.operand is None:
-                carried = UNARY[operation.op](carried)
-                continue
-            first = base(operation.operand, iteration, chain.iterations_x)
-            operand = [self.read(operation.operand, first + k) for k in range(chain.rows)]
-            carried = BINARY[operation.op](carried, np.stack(operand))
+            operands = [carried]
+            if operation.operand is not None:
+                first = base(operation.operand, iteration, chain.iterations_x)
+                read = [self.read(operation.operand, first + k) for k in range(chain.rows)]
+                operands.append(np.stack(read))
+            carried = pointwise(operation.op, *operands)
         for access in chain.writes:
             first = base(access, iteration, chain.iterations_x)
             for k, vector in enumerate(carried):

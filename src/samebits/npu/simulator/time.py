@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from samebits.npu.machine.chain import Chain, Loop, Send, Step
-from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost
+from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost, Stage
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ def estimate(steps: Sequence[Step]) -> Estimate:
 
 def cycles(chain: Chain) -> int:
     """Of one execution: the slowest instruction, iteration by iteration, and the fill."""
-    names = ["m_rd", "m_wr"] if chain.kind == "matrix" else ["v_rd", "v_wr"]
-    names += ["mv_mul"] * (chain.mvm_address is not None)
-    names += [operation.op for operation in chain.operations]
+    moves = [r for r in INSTRUCTIONS.values() if r.stage in (Stage.READ, Stage.WRITE)]
+    costs = [record.cost for record in moves if record.kind == chain.kind]
+    costs += [Cost.PASSES] * (chain.mvm_address is not None)
+    costs += [INSTRUCTIONS[operation.op].cost for operation in chain.operations]
     counts = {
         Cost.NONE: 0,
         Cost.VECTORS_READ: chain.read_count,
@@ -68,7 +69,7 @@ def cycles(chain: Chain) -> int:
         Cost.VECTORS: chain.rows,
         Cost.TILES: chain.rows * chain.columns,
     }
-    return chain.iterations * max(counts[INSTRUCTIONS[name].cost] for name in names) + FILL
+    return chain.iterations * max(counts[cost] for cost in costs) + FILL
 
 
 def _executed(steps: Sequence[Step], times: int) -> Iterator[tuple[Chain, int]]:
