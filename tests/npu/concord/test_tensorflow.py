@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from samebits.npu.compiler.lower_real_graph import lower_real_graph
 
 from npu.compiler.test_lower import NETS, SMALL
 from npu.concord.test_formula import BINARY, FORMULAS, UNARY, compiled, expected_of, number_pairs
@@ -38,13 +39,12 @@ from npu.concord.test_translate import (
 from npu.programs import random_case, random_inputs
 from samebits.data import load
 from samebits.model import load_model
-from samebits.npu.compiler.lower import lower
 from samebits.npu.concord import runtime_torch
 from samebits.npu.concord.source import load_module
 from samebits.npu.concord.translate import load_concordant, translate
 from samebits.npu.machine.image import read_program
 from samebits.npu.machine.isa import POINTWISE
-from samebits.npu.simulator.machine import Blocks, multiply, pointwise, quantize
+from samebits.npu.simulator.machine import ShortBlocks, multiply, pointwise, quantize
 from samebits.npu.simulator.simulate import simulate
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
@@ -187,7 +187,7 @@ def test_products_are_the_simulators(tf, runtime):
         values = numbers_of(held, mantissa).astype(np.float32)  # [rows, tiles, outputs, lanes]
         flat = values.transpose(1, 3, 0, 2).reshape(tiles, native, -1)
         grid = [
-            [Blocks(held.codes[r, c], held.exponents[r, c]) for c in range(tiles)]
+            [ShortBlocks(held.codes[r, c], held.exponents[r, c]) for c in range(tiles)]
             for r in range(rows)
         ]
         moved = w.transpose(0, 2, 1, 3).reshape(1, -1, native)
@@ -278,7 +278,7 @@ def test_programs_written_out(name, tmp_path, tf):
 def test_compiled_networks(native, tmp_path, tf):
     for graph in NETS.values():
         for mantissa, depths in ((15, {}), (6, SMALL)):
-            program, image = lower(graph, native, mantissa, depths)
+            program, image = lower_real_graph(graph, native, mantissa, depths)
             check_concordant(program, image, given_inputs(program), tmp_path, kinds=MODULE)
 
 
@@ -287,7 +287,7 @@ def test_firmware_of_a_trained_network(tmp_path, tf):
     digits = load("digits")
     config = TrainConfig(data="digits", arch="cnn", numerics="bfp", epochs=2, batch=64, seed=0)
     train(config, digits, tmp_path / "run")
-    program, image = lower(load_model(tmp_path / "run").real, 16)
+    program, image = lower_real_graph(load_model(tmp_path / "run").real, 16)
     (hint,) = (h for h in program.hints if h.kind == "input")
     pixels = images(digits, "test")
     assert pixels.shape == (359, *hint.shape)

@@ -1,4 +1,4 @@
-"""Point-wise operators as steps of the multifunction units. docs/spec/npu.md section 1."""
+"""UnitOperation-wise operators as steps of the multifunction units. docs/spec/npu.md section 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import Array, Point, View
+from samebits.npu.compiler.layout import Array, UnitOperation, View
 from samebits.npu.compiler.rules import Input, Rule, Shape, constant_of, view_of
 from samebits.npu.machine.isa import INSTRUCTIONS
 
@@ -20,7 +20,7 @@ from samebits.npu.machine.isa import INSTRUCTIONS
 def _activation(op: str) -> Rule:
     def rule(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
         x = view_of(inputs[0])
-        view = b.point(node.name, x, Point(op))
+        view = b.operate(node.name, x, UnitOperation(op))
         return replace(view, nonnegative=INSTRUCTIONS[op].nonnegative([x.nonnegative]))
 
     return rule
@@ -33,7 +33,7 @@ def clipped(b: Builder, name: str, x: View, low: float, high: float) -> View:
         x = b.with_constant(f"{name}_high", "vv_max", x, np.asarray(-high))
         x = b.with_constant(f"{name}_minus", "vv_mul", x, np.asarray(-1.0))
     if low == 0:
-        x = b.point(name, x, Point("v_relu"))
+        x = b.operate(name, x, UnitOperation("v_relu"))
     elif low > -math.inf:
         x = b.with_constant(f"{name}_low", "vv_max", x, np.asarray(low))
     return replace(x, nonnegative=low >= 0)
@@ -66,7 +66,7 @@ def combined(b: Builder, name: str, op: str, x: View, other: View) -> View:
             continue
         operand = b.operand(first, second)
         if operand is not None:
-            return b.point(name, first, Point(made, operand))
+            return b.operate(name, first, UnitOperation(made, operand))
     raise UnsupportedError(
         "expected tensors laid out alike (or a vector of channels beside an image), found "
         f"{list(x.places.shape)} and {list(other.places.shape)} in other orders"
@@ -159,7 +159,7 @@ def _swish(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vie
     alpha = float(node.attributes["alpha"])
     if alpha != 1.0:
         gate = b.with_constant(f"{node.name}_alpha", "vv_mul", x, np.asarray(alpha))
-    gate = b.point(node.name, gate, Point("v_sigm"))
+    gate = b.operate(node.name, gate, UnitOperation("v_sigm"))
     return combined(b, node.name, "vv_mul", gate, x)
 
 

@@ -80,16 +80,9 @@ INC = "_inc"
 INC_BIT = 1 << 5  # of the opcode
 
 
+Files = tuple[str, ...]
 # Whether a result is known not to be below zero, from what is known of the operands.
 Sign = Callable[[Sequence[bool]], bool]
-
-
-def _unknown(operands: Sequence[bool]) -> bool:
-    return False
-
-
-def _always(operands: Sequence[bool]) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -109,12 +102,12 @@ class Record:
     opcode: int
     stage: Stage
     operands: tuple[Operand, ...]
-    memories: tuple[str, ...]
+    memories: Files
     meaning: Formula | str
     cost: Cost = Cost.NONE
     steps: bool = False
     exchanged: str | None = None
-    nonnegative: Sign = _unknown
+    nonnegative: Sign = lambda operands: False
 
     @property
     def base(self) -> str:
@@ -158,50 +151,35 @@ def _pointwise(name: str, opcode: int, stage: Stage, meaning: Formula, **traits:
     return Record(name, opcode, stage, operands, files, meaning, Cost.VECTORS, **traits)
 
 
+def _move(name: str, opcode: int, stage: Stage, files: Files, meaning: str, cost: Cost) -> Record:
+    """An instruction that begins or ends a chain with vectors or tiles of these memories."""
+    return Record(name, opcode, stage, _MEMORY, files, meaning, cost)
+
+
+_READ, _WRITE, _SCALAR, _LOOP = Stage.READ, Stage.WRITE, Stage.SCALAR, Stage.LOOP
+_ADD, _MULTIPLY, _ACTIVATE = UNIT_STAGES
+_V_RD, _V_WR, _M_RD = ("ivrf", "dram", QUEUE), (*VECTOR_FILES, QUEUE), ("mdram", QUEUE)
+_MV_MUL = "quantize the vectors; rows x columns tiles of mrf times them"
+_RELU = choose(A, number(0), A, number(0))
 _RECORDS = (
-    Record(
-        *("s_wr", 1, Stage.SCALAR, (Operand.REGISTER, Operand.VALUE), ()),
-        "register = VALUE",
-    ),
-    Record("s_rd", 2, Stage.SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
-    Record(
-        *("v_rd", 3, Stage.READ, _MEMORY, ("ivrf", "dram", QUEUE)),
-        "begin a chain with vectors",
-        Cost.VECTORS_READ,
-    ),
-    Record(
-        *("v_wr", 4, Stage.WRITE, _MEMORY, (*VECTOR_FILES, QUEUE)),
-        "write the vectors of the chain",
-        Cost.VECTORS,
-    ),
-    Record(
-        *("m_rd", 5, Stage.READ, _MEMORY, ("mdram", QUEUE)),
-        "begin a chain with tiles",
-        Cost.TILES,
-    ),
-    Record(
-        *("m_wr", 6, Stage.WRITE, _MEMORY, TILE_FILES),
-        "write the tiles; quantize them for mrf",
-        Cost.TILES,
-    ),
-    Record(
-        *("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ("mrf",)),
-        "quantize the vectors; rows x columns tiles of mrf times them",
-        Cost.PASSES,
-    ),
-    _pointwise("vv_add", 8, Stage.ADD, A + B, exchanged="vv_add", nonnegative=all),
-    _pointwise("vv_a_sub_b", 9, Stage.ADD, A - B, exchanged="vv_b_sub_a"),
-    _pointwise("vv_b_sub_a", 10, Stage.ADD, B - A, exchanged="vv_a_sub_b"),
-    _pointwise("vv_max", 11, Stage.ADD, choose(A, B, A, B), exchanged="vv_max", nonnegative=any),
-    _pointwise("vv_mul", 12, Stage.MULTIPLY, A * B, exchanged="vv_mul", nonnegative=all),
-    _pointwise(
-        "v_relu", 13, Stage.ACTIVATE, choose(A, number(0), A, number(0)), nonnegative=_always
-    ),
-    _pointwise("v_sigm", 14, Stage.ACTIVATE, look_up(SIGMOID, A), nonnegative=_always),
-    _pointwise("v_tanh", 15, Stage.ACTIVATE, look_up(TANH, A)),
+    Record("s_wr", 1, _SCALAR, (Operand.REGISTER, Operand.VALUE), (), "register = VALUE"),
+    Record("s_rd", 2, _SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
+    _move("v_rd", 3, _READ, _V_RD, "begin a chain with vectors", Cost.VECTORS_READ),
+    _move("v_wr", 4, _WRITE, _V_WR, "write the vectors of the chain", Cost.VECTORS),
+    _move("m_rd", 5, _READ, _M_RD, "begin a chain with tiles", Cost.TILES),
+    _move("m_wr", 6, _WRITE, TILE_FILES, "write the tiles; quantize them for mrf", Cost.TILES),
+    Record("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ("mrf",), _MV_MUL, Cost.PASSES),
+    _pointwise("vv_add", 8, _ADD, A + B, exchanged="vv_add", nonnegative=all),
+    _pointwise("vv_a_sub_b", 9, _ADD, A - B, exchanged="vv_b_sub_a"),
+    _pointwise("vv_b_sub_a", 10, _ADD, B - A, exchanged="vv_a_sub_b"),
+    _pointwise("vv_max", 11, _ADD, choose(A, B, A, B), exchanged="vv_max", nonnegative=any),
+    _pointwise("vv_mul", 12, _MULTIPLY, A * B, exchanged="vv_mul", nonnegative=all),
+    _pointwise("v_relu", 13, _ACTIVATE, _RELU, nonnegative=lambda _: True),
+    _pointwise("v_sigm", 14, _ACTIVATE, look_up(SIGMOID, A), nonnegative=lambda _: True),
+    _pointwise("v_tanh", 15, _ACTIVATE, look_up(TANH, A)),
     Record("end_chain", 16, Stage.END, (), (), "end the chain, which runs it"),
-    Record("loop", 17, Stage.LOOP, (Operand.COUNT,), (), "run what follows COUNT times"),
-    Record("end_loop", 18, Stage.LOOP, (), (), "end of the innermost loop"),
+    Record("loop", 17, _LOOP, (Operand.COUNT,), (), "run what follows COUNT times"),
+    Record("end_loop", 18, _LOOP, (), (), "end of the innermost loop"),
 )
 
 

@@ -73,7 +73,7 @@ def pointwise(op: str, *operands: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ShortBlocks:
     """BFP-short blocks along the last axis: value = codes * 2**(exponents - M).
 
     codes: int64 [..., N], at most 2**15 - 1 in magnitude     exponents: int64 [...]
@@ -83,7 +83,7 @@ class Blocks:
     exponents: Array
 
 
-def quantize(values: Array, mantissa: int) -> Blocks:
+def quantize(values: Array, mantissa: int) -> ShortBlocks:
     """Binary16 [..., N] as BFP-short blocks. Scaling by powers of two is exact in binary64."""
     wide = values.astype(np.float64)
     wide = np.where(np.isinf(wide), np.copysign(float(INFINITY), wide), wide)
@@ -94,11 +94,11 @@ def quantize(values: Array, mantissa: int) -> Blocks:
     exponents += np.rint(np.ldexp(largest, mantissa - exponents)) > code_max
     exponents = np.clip(exponents, EXPONENT_MIN, EXPONENT_MAX)
     codes = np.rint(np.ldexp(wide, (mantissa - exponents)[..., np.newaxis]))
-    return Blocks(np.clip(codes, -code_max, code_max).astype(np.int64), exponents)
+    return ShortBlocks(np.clip(codes, -code_max, code_max).astype(np.int64), exponents)
 
 
 def multiply(
-    tiles: Sequence[Sequence[Blocks]], vectors: Array, mantissa: int, requantize: bool
+    tiles: Sequence[Sequence[ShortBlocks]], vectors: Array, mantissa: int, requantize: bool
 ) -> Array:
     """Rows of tiles times the vectors of a chain: binary16 [len(tiles), N].
 
