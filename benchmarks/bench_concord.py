@@ -26,7 +26,7 @@ from bench_inference import samples
 from machine import write_record
 from samebits.ir import Graph
 from samebits.ir.rewrite import simplify
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord.source import load_module
 from samebits.npu.concord.translate import translate
 from samebits.npu.machine.program import Instruction
@@ -116,7 +116,7 @@ def measure(
     count: int,
 ) -> dict[str, Any]:
     """One row: seconds, ratios, and outputs that differ from the simulator's."""
-    program, image = lower(graph, native, mantissa)
+    program, image = lower_real_graph(graph, native, mantissa)
     if requantize:
         first = Instruction("s_wr", register="requantize", value=1)
         program = replace(program, instructions=(first, *program.instructions))

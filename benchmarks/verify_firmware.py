@@ -24,7 +24,7 @@ from rich.progress import Progress
 from machine import write_record
 from samebits.data import load
 from samebits.model import load_firmware, load_model
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.image import write_program
 from samebits.verification.accuracy import correct, firmware_images
 from samebits.verification.backends.concordant import KINDS, Concordant
@@ -101,7 +101,7 @@ def main() -> None:
         path = Path(work) / "model.nnp"
         for native, mantissa, requantize in progress.track(settings, description="settings"):
             start = time.perf_counter()
-            program, image = lower(model.real, native, mantissa, requantize=requantize)
+            program, image = lower_real_graph(model.real, native, mantissa, requantize=requantize)
             write_program(path, program, image)
             row = measure(path, data, options.images, options.others, kinds, pool)
             row |= {"native": native, "mantissa": mantissa, "requantize": requantize}

@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, UNIT_STAGES
 from samebits.npu.machine.program import (
     QUEUE,
     REGISTERS,
@@ -23,8 +24,10 @@ from samebits.npu.machine.program import (
 )
 
 DEPTHS = dict(zip(VECTOR_FILES, (40, 24, 24, 16, 16, 48), strict=True)) | {"mrf": 14, "mdram": 10}
-ADD_SUB = ("vv_add", "vv_a_sub_b", "vv_b_sub_a", "vv_max")
-ACTIVATIONS = ("v_relu", "v_sigm", "v_tanh")
+# The instructions of each stage of a multifunction unit.
+ADD_SUB, MULTIPLY, ACTIVATIONS = (
+    tuple(op for op in POINTWISE if INSTRUCTIONS[op].stage is stage) for stage in UNIT_STAGES
+)
 EXECUTIONS = 200  # of chains, about; the tests stay quick
 
 
@@ -258,7 +261,7 @@ class Writer:
                 chosen.append(self.access(op, f"asvrf{unit}", places, range(rows)))
                 last = unit
             if rng.random() < 0.4:
-                chosen.append(self.access("vv_mul", f"mvrf{unit}", places, range(rows)))
+                chosen.append(self.access(rng.choice(MULTIPLY), f"mvrf{unit}", places, range(rows)))
                 last = unit
             if rng.random() < 0.4:
                 named = unit if last != unit or rng.random() < 0.3 else None

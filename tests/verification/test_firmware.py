@@ -12,7 +12,7 @@ from samebits.data import load
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir.rewrite import simplify
 from samebits.model import Firmware, is_firmware, load_firmware, load_subject, model_of
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.pytorch import import_module
 from samebits.train.architectures import build, initialise
 from samebits.verification.accuracy import correct, firmware_images, images
@@ -136,7 +136,7 @@ def test_accuracy_of_images(arch):
     module = build(arch, data.input_shape, data.classes)
     initialise(module, 0)
     graph = simplify(import_module(module.eval(), (torch.zeros(1, *data.input_shape),)))
-    firmware = Firmware(arch, *lower(graph, 16))
+    firmware = Firmware(arch, *lower_real_graph(graph, 16))
     (samples,) = firmware_images(firmware, data, 20)
     shape = {"cnn": (20, *data.input_shape), "mlp": (20, 64)}[arch]
     assert (samples.dtype, samples.shape) == (np.float16, shape)

@@ -108,10 +108,10 @@ def _program(
     """A program with its memory image, from a float or a quantized model."""
     from samebits.ir.rewrite import simplify
     from samebits.model import is_graph, load_graph, load_model
-    from samebits.npu.compiler.lower import lower
+    from samebits.npu.compiler.lower import lower_real_graph
 
     real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
-    return lower(real, native, mantissa, requantize=requantize, steps=steps)
+    return lower_real_graph(real, native, mantissa, requantize=requantize, steps=steps)
 
 
 def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from samebits.data.dataset import Dataset
 from samebits.ir.integer.transfer import transfer_tables
 from samebits.ir.rewrite import simplify
 from samebits.model import ONNX_FILE, Firmware, Model, load_model, model_of
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord.translate import load_concordant, translate
 from samebits.npu.machine.image import write_program
 from samebits.npu.simulator.simulate import simulate
@@ -262,7 +262,7 @@ def make_firmware(out: Path, data: Dataset) -> Concordance:
     """The BFP model as firmware: simulated on some images, translated and run on all."""
     path = out / "npu" / "model.nnp"
     path.parent.mkdir(parents=True, exist_ok=True)
-    firmware = Firmware(str(path), *lower(load_model(out / "bfp").real, NATIVE))
+    firmware = Firmware(str(path), *lower_real_graph(load_model(out / "bfp").real, NATIVE))
     program, image, ports = firmware.program, firmware.image, firmware.interface
     write_program(path, program, image)
     (samples,) = firmware_images(firmware, data)

@@ -12,7 +12,7 @@ from compare import assert_same
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
-from samebits.npu.compiler.lower import lower, port_names
+from samebits.npu.compiler.lower import lower_real_graph, port_names
 from samebits.npu.machine.assembly import to_text
 from samebits.npu.machine.image import read_program, write_program
 from samebits.npu.simulator.simulate import simulate
@@ -69,7 +69,7 @@ def random_inputs(graph, seed=0):
 
 def simulated(graph, inputs, native, mantissa=15, **depths):
     """(program, flat outputs in the order of the graph)."""
-    program, image = lower(graph, native, mantissa, depths)
+    program, image = lower_real_graph(graph, native, mantissa, depths)
     names, outputs = port_names(graph)
     shapes = {h.name: h.shape for h in program.hints if h.kind == "input"}
     given = {n: a.reshape(shapes[n]) for n, a in zip(names, inputs, strict=True)}
@@ -364,7 +364,9 @@ def test_a_clip_to_6_stays_in_the_chain():
 
 def test_weights_of_a_flattened_image_follow_its_pixels():
     net = Net(20, 3, 2)
-    program, image = lower(net.graph(net.gemm(net("Flatten", net("Relu", net.x)), 7)), 16)
+    program, image = lower_real_graph(
+        net.graph(net.gemm(net("Flatten", net("Relu", net.x)), 7)), 16
+    )
     tiles = [h for h in program.hints if h.memory == "mrf"]
     assert [h.shape for h in tiles] == [(7, 20, 3, 2)]
     assert len(image.entries["mrf"]) == 12
@@ -372,7 +374,7 @@ def test_weights_of_a_flattened_image_follow_its_pixels():
 
 def test_inputs_that_are_flattened_first_are_vectors():
     net = Net(1, 8, 8)
-    program, _ = lower(net.graph(net.gemm(net("Flatten", net.x), 7)), 16)
+    program, _ = lower_real_graph(net.graph(net.gemm(net("Flatten", net.x), 7)), 16)
     assert [(h.kind, h.shape) for h in program.hints[:2]] == [("input", (64,)), ("output", (7,))]
 
 
@@ -384,7 +386,7 @@ def test_hints_name_constants_and_names_become_identifiers():
     graph = builder.build(
         [builder.add("Add", [builder.add("MatMul", [x, w], name="fc/1"), other], outputs=["\n;x"])]
     )
-    program, _ = lower(graph, 8)
+    program, _ = lower_real_graph(graph, 8)
     names = {h.name: h.shape for h in program.hints}
     assert names == {"my_input_0": (4,), "my_input_0_2": (3,), "x": (3,), "fc_1_weight": (3, 4)}
     assert program.name == "_7_etc"
@@ -392,7 +394,7 @@ def test_hints_name_constants_and_names_become_identifiers():
 
 def test_programs_are_what_their_files_say(tmp_path):
     graph = NETS["residual"]
-    program, image = lower(graph, 16)
+    program, image = lower_real_graph(graph, 16)
     path = tmp_path / "net.nnp"
     write_program(path, program, image)
     again, image_again = read_program(path)
@@ -448,7 +450,7 @@ def test_one_error_lists_every_operator():
     c = net("Softmax", net("Flatten", net("Relu", net.x)))
     d = net("Div", net.x, net.x)
     with pytest.raises(UnsupportedError) as caught:
-        lower(net.graph(b, c, d), 16)
+        lower_real_graph(net.graph(b, c, d), 16)
     assert str(caught.value).splitlines() == [
         "net: the neural processor cannot compute:",
         "  node 'Gelu' (Gelu): it has no instructions for this; replace this operator",
@@ -495,7 +497,7 @@ def test_what_the_machine_cannot_lay_out_is_refused():
             check_close(graph, 16)
         else:
             with pytest.raises(UnsupportedError, match="net: the neural processor") as caught:
-                lower(graph, 16)
+                lower_real_graph(graph, 16)
             assert message in str(caught.value)
 
 
@@ -503,7 +505,7 @@ def test_batches_are_refused():
     builder = GraphBuilder("net")
     x = builder.input("x", "float32", (2, 4))
     with pytest.raises(UnsupportedError, match="import the model for batch 1"):
-        lower(builder.build([builder.add("Relu", [x])]), 16)
+        lower_real_graph(builder.build([builder.add("Relu", [x])]), 16)
 
 
 @pytest.mark.parametrize(
@@ -517,14 +519,14 @@ def test_batches_are_refused():
 )
 def test_a_memory_that_is_too_small_is_named(depths, message):
     with pytest.raises(UnsupportedError, match=message):
-        lower(NETS["residual"], 32, depths=depths)
+        lower_real_graph(NETS["residual"], 32, depths=depths)
 
 
 def test_settings_out_of_range():
     graph = NETS["gemm"]
     for sizes in ((4, 15), (16, 1), (16, 16)):
         with pytest.raises(InputError, match="expected a native dimension"):
-            lower(graph, *sizes)
+            lower_real_graph(graph, *sizes)
     for depths in ({"ivrf": 0}, {"netq": 5}, {"dram": 1 << 21}):
         with pytest.raises(InputError, match="expected depths of ivrf"):
-            lower(graph, 16, depths=depths)
+            lower_real_graph(graph, 16, depths=depths)

@@ -15,7 +15,7 @@ from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run, run_steps
 from samebits.ir.rewrite import simplify
 from samebits.ir.steps import step_graph
-from samebits.npu.compiler.lower import lower, port_names
+from samebits.npu.compiler.lower import lower_real_graph, port_names
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.graph import Turns
 from samebits.npu.concord.translate import load_concordant, translate
@@ -86,7 +86,7 @@ def bits(array):
 def step_by_step(step, x, native, mantissa):
     """The bits of the body, compiled as a graph without time, its states handed back in."""
     plain = dataclasses.replace(step, states=())
-    program, image = lower(plain, native, mantissa)
+    program, image = lower_real_graph(plain, native, mantissa)
     inputs, outputs = port_names(plain)
     shapes = {h.name: h.shape for h in program.hints if h.kind == "input"}
     states = [
@@ -108,7 +108,7 @@ def check(graph, native, mantissa=15, folder=None, kinds=KINDS, close=NEAR, **de
     """The program of a graph is its body step by step, about what the graph means, and the
     translated software gives its bits for several sequences."""
     x = samples(graph, 2)
-    program, image = lower(graph, native, mantissa, depths)
+    program, image = lower_real_graph(graph, native, mantissa, depths)
     (port,), names = port_names(graph)
     (shape,) = (h.shape for h in program.hints if h.kind == "input")
     assert shape == x.shape[1:]
@@ -212,7 +212,7 @@ def test_the_loop_is_that_of_the_example():
     # examples/firmware/lstm.nnp: the input to a register file, four products of it, four products
     # of h (two of them times c or i), c, h.
     net = Net()
-    program, image = lower(net.graph(net.layer(net.x)[0]), 16)
+    program, image = lower_real_graph(net.graph(net.layer(net.x)[0]), 16)
     ops = [i.op for i in program.instructions if i.op != "s_wr"]
     assert (ops[0], ops[-1], program.instructions[0].value) == ("loop", "end_loop", STEPS)
     chains = " ".join(ops[1:-1]).split(" end_chain")
@@ -233,7 +233,7 @@ def test_the_loop_is_that_of_the_example():
     assert tensors["lstm_i_x_weight"] == ("mrf", (HIDDEN, FEATURES))
     assert tensors["lstm_o_h_weight"] == ("mrf", (HIDDEN, HIDDEN))
     assert "lstm_f_x_bias" in tensors
-    (loop,) = (step for step in data_flow(program, image).steps if isinstance(step, Turns))
+    (loop,) = (step for step in data_flow(program, image).nodes if isinstance(step, Turns))
     assert loop.count in (STEPS - 1, STEPS)  # the first turn may stand before it
     assert {carried.state.width for carried in loop.carried} == {HIDDEN}
 
@@ -284,16 +284,16 @@ def test_one_step_and_one_cell():
 
 def test_another_length():
     graph = two_layers()
-    program, image = lower(graph, 16, steps=30)
+    program, image = lower_real_graph(graph, 16, steps=30)
     (port,), (y, *_) = port_names(graph)
     x = np.random.default_rng(0).standard_normal((30, FEATURES)).astype(np.float16)
     long = simulate(program, image, {port: x}).outputs[y]
     assert long.shape == (30, HIDDEN)
-    short = simulate(*lower(graph, 16), {port: x[:STEPS]}).outputs[y]
+    short = simulate(*lower_real_graph(graph, 16), {port: x[:STEPS]}).outputs[y]
     assert_same(bits(long[:STEPS]), bits(short), range(short.size))
     for steps, message in ((0, "from 1 to 1048576 steps, found 0"), (1 << 21, "found 2097152")):
         with pytest.raises(InputError, match=message):
-            lower(graph, 16, steps=steps)
+            lower_real_graph(graph, 16, steps=steps)
 
 
 def test_modules_of_torch(tmp_path):
@@ -309,7 +309,7 @@ def test_modules_of_torch(tmp_path):
 
     torch.manual_seed(0)
     graph = import_module(Model(), (torch.zeros(1, STEPS, FEATURES),))
-    program, image = lower(graph, 16)
+    program, image = lower_real_graph(graph, 16)
     x = np.random.default_rng(0).standard_normal((STEPS, FEATURES)).astype(np.float16)
     (found,) = simulate(program, image, {"x": x}).outputs.values()
     (expected,) = run(graph, [x[np.newaxis].astype(np.float32)])
@@ -340,7 +340,7 @@ class Steps:
 def moved(graph, native=16, folder=None):
     """Graphs whose sums are exact in binary16: what the interpreter computes, exactly."""
     x = np.random.default_rng(2).integers(-8, 9, (2, STEPS, 1, FEATURES)).astype(np.float32) / 4
-    program, image = lower(graph, native, steps=STEPS)
+    program, image = lower_real_graph(graph, native, steps=STEPS)
     (port,), names = port_names(graph)
     given = {port: x.reshape(2, STEPS, FEATURES)}
     found = simulate(program, image, given).outputs
@@ -424,7 +424,7 @@ def random_steps(seed):
 def test_random_step_graphs(seed):
     graph = random_steps(seed)
     x = np.random.default_rng(seed).standard_normal((STEPS, FEATURES)).astype(np.float16)
-    program, image = lower(graph, 8, steps=STEPS)
+    program, image = lower_real_graph(graph, 8, steps=STEPS)
     (port,), (name,) = port_names(graph)
     found = simulate(program, image, {port: x}).outputs[name]
     (expected,) = step_by_step(graph, x.astype(np.float32), 8, 15)
@@ -438,11 +438,11 @@ def test_step_graphs_need_a_length():
     total = net("Add", net.states[0], net.x)
     graph = net.builder.build([net("Identity", total), total])
     with pytest.raises(InputError, match="expected a number of steps for a step graph, found none"):
-        lower(graph, 16)
+        lower_real_graph(graph, 16)
     builder = GraphBuilder("plain")
     plain = builder.build([builder.add("Relu", [builder.input("x", "float32", (1, 4))])])
     with pytest.raises(InputError, match="expected recurrent layers for 4 steps, found none"):
-        lower(plain, 16, steps=4)
+        lower_real_graph(plain, 16, steps=4)
 
 
 # --- errors -----------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ def refused():
 def test_what_the_machine_cannot_compute_is_named():
     for graph, message in refused():
         with pytest.raises(UnsupportedError, match=message):
-            lower(graph, 16, steps=STEPS)
+            lower_real_graph(graph, 16, steps=STEPS)
 
 
 def test_batches_are_refused():
@@ -503,9 +503,9 @@ def test_batches_are_refused():
     zeros = [builder.constant("w", np.ones((1, 128, n), np.float32)) for n in (FEATURES, HIDDEN)]
     graph = builder.build([builder.add("LSTM", [x, *zeros], {"hidden_size": HIDDEN})])
     with pytest.raises(UnsupportedError, match="import the model for batch 1"):
-        lower(graph, 16)
+        lower_real_graph(graph, 16)
 
 
 def test_programs_are_what_their_text_says():
-    program, _ = lower(two_layers(), 16)
+    program, _ = lower_real_graph(two_layers(), 16)
     assert to_text(program).count("loop 7\n") == 1

@@ -17,7 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from npu.test_concord import (
+from samebits.npu.compiler.lower_real_graph import lower_real_graph
+
+from npu.compiler.test_lower import NETS, SMALL
+from npu.concord.test_formula import BINARY, FORMULAS, UNARY, compiled, expected_of, number_pairs
+from npu.concord.test_translate import (
     ALL,
     CONV,
     KINDS,
@@ -32,17 +36,15 @@ from npu.test_concord import (
     lstm_text,
     same_bits,
 )
-from npu.test_lower import NETS, SMALL
-
 from npu.programs import random_case, random_inputs
 from samebits.data import load
 from samebits.model import load_model
-from samebits.npu.compiler.lower import lower
 from samebits.npu.concord import runtime_torch
 from samebits.npu.concord.source import load_module
 from samebits.npu.concord.translate import load_concordant, translate
 from samebits.npu.machine.image import read_program
-from samebits.npu.simulator.machine import BINARY, UNARY, Blocks, multiply, quantize
+from samebits.npu.machine.isa import POINTWISE
+from samebits.npu.simulator.machine import ShortBlocks, multiply, pointwise, quantize
 from samebits.npu.simulator.simulate import simulate
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
@@ -106,17 +108,9 @@ def test_inputs_are_rounded_once(dtype, large, tf, runtime):
 SPECIAL = ALL[[0, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0x3C00, 0xBC00, 1, 0x8001, 0x3FF, 0x400, 0x7BFF]]
 
 
-@pytest.mark.parametrize(
-    ("function", "op"),
-    [
-        ("add", "vv_add"),
-        ("subtract", "vv_a_sub_b"),
-        ("multiply", "vv_mul"),
-        ("larger", "vv_max"),
-    ],
-)
+@pytest.mark.parametrize("op", BINARY)
 @pytest.mark.parametrize("large", [False, True])
-def test_every_number_and_operands(function, op, large, tf, runtime):
+def test_every_number_and_operands(op, large, tf, runtime):
     """65,536 numbers with 12 special and 52 random operands; subnormal ones with each other."""
     numbers = np.random.default_rng(3)
     others = np.concatenate([SPECIAL, ALL[numbers.integers(0, 1 << 16, 52)]])
@@ -124,20 +118,25 @@ def test_every_number_and_operands(function, op, large, tf, runtime):
     for a, b in ((np.tile(ALL, 64), np.repeat(others, 1 << 16)), np.meshgrid(small, small[::7])):
         a, b = a.ravel(), b.ravel()
         with np.errstate(all="ignore"):
-            expected = BINARY[op](a, b)
+            expected = pointwise(op, a, b)
         step = a.size if large else 1 << 12
         for at in range(0, a.size, step * (1 if large else 97)):
             cut = slice(at, at + step)
-            found = getattr(runtime, function)(tf.constant(a[cut]), tf.constant(b[cut]))
+            found = compiled(POINTWISE[op], runtime, tf.constant(a[cut]), tf.constant(b[cut]))
             same_bits(found.numpy(), expected[cut], list(zip(a[cut], b[cut], strict=True)))
 
 
-def test_activations_at_every_number(tf, runtime):
-    x = tf.constant(ALL)
-    same_bits(runtime.relu(x).numpy(), UNARY["v_relu"](ALL), ALL)
-    for op in ("v_sigm", "v_tanh"):
-        table = UNARY[op](ALL)
-        same_bits(runtime.look_up(x, tf.constant(table)).numpy(), table, ALL)
+@pytest.mark.parametrize("op", UNARY)
+def test_activations_at_every_number(op, tf, runtime):
+    found = compiled(POINTWISE[op], runtime, tf.constant(ALL))
+    same_bits(found.numpy(), pointwise(op, ALL), ALL)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_other_formulas(formula, tf, runtime):
+    a, b = number_pairs()
+    found = compiled(formula, runtime, tf.constant(a), tf.constant(b))
+    same_bits(found.numpy(), expected_of(formula, a, b), list(zip(a, b, strict=True)))
 
 
 def numbers_of(blocks, mantissa):
@@ -188,7 +187,7 @@ def test_products_are_the_simulators(tf, runtime):
         values = numbers_of(held, mantissa).astype(np.float32)  # [rows, tiles, outputs, lanes]
         flat = values.transpose(1, 3, 0, 2).reshape(tiles, native, -1)
         grid = [
-            [Blocks(held.codes[r, c], held.exponents[r, c]) for c in range(tiles)]
+            [ShortBlocks(held.codes[r, c], held.exponents[r, c]) for c in range(tiles)]
             for r in range(rows)
         ]
         moved = w.transpose(0, 2, 1, 3).reshape(1, -1, native)
@@ -279,7 +278,7 @@ def test_programs_written_out(name, tmp_path, tf):
 def test_compiled_networks(native, tmp_path, tf):
     for graph in NETS.values():
         for mantissa, depths in ((15, {}), (6, SMALL)):
-            program, image = lower(graph, native, mantissa, depths)
+            program, image = lower_real_graph(graph, native, mantissa, depths)
             check_concordant(program, image, given_inputs(program), tmp_path, kinds=MODULE)
 
 
@@ -288,7 +287,7 @@ def test_firmware_of_a_trained_network(tmp_path, tf):
     digits = load("digits")
     config = TrainConfig(data="digits", arch="cnn", numerics="bfp", epochs=2, batch=64, seed=0)
     train(config, digits, tmp_path / "run")
-    program, image = lower(load_model(tmp_path / "run").real, 16)
+    program, image = lower_real_graph(load_model(tmp_path / "run").real, 16)
     (hint,) = (h for h in program.hints if h.kind == "input")
     pixels = images(digits, "test")
     assert pixels.shape == (359, *hint.shape)

@@ -21,13 +21,13 @@ from compare import assert_same
 from npu.programs import random_case, random_inputs
 from samebits.cli.concord import concord_command
 from samebits.errors import InputError, UnsupportedError
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord import layout, runtime_torch
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.graph import Turns
 from samebits.npu.concord.onnx import onnx_model
 from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
-from samebits.npu.concord.source import module_text, operations
+from samebits.npu.concord.source import module_text, op_names
 from samebits.npu.concord.translate import load_concordant, translate
 from samebits.npu.machine.assembly import parse
 from samebits.npu.machine.image import pack, pack_tiles, write_program
@@ -420,11 +420,11 @@ def test_many_random_programs(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("native", [8, 16])
 def test_compiled_networks(native, tmp_path):
-    from npu.test_lower import NETS, SMALL
+    from npu.compiler.test_lower import NETS, SMALL
 
     for graph in NETS.values():
         for mantissa, depths in ((15, {}), (6, SMALL)):
-            program, image = lower(graph, native, mantissa, depths)
+            program, image = lower_real_graph(graph, native, mantissa, depths)
             check_concordant(program, image, given_inputs(program), tmp_path)
 
 
@@ -487,7 +487,7 @@ def test_convolution_in_logical_shapes(mantissa, tmp_path):
     for scale in (1, 2.0**-9, 2.0**9):
         check_concordant(program, image, given_inputs(program, scale=scale), tmp_path)
     flow = data_flow(program, image)
-    shapes = {s.op: (s.out.positions, s.out.width) for s in flow.steps}
+    shapes = {s.op: (s.out.positions, s.out.width) for s in flow.nodes}
     assert shapes["quantize"] == (25, 5)  # 24 pixels and a border
     assert shapes["mv_mul"] == shapes["v_relu"] == (24, 7)
     assert flow.data["tiles", "w_kernel"].shape == (9, 5, 7)
@@ -543,7 +543,7 @@ def test_lstm_keeps_its_loop(tmp_path, golden):
     program, image = assembled(lstm_text())
     check_concordant(program, image, given_inputs(program, scale=2), tmp_path)
     flow = data_flow(program, image)
-    (loop,) = (step for step in flow.steps if isinstance(step, Turns))
+    (loop,) = (step for step in flow.nodes if isinstance(step, Turns))
     assert loop.count == 9
     assert sorted(c.state.name for c in loop.carried) == ["s_ivrf", "s_mvrf1"]
     assert {c.state.width for c in loop.carried} == {12}  # padding stays zero
@@ -627,7 +627,7 @@ NESTED = """
 def test_nested_loops(tmp_path):
     program, image = assembled(NESTED)
     check_concordant(program, image, given_inputs(program), tmp_path)
-    (outer,) = (s for s in data_flow(program, image).steps if isinstance(s, Turns))
+    (outer,) = (s for s in data_flow(program, image).nodes if isinstance(s, Turns))
     assert [s.count for s in outer.body if isinstance(s, Turns)] == [2]
 
 
@@ -663,7 +663,7 @@ QUEUED_TILES = """
 def test_tiles_from_the_network(tmp_path):
     program, image = assembled(QUEUED_TILES)
     check_concordant(program, image, given_inputs(program), tmp_path)
-    assert "mv_mul_tiles" in operations(data_flow(program, image).steps)
+    assert "mv_mul_tiles" in op_names(data_flow(program, image).nodes)
 
 
 def test_program_without_inputs(tmp_path):
@@ -741,7 +741,7 @@ def test_errors_name_what_was_expected(tmp_path):
 
 
 def test_too_many_operations_are_refused(monkeypatch):
-    monkeypatch.setattr(layout, "STEPS_MAX", 3)
+    monkeypatch.setattr(layout, "NODES_MAX", 3)
     with pytest.raises(UnsupportedError, match="at most 3 operations"):
         data_flow(*assembled(CONV))
 

@@ -29,7 +29,7 @@ from samebits.errors import SamebitsError
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.source import module_text
 from samebits.npu.concord.translate import load_concordant, translate
-from samebits.npu.machine.chain import Loop, Send, Step
+from samebits.npu.machine.chain import Action, Loop, Send
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import read_program
 from samebits.npu.machine.isa import INSTRUCTIONS
@@ -146,7 +146,7 @@ def write_mutated(seed: int, folder: Path) -> None:
 # --- running ----------------------------------------------------------------------------------
 
 
-def moved(steps: Sequence[Step]) -> int:
+def moved(steps: Sequence[Action]) -> int:
     """Vectors that all chains read and write, counting a tile of the queue once."""
     total = 0
     for step in steps:

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from npu.programs import random_case
 from samebits.errors import InputError
 from samebits.npu.machine import assembly
-from samebits.npu.machine.assembly import (
-    from_words,
-    hint_text,
-    instruction_text,
-    parse,
-    to_text,
-    to_words,
-)
+from samebits.npu.machine.assembly import hint_text, instruction_text, parse, to_text
 from samebits.npu.machine.isa import ADDRESSES, COUNTS, INSTRUCTIONS, LIMITS, STEP, Operand, fault
 from samebits.npu.machine.program import (
     DEPTH_MAX,
@@ -31,6 +24,7 @@ from samebits.npu.machine.program import (
     Instruction,
     Program,
 )
+from samebits.npu.machine.words import from_words, to_words
 
 STORED = tuple(name for name in MEMORIES if name != QUEUE)
 

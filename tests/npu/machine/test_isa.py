@@ -44,7 +44,6 @@ def memories() -> str:
     rows = []
     for number, name in enumerate(MEMORIES):
         users = [r.name for r in INSTRUCTIONS.values() if name in r.memories and not r.steps]
-        users += ["mv_mul"] * (name == "mrf")
         rows.append([number, f"`{name}`", " ".join(f"`{user}`" for user in users)])
     return table(["number", "memory", "used by"], rows)
 

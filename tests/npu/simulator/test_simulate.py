@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from compare import assert_same
 from npu.programs import random_case, random_inputs, values
 from samebits.errors import InputError
 from samebits.npu.machine.assembly import parse
-from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, Operand, Stage
 from samebits.npu.machine.program import QUEUE, REGISTERS, Image
-from samebits.npu.simulator.machine import BINARY, UNARY, Memory, Queue, multiply, quantize
+from samebits.npu.simulator.machine import Memory, Queue, multiply, pointwise, quantize
 from samebits.npu.simulator.simulate import simulate
 from samebits.spec.npu_binary16 import (
     binary16_add,
@@ -26,28 +27,28 @@ from samebits.spec.npu_binary16 import (
     binary16_sub,
     binary16_value,
 )
+from samebits.spec.npu_formula import PLAIN as OPERATIONS
 from samebits.spec.npu_short import bfp_long, bfp_short, long_to_binary16
 from samebits.tables.binary16 import sigmoid_table, tanh_table
 
-PLAIN = {
+PLAIN = {op: partial(formula.realised, OPERATIONS) for op, formula in POINTWISE.items()}
+PLAIN |= {
     "vv_add": binary16_add,
     "vv_a_sub_b": binary16_sub,
     "vv_b_sub_a": lambda a, b: binary16_sub(b, a),
     "vv_mul": binary16_mul,
     "vv_max": binary16_max,
+    "v_relu": binary16_relu,
+    "v_sigm": lambda a: look_up(sigmoid_table(), a),
+    "v_tanh": lambda a: look_up(tanh_table(), a),
 }
+BINARY = [op for op in POINTWISE if Operand.MEMORY in INSTRUCTIONS[op].operands]
+UNARY = [op for op in POINTWISE if op not in BINARY]
 
 
 def look_up(table, x):
     bits = int(np.float16(x).view(np.uint16))
     return binary16_value(int(table[bits]))
-
-
-PLAIN_UNARY = {
-    "v_relu": binary16_relu,
-    "v_sigm": lambda a: look_up(sigmoid_table(), a),
-    "v_tanh": lambda a: look_up(tanh_table(), a),
-}
 
 
 class Second:
@@ -114,8 +115,8 @@ class Second:
                 carried = [self.read(i.memory, start, k) for k in range(count)]
             elif op == "mv_mul":
                 carried = self.product(start, carried)
-            elif op in PLAIN_UNARY:
-                carried = [[PLAIN_UNARY[op](a) for a in vector] for vector in carried]
+            elif op in UNARY:
+                carried = [[PLAIN[op](a) for a in vector] for vector in carried]
             elif op == "v_wr":
                 for k, vector in enumerate(carried):
                     if i.memory == QUEUE:
@@ -305,15 +306,17 @@ def test_binary_operations(op):
     a, b = np.concatenate([a, pairs[0]]), np.concatenate([b, pairs[1]])
     expected = [PLAIN[op](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert_same(
-        bits(BINARY[op](a, b)), bits(np.array(expected, np.float16)), list(zip(a, b, strict=True))
+        bits(pointwise(op, a, b)),
+        bits(np.array(expected, np.float16)),
+        list(zip(a, b, strict=True)),
     )
 
 
 @pytest.mark.parametrize("op", UNARY)
 def test_unary_operations(op):
     a = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    expected = [PLAIN_UNARY[op](x) for x in a.tolist()]
-    assert_same(bits(UNARY[op](a)), bits(np.array(expected, np.float16)), a)
+    expected = [PLAIN[op](x) for x in a.tolist()]
+    assert_same(bits(pointwise(op, a)), bits(np.array(expected, np.float16)), a)
 
 
 def test_every_instruction_is_executed():

@@ -12,16 +12,16 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.npu.compiler.layout import (
     OUTSIDE,
-    Access,
     Array,
     Buffer,
+    BufferAccess,
+    Draft,
     ImageView,
-    Point,
     Port,
-    Step,
-    Target,
-    Tiles,
+    UnitOperation,
     View,
+    WeightTiles,
+    WriteTarget,
     binary16,
     image_places,
     scattered,
@@ -58,9 +58,9 @@ class Builder:
     native: int
     looped: bool = False
     names: Names = field(default_factory=Names)
-    steps: list[Step] = field(default_factory=list)
+    chains: list[Draft] = field(default_factory=list)
     constants: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
-    tiles: dict[bytes, Tiles] = field(default_factory=dict)
+    tiles: dict[bytes, WeightTiles] = field(default_factory=dict)
 
     def vectors(self, channels: int) -> int:
         """Native vectors of a pixel."""
@@ -69,21 +69,21 @@ class Builder:
     def add(
         self,
         name: str,
-        read: Access | Port,
+        read: BufferAccess | Port,
         target: Buffer | Port,
         grid: tuple[int, int, int],
-        points: Sequence[Point] = (),
+        operations: Sequence[UnitOperation] = (),
         *,
-        tiles: Tiles | None = None,
+        tiles: WeightTiles | None = None,
         vector: int = 0,
     ) -> None:
         """Append a step with one target."""
-        targets = (Target(target, vector),)
-        self.steps.append(Step(name, *grid, read, tiles, tuple(points), targets, self.looped))
+        targets = (WriteTarget(target, vector),)
+        self.chains.append(Draft(name, *grid, read, tiles, tuple(operations), targets, self.looped))
 
     # --- constants ------------------------------------------------------------------------------
 
-    def constant(self, name: str, view: View, array: Array) -> Access:
+    def constant(self, name: str, view: View, array: Array) -> BufferAccess:
         """A constant that broadcasts to the shape of a view, as an operand for it."""
         pixels, same = scattered(view, array, self.native)
         buffer = view.buffer
@@ -92,7 +92,7 @@ class Builder:
             pixels = pixels[:1]
         geometry = (1, 1) if same else (buffer.height, buffer.width)
         found = self._stored(name, pixels, (*geometry, buffer.vectors), shape)
-        return Access(found, step_y=0, step_x=0) if same else Access(found)
+        return BufferAccess(found, step_y=0, step_x=0) if same else BufferAccess(found)
 
     def uniform(self, name: str, number: float) -> Buffer:
         """One vector of a number."""
@@ -115,7 +115,7 @@ class Builder:
             self.constants[key] = Buffer(self.names.unique(name), *geometry, values, shape)
         return self.constants[key]
 
-    def weights(self, name: str, array: Array) -> Tiles:
+    def weights(self, name: str, array: Array) -> WeightTiles:
         """Tiles of [O, I] or [O, I, KH, KW]; equal weights are stored once."""
         rounded = binary16(array, "weights")
         if rounded.ndim == 4 and rounded.shape[2:] == (1, 1):
@@ -124,36 +124,36 @@ class Builder:
         if key not in self.tiles:
             rows = self.vectors(rounded.shape[0])
             columns = self.vectors(rounded.shape[1]) * int(np.prod(rounded.shape[2:]))
-            self.tiles[key] = Tiles(self.names.unique(name), rounded, rows, columns)
+            self.tiles[key] = WeightTiles(self.names.unique(name), rounded, rows, columns)
         return self.tiles[key]
 
     # --- operations -----------------------------------------------------------------------------
 
-    def point(self, name: str, view: View, *points: Point) -> View:
+    def operate(self, name: str, view: View, *operations: UnitOperation) -> View:
         """Instructions of the multifunction units, one step each, on all of a buffer."""
         if (view.places == OUTSIDE).any():
             raise UnsupportedError("expected an unpadded tensor, found an explicit Pad before it")
         buffer = view.buffer
-        for point in points:
+        for point in operations:
             target = Buffer(name, *buffer.geometry)
-            self.add(name, Access(buffer), target, buffer.geometry, [point])
+            self.add(name, BufferAccess(buffer), target, buffer.geometry, [point])
             buffer = target
         return View(buffer, view.places)
 
     def with_constant(self, name: str, op: str, view: View, array: Array) -> View:
         """`op` with a constant operand."""
-        return self.point(name, view, Point(op, self.constant(name, view, array)))
+        return self.operate(name, view, UnitOperation(op, self.constant(name, view, array)))
 
-    def operand(self, view: View, other: View) -> Access | None:
+    def operand(self, view: View, other: View) -> BufferAccess | None:
         """`other`, broadcast to the shape of `view`, as an operand for it; None if it cannot be."""
         pixel = view.buffer.vectors * self.native
         places = np.broadcast_to(other.places, view.places.shape)
         if view.buffer.geometry == other.buffer.geometry and np.array_equal(places, view.places):
-            return Access(other.buffer)
+            return BufferAccess(other.buffer)
         if other.buffer.geometry == (1, 1, view.buffer.vectors) and np.array_equal(
             places, view.places % pixel
         ):
-            return Access(other.buffer, step_y=0, step_x=0)
+            return BufferAccess(other.buffer, step_y=0, step_x=0)
         return None
 
     def image(self, name: str, channels: int, height: int, width: int) -> View:
@@ -173,5 +173,5 @@ class Builder:
         """Some native vectors of every pixel as an image of their own."""
         buffer = image.buffer
         target = Buffer(name, buffer.height, buffer.width, count)
-        self.add(name, Access(buffer, vector=first), target, target.geometry)
+        self.add(name, BufferAccess(buffer, vector=first), target, target.geometry)
         return replace(image, buffer=target, lanes=image.lanes - first * self.native)

@@ -1,4 +1,4 @@
-"""Steps with their places as instructions, hints and a memory image. docs/spec/npu.md 3, 4."""
+"""Virtual chains with their places as instructions, hints and a memory image. docs/spec/npu.md 3, 4."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from samebits.errors import UnsupportedError
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import Access, Array, Buffer, Port, Step, Tiles
-from samebits.npu.compiler.memory import Copy, Plan, Staged, TilePlace
+from samebits.npu.compiler.layout import (
+    Array,
+    Buffer,
+    BufferAccess,
+    Draft,
+    Port,
+    WeightTiles,
+)
+from samebits.npu.compiler.memory import Copy, MemoryMap, Staged, TilePlace
 from samebits.npu.machine.assembly import HINTS_MAX, parse, to_text
 from samebits.npu.machine.image import pack_tiles
 from samebits.npu.machine.isa import STEP
@@ -25,8 +32,8 @@ from samebits.npu.machine.program import (
 
 
 def emit(
-    steps: Sequence[Step],
-    plan: Plan,
+    chains: Sequence[Draft],
+    memory_map: MemoryMap,
     builder: Builder,
     name: str,
     mantissa: int,
@@ -35,14 +42,14 @@ def emit(
 ) -> tuple[Program, Image]:
     """The program, as the assembler would read it from its text, and the memory image.
 
-    turns: of the loop over the first steps, if these are looped.
+    turns: of the loop over the first chains, if these are looped.
     """
-    writer = _Writer(plan)
+    writer = _Writer(memory_map)
     writer.set(requantize=int(requantize))
-    writer.run(steps, turns)
+    writer.run(chains, turns)
     hints = [*writer.ports]
     image: dict[str, dict[int, Array]] = {}
-    for buffer, copies in plan.copies.items():
+    for buffer, copies in memory_map.copies.items():
         if buffer.values is None:
             continue
         for number, copy in enumerate(copies):
@@ -51,7 +58,7 @@ def emit(
             hints.append(Hint("tensor", called, buffer.shape, copy.memory, copy.address))
             held = image.setdefault(copy.memory, {})
             held.update(enumerate(buffer.values, copy.address))
-    for tiles, place in plan.tiles.items():
+    for tiles, place in memory_map.tiles.items():
         shape = tiles.weights.shape
         hints.append(Hint("tensor", tiles.name, shape, place.memory, place.address))
         packed = pack_tiles(tiles.weights, builder.native)
@@ -73,7 +80,7 @@ def emit(
 
 @dataclass(frozen=True)
 class _Place:
-    """An operand of an instruction: a first address and its steps; memory QUEUE has none."""
+    """An operand of an instruction: a first address and its DX and DY; memory QUEUE has none."""
 
     memory: str
     address: int = 0
@@ -86,7 +93,7 @@ _NETWORK = _Place(QUEUE)
 
 @dataclass
 class _Writer:
-    plan: Plan
+    memory_map: MemoryMap
     instructions: list[Instruction] = field(default_factory=list)
     # What is known of their values: all of it but where a turn of a loop begins.
     registers: dict[str, int] = field(default_factory=lambda: dict(REGISTERS))
@@ -94,26 +101,26 @@ class _Writer:
     ports: list[Hint] = field(default_factory=list)
     filled: set[Buffer] = field(default_factory=set)
 
-    def run(self, steps: Sequence[Step], turns: int) -> None:
-        """All steps; those that are looped come first."""
-        body = sum(step.looped for step in steps)
+    def run(self, chains: Sequence[Draft], turns: int) -> None:
+        """All chains; those that are looped come first."""
+        body = sum(chain.looped for chain in chains)
         if body:
-            self.loop(steps[:body], turns)
-        for index in range(body, len(steps)):
-            self.step(index, steps[index])
+            self.loop(chains[:body], turns)
+        for index in range(body, len(chains)):
+            self.chain(index, chains[index])
 
-    def loop(self, body: Sequence[Step], turns: int) -> None:
+    def loop(self, body: Sequence[Draft], turns: int) -> None:
         """The body once for all turns: a register that it sets holds another value as a turn
         begins, so its first chains must not rely on it. A trial finds these registers."""
-        trial = _Writer(self.plan)
-        for index, step in enumerate(body):
-            trial.step(index, step)
+        trial = _Writer(self.memory_map)
+        for index, chain in enumerate(body):
+            trial.chain(index, chain)
         for instruction in trial.instructions:
             if instruction.op == "s_wr":
                 self.registers.pop(instruction.register or "", None)
         self.instructions.append(Instruction("loop", value=turns))
-        for index, step in enumerate(body):
-            self.step(index, step)
+        for index, chain in enumerate(body):
+            self.chain(index, chain)
         self.instructions.append(Instruction("end_loop"))
 
     # --- chains ---------------------------------------------------------------------------------
@@ -139,8 +146,8 @@ class _Writer:
         dx = place.dx if min(count, width) > 1 else 0
         dy = place.dy if count > width else 0
         if dx or dy:
-            op, steps = f"{op}_inc", (dx, dy)
-            made = Instruction(op, place.memory, place.address, steps)
+            op, moves = f"{op}_inc", (dx, dy)
+            made = Instruction(op, place.memory, place.address, moves)
         else:
             made = Instruction(op, place.memory, place.address)
         self.instructions.append(made)
@@ -154,30 +161,30 @@ class _Writer:
             self.put("v_wr", place)
         self.put("end_chain")
 
-    # --- steps ----------------------------------------------------------------------------------
+    # --- chains ----------------------------------------------------------------------------------
 
-    def step(self, index: int, step: Step) -> None:
-        """The chains of a step."""
-        self.hint("input", step.read)
-        for target in step.targets:
+    def chain(self, index: int, chain: Draft) -> None:
+        """The chains of a chain."""
+        self.hint("input", chain.read)
+        for target in chain.targets:
             self.hint("output", target.place)
-        for buffer in step.buffers:
+        for buffer in chain.buffers:
             if buffer not in self.filled:
                 self.filled.add(buffer)
-                for copy in self.plan.copies[buffer]:
+                for copy in self.memory_map.copies[buffer]:
                     self.note(copy.memory, copy.address + copy.size)
                     self.fill(copy)
-        place = None if step.tiles is None else self.plan.tiles[step.tiles]
-        height = self.plan.blocks[index]
-        for first in range(0, step.rows, step.rows if place is None else place.rows):
-            rows = step.rows if place is None else min(place.rows, step.rows - first)
-            if step.tiles is not None and place is not None and place.memory == "mdram":
-                self.load(step.tiles, place, first, rows)
-            for top in range(0, step.height, height):
-                block = _Block(first, rows, top, min(height, step.height - top))
-                self.chain(index, step, block)
+        place = None if chain.tiles is None else self.memory_map.tiles[chain.tiles]
+        height = self.memory_map.blocks[index]
+        for first in range(0, chain.rows, chain.rows if place is None else place.rows):
+            rows = chain.rows if place is None else min(place.rows, chain.rows - first)
+            if chain.tiles is not None and place is not None and place.memory == "mdram":
+                self.load(chain.tiles, place, first, rows)
+            for top in range(0, chain.height, height):
+                block = _Block(first, rows, top, min(height, chain.height - top))
+                self.block(index, chain, block)
 
-    def hint(self, kind: str, place: Access | Buffer | Port) -> None:
+    def hint(self, kind: str, place: BufferAccess | Buffer | Port) -> None:
         if isinstance(place, Port):
             self.ports.append(Hint(kind, place.name, place.shape))
 
@@ -188,7 +195,7 @@ class _Writer:
         """The border: before the first row, between rows, after the last."""
         top, left, bottom, right = copy.border
         vectors, pitch = copy.buffer.vectors, copy.pitch
-        fill = self.plan.fills.get(copy.fill)
+        fill = self.memory_map.fills.get(copy.fill)
         if fill is None or not any(copy.border):
             return
         read = _Place(fill.memory, fill.address)
@@ -209,7 +216,7 @@ class _Writer:
                 place = _Place(copy.memory, address + row * pitch, 1, pitch)
                 self.copied(read, [place], each, count)
 
-    def load(self, tiles: Tiles, place: TilePlace, first: int, rows: int) -> None:
+    def load(self, tiles: WeightTiles, place: TilePlace, first: int, rows: int) -> None:
         """Some rows of tiles into mrf."""
         self.note("mrf", rows * tiles.columns)
         self.set(rows=rows, columns=tiles.columns, iterations=1)
@@ -217,57 +224,57 @@ class _Writer:
         self.put("m_wr", _Place("mrf", 0))
         self.put("end_chain")
 
-    def chain(self, index: int, step: Step, block: _Block) -> None:
+    def block(self, index: int, chain: Draft, block: _Block) -> None:
         """One block of rows and of tiles."""
         places = {}
-        for slot, access in step.accesses:
-            found = self.plan.places[index, slot]
+        for slot, access in chain.accesses:
+            found = self.memory_map.places[index, slot]
             if isinstance(found, Staged):
                 places[slot] = self.staged(found, access, block)
             else:
                 address = found.at(access.y + block.top * access.step_y, access.x, access.vector)
                 places[slot] = _strided(found, found.memory, address, access)
-        self.settings(index, step, block)
+        self.settings(index, chain, block)
         self.put("v_rd", places.get(-1, _NETWORK))
-        if step.tiles is not None:
-            tiles = self.plan.tiles[step.tiles]
-            address = block.first * step.tiles.columns
+        if chain.tiles is not None:
+            tiles = self.memory_map.tiles[chain.tiles]
+            address = block.first * chain.tiles.columns
             address = tiles.address + address if tiles.memory == "mrf" else 0
             self.instructions.append(Instruction("mv_mul", address=address))
         unit = 0
-        for slot, point in enumerate(step.points):
+        for slot, point in enumerate(chain.operations):
             if slot in places:
                 place = places[slot]
                 self.put(point.op, replace(place, address=place.address + block.first))
             else:
                 self.put(point.op, unit=None if point.unit == unit else point.unit)
             unit = point.unit
-        for target in step.targets:
+        for target in chain.targets:
             if isinstance(target.place, Port):
                 self.put("v_wr", _NETWORK)
                 continue
-            for copy in self.plan.copies[target.place]:
+            for copy in self.memory_map.copies[target.place]:
                 address = copy.at(block.top, 0, target.vector + block.first)
                 self.put("v_wr", _Place(copy.memory, address, copy.buffer.vectors, copy.pitch))
         self.put("end_chain")
 
-    def settings(self, index: int, step: Step, block: _Block) -> None:
+    def settings(self, index: int, chain: Draft, block: _Block) -> None:
         """The registers of a chain."""
         self.set(rows=block.rows)
         window, run, pitch = 1, 1, 0
-        if step.tiles is not None:
-            self.set(columns=step.tiles.columns)
-            found = self.plan.places.get((index, -1))
-            if isinstance(step.read, Access) and isinstance(found, Copy):
-                window, run = step.read.kernel[0], step.read.kernel[1] * found.buffer.vectors
-                pitch = step.read.dilation * found.pitch
+        if chain.tiles is not None:
+            self.set(columns=chain.tiles.columns)
+            found = self.memory_map.places.get((index, -1))
+            if isinstance(chain.read, BufferAccess) and isinstance(found, Copy):
+                window, run = chain.read.kernel[0], chain.read.kernel[1] * found.buffer.vectors
+                pitch = chain.read.dilation * found.pitch
         if window == 1 or run == pitch:  # the vectors lie one after the other
             self.set(window=1, window_run=1)
         else:
             self.set(window=window, window_run=run, window_pitch=pitch)
-        self.iterate(block.height, step.width)
+        self.iterate(block.height, chain.width)
 
-    def staged(self, found: Staged, access: Access, block: _Block) -> _Place:
+    def staged(self, found: Staged, access: BufferAccess, block: _Block) -> _Place:
         """The rows of an operand that a block needs, copied to its register file."""
         home = found.home
         first = access.y + block.top * access.step_y
@@ -291,6 +298,6 @@ class _Block:
     height: int
 
 
-def _strided(copy: Copy, memory: str, address: int, access: Access) -> _Place:
+def _strided(copy: Copy, memory: str, address: int, access: BufferAccess) -> _Place:
     dx = access.step_x * copy.buffer.vectors
     return _Place(memory, address, dx, access.step_y * copy.pitch)

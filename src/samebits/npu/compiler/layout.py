@@ -14,12 +14,11 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.npu.machine.image import entry_count
-from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES
 from samebits.npu.machine.program import QUEUE
 
 Array = np.ndarray[Any, Any]
 OUTSIDE = -1  # the place of an element that is not stored: a zero of an explicit pad
-STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Access:
+class BufferAccess:
     """Where a step reads: for output pixel (i, j) the kernel[0] x kernel[1] pixels from
     (y + i * step_y, x + j * step_x), rows `dilation` apart; the vectors of a pixel from `vector`.
 
@@ -75,7 +74,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
+class WeightTiles:
     """Weights of a product: binary16 [O, I] or [O, I, KH, KW], O x I lanes of outputs and inputs.
 
     rows, columns: native tiles
@@ -88,16 +87,16 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Point:
+class UnitOperation:
     """One instruction of a multifunction unit; `unit` is set when the chain is complete."""
 
     op: str
-    operand: Access | None = None
+    operand: BufferAccess | None = None
     unit: int = 0
 
     @property
     def stage(self) -> int:
-        return STAGES.index(INSTRUCTIONS[self.op].stage)
+        return UNIT_STAGES.index(INSTRUCTIONS[self.op].stage)
 
     @property
     def memory(self) -> str:
@@ -106,7 +105,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Target:
+class WriteTarget:
     """Where a step writes: its vectors become those of each pixel from `vector`."""
 
     place: Buffer | Port
@@ -114,7 +113,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Step:
+class Draft:
     """One chain, or one for each block of rows and of tiles: `rows` vectors for each pixel of
     height x width. looped: it is in the body of the loop over time."""
 
@@ -122,10 +121,10 @@ class Step:
     height: int
     width: int
     rows: int
-    read: Access | Port
-    tiles: Tiles | None = None
-    points: tuple[Point, ...] = ()
-    targets: tuple[Target, ...] = ()
+    read: BufferAccess | Port
+    tiles: WeightTiles | None = None
+    operations: tuple[UnitOperation, ...] = ()
+    targets: tuple[WriteTarget, ...] = ()
     looped: bool = False
 
     @property
@@ -133,10 +132,10 @@ class Step:
         return self.height, self.width, self.rows
 
     @property
-    def accesses(self) -> list[tuple[int, Access]]:
-        """(slot, access): slot -1 is the read, others the operands of `points`."""
-        found = [(-1, self.read)] if isinstance(self.read, Access) else []
-        operands = [(i, point.operand) for i, point in enumerate(self.points)]
+    def accesses(self) -> list[tuple[int, BufferAccess]]:
+        """(slot, access): slot -1 is the read, others the operands of `operations`."""
+        found = [(-1, self.read)] if isinstance(self.read, BufferAccess) else []
+        operands = [(i, point.operand) for i, point in enumerate(self.operations)]
         return found + [(i, operand) for i, operand in operands if operand is not None]
 
     @property
@@ -145,11 +144,11 @@ class Step:
         return [t.place for t in self.targets if isinstance(t.place, Buffer)]
 
 
-def with_units(points: tuple[Point, ...]) -> tuple[Point, ...] | None:
-    """The points in the units that come first, or None if one chain cannot hold them all."""
-    placed: list[Point] = []
+def with_units(operations: tuple[UnitOperation, ...]) -> tuple[UnitOperation, ...] | None:
+    """The operations in the units that come first, or None if one chain cannot hold them all."""
+    placed: list[UnitOperation] = []
     before = (0, -1)
-    for point in points:
+    for point in operations:
         unit = before[0] if point.stage > before[1] else before[0] + 1
         if unit > 1:
             return None

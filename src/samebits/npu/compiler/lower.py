@@ -30,15 +30,15 @@ from samebits.npu.compiler.emit import emit
 from samebits.npu.compiler.fuse import fuse
 from samebits.npu.compiler.layout import (
     OUTSIDE,
-    Access,
     Buffer,
-    Point,
+    BufferAccess,
     Port,
+    UnitOperation,
     View,
     dense_places,
     port_shape,
 )
-from samebits.npu.compiler.memory import place_tiles, plan
+from samebits.npu.compiler.memory import map_memory, place_tiles
 from samebits.npu.compiler.rules import Input, Rule
 from samebits.npu.compiler.time import (
     Timed,
@@ -94,7 +94,7 @@ HOST = "end the network before it and leave the rest to the host"
 SPATIAL = frozenset(("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"))
 
 
-def lower(
+def lower_real_graph(
     graph: Graph,
     native: int,
     mantissa: int = 15,
@@ -130,15 +130,15 @@ def lower(
     depths = {**DEPTHS, **depths}
     found = timed(simplify(graph), steps)
     builder = _Lowering(found, native).run()
-    tiles = place_tiles(builder.steps, depths)
-    chains = fuse(builder.steps, tiles)
-    places = plan(chains, tiles, builder, depths)
+    tiles = place_tiles(builder.chains, depths)
+    chains = fuse(builder.chains, tiles)
+    places = map_memory(chains, tiles, builder, depths)
     turns = found.turns or 1
     return emit(chains, places, builder, graph.name, mantissa, requantize, turns)
 
 
 def port_names(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `lower` calls the inputs and the outputs of a graph, in the graph's order; states are
+    """What `lower_real_graph` calls the inputs and the outputs of a graph, in the graph's order; states are
     none of them.
 
     The hints of a program are in the order of its instructions, which may be another.
@@ -270,7 +270,9 @@ class _Lowering:
         zero = np.zeros(1) if not isinstance(zeros, np.ndarray) else zeros
         if x.nonnegative or (zero != low).any():
             return x
-        return replace(self.builder.point(node.name, x, Point("v_relu")), nonnegative=True)
+        return replace(
+            self.builder.operate(node.name, x, UnitOperation("v_relu")), nonnegative=True
+        )
 
     # --- inputs and outputs ---------------------------------------------------------------------
 
@@ -363,7 +365,7 @@ class _Lowering:
             shape = (self.turns, *shape)
         port = Port(called, shape)
         buffer = state.buffer
-        self.builder.add(port.name, Access(buffer), port, buffer.geometry)
+        self.builder.add(port.name, BufferAccess(buffer), port, buffer.geometry)
 
 
 def _padded(node: Node, x: View) -> View:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from samebits.errors import UnsupportedError
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import Access, Buffer, Step, Tiles
-from samebits.npu.machine.isa import STEP
+from samebits.npu.compiler.layout import Buffer, BufferAccess, Draft, WeightTiles
+from samebits.npu.machine.isa import INSTRUCTIONS, STEP
+from samebits.npu.machine.program import QUEUE
 
-READ_FILES = ("ivrf", "dram")  # what v_rd reads, in order of preference
+# The memories that v_rd reads, in order of preference.
+READ_FILES = tuple(name for name in INSTRUCTIONS["v_rd"].memories if name != QUEUE)
 FOREVER = 1 << 30
-Slot = tuple[int, int]  # (index of a step, slot of an access)
+Slot = tuple[int, int]  # (index of a chain, slot of an access)
 Borders = tuple[int, int, int, int]  # pixels at the top, left, bottom, right
 
 
@@ -35,9 +37,9 @@ class TilePlace:
     rows: int
 
 
-def place_tiles(steps: Sequence[Step], depths: Mapping[str, int]) -> dict[Tiles, TilePlace]:
+def place_tiles(chains: Sequence[Draft], depths: Mapping[str, int]) -> dict[WeightTiles, TilePlace]:
     """All weights in mrf if they fit; else all in mdram, loaded layer by layer."""
-    found = list(dict.fromkeys(step.tiles for step in steps if step.tiles is not None))
+    found = list(dict.fromkeys(chain.tiles for chain in chains if chain.tiles is not None))
     total = sum(tiles.rows * tiles.columns for tiles in found)
     memory = "mrf" if total <= depths["mrf"] else "mdram"
     if total > depths[memory]:
@@ -45,7 +47,7 @@ def place_tiles(steps: Sequence[Step], depths: Mapping[str, int]) -> dict[Tiles,
             f"expected weights of at most {depths[memory]} native tiles (mdram), found {total}; "
             "use a larger native dimension or a smaller network"
         )
-    places: dict[Tiles, TilePlace] = {}
+    places: dict[WeightTiles, TilePlace] = {}
     address = 0
     for tiles in found:
         rows = tiles.rows if memory == "mrf" else min(tiles.rows, depths["mrf"] // tiles.columns)
@@ -102,11 +104,11 @@ class Staged:
 
 
 @dataclass
-class Plan:
+class MemoryMap:
     """copies: of every buffer. places: where each access reads. blocks: rows of the image that a
-    step computes at once. fills: the constants that borders hold, by their value."""
+    chain computes at once. fills: the constants that borders hold, by their value."""
 
-    tiles: Mapping[Tiles, TilePlace]
+    tiles: Mapping[WeightTiles, TilePlace]
     copies: dict[Buffer, list[Copy]] = field(default_factory=dict)
     places: dict[Slot, Copy | Staged] = field(default_factory=dict)
     blocks: dict[int, int] = field(default_factory=dict)
@@ -123,7 +125,7 @@ class _Need:
     slots: tuple[Slot, ...]
 
 
-def borders(access: Access, height: int, width: int) -> Borders:
+def borders(access: BufferAccess, height: int, width: int) -> Borders:
     """How far beyond the image an access reads, over a grid of pixels."""
     bottom = access.y + (height - 1) * access.step_y + (access.kernel[0] - 1) * access.dilation
     right = access.x + (width - 1) * access.step_x + access.kernel[1] - 1
@@ -143,7 +145,7 @@ class _File:
         self.held: list[tuple[int, int, int, int]] = []  # address, size, start, end
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(address, size) of what is free during all of these steps."""
+        """(address, size) of what is free during all of these chains."""
         taken = sorted((a, n) for a, n, s, e in self.held if s <= end and start <= e)
         found, free = [], 0
         for address, size in taken:
@@ -163,40 +165,40 @@ class _File:
         return None
 
 
-def plan(
-    steps: Sequence[Step],
-    tiles: Mapping[Tiles, TilePlace],
+def map_memory(
+    chains: Sequence[Draft],
+    tiles: Mapping[WeightTiles, TilePlace],
     builder: Builder,
     depths: Mapping[str, int],
-) -> Plan:
+) -> MemoryMap:
     """Places for everything. Raises UnsupportedError that names the memory which is too small."""
-    return _Planner(steps, tiles, builder, depths).run()
+    return _Mapper(chains, tiles, builder, depths).run()
 
 
-class _Planner:
+class _Mapper:
     def __init__(
         self,
-        steps: Sequence[Step],
-        tiles: Mapping[Tiles, TilePlace],
+        chains: Sequence[Draft],
+        tiles: Mapping[WeightTiles, TilePlace],
         builder: Builder,
         depths: Mapping[str, int],
     ) -> None:
-        self.steps, self.builder, self.depths = steps, builder, depths
+        self.chains, self.builder, self.depths = chains, builder, depths
         self.tiles = tiles
         self.writers: dict[Buffer, int] = {}
-        for index, step in enumerate(steps):
-            for buffer in step.buffers:
+        for index, chain in enumerate(chains):
+            for buffer in chain.buffers:
                 self.writers.setdefault(buffer, index)
         self.slots = {
             (index, slot): access
-            for index, step in enumerate(steps)
-            for slot, access in step.accesses
+            for index, chain in enumerate(chains)
+            for slot, access in chain.accesses
         }
 
-    def run(self) -> Plan:
+    def run(self) -> MemoryMap:
         staged: set[tuple[Buffer, str]] = set()
         while True:  # ends: every turn stages one more operand
-            result = Plan(self.tiles)
+            result = MemoryMap(self.tiles)
             files = {memory: _File(depth) for memory, depth in self.depths.items()}
             waiting = self.operands(result, files, staged)
             self.homes(result, files, waiting)
@@ -212,8 +214,8 @@ class _Planner:
         groups: dict[tuple[Buffer, float], list[Slot]] = {}
         plain: dict[Buffer, list[Slot]] = {}
         for slot in slots:
-            access, step = self.slots[slot], self.steps[slot[0]]
-            if any(borders(access, step.height, step.width)):
+            access, chain = self.slots[slot], self.chains[slot[0]]
+            if any(borders(access, chain.height, chain.width)):
                 groups.setdefault((access.buffer, access.fill), []).append(slot)
             else:
                 plain.setdefault(access.buffer, []).append(slot)
@@ -223,7 +225,7 @@ class _Planner:
         found = []
         for (buffer, fill), members in groups.items():
             sides = [
-                borders(self.slots[m], self.steps[m[0]].height, self.steps[m[0]].width)
+                borders(self.slots[m], self.chains[m[0]].height, self.chains[m[0]].width)
                 for m in members
             ]
             top, left, bottom, right = (max(side) for side in zip(*sides, strict=True))
@@ -235,7 +237,7 @@ class _Planner:
         return sorted(found, key=lambda need: (need.start, need.copy.size))
 
     def operands(
-        self, result: Plan, files: Mapping[str, _File], staged: set[tuple[Buffer, str]]
+        self, result: MemoryMap, files: Mapping[str, _File], staged: set[tuple[Buffer, str]]
     ) -> list[Slot]:
         """Operands in their register files; the accesses of those that must be staged."""
         waiting: list[Slot] = []
@@ -256,9 +258,9 @@ class _Planner:
         return waiting
 
     def memory(self, slot: Slot) -> str:
-        return self.steps[slot[0]].points[slot[1]].memory
+        return self.chains[slot[0]].operations[slot[1]].memory
 
-    def placed(self, result: Plan, file: _File, need: _Need) -> bool:
+    def placed(self, result: MemoryMap, file: _File, need: _Need) -> bool:
         address = file.place(need.copy.size, need.start, need.end)
         if address is None:
             return False
@@ -268,7 +270,7 @@ class _Planner:
             result.places[slot] = copy
         return True
 
-    def homes(self, result: Plan, files: Mapping[str, _File], waiting: Sequence[Slot]) -> None:
+    def homes(self, result: MemoryMap, files: Mapping[str, _File], waiting: Sequence[Slot]) -> None:
         """What v_rd reads: reads, what is staged, what borders hold, and what nothing reads."""
         reads = [slot for slot in self.slots if slot[1] < 0]
         needs = self.needs(READ_FILES[0], [*reads, *waiting])
@@ -289,7 +291,7 @@ class _Planner:
             found = (copy for copy in result.copies[buffer] if copy.memory in READ_FILES)
             result.fills[fill] = next(found)
 
-    def home(self, result: Plan, files: Mapping[str, _File], need: _Need) -> None:
+    def home(self, result: MemoryMap, files: Mapping[str, _File], need: _Need) -> None:
         for memory in READ_FILES:
             if memory in files and self.placed(
                 result, files[memory], replace(need, copy=replace(need.copy, memory=memory))
@@ -303,15 +305,15 @@ class _Planner:
     # --- pieces ---------------------------------------------------------------------------------
 
     def stage(
-        self, result: Plan, files: Mapping[str, _File], waiting: Sequence[Slot]
+        self, result: MemoryMap, files: Mapping[str, _File], waiting: Sequence[Slot]
     ) -> tuple[Buffer, str] | None:
-        """Blocks of rows for every step; an operand that must make room if there is too little."""
+        """Blocks of rows for every chain; an operand that must make room if there is too little."""
         by_step: dict[int, list[Slot]] = {}
         for slot in waiting:
             by_step.setdefault(slot[0], []).append(slot)
-        for index, step in enumerate(self.steps):
-            block = step.height
-            if block > 1 and not self.steps_fit(result, index):
+        for index, chain in enumerate(self.chains):
+            block = chain.height
+            if block > 1 and not self.strides_fit(result, index):
                 block = 1
             for slot in by_step.get(index, ()):
                 access, home = self.slots[slot], result.places[slot]
@@ -322,26 +324,26 @@ class _Planner:
                 fits = room // home.pitch
                 if fits < 1:
                     return self.crowding(result, memory, index)
-                possible = step.height if access.step_y == 0 else (fits - 1) // access.step_y + 1
+                possible = chain.height if access.step_y == 0 else (fits - 1) // access.step_y + 1
                 block = min(block, possible)
                 result.places[slot] = Staged(home, memory, address)
             result.blocks[index] = block
         return None
 
-    def steps_fit(self, result: Plan, index: int) -> bool:
+    def strides_fit(self, result: MemoryMap, index: int) -> bool:
         """Whether the distance of rows can be written in an instruction."""
         found = [place.pitch * access.step_y for place, access in self.copies_read(result, index)]
-        found += [c.pitch for b in self.steps[index].buffers for c in result.copies[b]]
+        found += [c.pitch for b in self.chains[index].buffers for c in result.copies[b]]
         return max(found, default=0) in STEP
 
-    def copies_read(self, result: Plan, index: int) -> list[tuple[Copy, Access]]:
+    def copies_read(self, result: MemoryMap, index: int) -> list[tuple[Copy, BufferAccess]]:
         places = [
-            (result.places[index, slot], access) for slot, access in self.steps[index].accesses
+            (result.places[index, slot], access) for slot, access in self.chains[index].accesses
         ]
         return [(place, access) for place, access in places if isinstance(place, Copy)]
 
-    def crowding(self, result: Plan, memory: str, index: int) -> tuple[Buffer, str]:
-        """The largest tensor in a memory while a step runs."""
+    def crowding(self, result: MemoryMap, memory: str, index: int) -> tuple[Buffer, str]:
+        """The largest tensor in a memory while a chain runs."""
         operands = [s for s in self.slots if s[1] >= 0 and self.memory(s) == memory]
         held = [
             need.copy
@@ -351,7 +353,7 @@ class _Planner:
         ]
         if not held:
             raise UnsupportedError(
-                f"step {self.steps[index].name!r}: expected room for one row of the image in "
+                f"step {self.chains[index].name!r}: expected room for one row of the image in "
                 f"{memory}, found a depth of {self.depths[memory]}; use a machine with more of it"
             )
         return max(held, key=lambda copy: copy.size).buffer, memory

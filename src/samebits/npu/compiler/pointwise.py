@@ -1,4 +1,4 @@
-"""Point-wise operators as steps of the multifunction units. docs/spec/npu.md section 1."""
+"""UnitOperation-wise operators as steps of the multifunction units. docs/spec/npu.md section 1."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import Array, Point, View
+from samebits.npu.compiler.layout import Array, UnitOperation, View
 from samebits.npu.compiler.rules import Input, Rule, Shape, constant_of, view_of
+from samebits.npu.machine.isa import INSTRUCTIONS
 
 
 def _activation(op: str) -> Rule:
     def rule(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
-        view = b.point(node.name, view_of(inputs[0]), Point(op))
-        return replace(view, nonnegative=op != "v_tanh")
+        x = view_of(inputs[0])
+        view = b.operate(node.name, x, UnitOperation(op))
+        return replace(view, nonnegative=INSTRUCTIONS[op].nonnegative([x.nonnegative]))
 
     return rule
 
@@ -31,7 +33,7 @@ def clipped(b: Builder, name: str, x: View, low: float, high: float) -> View:
         x = b.with_constant(f"{name}_high", "vv_max", x, np.asarray(-high))
         x = b.with_constant(f"{name}_minus", "vv_mul", x, np.asarray(-1.0))
     if low == 0:
-        x = b.point(name, x, Point("v_relu"))
+        x = b.operate(name, x, UnitOperation("v_relu"))
     elif low > -math.inf:
         x = b.with_constant(f"{name}_low", "vv_max", x, np.asarray(low))
     return replace(x, nonnegative=low >= 0)
@@ -56,28 +58,19 @@ def _negative(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> 
 
 def combined(b: Builder, name: str, op: str, x: View, other: View) -> View:
     """`op` of two tensors of the same shape, or of which one broadcasts along rows and columns."""
-    for first, second, made in ((x, other, op), (other, x, SWAPPED[op])):
-        if np.broadcast_shapes(x.places.shape, other.places.shape) != first.places.shape:
+    for first, second, made in ((x, other, op), (other, x, INSTRUCTIONS[op].exchanged)):
+        if (
+            made is None
+            or np.broadcast_shapes(x.places.shape, other.places.shape) != first.places.shape
+        ):
             continue
         operand = b.operand(first, second)
         if operand is not None:
-            return b.point(name, first, Point(made, operand))
+            return b.operate(name, first, UnitOperation(made, operand))
     raise UnsupportedError(
         "expected tensors laid out alike (or a vector of channels beside an image), found "
         f"{list(x.places.shape)} and {list(other.places.shape)} in other orders"
     )
-
-
-SWAPPED: Mapping[str, str] = MappingProxyType(
-    {
-        "vv_add": "vv_add",
-        "vv_mul": "vv_mul",
-        "vv_max": "vv_max",
-        "vv_a_sub_b": "vv_b_sub_a",
-        "vv_b_sub_a": "vv_a_sub_b",
-    }
-)
-"""The instruction that gives the same with its operands exchanged."""
 
 
 def _binary(op: str) -> Rule:
@@ -93,11 +86,12 @@ def _binary(op: str) -> Rule:
 def _two(b: Builder, node: Node, op: str, x: Input, other: Input) -> View:
     if isinstance(x, View) and isinstance(other, View):
         view = combined(b, node.name, op, x, other)
-        both = x.nonnegative and other.nonnegative
-        either = op == "vv_max" and (x.nonnegative or other.nonnegative)
-        return replace(view, nonnegative=either or (both and op in ("vv_add", "vv_mul")))
+        known = INSTRUCTIONS[op].nonnegative([x.nonnegative, other.nonnegative])
+        return replace(view, nonnegative=known)
     if isinstance(other, View):
-        return _two(b, node, SWAPPED[op], other, x)
+        exchanged = INSTRUCTIONS[op].exchanged
+        assert exchanged is not None, "operators become instructions that can be exchanged"
+        return _two(b, node, exchanged, other, x)
     view, constant = view_of(x), constant_of(other, "operand")
     return b.with_constant(f"{node.name}_constant", op, view, _aligned(view, constant))
 
@@ -165,7 +159,7 @@ def _swish(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vie
     alpha = float(node.attributes["alpha"])
     if alpha != 1.0:
         gate = b.with_constant(f"{node.name}_alpha", "vv_mul", x, np.asarray(alpha))
-    gate = b.point(node.name, gate, Point("v_sigm"))
+    gate = b.operate(node.name, gate, UnitOperation("v_sigm"))
     return combined(b, node.name, "vv_mul", gate, x)
 
 

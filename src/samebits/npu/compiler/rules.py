@@ -17,11 +17,11 @@ from samebits.ir.graph import Node
 from samebits.npu.compiler.build import Builder
 from samebits.npu.compiler.layout import (
     OUTSIDE,
-    Access,
     Array,
     Buffer,
+    BufferAccess,
     ImageView,
-    Point,
+    UnitOperation,
     View,
     image_of,
     image_places,
@@ -68,7 +68,7 @@ def conv(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
     height, width = (
         (size[i] + before[i] + after[i] - reach[i] - 1) // strides[i] + 1 for i in (0, 1)
     )
-    window_read = Access(
+    window_read = BufferAccess(
         image.buffer,
         y=-before[0],
         x=-before[1],
@@ -99,7 +99,7 @@ def window(node: Node, kernel: Shape) -> tuple[Shape, Shape, Shape, Shape]:
 
 
 def _products(
-    b: Builder, node: Node, image: ImageView, read: Access, weights: Array, target: Buffer
+    b: Builder, node: Node, image: ImageView, read: BufferAccess, weights: Array, target: Buffer
 ) -> None:
     """One product for every run of output vectors that read the same input vectors."""
     outputs, each = weights.shape[:2]
@@ -162,7 +162,7 @@ def linear(b: Builder, node: Node, x: View, weights: Array, bias: Array | None) 
         kernel = (buffer.height, buffer.width)
         laid = laid.reshape(outputs, count, *kernel)
         out = b.image(node.name, outputs, 1, 1)
-        read = Access(buffer, kernel=kernel)
+        read = BufferAccess(buffer, kernel=kernel)
         places = np.arange(outputs)
     else:
         rows = x.places.reshape(-1, features)
@@ -171,7 +171,7 @@ def linear(b: Builder, node: Node, x: View, weights: Array, bias: Array | None) 
             raise UnsupportedError("expected features that lie together, found them spread out")
         laid = b.input_lanes(rows[0], buffer.vectors, weights)
         out = b.image(node.name, outputs, buffer.height, buffer.width)
-        read = Access(buffer)
+        read = BufferAccess(buffer)
         places = np.arange(len(rows))[:, np.newaxis] * (out.buffer.vectors * native)
         places = places + np.arange(outputs)
     tiles = b.weights(f"{node.name}_weight", laid)
@@ -226,18 +226,18 @@ def _axis_reduced(
         return image
     size[axis] = count
 
-    def at(tap: int) -> Access:
+    def at(tap: int) -> BufferAccess:
         if axis == 0:
-            return Access(buffer, y=tap, step_y=stride, fill=fill)
-        return Access(buffer, x=tap, step_x=stride, fill=fill)
+            return BufferAccess(buffer, y=tap, step_y=stride, fill=fill)
+        return BufferAccess(buffer, x=tap, step_x=stride, fill=fill)
 
     accesses = [at(tap) for tap in taps]
     read, rest = accesses[0], accesses[1:]
     while True:
         target = Buffer(name, size[0], size[1], buffer.vectors)
-        points = [Point(op, operand) for operand in rest[:2]]
-        b.add(name, read, target, target.geometry, points)
-        rest, read = rest[2:], Access(target)
+        operations = [UnitOperation(op, operand) for operand in rest[:2]]
+        b.add(name, read, target, target.geometry, operations)
+        rest, read = rest[2:], BufferAccess(target)
         if not rest:
             return replace(image, buffer=target)
 
@@ -342,7 +342,7 @@ def concat(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vie
         if (view.places == OUTSIDE).any():
             raise UnsupportedError("expected unpadded tensors, found an explicit Pad before one")
         grid = view.buffer.geometry
-        b.add(node.name, Access(view.buffer), target, grid, vector=first)
+        b.add(node.name, BufferAccess(view.buffer), target, grid, vector=first)
         pixel, lane = np.divmod(view.places, view.buffer.vectors * native)
         places.append(pixel * (target.vectors * native) + first * native + lane)
         first += view.buffer.vectors

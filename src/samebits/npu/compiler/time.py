@@ -12,7 +12,7 @@ from samebits.ir.graph import Graph, Node, State, Value
 from samebits.ir.rewrite import simplify
 from samebits.ir.steps import is_recurrent, stepped
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import Access, Buffer, Port, View, binary16
+from samebits.npu.compiler.layout import Buffer, BufferAccess, Port, View, binary16
 from samebits.npu.compiler.rules import Input
 from samebits.npu.machine.assembly import SIZE_MAX
 
@@ -32,7 +32,7 @@ class Timed:
 def timed(graph: Graph, steps: int | None) -> Timed:
     """The step graph of a graph with recurrent layers, another graph itself.
 
-    steps: see `lower`. Raises InputError where they do not fit, UnsupportedError for a graph that
+    steps: see `lower_real_graph`. Raises InputError where they do not fit, UnsupportedError for a graph that
     cannot be cut into steps.
     """
     recurrent, last = is_recurrent(graph), frozenset[str]()
@@ -94,14 +94,14 @@ def kept_before(builder: Builder, view: Input, states: Collection[View]) -> Inpu
     if not isinstance(view, View) or all(view.buffer is not state.buffer for state in states):
         return view
     copy = Buffer(f"{view.buffer.name}_before", *view.buffer.geometry)
-    builder.add(copy.name, Access(view.buffer), copy, copy.geometry)
+    builder.add(copy.name, BufferAccess(view.buffer), copy, copy.geometry)
     return replace(view, buffer=copy)
 
 
 def keep(builder: Builder, state: View, following: Input) -> None:
     """A state becomes its next value, unless nothing reads it."""
     target = state.buffer
-    if not any(a.buffer is target for step in builder.steps for _, a in step.accesses):
+    if not any(a.buffer is target for chain in builder.chains for _, a in chain.accesses):
         return
     if (
         not isinstance(following, View)
@@ -112,4 +112,4 @@ def keep(builder: Builder, state: View, following: Input) -> None:
             "expected a next value that is computed as a vector, found a constant or elements in "
             "another order"
         )
-    builder.add(target.name, Access(following.buffer), target, target.geometry)
+    builder.add(target.name, BufferAccess(following.buffer), target, target.geometry)

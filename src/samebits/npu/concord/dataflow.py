@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.npu.concord.graph import Carried, DataFlow, Turns, Value, sweep
-from samebits.npu.concord.layout import Layout
+from samebits.npu.concord.graph import Carried, DataFlow, FlowValue, Turns, sweep
+from samebits.npu.concord.layout import LaneLayout
 from samebits.npu.concord.memory import (
     CONSTANT,
     ZERO,
@@ -27,10 +28,11 @@ from samebits.npu.concord.memory import (
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, bases, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
-from samebits.npu.simulator.machine import BINARY, UNARY, quantize
+from samebits.npu.simulator.machine import pointwise, quantize
 
 Array = np.ndarray[Any, Any]
 
+TRIED = ("values", "nodes", "made", "names")  # of a layout: what grows in a trial
 VECTOR = 64  # the effort of one vector of an access
 VECTORS_MAX = 1 << 24  # that one access of a chain takes in all its iterations
 
@@ -46,11 +48,11 @@ def data_flow(program: Program, image: Image) -> DataFlow:
     flow = DataFlow(program.name, program.native, program.mantissa, inputs, outputs)
     pool, entries = load_image(program, image)
     taken = {hint.name for hint in (*inputs, *outputs)}
-    builder = Builder(Layout(flow, pool, names=taken), entries)
+    builder = FlowBuilder(LaneLayout(flow, pool, names=taken), entries)
     builder.read_inputs()
     builder.run(steps)
     builder.write_outputs()
-    flow.steps = tuple(builder.layout.steps)
+    flow.nodes = tuple(builder.layout.nodes)
     sweep(flow)
     return flow
 
@@ -60,19 +62,19 @@ class LayoutChangedError(Exception):
 
 
 @dataclass(frozen=True)
-class State:
+class FlowState:
     """A tensor carried from turn to turn, and the entries that it is in. `vectors` says which
     native vector of it each of `addresses` of each memory holds."""
 
-    value: Value
+    value: FlowValue
     places: tuple[tuple[str, Array, Array], ...]
 
 
 @dataclass
-class Builder:
+class FlowBuilder:
     """The symbolic machine: entries and the queue hold sources instead of numbers."""
 
-    layout: Layout
+    layout: LaneLayout
     entries: Entries
     queue: Sources = joined([])  # noqa: RUF009 - an empty one, never changed
     taken: int = 0
@@ -93,7 +95,7 @@ class Builder:
             channels, positions = channels_and_positions(hint.shape)
             vectors = -(-channels // self.native)
             name = self.layout.name(f"x_{hint.name}")
-            value = Value(name, positions, vectors, channels)
+            value = FlowValue(name, positions, vectors, channels)
             self.layout.add("input", value, key=hint.name)
             parts.append(all_of(self.layout.number(value), positions * vectors))
         self.queue = joined(parts)
@@ -112,7 +114,7 @@ class Builder:
                 value = self.layout.split(value)
             elif value.width < channels:
                 value = self.layout.widen(value, channels)
-            out = Value(self.layout.name(f"y_{hint.name}"), positions, vectors, channels)
+            out = FlowValue(self.layout.name(f"y_{hint.name}"), positions, vectors, channels)
             self.layout.add("output", out, (value,), key=hint.name)
 
     # --- chains -------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ class Builder:
 
     # --- operations ---------------------------------------------------------------------------
 
-    def operate(self, chain: Chain, op: str, access: Access | None, value: Value) -> Value:
+    def operate(self, chain: Chain, op: str, access: Access | None, value: FlowValue) -> FlowValue:
         """One instruction of a multifunction unit."""
         if access is None:
             return self.result(op, value, (value,))
@@ -203,7 +205,7 @@ class Builder:
         operand = self.layout.read(sources, chain.rows, value.vectors, value.width)
         return self.result(op, value, (value, operand))
 
-    def result(self, op: str, value: Value, operands: tuple[Value, ...]) -> Value:
+    def result(self, op: str, value: FlowValue, operands: tuple[FlowValue, ...]) -> FlowValue:
         """A point-wise operation of values, brought to the same lanes."""
         layout = self.layout
         if len({v.vectors for v in operands}) > 1:
@@ -215,7 +217,7 @@ class Builder:
         out = _like(operands[0], name, padding=padding)
         return layout.add(op, out, operands)
 
-    def mv_mul(self, chain: Chain, sources: Sources) -> Value:
+    def mv_mul(self, chain: Chain, sources: Sources) -> FlowValue:
         """The product of tiles and the vectors that the chain reads."""
         assert chain.mvm_address is not None
         layout, native = self.layout, self.native
@@ -230,12 +232,12 @@ class Builder:
             quantized = layout.select(layout.quantize(value), index)
         name = layout.name(f"v{chain.line}")
         if moved:
-            out = Value(name, chain.iterations, chain.rows, chain.rows * native)
+            out = FlowValue(name, chain.iterations, chain.rows, chain.rows * native)
             right = layout.quantize(layout.split(layout.read(self.by_rows(chain, rows), 1, 1)))
             numbers = (chain.columns, int(chain.requantize))
             return layout.add("mv_mul_tiles", out, (quantized, right), numbers=numbers)
         key, outputs = self.constant_tiles(chain, rows, quantized)
-        out = Value(name, chain.iterations, chain.rows, outputs)
+        out = FlowValue(name, chain.iterations, chain.rows, outputs)
         return layout.add("mv_mul", out, (quantized,), key=key, numbers=(int(chain.requantize),))
 
     def by_rows(self, chain: Chain, rows: Sources) -> Sources:
@@ -243,7 +245,7 @@ class Builder:
         shape = (chain.rows, chain.columns, self.native)
         return rows[np.arange(len(rows)).reshape(shape).transpose(0, 2, 1).reshape(-1)]
 
-    def constant_tiles(self, chain: Chain, rows: Sources, right: Value) -> tuple[str, int]:
+    def constant_tiles(self, chain: Chain, rows: Sources, right: FlowValue) -> tuple[str, int]:
         """(name of the data, logical outputs). Lanes that meet padding are left out."""
         layout, native = self.layout, self.native
         picked = self.by_rows(chain, rows).vectors
@@ -283,32 +285,22 @@ class Builder:
                 self.restore(saved)
         raise AssertionError("whole native vectors can always be carried")
 
-    def snapshot(self) -> Mapping[str, Any]:
-        """What a trial changes."""
+    def snapshot(self) -> FlowBuilder:
+        """What a trial changes, to `restore` it. Raises UnsupportedError after too many."""
         layout = self.layout
         layout.spend(8 * len(layout.values) + sum(map(len, self.entries.memories.values())))
-        return {
-            "entries": self.entries.copy(),
-            "queue": self.queue,
-            "taken": self.taken,
-            "sent": self.sent,
-            "trackers": self.trackers,
-            "values": len(layout.values),
-            "steps": list(layout.steps),
-            "made": dict(layout.made),
-            "names": set(layout.names),
-            "count": layout.count,
-            "line": layout.line,
-        }
+        return self.copied()
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        layout = self.layout
-        self.entries = saved["entries"].copy()
-        self.queue, self.taken, self.sent = saved["queue"], saved["taken"], saved["sent"]
-        self.trackers = saved["trackers"]
-        del layout.values[saved["values"] :]
-        layout.steps, layout.made = list(saved["steps"]), dict(saved["made"])
-        layout.names, layout.count, layout.line = set(saved["names"]), saved["count"], saved["line"]
+    def copied(self) -> FlowBuilder:
+        """A builder that shares nothing with this one that a trial changes."""
+        held = {name: copy(found) for name, found in vars(self.layout).items() if name in TRIED}
+        return replace(self, layout=replace(self.layout, **held), entries=self.entries.copy())
+
+    def restore(self, saved: FlowBuilder) -> None:
+        """Back to a snapshot; the effort stays spent."""
+        layout, again = self.layout, saved.copied()
+        vars(layout).update(vars(again.layout), effort=layout.effort)
+        vars(self).update(vars(again), layout=layout)
 
     def turns(self, loop: Loop, whole: bool) -> None:
         """The loop as one step. whole: native vectors are carried, not tensors.
@@ -319,7 +311,7 @@ class Builder:
         tracker = Tracker()
         self.trackers = (*self.trackers, tracker)
         self.run(loop.body)
-        taken = self.taken - saved["taken"]
+        taken = self.taken - saved.taken
         carried = tracker.carried()
         ends = {memory: self.entries.read(memory, a) for memory, a in carried.items()}
         shapes = {
@@ -331,7 +323,7 @@ class Builder:
         initial = [self.shaped(self.held(state), state.value) for state in states]
         slices = self.slices(loop.count, taken)
         outer, before = self.snapshot(), len(layout.values)
-        layout.steps, self.sent, self.taken = [], (), 0
+        layout.nodes, self.sent, self.taken = [], (), 0
         self.queue = joined([])
         if slices:
             self.queue = all_of(layout.number(slices[0][0]), taken)
@@ -348,17 +340,17 @@ class Builder:
             each = layout.read(sent, len(sent))
             name = layout.name(f"{each.name}_turns")
             collected = [(each, _like(each, name, positions=each.positions * loop.count))]
-        body = tuple(layout.steps)
+        body = tuple(layout.nodes)
 
-        self.queue, self.taken = outer["queue"], outer["taken"] + loop.count * taken
-        layout.steps, layout.made = outer["steps"], outer["made"]
+        self.queue, self.taken = outer.queue, outer.taken + loop.count * taken
+        layout.nodes, layout.made = outer.layout.nodes, outer.layout.made
         finals = [_like(state.value, layout.name(f"{state.value.name}_last")) for state in states]
         escaped = self.leave(tracker, states, finals, before)
-        self.sent = outer["sent"]
+        self.sent = outer.sent
         if collected:
             owner = layout.number(collected[0][1])
             self.sent = (*self.sent, all_of(owner, len(sent) * loop.count))
-        layout.steps.append(
+        layout.nodes.append(
             Turns(
                 loop.count,
                 slices,
@@ -377,9 +369,9 @@ class Builder:
         self,
         carried: Mapping[str, Array],
         ends: Mapping[str, Sources],
-        shapes: Mapping[int, Value | None],
+        shapes: Mapping[int, FlowValue | None],
         whole: bool,
-    ) -> list[State]:
+    ) -> list[FlowState]:
         """What is carried: a tensor for each that the entries hold at the end of a turn."""
         states = []
         for memory, addresses in carried.items():
@@ -389,13 +381,13 @@ class Builder:
                 chosen = owners == owner
                 shape, vectors = shapes.get(owner), end.vectors[chosen]
                 if shape is None or len(np.unique(vectors)) < len(vectors):
-                    shape = Value("", len(vectors), 1, self.native)
+                    shape = FlowValue("", len(vectors), 1, self.native)
                     vectors = np.arange(len(vectors))
                 value = _like(shape, self.layout.name(f"s_{memory}"))
-                states.append(State(value, ((memory, addresses[chosen], vectors),)))
+                states.append(FlowState(value, ((memory, addresses[chosen], vectors),)))
         return states
 
-    def held(self, state: State) -> Sources:
+    def held(self, state: FlowState) -> Sources:
         """The vectors of a state as the entries hold them; zeros for what no entry holds."""
         count = state.value.positions * state.value.vectors
         owners = np.full(count, CONSTANT, np.int64)
@@ -405,7 +397,7 @@ class Builder:
             owners[vectors], numbers[vectors] = found.owners, found.vectors
         return Sources(owners, numbers)
 
-    def shaped(self, sources: Sources, like: Value) -> Value:
+    def shaped(self, sources: Sources, like: FlowValue) -> FlowValue:
         """The vectors in a given layout. Raises LayoutChangedError if they cannot have it."""
         value = self.layout.read(sources, like.vectors, like.vectors, least=like.width)
         whole = self.layout.full(value)
@@ -415,7 +407,7 @@ class Builder:
             raise LayoutChangedError
         return self.layout.widen(value, like.width)
 
-    def slices(self, count: int, taken: int) -> tuple[tuple[Value, Value], ...]:
+    def slices(self, count: int, taken: int) -> tuple[tuple[FlowValue, FlowValue], ...]:
         """The turn's part of what all turns take from the queue."""
         if not taken:
             return ()
@@ -428,8 +420,8 @@ class Builder:
         return ((_like(value, name, positions=taken // value.vectors), value),)
 
     def leave(
-        self, tracker: Tracker, states: list[State], finals: list[Value], before: int
-    ) -> tuple[tuple[Value, Value], ...]:
+        self, tracker: Tracker, states: list[FlowState], finals: list[FlowValue], before: int
+    ) -> tuple[tuple[FlowValue, FlowValue], ...]:
         """After a loop the entries hold what its last turn made."""
         layout = self.layout
         renamed: dict[int, int] = {}
@@ -453,7 +445,7 @@ class Builder:
         return tuple(escaped)
 
 
-def _like(value: Value, name: str, **changed: Any) -> Value:
+def _like(value: FlowValue, name: str, **changed: Any) -> FlowValue:
     """A tensor of the layout of another."""
     return replace(value, name=name, constant=False, **changed)
 
@@ -461,5 +453,4 @@ def _like(value: Value, name: str, **changed: Any) -> Value:
 def _padding(op: str, bits: Sequence[int]) -> int:
     """What an operation makes of padding."""
     numbers = [np.array([b], np.uint16).view(np.float16) for b in bits]
-    made = BINARY[op](*numbers) if op in BINARY else UNARY[op](*numbers)
-    return int(made.astype(np.float16).view(np.uint16)[0])
+    return int(pointwise(op, *numbers).astype(np.float16).view(np.uint16)[0])

@@ -1,4 +1,4 @@
-"""Data flow of a program: whole-tensor operations, as the translator emits them.
+"""Data flow of a program: operations on whole tensors, as the translators write them.
 
 A value is a tensor of native vectors in logical lanes: binary16 [batch, positions, width]. A
 position holds `vectors` native vectors; lanes from `width` on hold `padding` in the machine and are
@@ -20,7 +20,7 @@ Key = tuple[str, str]  # kind and name of an array in DataFlow.data
 
 
 @dataclass(frozen=True)
-class Value:
+class FlowValue:
     """A tensor. padding: bits of a binary16 number. constant: whether its numbers are data.
 
     Names are unique in a data flow.
@@ -35,33 +35,29 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One operation. What it uses of `key` and `numbers` is said in STEPS.
+class FlowNode:
+    """One operation on whole tensors. line: of its chain in the program, 0 of what has none.
 
-    line: of the chain in the program, 0 of what has none.
+    What `key` and `numbers` mean depends on `op`, which is an instruction of the multifunction
+    units (neither means anything) or one of these:
+
+    input, output  key: name of the hint
+    constant       key: of the array in the data
+    join           positions of the inputs, one after the other
+    select         positions; key: of an index in the data, or numbers: start, stop, stride
+    widen          lanes up to out.width are added; numbers: their bits
+    split          a position becomes one native vector
+    quantize       block floating point
+    mv_mul         quantized vectors times constant tiles; key: of the data, numbers: requantize
+    mv_mul_tiles   quantized vectors times quantized rows of tiles; numbers: tiles, requantize
     """
 
     op: str
-    out: Value
-    inputs: tuple[Value, ...] = ()
+    out: FlowValue
+    inputs: tuple[FlowValue, ...] = ()
     key: str = ""
     numbers: tuple[int, ...] = ()
     line: int = 0
-
-
-STEPS = {
-    "input": "key: name of the hint",
-    "constant": "key: of the data",
-    "join": "positions of the inputs, one after the other",
-    "select": "positions; key: of an index in the data, or numbers: start, stop, step",
-    "widen": "lanes up to out.width are added, numbers: their bits",
-    "split": "a position a native vector",
-    "quantize": "block floating point",
-    "mv_mul": "quantized vectors times constant tiles; key: of the data, numbers: requantize",
-    "mv_mul_tiles": "quantized vectors times quantized rows of tiles; numbers: tiles, requantize",
-    "vv_add": "and the other operations of the multifunction units: their instruction",
-    "output": "key: name of the hint",
-}
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,10 @@ class Carried:
     final: the state after the loop, outside, if anything there reads it.
     """
 
-    state: Value
-    initial: Value
-    next: Value
-    final: Value | None
+    state: FlowValue
+    initial: FlowValue
+    next: FlowValue
+    final: FlowValue | None
 
 
 @dataclass(frozen=True)
@@ -87,15 +83,15 @@ class Turns:
     """
 
     count: int
-    slices: tuple[tuple[Value, Value], ...]
+    slices: tuple[tuple[FlowValue, FlowValue], ...]
     carried: tuple[Carried, ...]
-    body: tuple[Step | Turns, ...]
-    collected: tuple[tuple[Value, Value], ...]
-    escaped: tuple[tuple[Value, Value], ...]
+    body: tuple[FlowNode | Turns, ...]
+    collected: tuple[tuple[FlowValue, FlowValue], ...]
+    escaped: tuple[tuple[FlowValue, FlowValue], ...]
     line: int = 0
 
     @property
-    def outside(self) -> tuple[Value, ...]:
+    def outside(self) -> tuple[FlowValue, ...]:
         """Values that exist after the loop because of it."""
         outer = [out for _, out in (*self.collected, *self.escaped)]
         return (*(c.final for c in self.carried if c.final), *outer)
@@ -103,7 +99,7 @@ class Turns:
 
 @dataclass
 class DataFlow:
-    """Steps in order, and their arrays.
+    """Nodes in order, and their arrays.
 
     data: (kind, name) -> array. "constant": uint16 bits [positions, width]. "index": int64
     [positions]. "tiles": binary32 [tiles, lanes, outputs], quantized values.
@@ -114,28 +110,29 @@ class DataFlow:
     mantissa: int
     inputs: tuple[Hint, ...]
     outputs: tuple[Hint, ...]
-    steps: tuple[Step | Turns, ...] = ()
+    nodes: tuple[FlowNode | Turns, ...] = ()
     data: dict[Key, Array] = field(default_factory=dict)
 
 
 def sweep(flow: DataFlow) -> None:
-    """Drop the steps and arrays that no output needs."""
-    flow.steps = _sweep(
-        flow.steps, {s.out.name for s in flow.steps if isinstance(s, Step) and s.op == "output"}
+    """Drop the nodes and arrays that no output needs."""
+    flow.nodes = _sweep(
+        flow.nodes,
+        {s.out.name for s in flow.nodes if isinstance(s, FlowNode) and s.op == "output"},
     )
-    flow.data = {key: flow.data[key] for key in _keys(flow.steps) if key in flow.data}
+    flow.data = {key: flow.data[key] for key in _keys(flow.nodes) if key in flow.data}
 
 
-def _sweep(steps: Sequence[Step | Turns], live: set[str]) -> tuple[Step | Turns, ...]:
-    """The steps that `live` needs; `live` grows by all that these need in turn."""
-    kept: list[Step | Turns] = []
-    for step in reversed(steps):
-        if isinstance(step, Step):
-            if step.out.name in live:
-                live.update(value.name for value in step.inputs)
-                kept.append(step)
-        elif any(value.name in live for value in step.outside):
-            kept.append(_sweep_turns(step, live))
+def _sweep(nodes: Sequence[FlowNode | Turns], live: set[str]) -> tuple[FlowNode | Turns, ...]:
+    """The nodes that `live` needs; `live` grows by all that these need in turn."""
+    kept: list[FlowNode | Turns] = []
+    for node in reversed(nodes):
+        if isinstance(node, FlowNode):
+            if node.out.name in live:
+                live.update(value.name for value in node.inputs)
+                kept.append(node)
+        elif any(value.name in live for value in node.outside):
+            kept.append(_sweep_turns(node, live))
     return tuple(reversed(kept))
 
 
@@ -166,11 +163,11 @@ def _sweep_turns(turns: Turns, live: set[str]) -> Turns:
     )
 
 
-def _keys(steps: Iterable[Step | Turns]) -> Iterable[Key]:
-    for step in steps:
-        if isinstance(step, Turns):
-            yield from _keys(step.body)
-        elif step.op in ("constant", "select") and step.key:
-            yield ("constant" if step.op == "constant" else "index"), step.key
-        elif step.op == "mv_mul":
-            yield "tiles", step.key
+def _keys(nodes: Iterable[FlowNode | Turns]) -> Iterable[Key]:
+    for node in nodes:
+        if isinstance(node, Turns):
+            yield from _keys(node.body)
+        elif node.op in ("constant", "select") and node.key:
+            yield ("constant" if node.op == "constant" else "index"), node.key
+        elif node.op == "mv_mul":
+            yield "tiles", node.key

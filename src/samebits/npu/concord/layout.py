@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.npu.concord.graph import DataFlow, Step, Turns, Value
+from samebits.npu.concord.graph import DataFlow, FlowNode, FlowValue, Turns
 from samebits.npu.concord.memory import CONSTANT, NOTHING, Pool, Sources
 
 Array = np.ndarray[Any, Any]
 
-STEPS_MAX = 20_000  # with those that turn out to be of no use
+NODES_MAX = 20_000  # with those that turn out to be of no use
 EFFORT_MAX = 1 << 34  # a few minutes; a loop is tried up to four times, those in it each time
 OPERATION = 1 << 15  # the effort of one
 FOLDED_MAX = 1 << 20  # numbers of a constant that is made of another
@@ -22,17 +22,17 @@ ZEROS = (0x0000, 0x8000)  # +0 and -0
 
 
 @dataclass
-class Layout:
-    """Makes steps that bring vectors into order. Values are numbered: `values[0]` is the pool.
+class LaneLayout:
+    """Makes nodes that bring vectors into order. Values are numbered: `values[0]` is the pool.
 
     Constants and derived tensors are made once (`made`).
     """
 
     flow: DataFlow
     pool: Pool
-    values: list[Value | None] = field(default_factory=lambda: [None])
-    steps: list[Step | Turns] = field(default_factory=list)
-    made: dict[Any, Value] = field(default_factory=dict)
+    values: list[FlowValue | None] = field(default_factory=lambda: [None])
+    nodes: list[FlowNode | Turns] = field(default_factory=list)
+    made: dict[Any, FlowValue] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     count: int = 0
     effort: int = 0
@@ -60,27 +60,29 @@ class Layout:
         self.names.add(name)
         return name
 
-    def add(self, op: str, out: Value, inputs: tuple[Value, ...] = (), **rest: Any) -> Value:
-        """Append a step. Raises UnsupportedError when there are too many."""
+    def add(
+        self, op: str, out: FlowValue, inputs: tuple[FlowValue, ...] = (), **rest: Any
+    ) -> FlowValue:
+        """Append a node. Raises UnsupportedError when there are too many."""
         self.count += 1
         self.spend(OPERATION)
-        if self.count > STEPS_MAX:
+        if self.count > NODES_MAX:
             raise UnsupportedError(
-                f"{self.flow.name}:{self.line}: expected a program of at most {STEPS_MAX:,} "
+                f"{self.flow.name}:{self.line}: expected a program of at most {NODES_MAX:,} "
                 "operations, found more; run it in the simulator, or put what repeats into loops"
             )
         out = replace(out, constant=op == "constant")
-        self.steps.append(Step(op, out, inputs, line=self.line, **rest))
+        self.nodes.append(FlowNode(op, out, inputs, line=self.line, **rest))
         return out
 
-    def number(self, value: Value) -> int:
+    def number(self, value: FlowValue) -> int:
         """The owner number of a value, for memory entries."""
         self.values.append(value)
         return len(self.values) - 1
 
     def _once(
-        self, made_as: Any, op: str, out: Value, inputs: tuple[Value, ...], **rest: Any
-    ) -> Value:
+        self, made_as: Any, op: str, out: FlowValue, inputs: tuple[FlowValue, ...], **rest: Any
+    ) -> FlowValue:
         if made_as not in self.made:
             named = replace(out, name=self.name(out.name))
             self.made[made_as] = self.add(op, named, inputs, **rest)
@@ -90,7 +92,7 @@ class Layout:
 
     def constant(
         self, bits: Array, vectors: int, padding: int, hint: str | None, of: str | None = None
-    ) -> Value:
+    ) -> FlowValue:
         """uint16 bits [positions, width] as a value, named after a hint or a value it is `of`."""
         bits = np.ascontiguousarray(bits)
         digest = sha256(bits.tobytes()).hexdigest()
@@ -98,12 +100,12 @@ class Layout:
         if key not in self.made:
             unnamed = "image" if bits.any() else "zeros"
             name = self.name(of or f"c_{hint or unnamed}")
-            out = Value(name, len(bits), vectors, bits.shape[1], padding)
+            out = FlowValue(name, len(bits), vectors, bits.shape[1], padding)
             self.flow.data["constant", out.name] = bits
             self.made[key] = self.add("constant", out, key=out.name)
         return self.made[key]
 
-    def widen(self, value: Value, width: int) -> Value:
+    def widen(self, value: FlowValue, width: int) -> FlowValue:
         """More of the lanes that the machine has: they hold the value's padding."""
         if value.width == width:
             return value
@@ -116,11 +118,11 @@ class Layout:
         key = ("widen", value.name, width)
         return self._once(key, "widen", out, (value,), numbers=(value.padding,))
 
-    def full(self, value: Value) -> int:
+    def full(self, value: FlowValue) -> int:
         """All the lanes of a position."""
         return value.vectors * self.flow.native
 
-    def split(self, value: Value) -> Value:
+    def split(self, value: FlowValue) -> FlowValue:
         """A position a native vector."""
         native = self.flow.native
         value = self.widen(value, self.full(value))
@@ -130,10 +132,10 @@ class Layout:
             bits = self.flow.data["constant", value.name].reshape(-1, native)
             return self.constant(bits, 1, 0, None, value.name)
         name = f"{value.name}_vectors"
-        out = Value(name, value.positions * value.vectors, 1, native, value.padding)
+        out = FlowValue(name, value.positions * value.vectors, 1, native, value.padding)
         return self._once(("split", value.name), "split", out, (value,))
 
-    def select(self, value: Value, index: Array) -> Value:
+    def select(self, value: FlowValue, index: Array) -> FlowValue:
         """Positions of a value: index int64 [positions]."""
         if len(index) == value.positions and (index == np.arange(len(index))).all():
             return value
@@ -151,7 +153,7 @@ class Layout:
         self.flow.data["index", name] = index
         return self._once(key, "select", out, (value,), key=name)
 
-    def quantize(self, value: Value) -> Value:
+    def quantize(self, value: FlowValue) -> FlowValue:
         """Block floating point values of every native vector, padding left out."""
         if value.padding not in ZEROS:
             value = self.widen(value, self.full(value))
@@ -162,13 +164,15 @@ class Layout:
 
     # --- tensors from memory ------------------------------------------------------------------
 
-    def read(self, sources: Sources, per: int, vectors: int | None = None, least: int = 0) -> Value:
+    def read(
+        self, sources: Sources, per: int, vectors: int | None = None, least: int = 0
+    ) -> FlowValue:
         """`gather`, with the positions in order."""
         return self.select(*self.gather(sources, per, vectors, least))
 
     def gather(
         self, sources: Sources, per: int, vectors: int | None = None, least: int = 0
-    ) -> tuple[Value, Array]:
+    ) -> tuple[FlowValue, Array]:
         """(a value that holds all the vectors, the position of it for every `vectors` of them).
 
         per: how many belong together (of one iteration). vectors: how many shall make a position;
@@ -208,12 +212,12 @@ class Layout:
         index[constant] += starts[len(live)]
         return self._join(parts), index
 
-    def _value(self, number: int) -> Value:
+    def _value(self, number: int) -> FlowValue:
         value = self.values[number]
         assert value is not None
         return value
 
-    def _aligned(self, sources: Sources, live: list[Value], vectors: int) -> bool:
+    def _aligned(self, sources: Sources, live: list[FlowValue], vectors: int) -> bool:
         """Whether every `vectors` of the sources are one position of one value, or constants."""
         if len(sources) % vectors or any(value.vectors != vectors for value in live):
             return False
@@ -225,7 +229,7 @@ class Layout:
         same = (owners == owners[:, :1]).all(1)
         return bool((same & (whole | (owners[:, 0] == CONSTANT))).all())
 
-    def _shared_padding(self, live: list[Value], bits: Array | None) -> tuple[int, int]:
+    def _shared_padding(self, live: list[FlowValue], bits: Array | None) -> tuple[int, int]:
         """(padding, lanes) that values, and constants beside them, can all have."""
         whole = self.full(live[0])
         paddings = {value.padding for value in live if value.width < whole}
@@ -238,7 +242,9 @@ class Layout:
             width = max(width, int(used.max(initial=-1)) + 1)
         return padding, width
 
-    def _constants(self, bits: Array, rows: Array, vectors: int, least: int) -> tuple[Value, Array]:
+    def _constants(
+        self, bits: Array, rows: Array, vectors: int, least: int
+    ) -> tuple[FlowValue, Array]:
         """Constants alone; lanes that the hints leave out go, where all of them hold the same."""
         native = self.flow.native
         logical = np.arange(vectors) * native + self.pool.lanes[rows]
@@ -251,12 +257,12 @@ class Layout:
         value = self.constant(bits[:, :width], vectors, padding, self.pool.name(rows))
         return value, np.arange(len(bits))
 
-    def _join(self, parts: list[Value]) -> Value:
+    def _join(self, parts: list[FlowValue]) -> FlowValue:
         if len(parts) == 1:
             return parts[0]
         positions = sum(value.positions for value in parts)
         padding = max(
             (value.padding for value in parts if value.width < self.full(value)), default=0
         )
-        out = Value("joined", positions, parts[0].vectors, parts[0].width, padding)
+        out = FlowValue("joined", positions, parts[0].vectors, parts[0].width, padding)
         return self._once(("join", *(value.name for value in parts)), "join", out, tuple(parts))

@@ -15,10 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from samebits.errors import UnsupportedError
 from samebits.files import write_atomically
-from samebits.npu.concord.graph import Array, DataFlow, Step, Turns, Value
+from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Turns
 from samebits.npu.concord.memory import channels_and_positions
 from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
-from samebits.npu.concord.source import TABLES, arrays
+from samebits.npu.concord.source import SHORTER, arrays
+from samebits.npu.machine.isa import POINTWISE
+from samebits.spec.npu_formula import Formula
 
 IR_VERSION = 9
 BATCH = "batch.size"
@@ -42,7 +44,7 @@ def onnx_model(flow: DataFlow) -> onnx.ModelProto:
         writer.node("Shape", [f"{flow.inputs[0].name}"], BATCH, start=0, end=1)
     else:
         writer.initializer(BATCH, batch)
-    writer.emit(flow.steps)
+    writer.emit(flow.nodes)
     inputs = [_info(h.name, TensorProto.FLOAT, h.shape) for h in flow.inputs]
     outputs = [_info(h.name, TensorProto.FLOAT16, h.shape) for h in flow.outputs]
     if sum(array.nbytes for array in writer.arrays.values()) >= SIZE_MAX - (1 << 24):
@@ -152,17 +154,42 @@ class OnnxWriter:
         )
         return out
 
-    def emit(self, steps: Sequence[Step | Turns]) -> None:
-        """Steps in order."""
-        for step in steps:
-            if isinstance(step, Turns):
-                self.turns(step)
-            elif step.op != "constant":
-                if any(value.name in self.batched for value in step.inputs) or step.op == "input":
-                    self.batched.add(step.out.name)
-                EMITTERS[step.op](self, step)
+    def formula(self, formula: Formula, arguments: Sequence[str], out: str) -> None:
+        """Nodes that compute a formula of these arguments; the last of them makes `out`."""
+        if formula in SHORTER:
+            self.node(SHORTER[formula].onnx, arguments, out)
+            return
+        start = len(self.nodes)
 
-    def with_batch(self, value: Value) -> str:
+        def node(op: str, *inputs: str) -> str:
+            return self.node(op, inputs, f"{out}.{len(self.nodes) - start}")
+
+        def rounded(op: str) -> Callable[[str, str], str]:
+            return lambda a, b: node("Round16", node(op, a, b))
+
+        operations: dict[str, Callable[..., str]] = {
+            "add": rounded("Add"),
+            "subtract": rounded("Sub"),
+            "multiply": rounded("Mul"),
+            "choose": lambda p, q, x, y: node("Choose", p, q, x, y),
+            "number": lambda c: self.initializer(f"f.{c!r}", np.array(c, np.float32)),
+            "look_up": lambda table, x: node("LookUp", x, f"data.t_{table.name}"),
+        }
+        formula.realised(operations, *arguments)
+        last = self.nodes[-1]
+        last.name = last.output[0] = out
+
+    def emit(self, nodes: Sequence[FlowNode | Turns]) -> None:
+        """Steps in order."""
+        for node in nodes:
+            if isinstance(node, Turns):
+                self.turns(node)
+            elif node.op != "constant":
+                if any(value.name in self.batched for value in node.inputs) or node.op == "input":
+                    self.batched.add(node.out.name)
+                EMITTERS[node.op](self, node)
+
+    def with_batch(self, value: FlowValue) -> str:
         """A value of the whole batch."""
         if value.name in self.batched:
             return value.name
@@ -188,7 +215,7 @@ class OnnxWriter:
                 axis=0,
             )
             zeros = self.node("ConstantOfShape", [f"{out.name}.shape"], f"{out.name}.zeros")
-            unused = Value(f"{out.name}.before", value.positions, value.vectors, value.width)
+            unused = FlowValue(f"{out.name}.before", value.positions, value.vectors, value.width)
             carried.append((unused, zeros, value, out))
 
         before, nodes, expanded = set(self.batched), self.nodes, dict(self.expanded)
@@ -246,10 +273,13 @@ def _unknown(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None, None])
 
 
-def _input(writer: OnnxWriter, step: Step) -> None:
-    channels, positions = channels_and_positions(writer.shapes[step.key])
-    out, short = step.out.name, writer.node("Round16", [step.key], f"{step.out.name}.short")
-    if len(writer.shapes[step.key]) == 3:
+def _input(writer: OnnxWriter, node: FlowNode) -> None:
+    channels, positions = channels_and_positions(writer.shapes[node.key])
+    out, short = (
+        node.out.name,
+        writer.node("Round16", [node.key], f"{node.out.name}.short"),
+    )
+    if len(writer.shapes[node.key]) == 3:
         flat = writer.numbers(0, channels, positions)
         writer.node("Reshape", [short, flat], f"{out}.flat")
         writer.node("Transpose", [f"{out}.flat"], out, perm=[0, 2, 1])
@@ -257,11 +287,11 @@ def _input(writer: OnnxWriter, step: Step) -> None:
         writer.node("Reshape", [short, writer.numbers(-1, positions, channels)], out)
 
 
-def _output(writer: OnnxWriter, step: Step) -> None:
-    shape = writer.shapes[step.key]
+def _output(writer: OnnxWriter, node: FlowNode) -> None:
+    shape = writer.shapes[node.key]
     channels, positions = channels_and_positions(shape)
-    name = step.out.name
-    value = writer.with_batch(step.inputs[0])
+    name = node.out.name
+    value = writer.with_batch(node.inputs[0])
     writer.node("Reshape", [value, writer.numbers(0, positions, -1)], f"{name}.rows")
     bounds = [writer.numbers(0), writer.numbers(channels), writer.numbers(2)]
     writer.node("Slice", [f"{name}.rows", *bounds], f"{name}.lanes")
@@ -269,39 +299,39 @@ def _output(writer: OnnxWriter, step: Step) -> None:
     if len(shape) == 3:
         lanes = writer.node("Transpose", [lanes], f"{name}.turned", perm=[0, 2, 1])
     writer.node("Reshape", [lanes, writer.numbers(0, *shape)], f"{name}.shaped")
-    writer.node("Cast", [f"{name}.shaped"], step.key, to=TensorProto.FLOAT16)
+    writer.node("Cast", [f"{name}.shaped"], node.key, to=TensorProto.FLOAT16)
 
 
-def _join(writer: OnnxWriter, step: Step) -> None:
-    any_batch = step.out.name in writer.batched
-    parts = [writer.with_batch(v) if any_batch else v.name for v in step.inputs]
-    writer.node("Concat", parts, step.out.name, axis=1)
+def _join(writer: OnnxWriter, node: FlowNode) -> None:
+    any_batch = node.out.name in writer.batched
+    parts = [writer.with_batch(v) if any_batch else v.name for v in node.inputs]
+    writer.node("Concat", parts, node.out.name, axis=1)
 
 
-def _select(writer: OnnxWriter, step: Step) -> None:
-    value = step.inputs[0].name
-    if step.key:
-        writer.node("Gather", [value, f"data.{step.key}"], step.out.name, axis=1)
+def _select(writer: OnnxWriter, node: FlowNode) -> None:
+    value = node.inputs[0].name
+    if node.key:
+        writer.node("Gather", [value, f"data.{node.key}"], node.out.name, axis=1)
         return
-    start, stop, stride = (writer.numbers(n) for n in step.numbers)
-    writer.node("Slice", [value, start, stop, writer.numbers(1), stride], step.out.name)
+    start, stop, stride = (writer.numbers(n) for n in node.numbers)
+    writer.node("Slice", [value, start, stop, writer.numbers(1), stride], node.out.name)
 
 
-def _widen(writer: OnnxWriter, step: Step) -> None:
-    value, out = step.inputs[0], step.out.name
-    padding = np.array(step.numbers[0], np.uint16).view(np.float16).astype(np.float32)
-    fill = writer.initializer(f"p.{step.numbers[0]}", padding)
-    pads = writer.numbers(0, 0, 0, 0, 0, step.out.width - value.width)
+def _widen(writer: OnnxWriter, node: FlowNode) -> None:
+    value, out = node.inputs[0], node.out.name
+    padding = np.array(node.numbers[0], np.uint16).view(np.float16).astype(np.float32)
+    fill = writer.initializer(f"p.{node.numbers[0]}", padding)
+    pads = writer.numbers(0, 0, 0, 0, 0, node.out.width - value.width)
     writer.node("Pad", [value.name, pads, fill], out)
 
 
-def _split(writer: OnnxWriter, step: Step) -> None:
+def _split(writer: OnnxWriter, node: FlowNode) -> None:
     shape = writer.numbers(0, -1, writer.flow.native)
-    writer.node("Reshape", [step.inputs[0].name, shape], step.out.name)
+    writer.node("Reshape", [node.inputs[0].name, shape], node.out.name)
 
 
-def _quantize(writer: OnnxWriter, step: Step) -> None:
-    value, out = step.inputs[0], step.out
+def _quantize(writer: OnnxWriter, node: FlowNode) -> None:
+    value, out = node.inputs[0], node.out
     name = value.name
     if out.width > value.width:
         fill = writer.initializer("p.0", np.array(0, np.float32))
@@ -314,17 +344,17 @@ def _quantize(writer: OnnxWriter, step: Step) -> None:
     )
 
 
-def _mv_mul(writer: OnnxWriter, step: Step) -> None:
-    out = step.out
-    tiles, lanes, _ = writer.flow.data["tiles", step.key].shape
-    data, rows = f"data.{step.key}", writer.numbers(-1, tiles, lanes)
-    if step.numbers[0]:
-        inputs = [step.inputs[0].name, f"{data}.wide", rows]
+def _mv_mul(writer: OnnxWriter, node: FlowNode) -> None:
+    out = node.out
+    tiles, lanes, _ = writer.flow.data["tiles", node.key].shape
+    data, rows = f"data.{node.key}", writer.numbers(-1, tiles, lanes)
+    if node.numbers[0]:
+        inputs = [node.inputs[0].name, f"{data}.wide", rows]
         dots = writer.node("Dots", inputs, f"{out.name}.dots")
         flat = writer.node("SumShortTiles", [dots], f"{out.name}.flat")
     else:
         shape = writer.numbers(-1, tiles * lanes)
-        x = writer.node("Reshape", [step.inputs[0].name, shape], f"{out.name}.rows")
+        x = writer.node("Reshape", [node.inputs[0].name, shape], f"{out.name}.rows")
         inputs = [x, *(f"{data}.{kind}" for kind in ("flat", "turned", "wide"))]
         inputs += [rows, writer.numbers(0, tiles, lanes)]
         inputs += [f"{data}.{kind}" for kind in ("rounding", "spread", "exact")]
@@ -332,32 +362,21 @@ def _mv_mul(writer: OnnxWriter, step: Step) -> None:
     writer.node("Reshape", [flat, writer.numbers(-1, out.positions, out.width)], out.name)
 
 
-def _tiles(writer: OnnxWriter, step: Step) -> None:
-    tiles, requantize = step.numbers
+def _tiles(writer: OnnxWriter, node: FlowNode) -> None:
+    tiles, requantize = node.numbers
     rows = writer.numbers(0, -1, tiles, writer.flow.native)
-    inputs = [*(value.name for value in step.inputs), rows]
-    dots = writer.node("DotsOfTiles", inputs, f"{step.out.name}.dots")
-    writer.node("SumShortTiles" if requantize else "SumTiles", [dots], step.out.name)
+    inputs = [*(value.name for value in node.inputs), rows]
+    dots = writer.node("DotsOfTiles", inputs, f"{node.out.name}.dots")
+    writer.node("SumShortTiles" if requantize else "SumTiles", [dots], node.out.name)
 
 
-def _rounded(op: str, swapped: bool = False) -> Callable[[OnnxWriter, Step], None]:
-    def emit(writer: OnnxWriter, step: Step) -> None:
-        names = [value.name for value in step.inputs]
-        exact = writer.node(op, names[::-1] if swapped else names, f"{step.out.name}.exact")
-        writer.node("Round16", [exact], step.out.name)
-
-    return emit
-
-
-def _function(op: str, *more: str) -> Callable[[OnnxWriter, Step], None]:
-    def emit(writer: OnnxWriter, step: Step) -> None:
-        writer.node(op, [*(value.name for value in step.inputs), *more], step.out.name)
-
-    return emit
+def _pointwise(writer: OnnxWriter, node: FlowNode) -> None:
+    names = [value.name for value in node.inputs]
+    writer.formula(POINTWISE[node.op], names, node.out.name)
 
 
 FUNCTIONS = frozenset(function.name for function in functions())
-EMITTERS: dict[str, Callable[[OnnxWriter, Step], None]] = {
+EMITTERS: dict[str, Callable[[OnnxWriter, FlowNode], None]] = {
     "input": _input,
     "output": _output,
     "join": _join,
@@ -367,12 +386,5 @@ EMITTERS: dict[str, Callable[[OnnxWriter, Step], None]] = {
     "quantize": _quantize,
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
-    "vv_add": _rounded("Add"),
-    "vv_a_sub_b": _rounded("Sub"),
-    "vv_b_sub_a": _rounded("Sub", swapped=True),
-    "vv_mul": _rounded("Mul"),
-    "vv_max": _function("Larger"),
-    "v_relu": _function("Relu16"),
-    "v_sigm": _function("LookUp", f"data.{TABLES['v_sigm']}"),
-    "v_tanh": _function("LookUp", f"data.{TABLES['v_tanh']}"),
+    **dict.fromkeys(POINTWISE, _pointwise),
 }

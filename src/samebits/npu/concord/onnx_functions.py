@@ -35,14 +35,20 @@ TEXTS = {
     """,
     "Larger": """
     Larger (a, b) => (y) {
+        y = Choose (a, b, a, b)
+    }
+    """,
+    # x where p > q, else y.
+    "Choose": """
+    Choose (p, q, x, y) => (chosen) {
         zero = Constant <value = float {0.0}> ()
-        above = Greater (a, b)
-        chosen = Where (above, a, b)
-        inverse_a = Reciprocal (a)
-        inverse_b = Reciprocal (b)
-        inverse = Where (above, inverse_a, inverse_b)
+        above = Greater (p, q)
+        either = Where (above, x, y)
+        inverse_x = Reciprocal (x)
+        inverse_y = Reciprocal (y)
+        inverse = Where (above, inverse_x, inverse_y)
         negative = Less (inverse, zero)
-        y = Signed (chosen, negative)
+        chosen = Signed (either, negative)
     }
     """,
     # x, but of a zero -0 where `negative`, else +0. (Where of onnxruntime 1.31 can make +0 of -0.)

@@ -4,21 +4,39 @@ stands before it. Only validated names and numbers get into the text."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from samebits.npu.concord.graph import Array, DataFlow, Step, Turns, Value
+from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Turns
+from samebits.npu.machine.isa import POINTWISE
+from samebits.spec.npu_formula import A, B, Formula, choose, number
 
 WIDTH = 100
 INDENT = " " * 4
 SAMPLES = 3 << 20  # numbers in the largest tensor of the samples that are computed at a time
-TABLES = {"v_sigm": "t_sigmoid", "v_tanh": "t_tanh"}
+LIBRARY = {"torch": "torch", "tensorflow": "tf"}  # what a module calls it
+
+
+class Shorter(NamedTuple):
+    """Names of functions that compute a whole formula faster than its nodes would."""
+
+    runtime: str
+    onnx: str
+
+
+SHORTER: Mapping[Formula, Shorter] = MappingProxyType(
+    {
+        choose(A, B, A, B): Shorter("larger", "Larger"),
+        choose(A, number(0), A, number(0)): Shorter("relu", "Relu16"),
+    }
+)
 
 
 def module_text(flow: DataFlow, kind: str, data: str) -> str:
@@ -33,16 +51,13 @@ def module_text(flow: DataFlow, kind: str, data: str) -> str:
 
 def arrays(flow: DataFlow) -> dict[str, Array]:
     """The data file: constants and tables in binary16, tiles in binary32, indices in int64."""
-    from samebits.tables.binary16 import sigmoid_table, tanh_table
-
     found = {
         name: data.view(np.float16) if kind == "constant" else data
         for (kind, name), data in flow.data.items()
     }
-    used = operations(flow.steps)
-    for op, table in (("v_sigm", sigmoid_table), ("v_tanh", tanh_table)):
-        if op in used:
-            found[TABLES[op]] = table().view(np.float16)
+    formulas = [POINTWISE[op] for op in sorted(op_names(flow.nodes)) if op in POINTWISE]
+    for table in (table for formula in formulas for table in formula.tables()):
+        found[f"t_{table.name}"] = np.asarray(table.entries()).view(np.float16)
     return found
 
 
@@ -56,11 +71,11 @@ def load_module(path: Path) -> Any:
     return module
 
 
-def operations(steps: Iterable[Step | Turns]) -> set[str]:
-    """Names of all operations."""
+def op_names(nodes: Iterable[FlowNode | Turns]) -> set[str]:
+    """Names of all nodes."""
     found: set[str] = set()
-    for step in steps:
-        found |= operations(step.body) if isinstance(step, Turns) else {step.op}
+    for node in nodes:
+        found |= op_names(node.body) if isinstance(node, Turns) else {node.op}
     return found
 
 
@@ -79,8 +94,8 @@ def _docstring(flow: DataFlow, kind: str) -> str:
 
 def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
     tensor = {"torch": "Tensor", "tensorflow": "tf.Tensor"}[kind]
-    writer = Writer(flow)
-    writer.emit(flow.steps)
+    writer = Writer(flow, LIBRARY[kind])
+    writer.emit(flow.nodes)
     shapes = {hint.name: hint.shape for hint in flow.inputs}
     signature = f"self, inputs: Mapping[str, {tensor}], batch: int"
     return [
@@ -92,7 +107,7 @@ def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
         f'{INDENT}"""The program. A comment names the line of the chain that comes next."""',
         "",
         f"{INDENT}inputs: Mapping[str, tuple[int, ...]] = {shapes}",
-        f"{INDENT}samples = {max(1, SAMPLES // largest(flow.steps))}",
+        f"{INDENT}samples = {max(1, SAMPLES // largest(flow.nodes))}",
         "",
         f"{INDENT}def run({signature}) -> dict[str, {tensor}]:",
         f'{INDENT * 2}"""Inputs [batch, *shape]; outputs binary16."""',
@@ -108,22 +123,22 @@ def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
     ]
 
 
-def largest(steps: Iterable[Step | Turns]) -> int:
+def largest(nodes: Iterable[FlowNode | Turns]) -> int:
     """Numbers of one sample in the largest tensor."""
     sizes = [1]
-    for step in steps:
-        if isinstance(step, Turns):
-            sizes += [largest(step.body), *(v.positions * v.width for v in step.outside)]
-        elif step.op != "output":
-            sizes.append(step.out.positions * step.out.width)
+    for node in nodes:
+        if isinstance(node, Turns):
+            sizes += [largest(node.body), *(v.positions * v.width for v in node.outside)]
+        elif node.op != "output":
+            sizes.append(node.out.positions * node.out.width)
     return max(sizes)
 
 
 class Writer:
     """Lines of the body of `forward`."""
 
-    def __init__(self, flow: DataFlow) -> None:
-        self.flow = flow
+    def __init__(self, flow: DataFlow, library: str) -> None:
+        self.flow, self.library = flow, library
         self.shapes = {hint.name: hint.shape for hint in (*flow.inputs, *flow.outputs)}
         self.lines: list[str] = []
         self.line = 0
@@ -143,19 +158,19 @@ class Writer:
             f"{indent})",
         ]
 
-    def emit(self, steps: Sequence[Step | Turns]) -> None:
+    def emit(self, nodes: Sequence[FlowNode | Turns]) -> None:
         """Steps in order, each a line."""
-        for step in steps:
-            if isinstance(step, Turns):
-                self.turns(step)
+        for node in nodes:
+            if isinstance(node, Turns):
+                self.turns(node)
                 continue
-            if step.op == "constant":
+            if node.op == "constant":
                 continue
-            if step.line and step.line != self.line:
-                self.put(f"# line {step.line}")
-            self.line = step.line
-            text = EXPRESSIONS[step.op](self, step)
-            target = f"outputs[{step.key!r}]" if step.op == "output" else step.out.name
+            if node.line and node.line != self.line:
+                self.put(f"# line {node.line}")
+            self.line = node.line
+            text = EXPRESSIONS[node.op](self, node)
+            target = f"outputs[{node.key!r}]" if node.op == "output" else node.out.name
             self.put(f"{target} = {text}")
 
     def turns(self, turns: Turns) -> None:
@@ -189,59 +204,74 @@ class Writer:
         self.line = 0
 
 
-def name(value: Value) -> str:
+def formula_text(formula: Formula, arguments: Sequence[str], library: str) -> str:
+    """An expression that computes a formula of these arguments, binary16 tensors.
+
+    library: what the module calls PyTorch or TensorFlow. Tables are attributes `t_NAME` of self.
+    """
+    if formula in SHORTER:
+        return f"{SHORTER[formula].runtime}({', '.join(arguments)})"
+    operations: dict[str, Callable[..., str]] = {
+        "add": "add({}, {})".format,
+        "subtract": "subtract({}, {})".format,
+        "multiply": "multiply({}, {})".format,
+        "choose": (library + ".where({} > {}, {}, {})").format,
+        "number": lambda c: f"{library}.zeros_like({arguments[0]}) + {c!r}",
+        "look_up": lambda table, x: f"look_up({x}, self.t_{table.name})",
+    }
+    return str(formula.realised(operations, *arguments))
+
+
+def name(value: FlowValue) -> str:
     """How an expression refers to a value: constants are attributes."""
     return f"self.{value.name}" if value.constant else value.name
 
 
-def _select(writer: Writer, step: Step) -> str:
-    if step.key:
-        return f"pick({name(step.inputs[0])}, self.{step.key})"
-    start, stop, stride = step.numbers
+def _select(writer: Writer, node: FlowNode) -> str:
+    if node.key:
+        return f"pick({name(node.inputs[0])}, self.{node.key})"
+    start, stop, stride = node.numbers
     bounds = f"{start} : {stop}" + (f" : {stride}" if stride != 1 else "")
-    return f"{name(step.inputs[0])}[:, {bounds}]"
+    return f"{name(node.inputs[0])}[:, {bounds}]"
 
 
-def _widen(writer: Writer, step: Step) -> str:
-    padding = float(np.array(step.numbers[0], np.uint16).view(np.float16))
+def _widen(writer: Writer, node: FlowNode) -> str:
+    padding = float(np.array(node.numbers[0], np.uint16).view(np.float16))
     shown = repr(padding) if np.isfinite(padding) else f'float("{padding}")'
-    return f"widen({name(step.inputs[0])}, {step.out.width}, {shown})"
+    return f"widen({name(node.inputs[0])}, {node.out.width}, {shown})"
 
 
-def _mv_mul(writer: Writer, step: Step) -> str:
-    more = ", requantize=True" if step.numbers[0] else ""
-    return f"self.{step.key}({name(step.inputs[0])}{more})"
+def _mv_mul(writer: Writer, node: FlowNode) -> str:
+    more = ", requantize=True" if node.numbers[0] else ""
+    return f"self.{node.key}({name(node.inputs[0])}{more})"
 
 
-def _tiles(writer: Writer, step: Step) -> str:
-    x, right = (name(value) for value in step.inputs)
-    return f"multiply_tiles({x}, {right}, {step.numbers[0]}, {bool(step.numbers[1])})"
+def _tiles(writer: Writer, node: FlowNode) -> str:
+    x, right = (name(value) for value in node.inputs)
+    return f"multiply_tiles({x}, {right}, {node.numbers[0]}, {bool(node.numbers[1])})"
 
 
-def _swapped(function: str) -> Callable[[Writer, Step], str]:
-    def text(writer: Writer, step: Step) -> str:
-        a, b = (name(value) for value in step.inputs)
-        return f"{function}({b}, {a})"
-
-    return text
+def _pointwise(writer: Writer, node: FlowNode) -> str:
+    names = [name(value) for value in node.inputs]
+    return formula_text(POINTWISE[node.op], names, writer.library)
 
 
-def _call(function: str, *more: str) -> Callable[[Writer, Step], str]:
-    def text(writer: Writer, step: Step) -> str:
-        return f"{function}({', '.join([*(name(value) for value in step.inputs), *more])})"
+def _call(function: str, *more: str) -> Callable[[Writer, FlowNode], str]:
+    def text(writer: Writer, node: FlowNode) -> str:
+        return f"{function}({', '.join([*(name(value) for value in node.inputs), *more])})"
 
     return text
 
 
-def _input(writer: Writer, step: Step) -> str:
-    return f"receive(inputs[{step.key!r}], {writer.shapes[step.key]})"
+def _input(writer: Writer, node: FlowNode) -> str:
+    return f"receive(inputs[{node.key!r}], {writer.shapes[node.key]})"
 
 
-def _output(writer: Writer, step: Step) -> str:
-    return f"send({name(step.inputs[0])}, {writer.shapes[step.key]}, batch)"
+def _output(writer: Writer, node: FlowNode) -> str:
+    return f"send({name(node.inputs[0])}, {writer.shapes[node.key]}, batch)"
 
 
-EXPRESSIONS: dict[str, Callable[[Writer, Step], str]] = {
+EXPRESSIONS: dict[str, Callable[[Writer, FlowNode], str]] = {
     "input": _input,
     "output": _output,
     "join": _call("join"),
@@ -251,12 +281,5 @@ EXPRESSIONS: dict[str, Callable[[Writer, Step], str]] = {
     "quantize": _call("quantize", "NATIVE", "MANTISSA"),
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
-    "vv_add": _call("add"),
-    "vv_a_sub_b": _call("subtract"),
-    "vv_b_sub_a": _swapped("subtract"),
-    "vv_mul": _call("multiply"),
-    "vv_max": _call("larger"),
-    "v_relu": _call("relu"),
-    "v_sigm": _call("look_up", f"self.{TABLES['v_sigm']}"),
-    "v_tanh": _call("look_up", f"self.{TABLES['v_tanh']}"),
+    **dict.fromkeys(POINTWISE, _pointwise),
 }

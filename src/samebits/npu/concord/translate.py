@@ -1,16 +1,25 @@
 """Concordant software: a program of the neural processor as PyTorch, ONNX or TensorFlow code with
-the simulator's results, bit for bit."""
+the simulator's results, bit for bit.
+
+For PyTorch and TensorFlow it is a module of its own, one .py file with its arrays beside it
+(.safetensors or .npz); for ONNX it is one file.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
+from samebits.files import write_atomically
 from samebits.npu.concord.dataflow import data_flow
+from samebits.npu.concord.graph import DataFlow
+from samebits.npu.concord.source import arrays, load_module, module_text
 from samebits.npu.machine.program import Image, Program
 
 Array = np.ndarray[Any, Any]
@@ -18,7 +27,7 @@ Concordant = Callable[[Mapping[str, Array]], dict[str, Array]]
 """Inputs [batch, *shape] by name, floating point, rounded to binary16 -> outputs in binary16."""
 
 SUFFIXES = {"torch": ".py", "onnx": ".onnx", "tensorflow": ".py"}
-DATA = {".safetensors": "torch", ".npz": "tensorflow"}
+DATA = {"torch": ".safetensors", "tensorflow": ".npz"}
 
 
 def translate(program: Program, image: Image, kind: str, path: Path) -> tuple[Path, ...]:
@@ -40,20 +49,32 @@ def translate(program: Program, image: Image, kind: str, path: Path) -> tuple[Pa
         from samebits.npu.concord.onnx import write_onnx
 
         return write_onnx(flow, path)
+    return _write_source(flow, kind, path)
+
+
+def _write_source(flow: DataFlow, kind: str, path: Path) -> tuple[Path, ...]:
+    data, stored = path.with_suffix(DATA[kind]), dict[str, Any](arrays(flow))
+    text = module_text(flow, kind, data.name)
     if kind == "torch":
-        from samebits.npu.concord.torch import write_torch
-
-        return write_torch(flow, path)
-    from samebits.npu.concord.tensorflow import write_tensorflow
-
-    return write_tensorflow(flow, path)
+        packed = safetensors.numpy.save({k: np.ascontiguousarray(a) for k, a in stored.items()})
+    else:
+        archive = io.BytesIO()
+        np.savez(archive, **stored)
+        packed = archive.getvalue()
+    write_atomically(data, packed)
+    write_atomically(path, text.encode())
+    return path, data
 
 
 def load_concordant(path: Path) -> Concordant:
     """The function that a file written by `translate` computes. It runs the file: load only your
-    own. Raises InputError if the file or its data is missing."""
+    own.
+
+    Raises InputError if the file or its data is missing, UnsupportedError if what it is written for
+    is not installed.
+    """
     kind = "onnx" if path.suffix == ".onnx" else None
-    for suffix, found in DATA.items():
+    for found, suffix in DATA.items():
         if kind is None and path.with_suffix(suffix).exists():
             kind = found
     if kind is None or not path.exists():
@@ -66,10 +87,34 @@ def load_concordant(path: Path) -> Concordant:
         from samebits.npu.concord.onnx import load_onnx
 
         return load_onnx(path)
-    if kind == "torch":
-        from samebits.npu.concord.torch import load_torch
+    return _load_torch(path) if kind == "torch" else _load_tensorflow(path)
 
-        return load_torch(path)
-    from samebits.npu.concord.tensorflow import load_tensorflow
 
-    return load_tensorflow(path)
+def _load_torch(path: Path) -> Concordant:
+    import torch
+
+    model = load_module(path).load()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in inputs.items()}
+        with torch.inference_mode():
+            return {name: out.numpy() for name, out in model(tensors).items()}
+
+    return run
+
+
+def _load_tensorflow(path: Path) -> Concordant:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{path}: expected TensorFlow to run it, found none installed; pip install tensorflow, "
+            "or translate to torch or onnx"
+        ) from error
+    model = load_module(path).load()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        out = model({name: tf.constant(array) for name, array in inputs.items()})
+        return {name: tensor.numpy() for name, tensor in out.items()}
+
+    return run

@@ -13,18 +13,18 @@ from typing import NamedTuple, NoReturn
 from samebits.errors import InputError
 from samebits.npu.machine.isa import ADDRESSES, COUNTS, INSTRUCTIONS, LIMITS, STEP, Operand, Record
 from samebits.npu.machine.program import (
+    DEPTHS,
     INSTRUCTIONS_MAX,
     MANTISSA,
     NATIVE,
     QUEUE,
+    STORED,
     TILE_FILES,
     Hint,
     Instruction,
     Program,
 )
-from samebits.npu.machine.words import DEPTHS, NUMBERS, STORED, from_words, to_words
-
-__all__ = ["from_words", "hint_text", "instruction_text", "parse", "to_text", "to_words"]
+from samebits.npu.machine.words import NUMBERS
 
 TEXT_MAX = 1 << 23  # characters
 HINTS_MAX = 1 << 12
@@ -256,9 +256,10 @@ def to_text(program: Program) -> str:
     lines += [hint_text(hint) for hint in program.hints]
     level = 0
     for instruction in program.instructions:
-        level = max(level - (instruction.op == "end_loop"), 0)
+        nesting = INSTRUCTIONS[instruction.op].nesting
+        level = max(level + min(nesting, 0), 0)
         lines.append("    " * min(level, 8) + instruction_text(instruction))
-        level += instruction.op == "loop"
+        level += max(nesting, 0)
     return "\n".join(lines) + "\n"
 
 

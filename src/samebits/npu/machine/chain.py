@@ -99,7 +99,7 @@ class Send:
     line: int = 0
 
 
-Step = Chain | Loop | Send
+Action = Chain | Loop | Send
 Array = np.ndarray[Any, Any]
 
 

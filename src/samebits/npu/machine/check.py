@@ -16,64 +16,57 @@ import numpy as np
 from samebits.errors import InputError
 from samebits.npu.machine import cover
 from samebits.npu.machine.assembly import HINTS_MAX, SIZE_MAX, TENSOR_NAME
-from samebits.npu.machine.chain import Access, Chain, Loop, Operation, Send, Step
+from samebits.npu.machine.chain import Access, Action, Chain, Loop, Send
 from samebits.npu.machine.image import entry_count, entry_shape
-from samebits.npu.machine.isa import fault
+from samebits.npu.machine.isa import INSTRUCTIONS, Operand, fault
 from samebits.npu.machine.program import (
-    DEPTH_MAX,
+    DEPTHS,
     INSTRUCTIONS_MAX,
     ITERATIONS_MAX,
     MANTISSA,
     NATIVE,
     QUEUE,
     REGISTERS,
+    STORED,
     TILE_FILES,
-    VECTOR_FILES,
     Hint,
     Image,
     Instruction,
     Program,
 )
-from samebits.npu.machine.structure import Block, Registers, build, fail, structure
+from samebits.npu.machine.structure import Block, Registers, build, structure
 
-__all__ = ["Access", "Chain", "Loop", "Operation", "Send", "Step", "check"]
-
-STORED = (*VECTOR_FILES, *TILE_FILES)
 TOUCHED_MAX = 1 << 32  # bounds the time that checking takes
 Covered = tuple[Access, cover.Cover]
 
 
-def check(program: Program, image: Image) -> tuple[Step, ...]:
-    """The steps of a legal program. Raises InputError for the first rule that it breaks."""
+def check(program: Program, image: Image) -> tuple[Action, ...]:
+    """The actions of a legal program. Raises InputError for the first rule that it breaks."""
     _check_settings(program)
     for hint in program.hints:
         _check_hint(program, hint)
     checker = _Checker(program)
     checker.load(image)
     _check_tensors(program, checker)
-    steps, _ = checker.resolve(structure(program), tuple(REGISTERS.values()))
-    total = _total(steps, program.native)
+    actions, _ = checker.resolve(structure(program), tuple(REGISTERS.values()))
+    total = _total(actions, program.native)
     if total.iterations > ITERATIONS_MAX:
-        most = max(steps, key=lambda step: _total([step], program.native).iterations)
-        fail(
-            program,
+        most = max(actions, key=lambda action: _total([action], program.native).iterations)
+        program.fail(
             most.line,
             f"expected at most {ITERATIONS_MAX} executed iterations, found {total.iterations}, "
             "most of them here; lower the counts of loops or iterations",
         )
-    _check_queue(program, "input", steps, total.read)
-    _check_queue(program, "output", steps, total.written)
-    return steps
+    _check_queue(program, "input", actions, total.read)
+    _check_queue(program, "output", actions, total.written)
+    return actions
 
 
 def _check_settings(program: Program) -> None:
     """What the assembler checks as it reads: programs may be made without it."""
-    checks = [
-        ("native dimension", program.native, NATIVE),
-        ("mantissa", program.mantissa, MANTISSA),
-    ]
-    depths = range(1, DEPTH_MAX + 1)
-    checks += [(f"depth of {memory}", depth, depths) for memory, depth in program.depths.items()]
+    checks = [("native dimension", program.native, NATIVE)]
+    checks += [("mantissa", program.mantissa, MANTISSA)]
+    checks += [(f"depth of {memory}", depth, DEPTHS) for memory, depth in program.depths.items()]
     checks += [("number of instructions", len(program.instructions), range(INSTRUCTIONS_MAX + 1))]
     checks += [("number of hints", len(program.hints), range(HINTS_MAX + 1))]
     for what, found, limits in checks:
@@ -91,7 +84,7 @@ def _check_settings(program: Program) -> None:
     for instruction in program.instructions:
         wrong = fault(instruction)
         if wrong is not None:
-            fail(program, instruction.line, f"{wrong}; docs/spec/isa.md lists the instructions")
+            program.fail(instruction.line, f"{wrong}; docs/spec/isa.md lists the instructions")
 
 
 # --- chains -----------------------------------------------------------------------------------
@@ -141,29 +134,29 @@ class _Checker:
                     return f":{hint.line}"
         return ""
 
-    def resolve(self, block: Block, registers: Registers) -> tuple[tuple[Step, ...], Registers]:
-        """The steps of a block that is entered with these registers, and the registers after it."""
+    def resolve(self, block: Block, registers: Registers) -> tuple[tuple[Action, ...], Registers]:
+        """The actions of a block entered with these registers, and the registers after it."""
         if registers in block.resolved:
             return block.resolved[registers]
         entered, names = registers, tuple(REGISTERS)
-        steps: list[Step] = []
+        actions: list[Action] = []
         for item in block.items:
             if isinstance(item, Block):
                 loops, registers = self._loop(item, registers)
-                steps += loops
+                actions += loops
             elif isinstance(item, list):
-                steps.append(self._chain(item, registers))
+                actions.append(self._chain(item, registers))
             else:
                 assert item.register is not None
                 at = names.index(item.register)
-                if item.op == "s_wr":
+                if Operand.VALUE in INSTRUCTIONS[item.op].operands:
                     registers = (*registers[:at], item.value, *registers[at + 1 :])
                 else:
-                    steps.append(Send(item.register, registers[at], item.line))
-        block.resolved[entered] = tuple(steps), registers
-        return tuple(steps), registers
+                    actions.append(Send(item.register, registers[at], item.line))
+        block.resolved[entered] = tuple(actions), registers
+        return tuple(actions), registers
 
-    def _loop(self, block: Block, registers: Registers) -> tuple[list[Step], Registers]:
+    def _loop(self, block: Block, registers: Registers) -> tuple[list[Action], Registers]:
         """As one Loop; as two where the body begins with other registers the second time.
 
         From the second time on it begins with what its s_wr left, always the same.
@@ -209,8 +202,7 @@ class _Checker:
             self._beyond(access, hint.address, end - 1)
         missing = np.flatnonzero(~self.written[hint.memory][hint.address : end])
         if len(missing):
-            fail(
-                self.program,
+            self.program.fail(
                 hint.line,
                 f"expected tensor {hint.name} in the memory image, found no {hint.memory} "
                 f"{hint.address + int(missing[0])} there; add it to the image or delete the hint",
@@ -232,8 +224,7 @@ class _Checker:
 
     def _depth(self, access: Access) -> int:
         if access.memory not in self.written:
-            fail(
-                self.program,
+            self.program.fail(
                 access.line,
                 f"expected the depth of {access.memory}, found none; write .depth "
                 f"{access.memory} and the depth at the beginning",
@@ -242,8 +233,7 @@ class _Checker:
 
     def _beyond(self, access: Access, low: int, high: int) -> NoReturn:
         depth = self._depth(access)
-        fail(
-            self.program,
+        self.program.fail(
             access.line,
             f"expected addresses of {access.memory} from 0 to {depth - 1}, found {low} to {high} "
             "over all vectors and iterations; raise its .depth or lower the address, the steps "
@@ -256,8 +246,7 @@ class _Checker:
             self._beyond(access, low, high)
         self.touched += high + 1 - low
         if self.touched > TOUCHED_MAX:
-            fail(
-                self.program,
+            self.program.fail(
                 access.line,
                 f"expected chains that span at most {TOUCHED_MAX} addresses in all, found more; "
                 "use loops, iterations or fewer chains",
@@ -266,8 +255,7 @@ class _Checker:
     def _check_written(self, access: Access, found: cover.Cover) -> None:
         missing = np.flatnonzero(found.mask & ~self.written[access.memory][found.places])
         if len(missing):
-            fail(
-                self.program,
+            self.program.fail(
                 access.line,
                 f"expected {access.memory} {found.low + int(missing[0])} to be written before it "
                 f"is read, found nothing there ({len(missing)} entries in all); write it first or "
@@ -277,8 +265,7 @@ class _Checker:
     def _check_once(self, chain: Chain, access: Access, found: cover.Cover) -> None:
         times, places = chain.iterations * chain.write_count, int(np.count_nonzero(found.mask))
         if times != places:
-            fail(
-                self.program,
+            self.program.fail(
                 access.line,
                 f"expected a chain to write every address once, found {times} writes to {places} "
                 f"addresses of {access.memory}; use the _inc form with steps that lead apart",
@@ -291,8 +278,7 @@ class _Checker:
             same = other.memory == access.memory
             shared = cover.common(found, covered) if same else None
             if shared is not None:
-                fail(
-                    self.program,
+                self.program.fail(
                     access.line,
                     f"expected no address {what} in one chain, found {access.memory} {shared} "
                     f"(see line {other.line}); write it elsewhere or in another chain",
@@ -310,25 +296,25 @@ class _Total(NamedTuple):
     written: int
 
 
-def _total(steps: Sequence[Step], native: int) -> _Total:
+def _total(actions: Sequence[Action], native: int) -> _Total:
     iterations = read = written = 0
-    for step in steps:
-        if isinstance(step, Loop):
-            found, times = _total(step.body, native), step.count
-        elif isinstance(step, Send):
+    for action in actions:
+        if isinstance(action, Loop):
+            found, times = _total(action.body, native), action.count
+        elif isinstance(action, Send):
             found, times = _Total(1, 0, 0), 1
         else:
-            vectors = step.read_count * (native if step.kind == "matrix" else 1)
-            puts = sum(access.memory == QUEUE for access in step.writes)
-            takes = vectors * (step.read.memory == QUEUE)
-            found, times = _Total(1, takes, puts * step.write_count), step.iterations
+            vectors = action.read_count * (native if action.kind == "matrix" else 1)
+            puts = sum(access.memory == QUEUE for access in action.writes)
+            takes = vectors * (action.read.memory == QUEUE)
+            found, times = _Total(1, takes, puts * action.write_count), action.iterations
         iterations += times * found.iterations
         read += times * found.read
         written += times * found.written
     return _Total(iterations, read, written)
 
 
-def _check_queue(program: Program, kind: str, steps: Sequence[Step], found: int) -> None:
+def _check_queue(program: Program, kind: str, actions: Sequence[Action], found: int) -> None:
     """At the first hint that is not filled, or else at the first chain that uses the queue."""
     hints = [hint for hint in program.hints if hint.kind == kind]
     counts = [entry_count(hint.shape, QUEUE, program.native) for hint in hints]
@@ -339,22 +325,21 @@ def _check_queue(program: Program, kind: str, steps: Sequence[Step], found: int)
     line = next((hint.line for hint, end in ends if end > found), None)
     said = ", ".join(f"{c} of {h.name}" for h, c in zip(hints[:8], counts, strict=False))
     said += ", ..." * (len(hints) > 8)
-    fail(
-        program,
-        _queue_line(steps, kind) if line is None else line,
+    program.fail(
+        _queue_line(actions, kind) if line is None else line,
         f"expected {sum(counts)} vectors of netq to be {done}, as the {kind} hints say "
         f"({said or 'there are none'}), found {found}; correct the hints or the chains",
     )
 
 
-def _queue_line(steps: Sequence[Step], kind: str) -> int:
+def _queue_line(actions: Sequence[Action], kind: str) -> int:
     """The first line that reads or writes the network queue, 0 if none does."""
-    for step in steps:
+    for action in actions:
         line = 0
-        if isinstance(step, Loop):
-            line = _queue_line(step.body, kind)
-        elif isinstance(step, Chain):
-            accesses = (step.read,) if kind == "input" else step.writes
+        if isinstance(action, Loop):
+            line = _queue_line(action.body, kind)
+        elif isinstance(action, Chain):
+            accesses = (action.read,) if kind == "input" else action.writes
             line = next((a.line for a in accesses if a.memory == QUEUE), 0)
         if line:
             return line
@@ -369,7 +354,7 @@ def _check_hint(program: Program, hint: Hint) -> None:
     named = isinstance(hint.name, str) and TENSOR_NAME.fullmatch(hint.name)
     known = hint.kind in kinds and hint.memory in memories
     if not (named and known and sizes and len(hint.shape) in ranks):
-        fail(program, hint.line, f"expected a hint as in docs/spec/npu.md 4, found {hint!a:.200}")
+        program.fail(hint.line, f"expected a hint as in docs/spec/npu.md 4, found {hint!a:.200}")
 
 
 def _check_tensors(program: Program, checker: _Checker) -> None:
@@ -378,8 +363,7 @@ def _check_tensors(program: Program, checker: _Checker) -> None:
     taken: dict[str, list[tuple[int, int, Hint]]] = {}
     for hint in program.hints:
         if hint.name in lines:
-            fail(
-                program,
+            program.fail(
                 hint.line,
                 f"expected names of tensors to be used once, found {hint.name} of line "
                 f"{lines[hint.name]} again; rename it",
@@ -393,8 +377,7 @@ def _check_tensors(program: Program, checker: _Checker) -> None:
         places.sort(key=lambda place: place[:2])
         for (_, end, before), (start, _, hint) in pairwise(places):
             if start < end:
-                fail(
-                    program,
+                program.fail(
                     hint.line,
                     f"expected tensors apart, found {hint.name} at {memory} {start} inside "
                     f"{before.name} (line {before.line}), which ends at {end - 1}; move it",

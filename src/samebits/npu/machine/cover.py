@@ -87,16 +87,6 @@ def _spread(mask: Mask, step: int, count: int) -> None:
         done += by
 
 
-def union(covers: list[Cover]) -> Cover:
-    """Of at least one cover."""
-    low = min(c.low for c in covers)
-    high = max(c.low + len(c.mask) for c in covers)
-    mask = np.zeros(high - low, np.bool_)
-    for c in covers:
-        mask[c.low - low : c.low - low + len(c.mask)] |= c.mask
-    return Cover(low, mask)
-
-
 def common(a: Cover, b: Cover) -> int | None:
     """The lowest address in both."""
     low = max(a.low, b.low)

@@ -20,11 +20,10 @@ import safetensors.numpy
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.npu.machine.assembly import TEXT_MAX, parse, to_text
-from samebits.npu.machine.program import TILE_FILES, VECTOR_FILES, Hint, Image, Program
+from samebits.npu.machine.program import STORED, TILE_FILES, Hint, Image, Program
 
 SUFFIX, IMAGE_SUFFIX = ".nnp", ".safetensors"
 IMAGE_MAX = 1 << 32  # bytes, of the file and of all native vectors and tiles
-STORED = (*VECTOR_FILES, *TILE_FILES)
 _RAW = re.compile(r"([a-z0-9]+)@([0-9]{1,7})", re.ASCII)
 
 Array = np.ndarray[Any, Any]

@@ -1,14 +1,17 @@
 """The instruction set, one record an instruction. docs/spec/npu.md sections 3, 5 and 6.
 
-Assembler, binary coder, checker and the table in docs/spec/isa.md derive from these records.
+Assembler, binary coder, checker, simulator, compiler, the translators to software and the table in
+docs/spec/isa.md derive from these records: a point-wise instruction is added by one record here and
+a line of docs/spec/npu.md. What it computes is its formula (samebits.spec.npu_formula).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from samebits.npu.machine.program import (
     DEPTH_MAX,
@@ -18,6 +21,8 @@ from samebits.npu.machine.program import (
     VECTOR_FILES,
     Instruction,
 )
+from samebits.spec.npu_formula import A, B, Formula, Tabulated, choose, look_up, number
+from samebits.tables.binary16 import sigmoid_table, tanh_table
 
 ENGINES = 6  # tile passes of the matrix-vector unit in one cycle
 FILL = 20  # cycles that a chain takes beside its iterations
@@ -26,7 +31,7 @@ STEP = range(-(1 << 15), 1 << 15)
 
 
 class Operand(Enum):
-    """What an instruction takes after its name, and its limits."""
+    """The operands after the name of an instruction."""
 
     MEMORY = "MEM"  # one of the record's memories; all but the queue are followed by an address
     ADDRESS = "ADDRESS"  # a tile of mrf
@@ -50,8 +55,19 @@ class Stage(Enum):
     LOOP = "loop"
 
 
+UNIT_FILES: Mapping[Stage, tuple[str, ...]] = MappingProxyType(
+    {
+        Stage.ADD: ("asvrf0", "asvrf1"),
+        Stage.MULTIPLY: ("mvrf0", "mvrf1"),
+        Stage.ACTIVATE: (),
+    }
+)
+"""Stages of a multifunction unit, in order; the operand memory of each in unit 0 and in unit 1."""
+UNIT_STAGES = tuple(UNIT_FILES)
+
+
 class Cost(Enum):
-    """What an instruction counts in one iteration of its chain, in cycles."""
+    """Cycles that an instruction counts in one iteration of its chain."""
 
     NONE = "0"
     VECTORS_READ = "vectors read"
@@ -64,24 +80,38 @@ INC = "_inc"
 INC_BIT = 1 << 5  # of the opcode
 
 
+Files = tuple[str, ...]
+# Whether a result is known not to be below zero, from what is known of the operands.
+Sign = Callable[[Sequence[bool]], bool]
+
+
 @dataclass(frozen=True)
 class Record:
-    """One instruction. memories: those that its MEMORY operand may name.
+    """One instruction: everything that assembler, checker, simulator and translators know of it.
 
-    steps: an `_inc` form, whose address moves by DX and DY. base: the name without `_inc`.
+    memories:    those that its MEMORY operand may name; of `mv_mul` the one that ADDRESS is in
+    meaning:     a formula of a point-wise instruction, which everything that computes it derives
+                 from; a sentence of the others
+    steps:       an `_inc` form, whose address moves by DX and DY
+    exchanged:   the instruction that gives the same with a and b exchanged, up to the sign of a
+                 zero and to NaN; None if there is none
+    nonnegative: whether the result is at least 0, given whether each operand is
     """
 
     name: str
     opcode: int
     stage: Stage
     operands: tuple[Operand, ...]
-    memories: tuple[str, ...]
-    meaning: str
+    memories: Files
+    meaning: Formula | str
     cost: Cost = Cost.NONE
     steps: bool = False
+    exchanged: str | None = None
+    nonnegative: Sign = lambda operands: False
 
     @property
     def base(self) -> str:
+        """The name without `_inc`."""
         return self.name.removesuffix(INC)
 
     @property
@@ -94,66 +124,59 @@ class Record:
             shown += ["DX", "DY"]
         return f"{self.name} {', '.join(shown)}".rstrip()
 
+    @property
+    def kind(self) -> str:
+        """The kind of chain that it may stand in: "matrix" if it moves tiles, else "vector"."""
+        moves = Operand.MEMORY in self.operands
+        return "matrix" if moves and set(self.memories) & set(TILE_FILES) else "vector"
+
+    @property
+    def nesting(self) -> int:
+        """Levels that the loops after it are deeper: 1 of `loop`, -1 of `end_loop`, else 0."""
+        if self.stage is not Stage.LOOP:
+            return 0
+        return 1 if Operand.COUNT in self.operands else -1
+
+
+SIGMOID = Tabulated("sigmoid", "1 / (1 + exp(-{}))", sigmoid_table)
+TANH = Tabulated("tanh", "tanh {}", tanh_table)
 
 _MEMORY = (Operand.MEMORY,)
-_ADDERS, _MULTIPLIERS = ("asvrf0", "asvrf1"), ("mvrf0", "mvrf1")
-_ADD, _ACTIVATE, _LOOP = Stage.ADD, Stage.ACTIVATE, Stage.LOOP
+
+
+def _pointwise(name: str, opcode: int, stage: Stage, meaning: Formula, **traits: Any) -> Record:
+    """An instruction of the multifunction units; its operand is in the files of its stage."""
+    files = UNIT_FILES[stage]
+    operands = _MEMORY if files else (Operand.UNIT,)
+    return Record(name, opcode, stage, operands, files, meaning, Cost.VECTORS, **traits)
+
+
+def _move(name: str, opcode: int, stage: Stage, files: Files, meaning: str, cost: Cost) -> Record:
+    """An instruction that begins or ends a chain with vectors or tiles of these memories."""
+    return Record(name, opcode, stage, _MEMORY, files, meaning, cost)
+
+
+_READ, _WRITE, _SCALAR, _LOOP = Stage.READ, Stage.WRITE, Stage.SCALAR, Stage.LOOP
+_ADD, _MULTIPLY, _ACTIVATE = UNIT_STAGES
+_V_RD, _V_WR, _M_RD = ("ivrf", "dram", QUEUE), (*VECTOR_FILES, QUEUE), ("mdram", QUEUE)
+_MV_MUL = "quantize the vectors; rows x columns tiles of mrf times them"
+_RELU = choose(A, number(0), A, number(0))
 _RECORDS = (
-    Record("s_wr", 1, Stage.SCALAR, (Operand.REGISTER, Operand.VALUE), (), "register = VALUE"),
-    Record("s_rd", 2, Stage.SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
-    Record(
-        "v_rd",
-        3,
-        Stage.READ,
-        _MEMORY,
-        ("ivrf", "dram", QUEUE),
-        "begin a chain with vectors",
-        Cost.VECTORS_READ,
-    ),
-    Record(
-        "v_wr",
-        4,
-        Stage.WRITE,
-        _MEMORY,
-        (*VECTOR_FILES, QUEUE),
-        "write the vectors of the chain",
-        Cost.VECTORS,
-    ),
-    Record(
-        "m_rd",
-        5,
-        Stage.READ,
-        _MEMORY,
-        ("mdram", QUEUE),
-        "begin a chain with tiles",
-        Cost.TILES,
-    ),
-    Record(
-        "m_wr",
-        6,
-        Stage.WRITE,
-        _MEMORY,
-        TILE_FILES,
-        "write the tiles; quantize them for mrf",
-        Cost.TILES,
-    ),
-    Record(
-        "mv_mul",
-        7,
-        Stage.PRODUCT,
-        (Operand.ADDRESS,),
-        (),
-        "quantize the vectors; rows x columns tiles of mrf times them",
-        Cost.PASSES,
-    ),
-    Record("vv_add", 8, _ADD, _MEMORY, _ADDERS, "rne(a + b)", Cost.VECTORS),
-    Record("vv_a_sub_b", 9, _ADD, _MEMORY, _ADDERS, "rne(a - b)", Cost.VECTORS),
-    Record("vv_b_sub_a", 10, _ADD, _MEMORY, _ADDERS, "rne(b - a)", Cost.VECTORS),
-    Record("vv_max", 11, _ADD, _MEMORY, _ADDERS, "a if a > b, else b", Cost.VECTORS),
-    Record("vv_mul", 12, Stage.MULTIPLY, _MEMORY, _MULTIPLIERS, "rne(a * b)", Cost.VECTORS),
-    Record("v_relu", 13, _ACTIVATE, (Operand.UNIT,), (), "a if a > 0, else +0", Cost.VECTORS),
-    Record("v_sigm", 14, _ACTIVATE, (Operand.UNIT,), (), "1 / (1 + exp(-a))", Cost.VECTORS),
-    Record("v_tanh", 15, _ACTIVATE, (Operand.UNIT,), (), "tanh a", Cost.VECTORS),
+    Record("s_wr", 1, _SCALAR, (Operand.REGISTER, Operand.VALUE), (), "register = VALUE"),
+    Record("s_rd", 2, _SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
+    _move("v_rd", 3, _READ, _V_RD, "begin a chain with vectors", Cost.VECTORS_READ),
+    _move("v_wr", 4, _WRITE, _V_WR, "write the vectors of the chain", Cost.VECTORS),
+    _move("m_rd", 5, _READ, _M_RD, "begin a chain with tiles", Cost.TILES),
+    _move("m_wr", 6, _WRITE, TILE_FILES, "write the tiles; quantize them for mrf", Cost.TILES),
+    Record("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ("mrf",), _MV_MUL, Cost.PASSES),
+    _pointwise("vv_add", 8, _ADD, A + B, exchanged="vv_add", nonnegative=all),
+    _pointwise("vv_a_sub_b", 9, _ADD, A - B, exchanged="vv_b_sub_a"),
+    _pointwise("vv_b_sub_a", 10, _ADD, B - A, exchanged="vv_a_sub_b"),
+    _pointwise("vv_max", 11, _ADD, choose(A, B, A, B), exchanged="vv_max", nonnegative=any),
+    _pointwise("vv_mul", 12, _MULTIPLY, A * B, exchanged="vv_mul", nonnegative=all),
+    _pointwise("v_relu", 13, _ACTIVATE, _RELU, nonnegative=lambda _: True),
+    _pointwise("v_sigm", 14, _ACTIVATE, look_up(SIGMOID, A), nonnegative=lambda _: True),
+    _pointwise("v_tanh", 15, _ACTIVATE, look_up(TANH, A)),
     Record("end_chain", 16, Stage.END, (), (), "end the chain, which runs it"),
     Record("loop", 17, _LOOP, (Operand.COUNT,), (), "run what follows COUNT times"),
     Record("end_loop", 18, _LOOP, (), (), "end of the innermost loop"),
@@ -176,6 +199,11 @@ INSTRUCTIONS: Mapping[str, Record] = MappingProxyType(
 )
 """By name. What takes a memory has an `_inc` form too, whose opcode is 32 more."""
 
+POINTWISE: Mapping[str, Formula] = MappingProxyType(
+    {record.name: record.meaning for record in _RECORDS if isinstance(record.meaning, Formula)}
+)
+"""What the instructions of the multifunction units compute, by their names without `_inc`."""
+
 LIMITS: Mapping[str, range] = MappingProxyType(
     {
         **{name: range(1, VALUE_MAX + 1) for name in REGISTERS},
@@ -189,7 +217,7 @@ ADDRESSES = range(DEPTH_MAX)
 
 
 def fault(instruction: Instruction) -> str | None:
-    """What is wrong with an instruction by itself: "expected ..., found ..."; None if nothing is.
+    """The fault of an instruction by itself: "expected ..., found ..."; None if there is none.
 
     What the assembler and the binary coder read is never wrong.
     """

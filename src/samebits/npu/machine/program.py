@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
+from samebits.errors import InputError
 
 VECTOR_FILES = ("ivrf", "asvrf0", "asvrf1", "mvrf0", "mvrf1", "dram")
 TILE_FILES = ("mrf", "mdram")
 QUEUE = "netq"
-MEMORIES = (*VECTOR_FILES, *TILE_FILES, QUEUE)
+STORED = (*VECTOR_FILES, *TILE_FILES)  # memories with addresses
+MEMORIES = (*STORED, QUEUE)
 REGISTERS: Mapping[str, int] = MappingProxyType(
     {
         "rows": 1,
@@ -29,6 +32,7 @@ REGISTERS: Mapping[str, int] = MappingProxyType(
 NATIVE = range(8, 513)
 MANTISSA = range(2, 16)
 DEPTH_MAX = 1 << 20
+DEPTHS = range(1, DEPTH_MAX + 1)
 INSTRUCTIONS_MAX = 1 << 16
 LOOPS_MAX = 4
 ITERATIONS_MAX = 10**8
@@ -78,6 +82,10 @@ class Program:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depths", MappingProxyType(dict(self.depths)))
+
+    def fail(self, line: int, message: str) -> NoReturn:
+        """InputError at a line of the program."""
+        raise InputError(f"{self.name}:{line}: {message}")
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any
 
-from samebits.errors import InputError
 from samebits.npu.machine.assembly import instruction_text
-from samebits.npu.machine.chain import Access, Chain, Operation, Step
-from samebits.npu.machine.isa import INSTRUCTIONS, Stage
+from samebits.npu.machine.chain import Access, Action, Chain, Operation
+from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES, Operand, Stage
 from samebits.npu.machine.program import LOOPS_MAX, QUEUE, REGISTERS, Instruction, Program
 
-UNIT_STAGES = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
 Registers = tuple[int, ...]  # in the order of REGISTERS
-
-
-def fail(program: Program, line: int, message: str) -> NoReturn:
-    """InputError at a line of a program."""
-    raise InputError(f"{program.name}:{line}: {message}")
 
 
 class Block:
@@ -31,7 +24,7 @@ class Block:
         self.count = count
         self.line = line
         self.items: list[Instruction | list[Instruction] | Block] = []
-        self.resolved: dict[Registers, tuple[tuple[Step, ...], Registers]] = {}
+        self.resolved: dict[Registers, tuple[tuple[Action, ...], Registers]] = {}
 
 
 def structure(program: Program) -> Block:
@@ -39,46 +32,41 @@ def structure(program: Program) -> Block:
     blocks = [Block(1, 1)]
     chain: list[Instruction] = []
     for instruction in program.instructions:
-        stage, line = INSTRUCTIONS[instruction.op].stage, instruction.line
-        inside = stage not in (Stage.SCALAR, Stage.LOOP)
-        if inside:
+        record, line = INSTRUCTIONS[instruction.op], instruction.line
+        if record.stage not in (Stage.SCALAR, Stage.LOOP):
             chain.append(instruction)
-            if stage is Stage.END:
+            if record.stage is Stage.END:
                 blocks[-1].items.append(chain)
                 chain = []
         elif chain:
-            fail(
-                program,
+            program.fail(
                 line,
                 f"expected the rest of the chain of line {chain[0].line}, found "
                 f"{_shown(instruction)}; write end_chain first",
             )
-        elif instruction.op == "loop":
+        elif record.nesting > 0:
             if len(blocks) > LOOPS_MAX:
-                fail(
-                    program,
+                program.fail(
                     line,
                     f"expected loops at most {LOOPS_MAX} deep, found one more; write it out",
                 )
             blocks.append(Block(instruction.value, line))
-        elif instruction.op == "end_loop":
+        elif record.nesting < 0:
             if len(blocks) == 1:
-                fail(program, line, "expected a loop before it, found end_loop outside; delete it")
+                program.fail(line, "expected a loop before it, found end_loop outside; delete it")
             body = blocks.pop()
             blocks[-1].items.append(body)
         else:
             blocks[-1].items.append(instruction)
     last = program.instructions[-1].line if program.instructions else 1
     if chain:
-        fail(
-            program,
+        program.fail(
             last,
             f"expected the rest of the chain of line {chain[0].line}, found the end of the "
             "program; write end_chain",
         )
     if len(blocks) > 1:
-        fail(
-            program,
+        program.fail(
             last,
             f"expected end_loop of the loop of line {blocks[-1].line}, found the end of the "
             "program; write end_loop",
@@ -98,42 +86,33 @@ def build(program: Program, instructions: Sequence[Instruction], registers: Regi
 
     Checks order, units and lengths, not addresses.
     """
-    values = dict(zip(REGISTERS, registers, strict=True))
+    values: dict[str, Any] = dict(zip(REGISTERS, registers, strict=True))
+    values["requantize"] = bool(values["requantize"])
     head, *middle = instructions[:-1] or instructions
     if INSTRUCTIONS[head.op].stage is not Stage.READ:
-        fail(
-            program,
+        program.fail(
             head.line,
             f"expected a chain to begin with v_rd or m_rd, found {_shown(head)}; read first",
         )
-    matrix = INSTRUCTIONS[head.op].base == "m_rd"
+    matrix = INSTRUCTIONS[head.op].kind == "matrix"
     product, operations, writes = _split(program, middle, matrix)
     if not writes or (matrix and len(writes) > 1):
         line = instructions[-1].line
         wanted = "one m_wr" if matrix else "one or more v_wr"
-        fail(
-            program,
+        program.fail(
             line,
             f"expected {wanted} in the chain of line {head.line}, found {len(writes)}; "
             "write what the chain carries",
         )
     queues = [write for write in writes if write.memory == QUEUE]
     if len(queues) > 1:
-        fail(
-            program,
+        program.fail(
             queues[1].line,
             "expected one v_wr netq in a chain, found another; use another chain",
         )
     chain = Chain(
         kind="matrix" if matrix else "vector",
-        rows=values["rows"],
-        columns=values["columns"],
-        iterations=values["iterations"],
-        iterations_x=values["iterations_x"],
-        window=values["window"],
-        window_run=values["window_run"],
-        window_pitch=values["window_pitch"],
-        requantize=bool(values["requantize"]),
+        **values,
         read=_access(head),
         mvm_address=None if product is None else product.address,
         operations=_operations(program, operations),
@@ -170,12 +149,12 @@ def _split(
     writes: list[Instruction] = []
     for instruction in middle:
         record = INSTRUCTIONS[instruction.op]
-        wanted = None
+        moves_tiles, wanted = record.kind == "matrix", None
         if record.stage is Stage.READ:
             wanted = "one read in a chain"
-        elif matrix and record.base != "m_wr":
+        elif matrix and not moves_tiles:
             wanted = "m_wr in a chain that begins with m_rd"
-        elif not matrix and record.base == "m_wr":
+        elif not matrix and moves_tiles:
             wanted = "v_wr in a chain that begins with v_rd"
         elif record.stage is Stage.WRITE:
             writes.append(instruction)
@@ -190,8 +169,7 @@ def _split(
         else:
             product = instruction
         if wanted is not None:
-            fail(
-                program,
+            program.fail(
                 instruction.line,
                 f"expected {wanted}, found {_shown(instruction)}; use another chain",
             )
@@ -205,19 +183,18 @@ def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operati
         record = INSTRUCTIONS[instruction.op]
         stage = UNIT_STAGES.index(record.stage)
         operand = None
-        if record.stage is Stage.ACTIVATE:
+        if Operand.UNIT in record.operands:
             unit = before[0] if instruction.unit is None else instruction.unit
         else:
             operand = _access(instruction)
             unit = record.memories.index(operand.memory)
         if (unit, stage) <= before:
-            advice = "use the other unit or another chain"
-            fail(
-                program,
+            order = ", ".join(stage.value for stage in UNIT_STAGES)
+            program.fail(
                 instruction.line,
-                "expected add-subtract, multiply, activation at most once each in unit 0, then in "
-                f"unit 1, found {_shown(instruction)} (unit {unit}) after "
-                f"{UNIT_STAGES[before[1]].value} of unit {before[0]}; {advice}",
+                f"expected {order} at most once each in unit 0, then in unit 1, found "
+                f"{_shown(instruction)} (unit {unit}) after {UNIT_STAGES[before[1]].value} of unit "
+                f"{before[0]}; use the other unit or another chain",
             )
         before = unit, stage
         operations.append(Operation(record.base, unit, operand, instruction.line))
@@ -230,16 +207,14 @@ def _check_lengths(program: Program, chain: Chain) -> None:
         return
     line = chain.read.line
     if chain.read.memory == QUEUE:
-        fail(
-            program,
+        program.fail(
             line,
             f"expected window * window_run = 1 to read netq, found {chain.window} * "
             f"{chain.window_run}; windows apply to memories: set both to 1",
         )
     if taken != chain.read_count:
         name = "rows" if chain.mvm_address is None else "columns"
-        fail(
-            program,
+        program.fail(
             line,
             f"expected window * window_run = 1 or {name} ({chain.read_count}), found "
             f"{chain.window} * {chain.window_run}; set window, window_run or {name}",

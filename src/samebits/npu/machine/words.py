@@ -9,21 +9,19 @@ from typing import NoReturn
 from samebits.errors import InputError
 from samebits.npu.machine.isa import INSTRUCTIONS, VALUE_MAX, Operand, Record, fault
 from samebits.npu.machine.program import (
-    DEPTH_MAX,
+    DEPTHS,
     INSTRUCTIONS_MAX,
     MANTISSA,
     MEMORIES,
     NATIVE,
-    QUEUE,
     REGISTERS,
+    STORED,
     Instruction,
     Program,
 )
 
 NO_UNIT = 15  # in place of a memory's number: an activation that leaves its unit out
 NUMBERS = tuple(REGISTERS)
-DEPTHS = range(1, DEPTH_MAX + 1)
-STORED = tuple(name for name in MEMORIES if name != QUEUE)
 _BY_OPCODE = {record.opcode: record for record in INSTRUCTIONS.values()}
 
 
@@ -33,21 +31,15 @@ def to_words(program: Program) -> tuple[int, ...]:
 
 
 def _words(instruction: Instruction) -> list[int]:
-    record = INSTRUCTIONS[instruction.op]
-    number = operand = 0
-    if Operand.MEMORY in record.operands:
-        assert instruction.memory is not None
-        number, operand = MEMORIES.index(instruction.memory), instruction.address
-    elif Operand.ADDRESS in record.operands:
-        operand = instruction.address
-    elif Operand.REGISTER in record.operands:
-        assert instruction.register is not None
-        number, operand = NUMBERS.index(instruction.register), instruction.value
-    elif Operand.COUNT in record.operands:
-        operand = instruction.value
+    record, number = INSTRUCTIONS[instruction.op], 0
+    if instruction.memory is not None:
+        number = MEMORIES.index(instruction.memory)
+    elif instruction.register is not None:
+        number = NUMBERS.index(instruction.register)
     elif Operand.UNIT in record.operands:
         number = NO_UNIT if instruction.unit is None else instruction.unit
-    word = record.opcode << 26 | number << 22 | operand
+    # A legal instruction has an address or a value: what it does not use is 0.
+    word = record.opcode << 26 | number << 22 | instruction.address | instruction.value
     if instruction.steps is None:
         return [word]
     dx, dy = instruction.steps
@@ -126,19 +118,15 @@ def _signed(half: int) -> int:
 
 def _decoded(record: Record, number: int, operand: int) -> Instruction:
     """The fields that the record uses, whatever they hold."""
-    op = record.name
-    if Operand.MEMORY in record.operands:
-        return Instruction(op, memory=_at(MEMORIES, number), address=operand)
-    if Operand.ADDRESS in record.operands:
-        return Instruction(op, address=operand)
-    if Operand.REGISTER in record.operands:
-        value = operand if Operand.VALUE in record.operands else 0
-        return Instruction(op, register=_at(NUMBERS, number), value=value)
-    if Operand.COUNT in record.operands:
-        return Instruction(op, value=operand)
-    if Operand.UNIT in record.operands:
-        return Instruction(op, unit=None if number == NO_UNIT else number)
-    return Instruction(op)
+    used = set(record.operands)
+    return Instruction(
+        record.name,
+        memory=_at(MEMORIES, number) if Operand.MEMORY in used else None,
+        address=operand if used & {Operand.MEMORY, Operand.ADDRESS} else 0,
+        register=_at(NUMBERS, number) if Operand.REGISTER in used else None,
+        value=operand if used & {Operand.VALUE, Operand.COUNT} else 0,
+        unit=number if Operand.UNIT in used and number != NO_UNIT else None,
+    )
 
 
 def _at(names: tuple[str, ...], number: int) -> str | None:

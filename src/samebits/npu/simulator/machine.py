@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
+from samebits.npu.machine.isa import POINTWISE
 from samebits.spec.npu_short import (
     EXPONENT_MAX,
     EXPONENT_MIN,
@@ -22,7 +23,6 @@ from samebits.spec.npu_short import (
     bfp_long,
     long_to_binary16,
 )
-from samebits.tables.binary16 import sigmoid_table, tanh_table
 
 Array = np.ndarray[Any, Any]
 
@@ -49,37 +49,31 @@ def _rounded(operation: Callable[[Array, Array], Array]) -> Callable[[Array, Arr
     return apply
 
 
-BINARY: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
+OPERATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "vv_add": _rounded(np.add),
-        "vv_a_sub_b": _rounded(np.subtract),
-        "vv_b_sub_a": _rounded(lambda a, b: b - a),
-        "vv_mul": _rounded(np.multiply),
-        "vv_max": lambda a, b: np.where(a > b, a, b),
+        "add": _rounded(np.add),
+        "subtract": _rounded(np.subtract),
+        "multiply": _rounded(np.multiply),
+        "choose": lambda p, q, x, y: np.where(p > q, x, y),
+        "number": np.float16,
+        "look_up": lambda table, x: table.entries()[x.view(np.uint16)].view(np.float16),
     }
 )
-"""Instructions with an operand: (value in the chain, operand) -> result."""
+"""The operations of formulas on binary16 arrays, element by element."""
 
 
-def _looked_up(table: Callable[[], Array]) -> Callable[[Array], Array]:
-    return lambda a: table()[a.view(np.uint16)].view(np.float16)
-
-
-UNARY: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "v_relu": lambda a: np.where(a > 0, a, np.float16(0)),
-        "v_sigm": _looked_up(sigmoid_table),
-        "v_tanh": _looked_up(tanh_table),
-    }
-)
-"""Activations."""
+def pointwise(op: str, *operands: Array) -> Array:
+    """An instruction of a multifunction unit on the value in the chain and, if it takes one, its
+    operand: binary16 arrays of one shape."""
+    result: Array = POINTWISE[op].realised(OPERATIONS, *operands)
+    return result
 
 
 # --- matrix-vector unit -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ShortBlocks:
     """BFP-short blocks along the last axis: value = codes * 2**(exponents - M).
 
     codes: int64 [..., N], at most 2**15 - 1 in magnitude     exponents: int64 [...]
@@ -89,7 +83,7 @@ class Blocks:
     exponents: Array
 
 
-def quantize(values: Array, mantissa: int) -> Blocks:
+def quantize(values: Array, mantissa: int) -> ShortBlocks:
     """Binary16 [..., N] as BFP-short blocks. Scaling by powers of two is exact in binary64."""
     wide = values.astype(np.float64)
     wide = np.where(np.isinf(wide), np.copysign(float(INFINITY), wide), wide)
@@ -100,11 +94,11 @@ def quantize(values: Array, mantissa: int) -> Blocks:
     exponents += np.rint(np.ldexp(largest, mantissa - exponents)) > code_max
     exponents = np.clip(exponents, EXPONENT_MIN, EXPONENT_MAX)
     codes = np.rint(np.ldexp(wide, (mantissa - exponents)[..., np.newaxis]))
-    return Blocks(np.clip(codes, -code_max, code_max).astype(np.int64), exponents)
+    return ShortBlocks(np.clip(codes, -code_max, code_max).astype(np.int64), exponents)
 
 
 def multiply(
-    tiles: Sequence[Sequence[Blocks]], vectors: Array, mantissa: int, requantize: bool
+    tiles: Sequence[Sequence[ShortBlocks]], vectors: Array, mantissa: int, requantize: bool
 ) -> Array:
     """Rows of tiles times the vectors of a chain: binary16 [len(tiles), N].
 

@@ -13,19 +13,17 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir.integer.layers import fnv1a
-from samebits.npu.machine.chain import Access, Chain, Loop, Send, Step, base, read_offsets
+from samebits.npu.machine.chain import Access, Action, Chain, Loop, Send, base, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import entry_count, pack, unpack
 from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
-from samebits.npu.machine.structure import fail
 from samebits.npu.simulator.machine import (
-    BINARY,
-    UNARY,
-    Blocks,
     Memory,
     Queue,
+    ShortBlocks,
     canonical,
     multiply,
+    pointwise,
     quantize,
 )
 from samebits.npu.simulator.time import Estimate, estimate
@@ -78,7 +76,7 @@ def simulate(
     Raises InputError for an illegal program, and for inputs with other names, shapes or types than
     the hints say, or with NaN.
     """
-    steps = check(program, image)
+    actions = check(program, image)
     samples, batched = _samples(program, inputs)
     start = _initial_memories(program, image)
     outputs: dict[str, list[Array]] = {h.name: [] for h in _hints(program, "output")}
@@ -92,14 +90,14 @@ def simulate(
             trace or keep_values,
             keep_values,
         )
-        machine.run(steps)
+        machine.run(actions)
         for name, array in _outputs(program, machine.queue).items():
             outputs[name].append(array)
         traces.append(tuple(machine.trace))
         scalars = tuple(machine.scalars)
     arrays = {name: np.stack(a) if batched else a[0] for name, a in outputs.items()}
     kept = tuple(traces) if trace or keep_values else ()
-    return Result(arrays, scalars, estimate(steps), kept)
+    return Result(arrays, scalars, estimate(actions), kept)
 
 
 @dataclass
@@ -114,16 +112,16 @@ class Machine:
     trace: list[Written] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, actions: Sequence[Action]) -> None:
         """Everything, in order."""
-        for step in steps:
-            if isinstance(step, Loop):
-                for _ in range(step.count):
-                    self.run(step.body)
-            elif isinstance(step, Send):
-                self.scalars.append(step.value)
+        for action in actions:
+            if isinstance(action, Loop):
+                for _ in range(action.count):
+                    self.run(action.body)
+            elif isinstance(action, Send):
+                self.scalars.append(action.value)
             else:
-                self.chain(step)
+                self.chain(action)
 
     def chain(self, chain: Chain) -> None:
         """All iterations of a chain."""
@@ -146,12 +144,12 @@ class Machine:
         if chain.mvm_address is not None:
             carried = self.mv_mul(chain, carried)
         for operation in chain.operations:
-            if operation.operand is None:
-                carried = UNARY[operation.op](carried)
-                continue
-            first = base(operation.operand, iteration, chain.iterations_x)
-            operand = [self.read(operation.operand, first + k) for k in range(chain.rows)]
-            carried = BINARY[operation.op](carried, np.stack(operand))
+            operands = [carried]
+            if operation.operand is not None:
+                first = base(operation.operand, iteration, chain.iterations_x)
+                read = [self.read(operation.operand, first + k) for k in range(chain.rows)]
+                operands.append(np.stack(read))
+            carried = pointwise(operation.op, *operands)
         for access in chain.writes:
             first = base(access, iteration, chain.iterations_x)
             for k, vector in enumerate(carried):
@@ -208,7 +206,7 @@ class Machine:
         return f"{self.program.name}:{line}"
 
 
-def _stored(memory: str, entry: Array, mantissa: int) -> Array | Blocks:
+def _stored(memory: str, entry: Array, mantissa: int) -> Array | ShortBlocks:
     return quantize(entry, mantissa) if memory == "mrf" else entry
 
 
@@ -240,15 +238,14 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
         try:
             arrays[name] = binary16_input(array)
         except InputError as error:
-            fail(program, wanted[name].line, f"input {name!r}: {error}")
+            program.fail(wanted[name].line, f"input {name!r}: {error}")
     leads = {
         name: array.shape[: array.ndim - len(wanted[name].shape)] for name, array in arrays.items()
     }
     for name, array in arrays.items():
         shape, lead = wanted[name].shape, leads[name]
         if array.shape != (*lead, *shape) or len(lead) > 1 or 0 in array.shape:
-            fail(
-                program,
+            program.fail(
                 wanted[name].line,
                 f"input {name!r}: expected shape {list(shape)}, or a batch "
                 f"[B, {', '.join(map(str, shape))}], found {list(array.shape)}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from samebits.npu.machine.chain import Chain, Loop, Send, Step
-from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost
+from samebits.npu.machine.chain import Action, Chain, Loop, Send
+from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost, Stage
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Estimate:
         return self.passes / (self.cycles * ENGINES) if self.cycles else 0.0
 
 
-def estimate(steps: Sequence[Step]) -> Estimate:
+def estimate(actions: Sequence[Action]) -> Estimate:
     """Cycles of one run, in all and of each chain, in program order.
 
     A loop's first turn may be resolved apart from the others: what has one line is one chain.
     """
     found: dict[int, ChainTime] = {}
-    for index, (chain, times) in enumerate(_executed(steps, 1)):
+    for index, (chain, times) in enumerate(_executed(actions, 1)):
         key = chain.line or -index  # made without text: chains have no lines
         before = found.get(key, ChainTime(chain.line, 0, 0, 0, 0))
         iterations = times * chain.iterations
@@ -58,9 +58,10 @@ def estimate(steps: Sequence[Step]) -> Estimate:
 
 def cycles(chain: Chain) -> int:
     """Of one execution: the slowest instruction, iteration by iteration, and the fill."""
-    names = ["m_rd", "m_wr"] if chain.kind == "matrix" else ["v_rd", "v_wr"]
-    names += ["mv_mul"] * (chain.mvm_address is not None)
-    names += [operation.op for operation in chain.operations]
+    moves = [r for r in INSTRUCTIONS.values() if r.stage in (Stage.READ, Stage.WRITE)]
+    costs = [record.cost for record in moves if record.kind == chain.kind]
+    costs += [Cost.PASSES] * (chain.mvm_address is not None)
+    costs += [INSTRUCTIONS[operation.op].cost for operation in chain.operations]
     counts = {
         Cost.NONE: 0,
         Cost.VECTORS_READ: chain.read_count,
@@ -68,12 +69,12 @@ def cycles(chain: Chain) -> int:
         Cost.VECTORS: chain.rows,
         Cost.TILES: chain.rows * chain.columns,
     }
-    return chain.iterations * max(counts[INSTRUCTIONS[name].cost] for name in names) + FILL
+    return chain.iterations * max(counts[cost] for cost in costs) + FILL
 
 
-def _executed(steps: Sequence[Step], times: int) -> Iterator[tuple[Chain, int]]:
-    for step in steps:
-        if isinstance(step, Loop):
-            yield from _executed(step.body, times * step.count)
-        elif not isinstance(step, Send):
-            yield step, times
+def _executed(actions: Sequence[Action], times: int) -> Iterator[tuple[Chain, int]]:
+    for action in actions:
+        if isinstance(action, Loop):
+            yield from _executed(action.body, times * action.count)
+        elif not isinstance(action, Send):
+            yield action, times
