@@ -14,7 +14,7 @@ from compare import assert_same
 from samebits.data import audio
 from samebits.data.audio import LogMel, log_mel, mono, short_codes
 from samebits.errors import InputError
-from samebits.numerics import quantize
+from samebits.numerics import quantize_real
 from samebits.numerics.catalog import FORMATS
 from samebits.spec import audio as reference
 
@@ -124,7 +124,7 @@ def test_short_codes_of_every_code():
     assert_same(short_codes(codes), np.array(expected), codes)
     assert set(expected) == set(range(-127, 128))
     values = torch.from_numpy(codes).double() * 2.0**-15
-    quantized = quantize(values, FORMATS["bfp8"])
+    quantized = quantize_real(values, FORMATS["bfp8"])
     assert quantized.exponent.tolist() == -7
     assert quantized.codes.tolist() == expected
 

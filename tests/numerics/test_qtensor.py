@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from samebits.numerics import FORMATS, QTensor, quantize
+from samebits.numerics import FORMATS, QTensor, quantize_real
 
 BFP8, MXINT8 = FORMATS["bfp8"], FORMATS["mxint8"]
 U8, S8 = FORMATS["asymmetric-u8"], FORMATS["symmetric-s8"]
@@ -66,11 +66,11 @@ def test_repr():
     assert repr(QTensor(CODES, BFP8, E)) == (
         "QTensor(bfp8, shape (1, 3), codes [1, -2, 3], exponent -3)"
     )
-    assert repr(quantize(torch.arange(100.0), U8)) == (
+    assert repr(quantize_real(torch.arange(100.0), U8)) == (
         "QTensor(asymmetric-u8, shape (100,), codes [0, 3, 5, 8, 10, 13, 15, 18, ... 100 in all], "
         "scale 0.38823530077934265, zero_point 0)"
     )
-    assert repr(quantize(torch.tensor(1.0), MXINT8)) == (
+    assert repr(quantize_real(torch.tensor(1.0), MXINT8)) == (
         "QTensor(mxint8, shape (), codes 64, exponent [-6])"
     )
 

@@ -1,4 +1,4 @@
-"""The torch realisation equals exact.py: every code, edges, ties, every exponent, properties."""
+"""The torch realisation equals spec.formats: every code, edges, ties, exponents, properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compare import assert_same
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
-from samebits.numerics import FORMATS, Format, QTensor, Rounding, catalog, quantize
+from samebits.numerics import FORMATS, Format, QTensor, Rounding, catalog, quantize_real
 from samebits.numerics.philox import words
 from samebits.numerics.qtensor import code_dtype
 from samebits.spec import formats
@@ -35,7 +35,7 @@ EVERY = [*FORMATS.values(), *EXTRA]
 
 
 def by_definition(values, shape, fmt: Format, random=None):
-    """(codes, exponents or scales, zero point) of a row-major list, by exact.py alone."""
+    """(codes, exponents or scales, zero point) of a row-major list, by spec.formats alone."""
     values = formats.reals(values)
     row = shape[-1] if shape else 1
     random = random or [None] * len(values)
@@ -66,8 +66,8 @@ def by_definition(values, shape, fmt: Format, random=None):
 
 
 def check(x: torch.Tensor, fmt: Format, random: torch.Tensor | None = None) -> QTensor:
-    """quantize equals the definition: codes, exponents or scales, zero point, values."""
-    found = quantize(x, fmt, random=random)
+    """quantize_real equals the definition: codes, exponents or scales, zero point, values."""
+    found = quantize_real(x, fmt, random=random)
     values = x.to(torch.float64).reshape(-1).tolist()
     bits = None if random is None else random.reshape(-1).tolist()
     codes, scales, zero_point = by_definition(values, x.shape, fmt, bits)
@@ -124,11 +124,11 @@ def test_every_16_bit_code_and_tie(name):
     fmt = FORMATS[name]
     codes = torch.arange(fmt.code_min, fmt.code_max + 1, dtype=torch.int64)
     unit = 2.0**-fmt.fraction_bits
-    found = quantize(codes.to(torch.float32) * unit, fmt)
+    found = quantize_real(codes.to(torch.float32) * unit, fmt)
     assert_same(found.codes, codes, codes)
     ends = torch.tensor([fmt.code_min, fmt.code_max], dtype=torch.float32)
     ties = torch.cat((codes[:-1].to(torch.float32) + 0.5, ends)) * unit
-    found = quantize(ties, fmt)
+    found = quantize_real(ties, fmt)
     even = codes[:-1] + (codes[:-1] & 1)
     assert_same(found.codes[:-2], even, ties[:-2])
     check(torch.cat((ties[::997], ends * unit)), fmt)
@@ -194,7 +194,7 @@ def test_shapes(fmt, shape):
 def test_a_strided_input_equals_its_copy():
     x = torch.randn(6, 40, generator=torch.Generator().manual_seed(1)).t()
     for fmt in EVERY:
-        found, copy = quantize(x, fmt), quantize(x.contiguous(), fmt)
+        found, copy = quantize_real(x, fmt), quantize_real(x.contiguous(), fmt)
         assert_same(found.codes, copy.codes, x)
 
 
@@ -263,9 +263,9 @@ def test_stochastic_threshold_is_exact_for_quotients():
 def test_stochastic_rounding_needs_words():
     fmt = replace(FORMATS["bfp8"], rounding=Rounding.STOCHASTIC)
     with pytest.raises(ValueError, match="stochastic rounding needs 32 random bits"):
-        quantize(torch.ones(2), fmt)
+        quantize_real(torch.ones(2), fmt)
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole message is compared
-        quantize(torch.ones(2, 3), fmt, name="x", random=torch.zeros(6, dtype=torch.int64))
+        quantize_real(torch.ones(2, 3), fmt, name="x", random=torch.zeros(6, dtype=torch.int64))
     assert str(error.value) == "tensor 'x': expected random words of shape (2, 3), found (6,)"
 
 
@@ -311,8 +311,8 @@ def test_normal_values(fmt):
 def test_quantizing_twice_changes_nothing():
     x = torch.randn(20, 40, generator=torch.Generator().manual_seed(2))
     for fmt in (f for f in EVERY if f.power_of_two):
-        once = quantize(x, fmt).dequantize()
-        assert_same(quantize(once, fmt).dequantize(), once, x)
+        once = quantize_real(x, fmt).dequantize()
+        assert_same(quantize_real(once, fmt).dequantize(), once, x)
 
 
 # --- errors ---------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_non_finite_values(dtype, value):
     x[1, 2, 0] = torch.inf
     for name in ("bfp8", "asymmetric-u8"):
         with pytest.raises(NonFiniteError) as error:
-            quantize(x, FORMATS[name], name="features")
+            quantize_real(x, FORMATS[name], name="features")
         assert str(error.value) == (
             f"tensor 'features': expected finite values, found {value} at index (1, 0, 2); "
             "remove or replace non-finite values before quantizing"
@@ -335,40 +335,40 @@ def test_non_finite_values(dtype, value):
 
 def test_exponent_overflow():
     with pytest.raises(RangeError) as error:
-        quantize(torch.tensor([LARGEST]), catalog.bfp(2), name="grad")
+        quantize_real(torch.tensor([LARGEST]), catalog.bfp(2), name="grad")
     assert str(error.value) == (
         "tensor 'grad': expected an exponent of at most 127, found 128 (largest magnitude about "
         "2**127); the values have outgrown their format: lower the learning rate or scale the input"
     )
     x = torch.tensor([[1.0, 1.0, 1.0, 2.0**40]])
     with pytest.raises(RangeError, match=r"at most 15, found 35 \(largest magnitude about 2\*\*40"):
-        quantize(x, catalog.bfp(7, block=2, exponent_bits=5))
+        quantize_real(x, catalog.bfp(7, block=2, exponent_bits=5))
 
 
 def test_input_types():
     with pytest.raises(InputError) as error:
-        quantize(torch.zeros(2, dtype=torch.float64), FORMATS["asymmetric-u8"], name="x")
+        quantize_real(torch.zeros(2, dtype=torch.float64), FORMATS["asymmetric-u8"], name="x")
     assert str(error.value) == (
         "tensor 'x': expected float16, bfloat16 or float32 for format 'asymmetric-u8', "
         "found torch.float64; convert it first"
     )
     with pytest.raises(InputError, match="bfloat16 or float32, or float64 for format 'bfp8'"):
-        quantize(torch.zeros(2, dtype=torch.int32), FORMATS["bfp8"])
+        quantize_real(torch.zeros(2, dtype=torch.int32), FORMATS["bfp8"])
 
 
 def test_what_is_not_realised():
     blocked = replace(FORMATS["asymmetric-u8"], name="u8-block4", block=4)
     with pytest.raises(UnsupportedError) as error:
-        quantize(torch.zeros(8), blocked, name="x")
+        quantize_real(torch.zeros(8), blocked, name="x")
     assert str(error.value) == (
         "tensor 'x': format 'u8-block4' wants a zero point for every block; "
         "use block=None or a symmetric format"
     )
     wide = replace(FORMATS["bfp8"], name="wide", exponent_min=-1100)
     with pytest.raises(UnsupportedError, match=r"expected exponents within \+-900"):
-        quantize(torch.zeros(8), wide)
+        quantize_real(torch.zeros(8), wide)
 
 
 def test_no_gradient_is_kept():
     x = torch.ones(3, requires_grad=True)
-    assert not quantize(x, FORMATS["symmetric-s8"]).dequantize().requires_grad
+    assert not quantize_real(x, FORMATS["symmetric-s8"]).dequantize().requires_grad

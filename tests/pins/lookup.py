@@ -10,7 +10,7 @@ import torch
 
 from pins.registry import Pins, digest, route
 from pins.samples import fractions, integers
-from samebits.numerics import FORMATS, Rounding, philox, quantize
+from samebits.numerics import FORMATS, Rounding, philox, quantize_real
 from samebits.spec.philox import philox4x32
 from samebits.tables import (
     ACTIVATIONS,
@@ -105,7 +105,7 @@ def formats() -> Pins:
     roundings = {r.value: replace(FORMATS["q3.12"], rounding=r) for r in Rounding}
     for name, fmt in (FORMATS | roundings).items():
         given = random if fmt.rounding is Rounding.STOCHASTIC else None
-        q = quantize(x, fmt, random=given)
+        q = quantize_real(x, fmt, random=given)
         scale = q.exponent if q.exponent is not None else q.scale
         assert scale is not None
         found[name] = digest(q.codes.numpy(), scale.numpy(), q.zero_point)

@@ -85,6 +85,17 @@ def test_leaky_relu(slope, exponent):
     assert_same(table.derivative_codes, expected, list(CODES))
 
 
+@pytest.mark.parametrize("above", [0, Fraction(1, 10**30), -Fraction(1, 10**30)])
+def test_a_largest_value_between_two_exponents(above):
+    """127 * slope is code_max + 1/2, or so near that binary64 cannot tell which exponent holds."""
+    slope = Fraction(2 * formats.Q32 + 1, 127 << 24) + above
+    table = activation_table("leaky_relu", -7, slope)
+    values = [Fraction(j, 1 << 7) * (1 if j > 0 else slope) for j in CODES]
+    shared = formats.smallest_exponent(max(map(abs, values)), formats.Q32, -1000, None)
+    assert table.exponent == shared == (-32 if above < 0 else -31) + 2
+    assert_same(table.codes, [round(v / formats.power(shared)) for v in values], list(CODES))
+
+
 # --- extreme inputs: what the functions tend to ---------------------------------------------
 
 

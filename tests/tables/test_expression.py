@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.tables import OPERATORS, Constant, Variable, apply, evaluate
-from samebits.tables.expression import binary32, steps
+from samebits.tables.expression import binary32, ordered
 from samebits.tables.interval import Enclosure, to_fraction
 from samebits.tables.transfer import Missing
 
@@ -61,12 +61,13 @@ def test_repr_of_a_large_graph_is_short():
     assert repr(apply("LeakyRelu", X, alpha=0.5)) == "Apply(LeakyRelu, 1 arguments, alpha=1/2)"
 
 
-def test_steps_hold_each_node_once_and_arguments_first():
+def test_the_order_holds_each_expression_once_and_arguments_first():
     square = apply("Mul", X, X)
-    order = steps(apply("Add", square, apply("Neg", apply("Mul", X, X))))
-    assert [step.op for step in order] == [None, "Mul", "Neg", "Add"]
-    assert order[1].arguments == (0, 0)
-    assert order[3].arguments == (1, 2)
+    order = ordered(apply("Add", square, apply("Neg", apply("Mul", X, X))))
+    assert [getattr(term, "op", None) for term in order] == [None, "Mul", "Neg", "Add"]
+    assert order[0] == X
+    assert order[1].arguments == (order[0], order[0])
+    assert order[3].arguments == (order[1], order[2])
 
 
 # --- parameters -------------------------------------------------------------------------------

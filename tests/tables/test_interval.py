@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import libmp
 
 from samebits.tables import interval
-from samebits.tables.interval import MONOTONE, PERIODIC, Enclosure, End
+from samebits.tables.interval import CodeRange, Enclosure, End
 
 rationals = st.fractions(max_denominator=1 << 30)
 floats = st.builds(libmp.from_man_exp, st.integers(-(1 << 40), 1 << 40), st.integers(-60, 10))
@@ -99,7 +97,7 @@ def test_codes(a, scale):
     tiny = Fraction(1, 1 << 200)
     low, high = interval.to_fraction(a.low.value), interval.to_fraction(a.high.value)
     expected = code(low + tiny * a.low.open), code(high - tiny * a.high.open)
-    assert interval.codes(a, scale, 3, -100, 100) == expected
+    assert interval.codes(a, CodeRange(scale, 3, -100, 100)) == expected
 
 
 def test_codes_of_ties():
@@ -110,77 +108,4 @@ def test_codes_of_ties():
         (False, True, (2, 2)),
     ):
         a = Enclosure(End(tie, low_open), End(tie, high_open))
-        assert interval.codes(a, Fraction(1), 0, -9, 9) == expected
-
-
-# --- elementary functions ---------------------------------------------------------------------
-
-
-def arguments(name):
-    """Points of every size in the domain, and near its ends."""
-    generator = random.Random(name)
-    for _ in range(100):
-        mantissa = generator.getrandbits(40) | 1
-        value = libmp.from_man_exp(mantissa, generator.randint(-300, 11) - 40)
-        if name in ("asin", "acos", "atanh"):
-            value = libmp.from_man_exp(mantissa, generator.randint(-200, 0) - 40)
-            if generator.random() < 0.5:
-                value = libmp.mpf_sub(libmp.fone, value)
-        if name == "acosh" or (name == "log" and generator.random() < 0.5):
-            value = libmp.mpf_add(libmp.fone, value)
-        signed = name not in ("log", "sqrt", "acosh", "cosh") and generator.random() < 0.5
-        yield libmp.mpf_neg(value) if signed else value
-
-
-@pytest.mark.parametrize("precision", [96, 384])
-@pytest.mark.parametrize("name", [*MONOTONE, *PERIODIC])
-def test_elementary_functions(name, precision):
-    """The enclosure of a point holds that of ten times the precision, and is narrow."""
-    for value in arguments(name):
-        point = Enclosure(End(value, False), End(value, False))
-        if name in PERIODIC:
-            found = interval.periodic(PERIODIC[name], point, precision)
-            fine = interval.periodic(PERIODIC[name], point, 10 * precision)
-        else:
-            found = MONOTONE[name](point, precision)
-            fine = MONOTONE[name](point, 10 * precision)
-        assert libmp.mpf_le(found.low.value, fine.low.value), value
-        assert libmp.mpf_le(fine.high.value, found.high.value), value
-        width = libmp.mpf_sub(found.high.value, found.low.value)
-        size = max(interval.magnitude(end.value) if end.value[1] else -(10**9) for end in found)
-        assert interval.magnitude(width) <= size - precision + interval.GUARD + 4
-
-
-@pytest.mark.parametrize("name", [*MONOTONE, *PERIODIC])
-def test_functions_over_an_interval(name):
-    """The enclosure over an interval holds the values at its points."""
-    generator = random.Random(name)
-    points = sorted(arguments(name), key=interval.to_fraction)
-    for _ in range(50):
-        start = generator.randrange(len(points) - 3)
-        low, middle, high = points[start], points[start + 1], points[start + 3]
-        a = Enclosure(End(low, False), End(high, False))
-        inside = Enclosure(End(middle, False), End(middle, False))
-        if name in PERIODIC:
-            found = interval.periodic(PERIODIC[name], a, 96)
-            value = interval.periodic(PERIODIC[name], inside, 400)
-        else:
-            found, value = MONOTONE[name](a, 96), MONOTONE[name](inside, 400)
-        assert libmp.mpf_le(found.low.value, value.low.value)
-        assert libmp.mpf_le(value.high.value, found.high.value)
-
-
-@pytest.mark.parametrize("exponent", [100, 499, 501, 1023, 1025, 10**6, 1 << 200])
-def test_huge_arguments(exponent):
-    for sign in (1, -1):
-        value = libmp.from_man_exp(sign, exponent)
-        point = Enclosure(End(value, False), End(value, False))
-        for name in ("exp", "tanh", "erf", "erfc", "sinh", "atan", "asinh"):
-            for precision in interval.PRECISIONS[:3]:
-                found = MONOTONE[name](point, precision)
-                assert libmp.mpf_lt(found.low.value, found.high.value)
-        for core in PERIODIC.values():
-            interval.periodic(core, point, 96)
-    positive = libmp.from_man_exp(1, exponent)
-    found = MONOTONE["tanh"](Enclosure(End(positive, False), End(positive, False)), 96)
-    assert found.high == End(libmp.fone, True)
+        assert interval.codes(a, CodeRange(Fraction(1), 0, -9, 9)) == expected

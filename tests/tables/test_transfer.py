@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from compare import assert_same
 from samebits.errors import InputError, UnsupportedError
 from samebits.tables import CodeRange, Constant, Variable, apply, exp_table, transfer_table
-from samebits.tables.expression import OPERATORS, steps
+from samebits.tables.expression import OPERATORS
 from samebits.tables.screen import screen
 
 mp = mpmath.MPContext()
@@ -207,7 +207,7 @@ def test_every_entry_without_the_screen(name, monkeypatch):
     targets = (TARGETS["s16"],)
     tables = [transfer_table(CASES[name][0], SOURCES["u8"], t) for t in targets]
 
-    def nothing(order, numbers, scale, target):
+    def nothing(expression, numbers, scale, target):
         return np.zeros_like(numbers), np.zeros(numbers.shape, bool)
 
     monkeypatch.setattr(transfer, "screen", nothing)
@@ -251,7 +251,7 @@ def test_16_bits_whole(name):
 def test_screen_decides_nearly_all():
     numbers = np.arange(-32768, 32768)
     for name in ("Tanh", "Gelu", "Mish", "Swish", "Elu", "Softplus"):
-        _, decided = screen(steps(CASES[name][0]), numbers, WIDE.scale, WIDE_TARGET)
+        _, decided = screen(CASES[name][0], numbers, WIDE.scale, WIDE_TARGET)
         assert np.count_nonzero(~decided) < 10
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from samebits.data.dataset import Dataset, shape_text
+from samebits.data.dataset import Dataset, shape_text, unsplit
 from samebits.errors import InputError
 from samebits.files import read_archive
 
@@ -18,7 +18,8 @@ WHOLE_KEYS = ("x", "y")
 
 
 def load_npz(path: Path) -> Dataset:
-    """Images uint8 or float32 as [N, C, H, W], [N, H, W, C] (C = 1 or 3) or [N, H, W]; labels [N].
+    """The data set in an archive: images uint8 or float32 as [N, C, H, W], [N, H, W, C] (C = 1 or
+    3) or [N, H, W], and integer labels [N].
 
     Read without pickle. Raises InputError naming the key, what was expected and what was found.
     """
@@ -29,19 +30,11 @@ def load_npz(path: Path) -> Dataset:
         _labels(path, key, array, len(image))
         for key, array, image in zip(keys[1::2], arrays[1::2], images, strict=True)
     ]
+    largest = max((int(label.max()) for label in labels if len(label)), default=0)
+    names = tuple(map(str, range(largest + 1)))
     if len(images) == 1:
-        test = torch.arange(len(labels[0])) % 5 == 4
-        images = [images[0][~test], images[0][test]]
-        labels = [labels[0][~test], labels[0][test]]
-    classes = 1 + max((int(label.max()) for label in labels if len(label)), default=0)
-    return Dataset(
-        images[0],
-        labels[0],
-        images[1],
-        labels[1],
-        tuple(str(index) for index in range(classes)),
-        str(path),
-    )
+        return unsplit(images[0], labels[0], names, str(path))
+    return Dataset(images[0], labels[0], images[1], labels[1], names, str(path))
 
 
 def _keys(path: Path, found: Sequence[str]) -> tuple[str, ...]:
@@ -72,6 +65,7 @@ def _images(path: Path, key: str, array: npt.NDArray[np.generic]) -> torch.Tenso
 
 
 def _labels(path: Path, key: str, array: npt.NDArray[np.generic], count: int) -> torch.Tensor:
+    """Labels int64 [count] of integers [count] or [count, 1] in 0..16383; InputError for others."""
     if array.dtype.kind not in "iu":
         raise InputError(f"{path}: array {key}: expected integer labels, found {array.dtype}")
     if array.ndim == 2 and array.shape[1] == 1:

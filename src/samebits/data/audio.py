@@ -31,9 +31,11 @@ Reals = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LogMel:
-    """How features are computed: docs/spec/audio.md section 1. Lengths in samples, edges in Hz.
+    """The settings of the features, docs/spec/audio.md section 1. Lengths in samples, edges in Hz.
 
-    Raises InputError for parameters outside what is allowed there.
+    rate: samples per second; frame, hop: length and distance of the frames; fft: points of the
+    transform; mels: number of bands between `low` and `high`. Raises InputError for settings
+    outside what is allowed there.
     """
 
     rate: int = 8000
@@ -45,6 +47,7 @@ class LogMel:
     high: int = 4000
 
     def __post_init__(self) -> None:
+        """Check the limits of section 1, and that every band has a bin and fits 63 bits."""
         _expect("rate", self.rate in RATES, "8000 or 16000 samples per second", self.rate)
         power = self.fft > 0 and self.fft & (self.fft - 1) == 0
         _expect("fft", power and 16 <= self.fft <= 2048, "a power of two in 16..2048", self.fft)
@@ -76,17 +79,17 @@ class LogMel:
 
     @cached_property
     def window(self) -> tuple[int, ...]:
-        """h [frame]."""
+        """The window h [frame], section 3."""
         return tables.hann_window(self.frame)
 
     @cached_property
     def cosine(self) -> tuple[int, ...]:
-        """c [fft / 2 + 1]; s[i] = c[|fft / 4 - i|]."""
+        """The cosines c [fft / 2 + 1]; the sine s[i] is c[|fft / 4 - i|]."""
         return tables.cosine_table(self.fft)
 
     @cached_property
     def weights(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Of each band its first bin and its weights from there on."""
+        """The first bin of each band, and its weights from there on."""
         return tables.mel_weights(self.rate, self.fft, self.mels, self.low, self.high)
 
     @property
@@ -95,7 +98,7 @@ class LogMel:
         return tables.log2_table()
 
     def frames(self, samples: int) -> int:
-        """How many whole frames that many samples have."""
+        """Number of whole frames in so many samples."""
         return max(0, 1 + (samples - self.frame) // self.hop)
 
 
@@ -105,7 +108,7 @@ def _expect(name: str, good: bool, expected: str, found: int) -> None:
 
 
 def mono(channels: Codes) -> Codes:
-    """rne(mean) of int16 [n, channels], as int16 [n]."""
+    """One channel int16 [n] from int16 [n, channels]: rne of the mean of each instant."""
     count = channels.shape[1]
     total = channels.sum(axis=1, dtype=np.int64)
     quotient, rest = np.divmod(total, count)
@@ -114,7 +117,10 @@ def mono(channels: Codes) -> Codes:
 
 
 def log_mel(samples: Codes, settings: LogMel) -> Codes:
-    """q0.15 codes int16 [T, mels] of int16 samples [n]; T is 0 where n < frame."""
+    """Features of int16 samples [n] as q0.15 codes int16 [T, mels]; T is 0 where n < frame.
+
+    Raises InputError for samples of another type or shape.
+    """
     if samples.dtype != np.int16 or samples.ndim != 1:
         raise InputError(
             f"log-mel features: expected int16 samples [n], found {samples.dtype} "
@@ -139,8 +145,12 @@ def short_codes(codes: Codes) -> npt.NDArray[np.int8]:
 
 
 def _powers(frames: Codes, settings: LogMel) -> Integers:
-    """P [fft / 2 + 1, T] of frames [T, frame]. Frames lie along the last axis: no stage has short
-    rows."""
+    """The power spectra P [fft / 2 + 1, T] of frames [T, frame]: stages 1 to 4.
+
+    Frames lie along the last axis, so that no stage of the transform has short rows. A real
+    transform of fft points is a complex one of half as many, z[j] = v[2 j] + i v[2 j + 1], whose
+    bins k and fft / 2 - k are then taken apart into the spectra of the even and odd samples.
+    """
     half = settings.fft // 2
     v = np.zeros((settings.fft, len(frames)))
     np.multiply(frames.T, np.array(settings.window, np.float64)[:, None], out=v[: settings.frame])
@@ -157,7 +167,8 @@ def _powers(frames: Codes, settings: LogMel) -> Integers:
 
 
 def _transform(re: Reals, im: Reals, settings: LogMel) -> tuple[Reals, Reals]:
-    """The stages of length 2, 4, .. over [fft / 2, T] in bit-reversed order."""
+    """The butterflies of length 2, 4, .. over [fft / 2, T] in bit-reversed order, each rounded once
+    and halved: decimation in time (J. Cooley, J. Tukey, Mathematics of Computation 19, 1965)."""
     cosine, sine = _turns(settings)
     half, one, shift = settings.fft // 2, 2.0**14, 2.0**-15
     length = 2
@@ -178,7 +189,7 @@ def _transform(re: Reals, im: Reals, settings: LogMel) -> tuple[Reals, Reals]:
 
 
 def _turns(settings: LogMel) -> tuple[Reals, Reals]:
-    """c and s [fft / 2 + 1]."""
+    """The cosines and sines [fft / 2 + 1] in units of 2**-14."""
     cosine = np.array(settings.cosine, np.float64)
     return cosine, cosine[np.abs(settings.fft // 4 - np.arange(len(cosine)))]
 
@@ -191,7 +202,7 @@ def _bit_reversed(count: int) -> npt.NDArray[np.intp]:
 
 
 def _energies(power: Integers, settings: LogMel) -> Integers:
-    """E [T, mels]."""
+    """The band energies E [T, mels], at least FLOOR: stage 5."""
     energies = np.empty((power.shape[1], settings.mels), np.int64)
     for band, (first, weights) in enumerate(settings.weights):
         factors = np.array(weights, np.int64)[:, None]
@@ -200,7 +211,8 @@ def _energies(power: Integers, settings: LogMel) -> Integers:
 
 
 def _logarithm(energy: Integers) -> Codes:
-    """The codes of energies in 2**24 .. 2**63 - 1."""
+    """The codes of energies in 2**24 .. 2**63 - 1: stages 6 and 7, log2 by a table of 64 intervals
+    and a line in each."""
     table = np.array(tables.log2_table(), np.int64)
     # frexp of the upper bits, which binary64 holds exactly, and never of the whole.
     e = np.frexp((energy >> 20).astype(np.float64))[1].astype(np.int64) + 19

@@ -20,11 +20,12 @@ _EXPECTED = "none, or a list of flip, crop:PIXELS and zoom:PERCENT, such as flip
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training image: `zoom`, then `flip`, then `crop`.
+    """Random changes of training images: `zoom`, then `flip`, then `crop`.
 
-    flip: mirror left and right, in half of the cases. crop: shift by up to so many pixels each way,
-    what comes in is 0. zoom: a random window of at least so many percent of height and width,
-    resampled to the whole size (100: none).
+    flip: mirror left and right, in half of the cases
+    crop: shift by up to so many pixels each way; pixels that come in are 0
+    zoom: a random window of at least so many percent of height and width, resampled to the whole
+          size (100: none)
     """
 
     flip: bool = False
@@ -33,7 +34,10 @@ class Augmentation:
 
     @staticmethod
     def parse(text: str) -> Augmentation:
-        """From `flip,crop:4,zoom:75` or `none`. Raises InputError."""
+        """The augmentation that a text names: `none`, or a list such as `flip,crop:4,zoom:75`.
+
+        Raises InputError for any other text.
+        """
         found: dict[str, int | bool] = {}
         for item in [] if text == "none" else text.split(","):
             name, _, amount = item.partition(":")
@@ -52,8 +56,8 @@ class Augmentation:
         return augmentation
 
     def check(self, images: Tensor, source: str) -> None:
-        """InputError where images [N, C, H, W] cannot be augmented so. Samples of any shape pass if
-        nothing is to be changed."""
+        """Raise InputError where images [N, C, H, W] cannot be augmented so. Samples of any shape
+        pass if nothing is to be changed. `source`: where they come from, for the message."""
         if self == Augmentation():
             return
         if images.ndim != 4:
@@ -74,8 +78,10 @@ class Augmentation:
             )
 
     def apply(self, images: Tensor, words: Tensor) -> Tensor:
-        """Augmented images [n, C, H, W] by the words [n, 6] of their samples; samples of any shape,
-        as they are, if nothing is to be changed."""
+        """Augmented images [n, C, H, W], by the random words [n, 6] of their samples.
+
+        Samples of any shape are returned as they are if nothing is to be changed.
+        """
         if self.zoom < 100:
             images = self._zoomed(images, words)
         if not self.flip and not self.crop:
@@ -92,7 +98,11 @@ class Augmentation:
         return torch.where(inside, picked, torch.zeros_like(picked))
 
     def _zoomed(self, images: Tensor, words: Tensor) -> Tensor:
-        """Bilinear, from a window of the same share of height and width; one rounding."""
+        """Bilinear resampling of a window that is the same share of height and width.
+
+        The weights of the four neighbours are integers whose sum is 4 * height * width, so the
+        weighted sum is exact and divided with one rounding.
+        """
         (top, bottom, low_y, high_y), (left, right, low_x, high_x) = (
             self._positions(size, words[:, 3], words[:, column])
             for size, column in ((images.shape[2], 4), (images.shape[3], 5))
@@ -121,7 +131,7 @@ class Augmentation:
 
 
 def sample_words(seed: int, epoch: int, count: int) -> Tensor:
-    """The random words [count, 6] of every sample of the data set in an epoch."""
+    """The random words int64 [count, 6] of every sample of the data set in an epoch."""
     return philox.words(WORDS * count, (seed, epoch), shard=AUGMENT_SHARD).view(count, WORDS)
 
 
@@ -139,6 +149,6 @@ def _pick(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _divide(value: Tensor, divisor: int) -> Tensor:
-    """rne(value / divisor) of integers >= 0."""
+    """rne(value / divisor) for integers >= 0."""
     quotient, twice = value // divisor, 2 * (value % divisor)
     return quotient + ((twice > divisor) | ((twice == divisor) & (quotient % 2 == 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ def value_table(peak: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labels [N] and samples, named images whatever they are:
+    """Training and test samples, called images whatever they are, with labels int64 [N]:
 
     images     [N, C, H, W]  uint8 codes 0..`peak`, or float32 taken as they are
     sequences  [N, T, F]     int16 codes of the values code * 2**-15
@@ -47,6 +47,7 @@ class Dataset:
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Check both splits, and that they agree; compute the table of values."""
         for split in ("train", "test"):
             self._check(split)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
@@ -69,6 +70,7 @@ class Dataset:
         object.__setattr__(self, "_values", value_table(self.peak))
 
     def _check(self, split: Split) -> None:
+        """Raise InputError for a split whose samples or labels are not as the class says."""
         images, labels = self.images(split), self.labels(split)
         if len(images) == 0:
             raise InputError(
@@ -134,11 +136,12 @@ class Dataset:
 
     @property
     def classes(self) -> int:
+        """Number of classes."""
         return len(self.class_names)
 
     def check_rate(self, rate: int | None) -> None:
-        """InputError unless this is data like that of a model of recordings at `rate` (or, None, of
-        anything else)."""
+        """Raise InputError unless these are recordings at `rate` samples per second, as a model was
+        trained on, or, where `rate` is None, no recordings."""
         if self.rate != rate:
             expected, found = (
                 "samples that are no recordings" if r is None else f"recordings at {r!r} Hz"
@@ -150,7 +153,8 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Hash of every image, label and class name: tells two data sets apart on resume."""
+        """Hash (hexadecimal) of every image, label and class name: tells two data sets apart when a
+        run is resumed."""
         digest = hashlib.sha256(f"{self.class_names!r} {self.peak}".encode())
         for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -158,26 +162,30 @@ class Dataset:
         return digest.hexdigest()
 
     def limited(self, per_class: int) -> Dataset:
-        """The first `per_class` training images of every class, in stored order; all tests."""
-        if per_class < 1:
-            raise InputError(
-                f"expected a limit of at least 1 training image per class, found {per_class}"
-            )
+        """The first `per_class` (>= 1) training images of every class, in stored order, and all
+        test images."""
         keep = torch.zeros(len(self.train_labels), dtype=torch.bool)
         for label in range(self.classes):
             keep[torch.nonzero(self.train_labels == label)[:per_class, 0]] = True
-        return Dataset(
-            self.train_images[keep],
-            self.train_labels[keep],
-            self.test_images,
-            self.test_labels,
-            self.class_names,
-            self.source,
-            self.peak,
-            self.rate,
+        return replace(
+            self, train_images=self.train_images[keep], train_labels=self.train_labels[keep]
         )
 
 
+def unsplit(
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    class_names: tuple[str, ...],
+    source: str,
+    peak: int = 255,
+) -> Dataset:
+    """Samples that come without a split: every fifth one is for testing."""
+    test = torch.arange(len(labels)) % 5 == 4
+    return Dataset(
+        images[~test], labels[~test], images[test], labels[test], class_names, source, peak
+    )
+
+
 def shape_text(shape: tuple[int, ...] | torch.Size) -> str:
-    """[3, 32, 32]"""
+    """A shape as text: [3, 32, 32]."""
     return "[" + ", ".join(str(size) for size in shape) + "]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from samebits.data.dataset import Dataset
+from samebits.data.dataset import Dataset, unsplit
 from samebits.errors import InputError
 
 
@@ -21,13 +21,4 @@ def load_digits() -> Dataset:
     bunch = datasets.load_digits()
     images = torch.from_numpy(np.asarray(bunch.images).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(np.asarray(bunch.target).astype(np.int64))
-    test = torch.arange(len(labels)) % 5 == 4
-    return Dataset(
-        images[~test],
-        labels[~test],
-        images[test],
-        labels[test],
-        tuple(str(digit) for digit in range(10)),
-        "digits",
-        peak=16,
-    )
+    return unsplit(images, labels, tuple(map(str, range(10))), "digits", peak=16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from PIL import Image
 
 from samebits.data.dataset import Dataset
+from samebits.data.decode import decoding, in_threads
 from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
 
@@ -154,9 +154,7 @@ def _decode_all(paths: Sequence[Path], train: int) -> tuple[torch.Tensor, torch.
         part, offset = (parts[0], 0) if index < train else (parts[1], train)
         part[index - offset] = _decode(paths[index], reference)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(place, range(len(paths)), chunksize=1):
-            pass  # in order, so that the first bad file is the one reported
+    in_threads(place, range(len(paths)))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
 
 
@@ -164,31 +162,24 @@ def _decode(
     path: Path, reference: tuple[Path, tuple[int, ...]] | None = None
 ) -> npt.NDArray[np.uint8]:
     """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs."""
-    try:
-        with Image.open(path, formats=("JPEG", "PNG")) as image:
-            width, height = image.size
-            ceiling = Image.MAX_IMAGE_PIXELS
-            if ceiling is not None and width * height > ceiling:
-                raise InputError(
-                    f"{path}: expected at most {ceiling} pixels, found {width}x{height}"
-                )
-            if image.mode.startswith(WIDE_MODES):
-                raise InputError(f"{path}: expected 8 bits per channel, found mode {image.mode}")
-            mode = "L" if image.mode in GREY_MODES else "RGB"
-            shape = (CHANNELS[mode], height, width)
-            if reference is not None and shape != reference[1]:
-                raise InputError(
-                    f"{path}: expected {_size(reference[1])} like {reference[0]}, found "
-                    f"{_size(shape)}; resize or convert the images to one size and mode"
-                )
-            pixels = np.asarray(image.convert(mode), dtype=np.uint8)
-    except InputError:
-        raise
-    except Exception as error:  # a decoder may raise anything on a damaged or hostile file
-        raise InputError(
-            f"{path}: corrupt or not a JPEG or PNG image ({type(error).__name__}: {error}); "
-            "replace or remove it"
-        ) from error
+    with (
+        decoding(path, "a JPEG or PNG image", "replace or remove it"),
+        Image.open(path, formats=("JPEG", "PNG")) as image,
+    ):
+        width, height = image.size
+        ceiling = Image.MAX_IMAGE_PIXELS
+        if ceiling is not None and width * height > ceiling:
+            raise InputError(f"{path}: expected at most {ceiling} pixels, found {width}x{height}")
+        if image.mode.startswith(WIDE_MODES):
+            raise InputError(f"{path}: expected 8 bits per channel, found mode {image.mode}")
+        mode = "L" if image.mode in GREY_MODES else "RGB"
+        shape = (CHANNELS[mode], height, width)
+        if reference is not None and shape != reference[1]:
+            raise InputError(
+                f"{path}: expected {_size(reference[1])} like {reference[0]}, found "
+                f"{_size(shape)}; resize or convert the images to one size and mode"
+            )
+        pixels = np.asarray(image.convert(mode), dtype=np.uint8)
     return pixels.reshape(height, width, CHANNELS[mode]).transpose(2, 0, 1)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import wave
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from samebits.data.audio import RATES, SILENCE, Codes, LogMel, log_mel, mono
+from samebits.data.decode import decoding, in_threads
 from samebits.errors import InputError
+from samebits.spec.audio import steps_for
 
 MAX_SECONDS, MAX_CHANNELS = 60, 8
 
@@ -22,19 +22,15 @@ def read_wav(path: Path) -> tuple[Codes, int]:
 
     Raises InputError naming the file if it is anything else, damaged, empty or longer than 60 s.
     """
-    try:
-        with path.open("rb") as file, wave.open(file) as sound:
-            rate, count = sound.getframerate(), sound.getnframes()
-            channels, width = sound.getnchannels(), sound.getsampwidth()
-            _check_header(path, rate, count, channels, width)
-            data = sound.readframes(count)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file may raise anything
-        raise InputError(
-            f"{path}: corrupt or not a WAV file of 16-bit PCM ({type(error).__name__}: {error}); "
-            "convert, replace or remove it"
-        ) from error
+    with (
+        decoding(path, "a WAV file of 16-bit PCM", "convert, replace or remove it"),
+        path.open("rb") as file,
+        wave.open(file) as sound,
+    ):
+        rate, count = sound.getframerate(), sound.getnframes()
+        channels, width = sound.getnchannels(), sound.getsampwidth()
+        _check_header(path, rate, count, channels, width)
+        data = sound.readframes(count)
     if len(data) != count * channels * width:
         raise InputError(
             f"{path}: expected {count} samples as its header says, found "
@@ -45,6 +41,7 @@ def read_wav(path: Path) -> tuple[Codes, int]:
 
 
 def _check_header(path: Path, rate: int, count: int, channels: int, width: int) -> None:
+    """Raise InputError for a recording of a kind, rate or length that features are not made of."""
     if width != 2:
         raise InputError(f"{path}: expected 16-bit PCM, found {8 * width} bits; convert it")
     if rate not in RATES:
@@ -65,8 +62,10 @@ def _check_header(path: Path, rate: int, count: int, channels: int, width: int) 
 def load_recordings(
     train: Sequence[Path], test: Sequence[Path], steps: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """q0.15 codes int16 [N, T, mels] of the files of each split, by `LogMel.at` their rate, and
-    that rate; T is `steps`, or what the training files suggest.
+    """Features of the files of each split, q0.15 codes int16 [N, T, mels], and their rate.
+
+    The settings are those of `LogMel.at` the rate; T is `steps`, or what the training files suggest
+    (`spec.audio.steps_for`).
 
     Raises InputError naming the first file that is bad, of another rate, or shorter than a frame.
     """
@@ -93,20 +92,14 @@ def load_recordings(
             )
         return log_mel(samples, settings)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        codes = list(pool.map(features, paths))  # in order: the first bad file is the one reported
+    codes = in_threads(features, paths)
     steps = steps or steps_for([len(c) for c in codes[: len(train)]])
     fitted = [torch.from_numpy(fit(c, steps)) for c in codes]
     return torch.stack(fitted[: len(train)]), torch.stack(fitted[len(train) :]), settings.rate
 
 
-def steps_for(lengths: Sequence[int]) -> int:
-    """The least number of frames that 98 % of these lengths do not exceed."""
-    return sorted(lengths)[-(-98 * len(lengths) // 100) - 1]
-
-
 def fit(codes: Codes, steps: int) -> Codes:
-    """[steps, mels]: silence before a short recording, the middle of a long one."""
+    """Features [steps, mels]: silence before a short recording, the middle of a long one."""
     start = max(0, (len(codes) - steps) // 2)
     kept = codes[start : start + steps]
     silence = np.full((steps - len(kept), codes.shape[1]), SILENCE, np.int16)

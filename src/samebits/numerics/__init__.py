@@ -1,11 +1,11 @@
-"""Number formats and their arithmetic.
+"""The named number formats, and the arithmetic of `samebits.spec` realised in torch.
 
-`format`, `catalog` and `exact` never import torch; `QTensor` and `quantize` do, so they load when
-they are first used.
+`QTensor` and `quantize_real` import torch, so they load when they are first used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from samebits.numerics.catalog import FORMATS, format_named
@@ -13,7 +13,7 @@ from samebits.spec.formats import Format, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from samebits.numerics.qtensor import QTensor
-    from samebits.numerics.realise import quantize
+    from samebits.numerics.realise import quantize_real
 
 __all__ = [
     "FORMATS",
@@ -22,17 +22,13 @@ __all__ = [
     "Rounding",
     "ScaleRule",
     "format_named",
-    "quantize",
+    "quantize_real",
 ]
+
+_TORCH = {"QTensor": "qtensor", "quantize_real": "realise"}  # name: module
 
 
 def __getattr__(name: str) -> Any:
-    if name == "QTensor":
-        from samebits.numerics.qtensor import QTensor
-
-        return QTensor
-    if name == "quantize":
-        from samebits.numerics.realise import quantize
-
-        return quantize
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_TORCH[name]}"), name)

@@ -43,15 +43,15 @@ def qmn(m: int, n: int) -> Format:
 
 
 def asymmetric(bits: int, signed: bool) -> Format:
-    """Affine with a zero point, the full range of codes."""
+    """Affine with a zero point: value = scale * (code - zero_point), the full range of codes."""
     low = -(1 << (bits - 1)) if signed else 0
     name = f"asymmetric-{'s' if signed else 'u'}{bits}"
     return Format(name, bits, low, low + (1 << bits) - 1, ScaleRule.ASYMMETRIC)
 
 
 def symmetric(bits: int, full: bool = False) -> Format:
-    """Affine, zero point 0, signed. `full` adds the code -2**(bits-1), which only data below
-    minus the calibrated maximum can reach."""
+    """Affine with zero point 0, codes +-(2**(bits-1) - 1). `full` adds the code -2**(bits-1),
+    which only data below minus the calibrated maximum can reach."""
     high = (1 << (bits - 1)) - 1
     name = f"symmetric-s{bits}" + ("-full" if full else "")
     return Format(name, bits, -high - 1 if full else -high, high, ScaleRule.SYMMETRIC)

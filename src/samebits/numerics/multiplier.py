@@ -1,9 +1,19 @@
 """Requantization as multiply and shift, proved equal to the exact rational one.
 
 docs/spec/graph.md section 6. acc -> min(max(rne(acc * ratio) + zero, low), high) is a monotone
-step function, and so is the same formula with m / 2**shift for the ratio. Two such functions are
-equal on an interval exactly when they agree at its lower end and every step lies at the same
-integer, which is what `find_multiplier` checks, step by step, in Python integers.
+step function, and so is the same formula with m / 2**shift for the ratio. Each is determined on an
+interval by its value at the lower end and, for every code from there up to its value at the upper
+end, by the least integer that reaches the code (`threshold`, in closed form). Two such functions
+are equal exactly when these agree: that is what `find_multiplier` checks, at most one comparison
+for each output code, in Python integers. It is a proof for every accumulator, without a bound on
+the error of m / 2**shift, and it finds the cases that no such bound would: where the nearest m
+fails, the other neighbour of ratio * 2**shift may be right.
+
+Worked example: ratio 1/3, codes 0 to 3, |acc| <= 10. Code k is reached at 3 (k - 1/2) rounded up,
+so at acc = 2, 5 and 8. With 11/32 it is reached at 32 (k - 1/2) / 11 rounded up: 2, 5 and 8 again,
+so 11/32 does here what 1/3 does. With 5/16 code 3 comes at 9: refused. A larger interval tells
+11/32 apart too: at acc = 16 it gives 5.5, so 6, and 16/3 rounds to 5. (Division by multiplication:
+T. Granlund, P. Montgomery, "Division by invariant integers using multiplication", PLDI 1994.)
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ MAX_SHIFT = 62
 
 @dataclass(frozen=True)
 class Multiplier:
-    """rne(acc * m / 2**shift), 0 <= m, 0 <= shift <= 62."""
+    """acc -> rne(acc * m / 2**shift), with 0 <= m and 0 <= shift <= 62."""
 
     m: int
     shift: int
@@ -32,13 +42,13 @@ class Multiplier:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """low + the number of `values` (ascending) that are <= acc."""
+    """acc -> low + the number of `values` (ascending) that are <= acc: any monotone function."""
 
     values: tuple[int, ...]
 
 
 def requantized(acc: int, ratio: Fraction, zero: int, low: int, high: int) -> int:
-    """The definition: one exact product, one rounding, saturate."""
+    """The definition: saturate(rne(acc * ratio) + zero), one exact product and one rounding."""
     code = round_ratio(acc * ratio.numerator, ratio.denominator) + zero
     return min(max(code, low), high)
 
@@ -46,7 +56,8 @@ def requantized(acc: int, ratio: Fraction, zero: int, low: int, high: int) -> in
 def threshold(code: int, numerator: int, denominator: int) -> int:
     """The least acc with rne(acc * numerator / denominator) >= code; the ratio is positive.
 
-    The tie at code - 1/2 rounds up exactly when `code` is even.
+    That is the least acc >= (code - 1/2) * denominator / numerator, or > it where that is an
+    integer and the tie there goes to code - 1: a tie rounds up exactly when `code` is even.
     """
     quotient, remainder = divmod((2 * code - 1) * denominator, 2 * numerator)
     return quotient + (remainder != 0 or code % 2 == 1)
@@ -56,10 +67,10 @@ def threshold(code: int, numerator: int, denominator: int) -> int:
 def find_multiplier(
     ratio: Fraction, zero: int, low: int, high: int, acc_low: int, acc_high: int
 ) -> Multiplier | Thresholds:
-    """The cheapest proved realisation over acc_low <= acc <= acc_high.
+    """The cheapest proved realisation of `requantized` over acc_low <= acc <= acc_high.
 
     Order: an exact m / 2**shift; a product that fits in 32 bits; m below 2**31; the widest m whose
-    product fits in 64 bits; thresholds. A constant function has m = 0.
+    product fits in 64 bits; thresholds, which always exist. A constant function has m = 0. Cached.
     """
     first = requantized(acc_low, ratio, zero, low, high)
     last = requantized(acc_high, ratio, zero, low, high)

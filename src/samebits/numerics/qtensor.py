@@ -57,6 +57,7 @@ class QTensor:
     zero_point: int = 0
 
     def __post_init__(self) -> None:
+        """Check that codes, exponents or scales and the zero point are those of the format."""
         codes, fmt = self.codes, self.format
         if codes.dtype not in INTEGER_DTYPES:
             raise self._error("integer codes", str(codes.dtype))
@@ -103,6 +104,7 @@ class QTensor:
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of the codes, which is that of the values."""
         return self.codes.shape
 
     def dequantize(self) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The torch realisation of exact.py's formats: the same bits, vectorised, on any device.
+"""The torch realisation of `spec.formats`: the same bits, vectorised, on any device.
 
 Every step is exact by construction, so there is nothing to tolerate: powers of two come from
 `frexp` and bit patterns, scaling by them is exact in float64, and quotients by an affine scale are
@@ -17,12 +17,11 @@ from samebits.spec import formats
 from samebits.spec.formats import Format, Rounding, ScaleRule
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-WIDEST_EXPONENT = (
-    900  # |exponent| a format may use: 2**exponent times a code stays a normal float64
-)
+# |exponent| that a format may use: 2**exponent times a code stays a normal float64
+WIDEST_EXPONENT = 900
 
 
-def quantize(
+def quantize_real(
     x: torch.Tensor, fmt: Format, name: str = "input", random: torch.Tensor | None = None
 ) -> QTensor:
     """Real values to codes: one rounding (the format's), then saturation. formats.md 2-3.
@@ -62,6 +61,8 @@ def quantize(
 
 
 def _check_input(x: torch.Tensor, fmt: Format, name: str) -> None:
+    """Raise an error for a type or a format that float64 cannot realise exactly, and for values
+    that are not finite."""
     if x.dtype not in FLOATS and not (x.dtype == torch.float64 and fmt.power_of_two):
         more = ", or float64" if fmt.power_of_two else ""
         raise InputError(
@@ -110,7 +111,7 @@ def _join(codes: torch.Tensor, x: torch.Tensor, fmt: Format) -> torch.Tensor:
 
 
 def _block_exponents(blocks: torch.Tensor, fmt: Format, name: str) -> torch.Tensor:
-    """[..., blocks, block] float64 -> [..., blocks] int64; exact.block_exponent for every block."""
+    """[..., blocks, block] float64 -> [..., blocks] int64; `formats.block_exponent` of each."""
     if fmt.rule is ScaleRule.FIXED:
         return torch.full(
             blocks.shape[:-1], -fmt.fraction_bits, dtype=torch.int64, device=blocks.device
@@ -167,7 +168,11 @@ def _affine_parameters(blocks: torch.Tensor, fmt: Format, name: str) -> tuple[to
 
 
 def _round_exact(ratio: torch.Tensor, fmt: Format, random: torch.Tensor | None) -> torch.Tensor:
-    """Exact float64 ratios (infinite after overflow) to integers, before saturation."""
+    """Exact float64 ratios (infinite after overflow) to integers, before saturation.
+
+    Clamped ratios lie below 2**52, so floor + 1/2 is a float64 number, and float64 never rounds
+    the difference of two different numbers to 0: the side of a tie is always told right.
+    """
     if fmt.rounding is Rounding.HALF_EVEN:
         return torch.round(ratio)
     ratio = ratio.clamp(fmt.code_min - 2, fmt.code_max + 2)  # saturates all the same
@@ -216,7 +221,7 @@ def _round_quotient(
 
 
 def _settle(floor: torch.Tensor, side: torch.Tensor, rounding: Rounding) -> torch.Tensor:
-    """floor: int64; side: sign of the fraction minus one half."""
+    """A quotient rounded, from its floor (int64) and the sign of its fraction minus 1/2."""
     if rounding is Rounding.FLOOR:
         return floor
     if rounding is Rounding.HALF_EVEN:

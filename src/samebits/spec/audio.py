@@ -14,22 +14,35 @@ Complex = tuple[int, int]  # re, im
 
 
 class Features(Protocol):
-    """Section 1, lengths in samples, and the constants of section 3 that follow from it."""
+    """The settings of section 1 and the constants of section 3 that follow from them."""
 
     @property
-    def frame(self) -> int: ...
+    def frame(self) -> int:
+        """Samples in a frame."""
+
     @property
-    def hop(self) -> int: ...
+    def hop(self) -> int:
+        """Samples from the start of a frame to that of the next."""
+
     @property
-    def fft(self) -> int: ...
+    def fft(self) -> int:
+        """Points of the transform, at least `frame`."""
+
     @property
-    def window(self) -> Sequence[int]: ...
+    def window(self) -> Sequence[int]:
+        """h [frame], in units of 2**-15."""
+
     @property
-    def cosine(self) -> Sequence[int]: ...
+    def cosine(self) -> Sequence[int]:
+        """c [fft / 2 + 1], in units of 2**-14."""
+
     @property
-    def weights(self) -> Sequence[tuple[int, Sequence[int]]]: ...
+    def weights(self) -> Sequence[tuple[int, Sequence[int]]]:
+        """The first bin of each band, and its weights from there on, in units of 2**-15."""
+
     @property
-    def logarithms(self) -> Sequence[int]: ...
+    def logarithms(self) -> Sequence[int]:
+        """log2(1 + i / 64) for i in 0..64, in units of 2**-15."""
 
 
 def mono(channels: Sequence[Sequence[int]]) -> list[int]:
@@ -38,20 +51,20 @@ def mono(channels: Sequence[Sequence[int]]) -> list[int]:
 
 
 def log_mel(samples: Sequence[int], settings: Features) -> list[list[int]]:
-    """The q0.15 codes [T][mels] of samples."""
+    """The features of samples as q0.15 codes [T][mels], T whole frames."""
     starts = range(0, len(samples) - settings.frame + 1, settings.hop)
     return [frame_codes(samples[t : t + settings.frame], settings) for t in starts]
 
 
 def frame_codes(frame: Sequence[int], settings: Features) -> list[int]:
-    """The codes [mels] of one frame. Section 4."""
+    """The codes [mels] of one frame: all stages of section 4."""
     spectrum = transform(windowed(frame, settings), settings)
     energies = band_energies(powers(spectrum), settings)
     return [logarithm(energy, settings.logarithms) for energy in energies]
 
 
 def windowed(frame: Sequence[int], settings: Features) -> list[int]:
-    """Stage 1: [fft]."""
+    """Stage 1: the frame times the window, with zeros up to [fft]."""
     products = [x * h for x, h in zip(frame, settings.window, strict=True)]
     return products + [0] * (settings.fft - settings.frame)
 
@@ -73,11 +86,12 @@ def transform(v: Sequence[int], settings: Features) -> list[Complex]:
 
 
 def _turn(i: int, settings: Features) -> tuple[int, int]:
-    """c[i] and s[i], 0 <= i <= fft / 2."""
+    """c[i] and s[i], the cosine and sine of 2 pi i / fft, for 0 <= i <= fft / 2."""
     return settings.cosine[i], settings.cosine[abs(settings.fft // 4 - i)]
 
 
 def _butterfly(a: Complex, b: Complex, turn: tuple[int, int]) -> tuple[Complex, Complex]:
+    """(a + b w) / 2 and (a - b w) / 2 with w = c - i s, one rounding each. Stage 2."""
     c, s = turn
     p, q = b[0] * c + b[1] * s, b[1] * c - b[0] * s
     real, imaginary = a[0] << 14, a[1] << 14
@@ -88,6 +102,7 @@ def _butterfly(a: Complex, b: Complex, turn: tuple[int, int]) -> tuple[Complex, 
 
 
 def _split(a: Complex, conjugate_of_b: Complex, turn: tuple[int, int]) -> Complex:
+    """One bin of the real transform from two of the complex one, quartered. Stage 3."""
     c, s = turn
     b = (conjugate_of_b[0], -conjugate_of_b[1])
     d = (a[0] - b[0], a[1] - b[1])
@@ -97,12 +112,12 @@ def _split(a: Complex, conjugate_of_b: Complex, turn: tuple[int, int]) -> Comple
 
 
 def powers(spectrum: Sequence[Complex]) -> list[int]:
-    """Stage 4."""
+    """Stage 4: the power of every bin [fft / 2 + 1]."""
     return [round_ratio(re * re + im * im, 1 << 16) for re, im in spectrum]
 
 
 def band_energies(power: Sequence[int], settings: Features) -> list[int]:
-    """Stage 5: [mels]."""
+    """Stage 5: the energy of every band [mels], at least 2**24."""
     return [
         max(1 << 24, sum(w * p for w, p in zip(weights, power[first:], strict=False)))
         for first, weights in settings.weights
@@ -129,7 +144,7 @@ def steps_for(lengths: Sequence[int]) -> int:
 
 
 def fitted(frames: Sequence[list[int]], steps: int, mels: int) -> list[list[int]]:
-    """`steps` frames: silence before a short recording, the middle of a long one."""
+    """`steps` frames of mels codes: silence before a short recording, the middle of a long one."""
     start = max(0, (len(frames) - steps) // 2)
     padding = [[-Q16] * mels for _ in range(steps - len(frames))]
     return padding + list(frames[start : start + steps])

@@ -1,4 +1,4 @@
-"""THE arithmetic: plain Python integers and rationals, slow and obvious, no torch.
+"""The number formats and their arithmetic: plain Python integers and rationals, slow and obvious.
 
 Everything else in samebits realises these functions and is tested against them for equality.
 Section numbers refer to docs/spec/formats.md and docs/spec/training.md.
@@ -29,7 +29,7 @@ Tensor = tuple[list[int], int]  # (codes, exponent)
 
 
 class Rounding(Enum):
-    """How a real number becomes an integer code. `HALF_EVEN` unless a format says otherwise."""
+    """Rounding of a real number to an integer. `HALF_EVEN` unless a format says otherwise."""
 
     HALF_EVEN = "half-even"
     HALF_UP = "half-up"  # ties toward plus infinity
@@ -39,7 +39,7 @@ class Rounding(Enum):
 
 
 class ScaleRule(Enum):
-    """How the scale of a block follows from its values."""
+    """The rule by which the scale of a block follows from its values."""
 
     ASYMMETRIC = "asymmetric"  # scale = (rmax - rmin) / (2**n - 1), range widened to hold 0
     SYMMETRIC = "symmetric"  # scale = max|r| / code_max
@@ -70,6 +70,7 @@ class Format:
     exponent_max: int = 127
 
     def __post_init__(self) -> None:
+        """Raise ValueError for codes that `bits` cannot hold and for an empty block or range."""
         if not 2 <= self.bits <= 32:
             raise ValueError(f"format {self.name!r}: expected 2 to 32 bits, found {self.bits}")
         if not self.code_min <= 0 < self.code_max:
@@ -104,7 +105,10 @@ def round_ratio(
     rounding: Rounding = Rounding.HALF_EVEN,
     random: int | None = None,
 ) -> int:
-    """numerator / denominator (> 0) as an integer. `random`: 32 random bits for `STOCHASTIC`."""
+    """numerator / denominator (> 0) rounded to an integer, exactly.
+
+    random: an integer in [0, 2**32), for `STOCHASTIC` only. Raises ValueError where it is missing.
+    """
     quotient, remainder = divmod(numerator, denominator)
     if rounding is Rounding.FLOOR or remainder == 0:
         return quotient
@@ -123,7 +127,7 @@ def round_ratio(
 
 
 def scaled(code: int, exponent: int) -> int:
-    """rne(code * 2**exponent)."""
+    """rne(code * 2**exponent): a left shift is exact, a right shift rounds once, ties to even."""
     return code << exponent if exponent >= 0 else round_ratio(code, 1 << -exponent)
 
 
@@ -133,7 +137,7 @@ def power(exponent: int) -> Fraction:
 
 
 def round_real(value: Fraction | float) -> int:
-    """rne(value)."""
+    """rne(value): the nearest integer, ties to even."""
     value = Fraction(value)
     return round_ratio(value.numerator, value.denominator)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from samebits.tables.activation import ACTIVATIONS, ActivationTable, activation_table
 from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
+from samebits.tables.interval import CodeRange
 from samebits.tables.sharing import share
-from samebits.tables.transfer import CodeRange, Transfer, evaluate, exp_table, transfer_table
+from samebits.tables.transfer import Transfer, evaluate, exp_table, transfer_table
 
 __all__ = [
     "ACTIVATIONS",

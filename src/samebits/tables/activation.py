@@ -1,9 +1,8 @@
 """Tables of the point-wise activations for training: one per (function, input exponent).
 
 docs/spec/training.md 5, "Table activations". Entry j + 127 stands for the input j * 2**exponent,
-j = -127 to 127. Every entry is correctly rounded: it is enclosed in an interval, and the precision
-grows until both ends of the interval round to the same code (A. Ziv, "Fast evaluation of elementary
-mathematical functions with correctly rounded last bit", ACM TOMS 17(3), 1991). This ends because a
+j = -127 to 127. Every entry is correctly rounded, as in all tables: binary64 intervals (`screen`)
+decide most, enclosures of growing precision (`precise`, Ziv's loop) the rest. That ends because a
 nonzero dyadic input gives a transcendental value, which is never a tie; zero and leaky_relu are
 exact.
 """
@@ -14,20 +13,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
+from typing import Any
 
-from mpmath import libmp
+import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.spec import formats
-from samebits.tables.interval import GUARD, PRECISIONS, Float
+from samebits.tables.expression import ONE, OPERATORS, TWO, Arithmetic, normal, pi, sigmoid
+from samebits.tables.interval import CodeRange
+from samebits.tables.precise import Precise, Real, ends, nearest_code, one_result, rounded
+from samebits.tables.screen import Screen, Span
 
 CODES = range(-formats.Q8, formats.Q8 + 1)
 UNLIMITED = -1000  # below every exponent that a table can have
-FLOOR = -1200  # errors and values below 2**FLOOR count as that: far below any code of any table
-SATURATED = 12  # |x| >= 2**12: exp(-|x|) and erfc(|x| / sqrt(2)) times x are below 2**FLOOR
 
-Interval = tuple[int, int, int]  # (low, high, power): the value lies in [low, high] * 2**power
+Function = Callable[[Arithmetic, Any], Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,180 +77,88 @@ def activation_table(
     if (name == "leaky_relu") != (slope is not None):
         wanted = "a slope" if name == "leaky_relu" else "no slope"
         raise ValueError(f"activation {name!r}: expected {wanted}, found {slope}")
-    if slope is not None and not math.isfinite(slope):
+    if slope is None:
+        return _table(name, exponent, None)
+    if not math.isfinite(slope):
         raise ValueError(f"activation {name!r}: expected a finite slope, found {slope}")
-    return _table(name, exponent, None if slope is None else Fraction(slope))
+    formats.smallest_exponent(abs(Fraction(slope)), formats.Q16)  # raises RangeError
+    return _table(name, exponent, Fraction(slope))
 
 
 @lru_cache(maxsize=2048)
 def _table(name: str, exponent: int, slope: Fraction | None) -> ActivationTable:
-    if slope is not None:
-        values, derivatives = _leaky_relu(exponent, slope)
-    else:
-        values, derivatives = _ziv(_FUNCTIONS[name], exponent)
-    return ActivationTable(name, exponent, slope, *values, *derivatives)
+    f, derivative = _FUNCTIONS[name] if slope is None else _leaky_relu(slope)
+    codes = _rounded(f, exponent, formats.Q32), _rounded(derivative, exponent, formats.Q16)
+    return ActivationTable(name, exponent, slope, *codes[0], *codes[1])
 
 
-Codes = tuple[tuple[int, ...], int]  # (codes, exponent)
+def _rounded(f: Function, exponent: int, code_max: int) -> tuple[tuple[int, ...], int]:
+    """The codes of f at every input, and the smallest exponent that holds the largest of them.
 
+    The exponent is a monotone function of the largest magnitude, so it is decided like a code: if
+    the least and the greatest that this magnitude may be have the same exponent, it is that one.
+    """
+    unit = formats.power(exponent)
+    points = [j * unit for j in CODES]
+    arithmetic = Screen()
 
-def _leaky_relu(exponent: int, slope: Fraction) -> tuple[Codes, Codes]:
-    values = [j * formats.power(exponent) * (1 if j > 0 else slope) for j in CODES]
-    derivatives = [Fraction(1) if j > 0 else slope for j in CODES]
-    shared = formats.smallest_exponent(max(map(abs, values)), formats.Q32, UNLIMITED, None)
-    shared_derivative = formats.smallest_exponent(max(map(abs, derivatives)), formats.Q16)
-    return _round_all(values, shared), _round_all(derivatives, shared_derivative)
+    def smallest(magnitude: Fraction) -> int:
+        return formats.smallest_exponent(magnitude, code_max, UNLIMITED, None)
 
+    def largest(a: Precise) -> Real:
+        return reduce(a.maximum, [a.absolute(f(a, x)) for x in points])
 
-def _round_all(values: list[Fraction], exponent: int) -> Codes:
-    return tuple(formats.round_real(v / formats.power(exponent)) for v in values), exponent
-
-
-# --- correct rounding -----------------------------------------------------------------------
-
-Function = Callable[[int, int, int], tuple[Interval, Interval]]  # (j, exponent, precision)
-
-
-def _ziv(function: Function, exponent: int) -> tuple[Codes, Codes]:
-    """The codes of a function and of its derivative."""
-    pairs = [function(j, exponent, PRECISIONS[0]) for j in CODES]
-    out = []
-    for which, code_max in ((0, formats.Q32), (1, formats.Q16)):
-        shared = _exponent([pair[which] for pair in pairs], code_max)
-        for precision in PRECISIONS[1:]:
-            if shared is not None:
-                break
-            pairs = [function(j, exponent, precision) for j in CODES]
-            shared = _exponent([pair[which] for pair in pairs], code_max)
+    with np.errstate(all="ignore"):
+        inputs = np.array(CODES) * 2.0**exponent
+        found = f(arithmetic, Span(inputs, inputs))
+        bounds = [end.max() for end in arithmetic.absolute(found)]
+        shared = one_result(map(Fraction, bounds), smallest) if np.isfinite(bounds).all() else None
+        if shared is None:
+            shared = rounded(largest, lambda value, final: one_result(ends(value), smallest))
         assert shared is not None
-        codes = []
-        for j, pair in zip(CODES, pairs, strict=True):
-            code = _round(pair[which], shared)
-            for precision in PRECISIONS[1:]:
-                if code is not None:
-                    break
-                code = _round(function(j, exponent, precision)[which], shared)
-            assert code is not None, (j, exponent, "closer to a tie than 2**-4000")
-            codes.append(code)
-        out.append((tuple(codes), shared))
-    return out[0], out[1]
+        target = CodeRange(formats.power(shared), 0, -code_max, code_max)
+        low, high = arithmetic.codes(found, target)
+    codes = [
+        int(least) if least == greatest else nearest_code(f, target, x)
+        for x, least, greatest in zip(points, low.tolist(), high.tolist(), strict=True)
+    ]
+    return tuple(codes), shared
 
 
-def _exponent(intervals: list[Interval], code_max: int) -> int | None:
-    """The shared exponent, or None when the intervals are too wide to tell."""
-    power = min(p for _, _, p in intervals)
-    low = max(max(a, -b, 0) << (p - power) for a, b, p in intervals)
-    high = max(max(b, -a) << (p - power) for a, b, p in intervals)
-    ends = {
-        formats.smallest_exponent(end * formats.power(power), code_max, UNLIMITED, None)
-        for end in (low, high)
-    }
-    return ends.pop() if len(ends) == 1 else None
+# --- functions and their derivatives ----------------------------------------------------------
 
 
-def _round(interval: Interval, exponent: int) -> int | None:
-    low, high, power = interval
-    code = formats.scaled(low, power - exponent)
-    return code if code == formats.scaled(high, power - exponent) else None
+def _tanh_slope(a: Arithmetic, x: Any) -> Any:
+    """1 - tanh(x)**2."""
+    t = a.function("tanh", x)
+    return a.subtract(ONE, a.multiply(t, t))
 
 
-# --- evaluation -----------------------------------------------------------------------------
+def _silu_slope(a: Arithmetic, x: Any) -> Any:
+    """s * (1 + x * (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
+    s, opposite = sigmoid(a, x), sigmoid(a, a.negate(x))
+    return a.multiply(s, a.add(ONE, a.multiply(x, opposite)))
 
 
-def _enclose(value: Float, magnitude: int, precision: int) -> Interval:
-    """The interval of a value whose error is below 2**(magnitude - precision + GUARD)."""
-    power = max(magnitude - precision + GUARD, FLOOR)
-    if value == libmp.fzero or value[2] + value[3] <= power:  # |value| < 2**power
-        return -2, 2, power
-    floor = int(libmp.to_int(libmp.mpf_shift(value, -power), libmp.round_floor))
-    return floor - 1, floor + 2, power
+def _gelu_slope(a: Arithmetic, x: Any) -> Any:
+    """Phi(x) + x * phi(x), Phi and phi of the standard normal distribution."""
+    decay = a.function("exp", a.negate(a.divide(a.multiply(x, x), TWO)))
+    density = a.divide(decay, a.function("sqrt", a.multiply(TWO, pi(a))))
+    return a.add(normal(a, x), a.multiply(x, density))
 
 
-def _exactly(numerator: int, power: int) -> Interval:
-    return numerator, numerator, power
+def _leaky_relu(slope: Fraction) -> tuple[Function, Function]:
+    """max(x, 0) + slope * min(x, 0), and 1 above 0, `slope` from there down."""
+    return (
+        lambda a, x: OPERATORS["LeakyRelu"].meaning(a, [x], {"alpha": slope}),
+        lambda a, x: a.add(slope, a.multiply(1 - slope, a.above(x, Fraction(0)))),
+    )
 
 
-def _magnitude(j: int, exponent: int) -> int:
-    """m with |j * 2**exponent| < 2**m."""
-    return abs(j).bit_length() + exponent
-
-
-def _tanh(j: int, exponent: int, precision: int) -> tuple[Interval, Interval]:
-    if j == 0:
-        return _exactly(0, 0), _exactly(1, 0)
-    magnitude = _magnitude(j, exponent)
-    if magnitude > SATURATED:
-        t = libmp.fone if j > 0 else libmp.fnone
-    else:
-        t = libmp.mpf_tanh(libmp.from_man_exp(j, exponent), precision)
-    square = libmp.mpf_mul(t, t, precision)
-    derivative = libmp.mpf_sub(libmp.fone, square, precision)
-    return _enclose(t, min(magnitude, 1), precision), _enclose(derivative, 1, precision)
-
-
-def _logistic(j: int, exponent: int, precision: int) -> tuple[Float, Float]:
-    """sigmoid(x) and sigmoid(-x), x = j * 2**exponent, each to a relative error of a few ulp."""
-    if _magnitude(j, exponent) > SATURATED:
-        small, large = libmp.fzero, libmp.fone
-    else:
-        decay = libmp.mpf_exp(libmp.from_man_exp(-abs(j), exponent), precision)
-        large = libmp.mpf_div(libmp.fone, libmp.mpf_add(libmp.fone, decay, precision), precision)
-        small = libmp.mpf_mul(decay, large, precision)
-    return (large, small) if j > 0 else (small, large)
-
-
-def _sigmoid(j: int, exponent: int, precision: int) -> tuple[Interval, Interval]:
-    if j == 0:
-        return _exactly(1, -1), _exactly(1, -2)
-    s, opposite = _logistic(j, exponent, precision)
-    derivative = libmp.mpf_mul(s, opposite, precision)
-    return _enclose(s, 0, precision), _enclose(derivative, 0, precision)
-
-
-def _silu(j: int, exponent: int, precision: int) -> tuple[Interval, Interval]:
-    """x * s and s * (1 + x * sigmoid(-x)), s = sigmoid(x)."""
-    if j == 0:
-        return _exactly(0, 0), _exactly(1, -1)
-    x = libmp.from_man_exp(j, exponent)
-    s, opposite = _logistic(j, exponent, precision)
-    value = libmp.mpf_mul(x, s, precision)
-    slope = libmp.mpf_mul(value, opposite, precision)  # |x s(x) s(-x)| < 1
-    derivative = libmp.mpf_add(s, slope, precision)
-    magnitude = _magnitude(j, exponent)
-    return _enclose(value, magnitude, precision), _enclose(derivative, 1, precision)
-
-
-def _gelu(j: int, exponent: int, precision: int) -> tuple[Interval, Interval]:
-    """x * Phi(x) and Phi(x) + x * phi(x), Phi and phi of the standard normal distribution."""
-    if j == 0:
-        return _exactly(0, 0), _exactly(1, -1)
-    x = libmp.from_man_exp(j, exponent)
-    magnitude = _magnitude(j, exponent)
-    if magnitude > SATURATED:
-        below, slope = libmp.fzero, libmp.fzero
-    else:
-        # erfc magnifies the error of its argument by x**2, but is itself below exp(-x**2 / 2)
-        root = libmp.mpf_sqrt(libmp.from_int(2), precision)
-        scaled = libmp.mpf_div(libmp.mpf_abs(x), root, precision)
-        below = libmp.mpf_shift(libmp.mpf_erfc(scaled, precision), -1)  # Phi(-|x|)
-        square = libmp.mpf_shift(libmp.mpf_mul(x, x), -1)  # exact
-        tau = libmp.mpf_shift(libmp.mpf_pi(precision), 1)
-        density = libmp.mpf_div(
-            libmp.mpf_exp(libmp.mpf_neg(square), precision),
-            libmp.mpf_sqrt(tau, precision),
-            precision,
-        )
-        slope = libmp.mpf_mul(x, density, precision)  # |x phi(x)| < 1/4
-    phi = below if j < 0 else libmp.mpf_sub(libmp.fone, below, precision)
-    value = libmp.mpf_mul(x, phi, precision)
-    derivative = libmp.mpf_add(phi, slope, precision)
-    return _enclose(value, magnitude, precision), _enclose(derivative, 1, precision)
-
-
-_FUNCTIONS: dict[str, Function] = {
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "gelu": _gelu,
-    "silu": _silu,
+_FUNCTIONS: dict[str, tuple[Function, Function]] = {
+    "tanh": (lambda a, x: a.function("tanh", x), _tanh_slope),
+    "sigmoid": (sigmoid, lambda a, x: a.multiply(sigmoid(a, x), sigmoid(a, a.negate(x)))),
+    "gelu": (lambda a, x: a.multiply(x, normal(a, x)), _gelu_slope),
+    "silu": (lambda a, x: a.multiply(x, sigmoid(a, x)), _silu_slope),
 }
 ACTIVATIONS = (*_FUNCTIONS, "leaky_relu")

@@ -1,7 +1,7 @@
 """Constants of the audio features, correctly rounded. docs/spec/audio.md section 3.
 
-Precision grows until an enclosure rounds to one integer (Ziv's strategy); a tie that 4096 bits
-cannot rule out is taken for one.
+Precision grows until an enclosure rounds to one integer (Ziv's loop, `precise`); a tie that 4096
+bits cannot rule out is taken for one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
-from mpmath import libmp
-
 from samebits.spec.formats import round_real
-from samebits.tables import interval
-from samebits.tables.interval import PRECISIONS, Enclosure, End
-from samebits.tables.precise import ONE, ZERO, Precise, Real
+from samebits.tables.expression import ONE, TWO, ZERO, pi
+from samebits.tables.interval import CodeRange
+from samebits.tables.precise import Precise, Real, nearest_code
 
 WINDOW_BITS = 15
 COSINE_BITS = 14  # 1.0 is a 16-bit code
@@ -24,46 +22,33 @@ EDGE_BITS = 8  # of a frequency in Hz
 LOG_BITS = 15
 LOG_ENTRIES = 64
 CORNER = 700  # Hz: mel(f) = 2595 log10(1 + f / 700) (O'Shaughnessy, Speech Communication, 1987)
-
 LARGEST = 1 << 40  # far above any constant here
 
 
 @cache
 def hann_window(length: int) -> tuple[int, ...]:
     """rne(2**15 * (1 - cos(2 pi n / length)) / 2) for n in 0..length-1 (the periodic window)."""
-    half = Fraction(1 << WINDOW_BITS, 2)
 
-    def value(n: int) -> Callable[[Precise], Real]:
-        return lambda a: a.multiply(a.subtract(ONE, _cosine(a, n, length)), half)
+    def value(a: Precise, n: int) -> Real:
+        return a.divide(a.subtract(ONE, _cosine(a, n, length)), TWO)
 
-    return tuple(_rounded(value(n)) for n in range(length))
+    return _rounded(value, length, WINDOW_BITS)
 
 
 @cache
 def cosine_table(length: int) -> tuple[int, ...]:
     """rne(2**14 * cos(2 pi i / length)) for i in 0..length/2."""
-    one = Fraction(1 << COSINE_BITS)
-
-    def value(i: int) -> Callable[[Precise], Real]:
-        return lambda a: a.multiply(_cosine(a, i, length), one)
-
-    return tuple(_rounded(value(i)) for i in range(length // 2 + 1))
+    return _rounded(lambda a, i: _cosine(a, i, length), length // 2 + 1, COSINE_BITS)
 
 
 @cache
 def log2_table() -> tuple[int, ...]:
     """rne(2**15 * log2(1 + i / 64)) for i in 0..64."""
-    one = Fraction(1 << LOG_BITS)
 
-    def value(i: int) -> Callable[[Precise], Real]:
-        x = ONE + Fraction(i, LOG_ENTRIES)
-        if x == 2:
-            return lambda a: one
-        return lambda a: a.divide(
-            a.multiply(a.function("log", x), one), a.function("log", Fraction(2))
-        )
+    def value(a: Precise, i: int) -> Real:
+        return a.divide(a.function("log", 1 + Fraction(i, LOG_ENTRIES)), a.function("log", TWO))
 
-    return tuple(_rounded(value(i)) for i in range(LOG_ENTRIES + 1))
+    return _rounded(value, LOG_ENTRIES + 1, LOG_BITS)
 
 
 @cache
@@ -71,23 +56,19 @@ def mel_edges(mels: int, low: int, high: int) -> tuple[int, ...]:
     """The mels + 2 frequencies, evenly spaced in mel from `low` to `high` Hz, in 1/256 Hz."""
     corner = Fraction(CORNER)
     start, ratio = 1 + low / corner, (high + corner) / (low + corner)
-    unit = Fraction(1 << EDGE_BITS)
 
-    def value(j: int) -> Callable[[Precise], Real]:
-        def hertz(a: Precise) -> Real:
-            grown = a.multiply(start, a.power(ratio, Fraction(j, mels + 1)))
-            return a.multiply(a.subtract(grown, ONE), corner * unit)
+    def hertz(a: Precise, j: int) -> Real:
+        grown = a.multiply(start, a.power(ratio, Fraction(j, mels + 1)))
+        return a.multiply(a.subtract(grown, ONE), corner)
 
-        return hertz
-
-    return tuple(_rounded(value(j)) for j in range(mels + 2))
+    return _rounded(hertz, mels + 2, EDGE_BITS)
 
 
 @cache
 def mel_weights(
     rate: int, fft: int, mels: int, low: int, high: int
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Of each band the first bin of the spectrum and the weights from there on, rne(2**15 w).
+    """The first bin of the spectrum of each band, and its weights from there on, rne(2**15 w).
 
     w is a triangle over three successive edges (Davis and Mermelstein, IEEE TASSP 28(4), 1980)
     with the height 1; bin k lies at k * rate / fft Hz. A band without any weight has no bins.
@@ -109,24 +90,13 @@ def mel_weights(
 
 
 def _cosine(a: Precise, n: int, length: int) -> Real:
-    """cos(2 pi n / length)."""
-    if n == 0:
-        return ONE
+    """cos(2 pi n / length); 0 exactly at a quarter and three quarters of a turn."""
     if 4 * n in (length, 3 * length):
         return ZERO
-    pi = Enclosure(
-        End(libmp.mpf_pi(a.precision, interval.DOWN), True),
-        End(libmp.mpf_pi(a.precision, interval.UP), True),
-    )
-    return a.function("cos", a.multiply(pi, Fraction(2 * n, length)))
+    return a.function("cos", a.multiply(pi(a), Fraction(2 * n, length)))
 
 
-def _rounded(value: Callable[[Precise], Real]) -> int:
-    """rne(value)."""
-    for precision in PRECISIONS:
-        arithmetic = Precise(precision, precision == PRECISIONS[-1])
-        found = arithmetic.enclosed(value(arithmetic))
-        least, greatest = interval.codes(found, ONE, 0, -LARGEST, LARGEST)
-        if least == greatest:
-            return least
-    return round_real(Fraction(least + greatest, 2))
+def _rounded(value: Callable[[Precise, int], Real], count: int, bits: int) -> tuple[int, ...]:
+    """rne(2**bits * value(n)) for n in 0..count-1, correctly rounded."""
+    target = CodeRange(Fraction(1, 1 << bits), 0, -LARGEST, LARGEST)
+    return tuple(nearest_code(value, target, n) for n in range(count))

@@ -1,16 +1,23 @@
 """16-bit transfer tables as piecewise cubics with the same 65,536 codes in at most 32 KB.
 
-Every entry of the table asks of the cubic of its segment that it rounds to that code: a linear
-program in four unknowns, whose solution keeps the greatest distance from all the bounds. The
-coefficients are rounded to integers and all entries are compared; the arithmetic is
+Every entry of the table asks of the cubic of its segment that it rounds to that code: code - 1/2 <
+p(r) < code + 1/2, two linear inequalities in the four unknown coefficients. A linear program finds
+the coefficients that keep the greatest distance from all these bounds of a segment (at most 1/2),
+which leaves the most room for rounding them to integers. Entries at the least or the greatest code
+have one bound only: beyond them the result saturates. The arithmetic is
 
     u = code - least code, i = u >> bits, r = u & (2**bits - 1)
     v = c3[i];  v = ((v * r) >> s3) + c2[i];  v = ((v * r) >> s2) + c1[i]
     v = ((v * r) >> s1) + c0[i];  v = (v + 2**(s0 - 1)) >> s0;  y = min(max(v, low), high)
 
-with 32-bit coefficients and 64-bit products. Where f(x) + f(-x) is the same for all x but those
-that saturate (`mirror`; sigmoid, tanh), half of the segments do: u is min(|code|, 2**15 - 1), with
-code - 2**15 of unsigned ones, and v becomes mirror - v where the code is negative.
+with 32-bit coefficients and 64-bit products: Horner's scheme in fixed point. No bound on its error
+is needed. The linear program and its binary64 arithmetic only propose coefficients; the integers
+are then evaluated at all 65,536 inputs, and a cubic is taken when every code is equal, which is the
+proof. If no number of segments up to 2,048 gives that, the table stays a table.
+
+Where f(x) + f(-x) is the same for all x but those that saturate (`mirror`; sigmoid, tanh), half of
+the segments do: u is min(|code|, 2**15 - 1), with code - 2**15 of unsigned ones, and v becomes
+mirror - v where the code is negative.
 
 (Tables as linear programs over all inputs: J. P. Lim, S. Nagarakatte, "High performance correctly
 rounded math libraries for 32-bit floating point representations", PLDI 2021.)
@@ -40,8 +47,14 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Cubic:
-    """coefficients: int32 [segments, 4], c0 to c3. shifts: s0 to s3. low, high: of the codes.
-    mirror: None where all segments are stored."""
+    """A piecewise cubic in integers, evaluated as the module says.
+
+    bits:         of r, the place within a segment
+    coefficients: int32 [segments, 4], c0 to c3
+    shifts:       s0 to s3
+    low, high:    least and greatest code
+    mirror:       f(x) + f(-x) in codes; None where the segments cover all inputs
+    """
 
     bits: int
     coefficients: npt.NDArray[np.int32]
@@ -57,8 +70,11 @@ class Cubic:
 
     @property
     def narrow(self) -> int:
-        """1: every sum, the last one with the half that rounds it, fits in 32 bits; 2: c3 * r and
-        the product after it do too; else 0."""
+        """Widths that suffice on this cubic's inputs, for the C kernels.
+
+        1: every sum, the last one with the half that rounds it, fits in 32 bits; 2: c3 * r and
+        the product after it do too; 0: 64 bits throughout.
+        """
         sums = self._sums()
         sums[-1] = sums[-1] + (1 << (self.shifts[0] - 1))
         if not all(v.min() >= -NARROW and v.max() < NARROW for v in sums):
@@ -67,14 +83,14 @@ class Cubic:
         return SHORT if all(int(np.abs(v).max()) << self.bits <= NARROW for v in factors) else 1
 
     def expand(self) -> Integers:
-        """The 65,536 codes, computed as the module says."""
+        """The 65,536 codes int64, from the least input code up, computed as the module says."""
         v = (self._sums()[-1] + (1 << (self.shifts[0] - 1))) >> self.shifts[0]
         if self.mirror is not None:
             v = _whole(v, self.mirror)
         return np.clip(v, self.low, self.high)
 
     def _sums(self) -> list[Integers]:
-        """v with c2, c1 and c0, for every u."""
+        """v after c2, c1 and c0 were added, for every u."""
         u = np.arange(ENTRIES if self.mirror is None else HALF, dtype=np.int64)
         rest = u & ((1 << self.bits) - 1)
         columns = self.coefficients.astype(np.int64)[u >> self.bits].T
@@ -85,7 +101,11 @@ class Cubic:
 
 
 def fit_cubic(codes: npt.NDArray[Any]) -> Cubic | None:
-    """The cubics of the fewest segments that give these 65,536 codes; None if 2,048 do not."""
+    """The cubics of the fewest segments that give these 65,536 codes; None if 2,048 do not.
+
+    Entry i is the code for the i-th input code from the least. Cached by content. Raises ValueError
+    for another number of codes.
+    """
     if codes.shape != (ENTRIES,):
         raise ValueError(f"expected {ENTRIES} codes, found shape {codes.shape}")
     return _fit(codes.astype(np.int64).tobytes())
@@ -101,8 +121,9 @@ def _fit(data: bytes) -> Cubic | None:
 
 
 def _mirrored(codes: Integers) -> tuple[Integers | None, int]:
-    """What the segments of half the range have to give, and the mirror; None where the other half
-    does not follow. Where one half is saturated, the other one may go on."""
+    """The codes [32768] that segments of half the range have to give, and the mirror; None where
+    the other half does not follow from them. Where one half is saturated the codes wanted of the
+    other may go on beyond the saturated one: they are clipped at the end."""
     low, high = int(codes.min()), int(codes.max())
     mirror = int(codes[HALF - 1] + codes[HALF + 1])
     half = codes[HALF:].copy()
@@ -114,12 +135,17 @@ def _mirrored(codes: Integers) -> tuple[Integers | None, int]:
 
 
 def _whole(half: Integers, mirror: int) -> Integers:
-    """What all codes give, of those that are not negative: the least one as the one after it."""
+    """The codes at all inputs from those at 0 and up. The least input has no positive twin: it
+    gives the code of the next one."""
     return np.concatenate([mirror - half[-1:], mirror - half[:0:-1], half])
 
 
 def _fewest(codes: Integers, wanted: Integers, mirror: int | None) -> Cubic | None:
-    """The cubics of the fewest segments that give `wanted`, and so the codes."""
+    """The cubics of the fewest segments that give `wanted`, and so the codes.
+
+    For one number of segments several widths of the coefficients are tried: a cubic that the C
+    kernels evaluate in narrower arithmetic (`Cubic.narrow`) is preferred.
+    """
     low, high = codes.min(), codes.max()
     above, below = wanted >= high, wanted <= low
     if mirror is not None:
@@ -142,7 +168,8 @@ def _fewest(codes: Integers, wanted: Integers, mirror: int | None) -> Cubic | No
 
 
 def _digits(width: int) -> list[tuple[int, int, int, int]]:
-    """Bits of the coefficients, beside the sign: such that c2 and c3 times r fit in 32, or not."""
+    """Bits that c0 to c3 may have beside the sign: first such that c2 and c3 times r, below
+    `width`, fit in 32 bits, then as many as 32-bit coefficients have."""
     products = [30 - (width.bit_length() - 1) - less for less in range(3)]
     return [(30, 30, bits, bits) for bits in products] + [
         (bits, bits, bits, bits) for bits in (30, 29, 28)
@@ -152,8 +179,13 @@ def _digits(width: int) -> list[tuple[int, int, int, int]]:
 def _polynomials(
     codes: Integers, segments: int, above: npt.NDArray[np.bool_], below: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64] | None:
-    """Real coefficients [segments, 4] in r / width, or None where a segment has none. above, below:
-    codes that may be overshot there, as that is saturated."""
+    """Real coefficients [segments, 4] in r / width, or None where a segment has none.
+
+    above, below: entries whose code may be exceeded upward or downward, as the result saturates.
+    The unknowns are c0 to c3 and the distance d: p(r) + d <= code + 1/2 and p(r) - d >= code - 1/2
+    for every entry, d as large as can be. Codes are taken relative to the segment's middle one,
+    and r relative to the width, so that all numbers are of moderate size.
+    """
     width = len(codes) // segments
     powers = np.vander(np.arange(width) / width, DEGREE + 1, increasing=True)
     objective = np.array([0.0] * (DEGREE + 1) + [-1.0])  # the distance, as large as can be
@@ -182,7 +214,11 @@ def _rounded(
     most: Sequence[int],
 ) -> Cubic | None:
     """Integer coefficients, as fine as `most` bits of each allow; None if even whole numbers are
-    too large."""
+    too large.
+
+    c_k stands for a real coefficient in units of 2**-(s0 + .. + s_k): each shift is the largest
+    with which the coefficients of that degree keep to their bits.
+    """
     bits = width.bit_length() - 1
     units, shifts = 0, []
     columns = []

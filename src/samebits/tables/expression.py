@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Protocol, SupportsFloat, SupportsIndex
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.tables.interval import CodeRange
 
 Parameter = Fraction | str | None
 Parameters = Mapping[str, Any]
@@ -25,39 +26,85 @@ HALF, ZERO, ONE, TWO = Fraction(1, 2), Fraction(0), Fraction(1), Fraction(2)
 
 
 class Arithmetic(Protocol):
-    """What an operator's meaning is written in; operands are the arithmetic's own or Fractions."""
+    """The operations in which meanings are written, on the arithmetic's own numbers or `Fraction`s.
 
-    def add(self, x: Any, y: Any) -> Any: ...
-    def subtract(self, x: Any, y: Any) -> Any: ...
-    def multiply(self, x: Any, y: Any) -> Any: ...
-    def divide(self, x: Any, y: Any) -> Any: ...
-    def negate(self, x: Any) -> Any: ...
-    def absolute(self, x: Any) -> Any: ...
-    def maximum(self, x: Any, y: Any) -> Any: ...
-    def minimum(self, x: Any, y: Any) -> Any: ...
-    def floor(self, x: Any) -> Any: ...
-    def round(self, x: Any) -> Any: ...
-    def sign(self, x: Any) -> Any: ...
-    def above(self, x: Any, threshold: Fraction) -> Any: ...
-    def power(self, x: Any, y: Any) -> Any: ...
-    def function(self, name: str, x: Any) -> Any: ...
-    def quantize(self, x: Any, scale: Fraction, zero: int, low: int, high: int) -> Any: ...
+    `Precise` computes with one real number, exactly or enclosed at a precision; `Screen` with
+    binary64 intervals over all entries of a table. A meaning that is written once serves both.
+    """
+
+    def add(self, x: Any, y: Any) -> Any:
+        """x + y."""
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        """x * y."""
+
+    def divide(self, x: Any, y: Any) -> Any:
+        """x / y. There is no value where y is 0."""
+
+    def negate(self, x: Any) -> Any:
+        """-x."""
+
+    def absolute(self, x: Any) -> Any:
+        """|x|."""
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        """max(x, y)."""
+
+    def minimum(self, x: Any, y: Any) -> Any:
+        """min(x, y)."""
+
+    def floor(self, x: Any) -> Any:
+        """The largest integer <= x."""
+
+    def round(self, x: Any) -> Any:
+        """The nearest integer, ties to even."""
+
+    def sign(self, x: Any) -> Any:
+        """-1, 0 or 1."""
+
+    def above(self, x: Any, threshold: Fraction) -> Any:
+        """1 where x > threshold, else 0."""
+
+    def power(self, x: Any, y: Any) -> Any:
+        """x ** y. There is no value for 0 to a negative and a negative to a broken power."""
+
+    def function(self, name: str, x: Any) -> Any:
+        """An elementary function by its name. There is no value outside its domain."""
+
+    def quantize(self, x: Any, target: CodeRange) -> Any:
+        """The value of the code of x."""
+
+    def subtract(self, x: Any, y: Any) -> Any:
+        """x - y."""
+        return self.add(x, self.negate(y))
+
+    def _by_squaring(self, x: Any, n: int) -> Any:
+        """x ** n, n >= 0: one product or two for each bit of n. An even power of an interval
+        around 0 is that of its magnitude, so that it does not become negative."""
+        square, result = self.absolute(x) if n % 2 == 0 else x, ONE
+        while n:
+            if n & 1:
+                result = self.multiply(result, square)
+            n >>= 1
+            square = self.multiply(square, square) if n else square
+        return result
 
 
-# --- nodes ------------------------------------------------------------------------------------
+# --- expressions ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
-    """Base of the nodes. Equal content is equal: nodes compare and hash by SHA-256.
+class Expression:
+    """A function of one variable: `Variable`, `Constant` or `Apply`.
 
-    (A hash over the tree would take time exponential in the depth of a DAG, and recursion.)
+    Equal content is equal: expressions compare and hash by SHA-256. (A hash over the tree would
+    take time exponential in the depth of a DAG, and recursion.)
     """
 
     digest: bytes = field(init=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self.digest == other.digest
+        return isinstance(other, Expression) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -68,7 +115,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Variable(Node):
+class Variable(Expression):
     """The one variable."""
 
     def __post_init__(self) -> None:
@@ -76,7 +123,7 @@ class Variable(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Constant(Node):
+class Constant(Expression):
     """An exact number."""
 
     value: Fraction
@@ -86,25 +133,25 @@ class Constant(Node):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Apply(Node):
-    """An operator on arguments. Build it with `apply`, which checks and completes it."""
+class Apply(Expression):
+    """An operator on arguments. Build it with `apply`, which checks and completes it.
+
+    parameters: every parameter of the operator by name, in order of name
+    """
 
     op: str
     arguments: tuple[Expression, ...]
-    parameters: tuple[tuple[str, Parameter], ...]  # complete, in order of name
+    parameters: Mapping[str, Parameter]
 
     def __post_init__(self) -> None:
         content = [self.op.encode(), *(argument.digest for argument in self.arguments)]
-        for name, value in self.parameters:
+        for name, value in self.parameters.items():
             content += [name.encode(), _bytes(value)]
         self._seal(b"apply", *content)
 
     def __repr__(self) -> str:
-        shown = [f"{len(self.arguments)} arguments", *(f"{k}={v}" for k, v in self.parameters)]
-        return f"Apply({self.op}, {', '.join(shown)})"
-
-
-Expression = Variable | Constant | Apply
+        parameters = (f"{name}={value}" for name, value in self.parameters.items())
+        return f"Apply({', '.join([self.op, f'{len(self.arguments)} arguments', *parameters])})"
 
 
 def _bytes(value: Parameter) -> bytes:
@@ -145,16 +192,16 @@ def apply(
         wanted = ", ".join(record.parameters) or "none"
         raise InputError(f"{op}: expected the parameters {wanted}, found {sorted(parameters)}")
     complete = {**record.parameters, **parameters}
-    values = tuple(
-        (name, _parameter(op, name, complete[name], default))
+    values = {
+        name: _parameter(op, name, complete[name], default)
         for name, default in sorted(record.parameters.items())
+    }
+    record.check(op, values)
+    terms = tuple(
+        term if isinstance(term, Expression) else Constant(_number(op, "argument", term))
+        for term in arguments
     )
-    record.check(op, dict(values))
-    nodes = tuple(
-        argument if isinstance(argument, Node) else Constant(_number(op, "argument", argument))
-        for argument in arguments
-    )
-    return Apply(op, nodes, values)
+    return Apply(op, terms, values)
 
 
 def binary32(value: float) -> Fraction:
@@ -257,8 +304,20 @@ def _shrink(a: Arithmetic, x: Any, p: Parameters) -> Any:
     return a.add(left, a.multiply(right, a.subtract(x, p["bias"])))
 
 
-def _sigmoid(a: Arithmetic, x: Any) -> Any:
+def pi(a: Arithmetic) -> Any:
+    """The ratio of a circle's circumference to its diameter, as 2 * acos(0)."""
+    return a.multiply(TWO, a.function("acos", ZERO))
+
+
+def sigmoid(a: Arithmetic, x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
     return a.divide(ONE, a.add(ONE, a.function("exp", a.negate(x))))
+
+
+def normal(a: Arithmetic, x: Any) -> Any:
+    """The share of a standard normal distribution below x: erfc(-x / sqrt(2)) / 2."""
+    tail = a.function("erfc", a.negate(a.divide(x, a.function("sqrt", TWO))))
+    return a.multiply(HALF, tail)
 
 
 def _hard_sigmoid(a: Arithmetic, x: Any, alpha: Fraction, beta: Fraction) -> Any:
@@ -276,14 +335,12 @@ def _softplus(a: Arithmetic, x: Any) -> Any:
 
 
 def _gelu(a: Arithmetic, x: Any, p: Parameters) -> Any:
-    if p["approximate"] == "none":  # x * Phi(x), Phi(x) = erfc(-x / sqrt(2)) / 2
-        tail = a.function("erfc", a.negate(a.divide(x, a.function("sqrt", TWO))))
-        return a.multiply(a.multiply(x, HALF), tail)
+    if p["approximate"] == "none":
+        return a.multiply(x, normal(a, x))
     # x / 2 * (1 + tanh(u)) = x * sigmoid(2 * u), u = sqrt(2 / pi) * (x + 0.044715 * x**3)
-    pi = a.multiply(TWO, a.function("acos", ZERO))
     cubic = a.add(ONE, a.multiply(Fraction(44715, 10**6), a.power(x, TWO)))
-    u = a.multiply(a.function("sqrt", a.divide(TWO, pi)), a.multiply(x, cubic))
-    return a.multiply(x, _sigmoid(a, a.multiply(TWO, u)))
+    u = a.multiply(a.function("sqrt", a.divide(TWO, pi(a))), a.multiply(x, cubic))
+    return a.multiply(x, sigmoid(a, a.multiply(TWO, u)))
 
 
 def _check_gelu(op: str, parameters: Parameters) -> None:
@@ -306,9 +363,10 @@ def _binary(step: Callable[[Arithmetic, Any, Any], Any]) -> Operator:
     return Operator((2, 2), {}, lambda a, x, p: step(a, x[0], x[1]))
 
 
-def _requantize(a: Arithmetic, x: Any, p: Parameters) -> Any:
-    zero, low, high = (int(p[name]) for name in ("zero_point", "low", "high"))
-    return a.quantize(x, p["scale"], zero, low, high)
+def code_range(parameters: Parameters) -> CodeRange:
+    """The codes that a Requantize rounds to."""
+    zero, low, high = (int(parameters[name]) for name in ("zero_point", "low", "high"))
+    return CodeRange(parameters["scale"], zero, low, high)
 
 
 def _check_requantize(op: str, parameters: Parameters) -> None:
@@ -336,13 +394,13 @@ OPERATORS: dict[str, Operator] = {
     "Clip": _unary(_clip, min=None, max=None),
     "Shrink": _unary(_shrink, bias=0.0, lambd=0.5),
     "Tanh": _elementary("tanh"),
-    "Sigmoid": _unary(lambda a, x, p: _sigmoid(a, x)),
+    "Sigmoid": _unary(lambda a, x, p: sigmoid(a, x)),
     "HardSigmoid": _unary(
         lambda a, x, p: _hard_sigmoid(a, x, p["alpha"], p["beta"]), alpha=0.2, beta=0.5
     ),
     "HardSwish": _unary(_hard_swish),
     "Swish": _unary(
-        lambda a, x, p: a.multiply(x, _sigmoid(a, a.multiply(p["alpha"], x))), alpha=1.0
+        lambda a, x, p: a.multiply(x, sigmoid(a, a.multiply(p["alpha"], x))), alpha=1.0
     ),
     "Mish": _unary(lambda a, x, p: a.multiply(x, a.function("tanh", _softplus(a, x)))),
     "Gelu": Operator(
@@ -374,53 +432,43 @@ OPERATORS: dict[str, Operator] = {
     "Requantize": Operator(
         (1, 1),
         dict.fromkeys(("scale", "zero_point", "low", "high"), REQUIRED),
-        lambda a, x, p: _requantize(a, x[0], p),
+        lambda a, x, p: a.quantize(x[0], code_range(p)),
         _check_requantize,
     ),
 }
 
 
-# --- evaluation order -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """One node: a constant, the variable (neither a value nor an op), or an operator.
-
-    arguments: indexes of earlier steps
-    """
-
-    value: Fraction | None = None
-    op: str | None = None
-    arguments: tuple[int, ...] = ()
-    parameters: Parameters = field(default_factory=dict)
+# --- evaluation -------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
-def steps(expression: Expression) -> tuple[Step, ...]:
-    """The distinct nodes, arguments first, the expression itself last."""
-    index: dict[Expression, int] = {}
-    out: list[Step] = []
-    stack: list[Expression] = [expression]
+def ordered(expression: Expression) -> tuple[Expression, ...]:
+    """The distinct expressions that one is made of, arguments first, itself last."""
+    found: dict[Expression, None] = {}
+    stack = [expression]
     while stack:
-        node = stack[-1]
-        if node in index:
-            stack.pop()
-            continue
-        arguments = node.arguments if isinstance(node, Apply) else ()
-        waiting = [argument for argument in arguments if argument not in index]
-        if waiting:
-            stack += waiting
-            continue
-        stack.pop()
-        index[node] = len(out)
-        out.append(_step(node, [index[argument] for argument in arguments]))
-    return tuple(out)
+        term = stack[-1]
+        waiting = [x for x in term.arguments if x not in found] if isinstance(term, Apply) else []
+        stack += waiting
+        if not waiting:
+            found[stack.pop()] = None
+    return tuple(found)
 
 
-def _step(node: Expression, arguments: Iterable[int]) -> Step:
-    if isinstance(node, Constant):
-        return Step(value=node.value)
-    if isinstance(node, Variable):
-        return Step()
-    return Step(op=node.op, arguments=tuple(arguments), parameters=dict(node.parameters))
+def fold(expression: Expression, x: Any, operate: Callable[[Apply, list[Any]], Any]) -> Any:
+    """The value of an expression where the variable is `x`, computing each distinct part once.
+
+    operate: the value of an operator, from those of its arguments
+    """
+    order = ordered(expression)
+    last_use = {a: term for term in order if isinstance(term, Apply) for a in term.arguments}
+    values: dict[Expression, Any] = {}
+    for term in order:
+        if isinstance(term, Apply):
+            values[term] = operate(term, [values[argument] for argument in term.arguments])
+            for argument in set(term.arguments):
+                if last_use[argument] is term:  # long chains of whole tables hold few of them
+                    del values[argument]
+        else:
+            values[term] = term.value if isinstance(term, Constant) else x
+    return values[expression]

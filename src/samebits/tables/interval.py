@@ -1,18 +1,20 @@
 """Rigorous enclosures of real numbers, with ends of arbitrary precision that may be open.
 
-A value is enclosed, the precision grows until the enclosure rounds to one code: A. Ziv, "Fast
-evaluation of elementary mathematical functions with correctly rounded last bit", ACM TOMS 17(3),
-1991. Sums, products and quotients are rounded outward. Elementary functions come from mpmath's
-libmp, which states errors near one unit in the last place (ulp); 2**GUARD ulp are taken.
+An operation on enclosures gives an enclosure of every result that it may have: its ends are the
+extreme results, rounded outward to the precision (R. Moore, R. Kearfott, M. Cloud, "Introduction to
+Interval Analysis", SIAM 2009). The ends are mpmath's floats, whose exponents have no limit.
 
 Open ends keep what a rounded end would lose: that tanh(x) < 1, and x + exp(-x) > x, however large
-x is. With them a value beside a tie rounds to its own side at any precision.
+x is. With them a value beside a tie rounds to its own side at any precision. So x * sigmoid(x) at
+x = 2**20 differs from x by less than 2**-1500000, which no precision in use resolves; but all that
+lies in its enclosure (x - 2**-70, x), open above, rounds down where x is a tie. Ends at infinity,
+always open, hold the values beside a pole. Balls (midpoint and radius, as in Arb) express neither.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -20,12 +22,31 @@ from mpmath import libmp
 
 from samebits.spec.formats import floor_log2, round_real
 
-PRECISIONS = (96, 192, 384, 1024, 4096)  # bits, one after the other
-GUARD = 8  # bits given to the errors of an evaluation: fewer than 20 operations of 1-2 ulp each
-LIMIT = 1024  # the largest arguments of exp and its kin have this many bits before the point
+PRECISIONS = (96, 192, 384, 1024, 4096)  # bits of the ends, tried one after the other
 
 Float = tuple[int, int, int, int]  # libmp's (sign, mantissa, exponent, bit count)
 DOWN, UP = libmp.round_floor, libmp.round_ceiling
+
+
+class CodeRange(NamedTuple):
+    """The codes of a tensor: value = scale * (code - zero_point), low <= code <= high."""
+
+    scale: Fraction
+    zero_point: int
+    low: int
+    high: int
+
+    def code(self, value: Fraction) -> int:
+        """saturate(rne(value / scale) + zero_point)."""
+        return self.saturate(round_real(value / self.scale) + self.zero_point)
+
+    def saturate(self, code: int) -> int:
+        """The nearest code within [low, high]."""
+        return min(max(code, self.low), self.high)
+
+    def value(self, code: int) -> Fraction:
+        """The number that a code stands for."""
+        return self.scale * (code - self.zero_point)
 
 
 class End(NamedTuple):
@@ -36,7 +57,7 @@ class End(NamedTuple):
 
 
 class Enclosure(NamedTuple):
-    """All that is known of a value: low <= value <= high, strictly at open ends.
+    """A finite value somewhere in low <= value <= high, strictly at open ends.
 
     Infinite ends are open: values are finite.
     """
@@ -113,8 +134,15 @@ def is_narrow(a: Enclosure, distance: int = -64) -> bool:
     return width == libmp.fzero or magnitude(width) <= distance
 
 
-def codes(a: Enclosure, scale: Fraction, zero: int, low: int, high: int) -> tuple[int, int]:
-    """Least and greatest code of saturate(rne(value / scale) + zero) over an enclosure."""
+def codes(a: Enclosure, target: CodeRange) -> tuple[int, int]:
+    """Least and greatest code of the values in an enclosure.
+
+    The code is a monotone function of the value, so the codes of the two ends bound all others.
+    Values beside an open end that is a tie have the code on their own side of it. An end far
+    outside the codes, or far below one step of them, is never written out as a rational: its
+    exponent may be astronomic.
+    """
+    scale, zero, low, high = target
     unit = floor_log2(scale)
     far = unit + max(abs(low - zero), abs(high - zero)).bit_length() + 3
 
@@ -123,44 +151,39 @@ def codes(a: Enclosure, scale: Fraction, zero: int, low: int, high: int) -> tupl
         if not is_finite(value) or (value[1] and magnitude(value) > far):
             return high if libmp.mpf_sign(value) > 0 else low
         if not value[1] or magnitude(value) < unit - 1:  # |value| < scale / 4
-            return min(max(zero, low), high)
+            return target.saturate(zero)
         ratio = to_fraction(value) / scale
         number = tie(ratio) if end.open and ratio.denominator == 2 else round_real(ratio)
-        return min(max(number + zero, low), high)
+        return target.saturate(number + zero)
 
-    return code(a.low, lambda tie: tie.__ceil__()), code(a.high, lambda tie: tie.__floor__())
+    return code(a.low, math.ceil), code(a.high, math.floor)
 
 
 # --- arithmetic -------------------------------------------------------------------------------
 
 
-def _larger(a: End, b: End, prefer_open: bool) -> End:
-    order = libmp.mpf_cmp(a.value, b.value)
+def extreme(a: End, b: End, side: int, prefer_open: bool) -> End:
+    """The larger end (side 1) or the smaller one (-1). Of two ends at one value the open one when
+    both bound the value (`prefer_open`), the closed one when either may be reached."""
+    order = side * libmp.mpf_cmp(a.value, b.value)
     if order:
         return a if order > 0 else b
     return End(a.value, a.open or b.open if prefer_open else a.open and b.open)
 
 
-def _smaller(a: End, b: End, prefer_open: bool) -> End:
-    order = libmp.mpf_cmp(a.value, b.value)
-    if order:
-        return a if order < 0 else b
-    return End(a.value, a.open or b.open if prefer_open else a.open and b.open)
-
-
 def maximum(a: Enclosure, b: Enclosure) -> Enclosure:
     """max(a, b)."""
-    return Enclosure(_larger(a.low, b.low, True), _larger(a.high, b.high, False))
+    return Enclosure(extreme(a.low, b.low, 1, True), extreme(a.high, b.high, 1, False))
 
 
 def minimum(a: Enclosure, b: Enclosure) -> Enclosure:
     """min(a, b)."""
-    return Enclosure(_smaller(a.low, b.low, False), _smaller(a.high, b.high, True))
+    return Enclosure(extreme(a.low, b.low, -1, False), extreme(a.high, b.high, -1, True))
 
 
 def intersect(a: Enclosure, b: Enclosure) -> Enclosure:
-    """What both say of one value."""
-    return Enclosure(_larger(a.low, b.low, True), _smaller(a.high, b.high, True))
+    """The common part of two enclosures of one value."""
+    return Enclosure(extreme(a.low, b.low, 1, True), extreme(a.high, b.high, -1, True))
 
 
 def negate(a: Enclosure) -> Enclosure:
@@ -178,10 +201,11 @@ def absolute(a: Enclosure) -> Enclosure:
         return a
     if not libmp.mpf_sign(a.high.value) > 0:
         return opposite
-    return Enclosure(End(libmp.fzero, False), _larger(a.high, opposite.high, False))
+    return Enclosure(End(libmp.fzero, False), extreme(a.high, opposite.high, 1, False))
 
 
 def _sum(a: End, b: End, precision: int, down: bool) -> End:
+    """One end of a sum. Rounding makes it open: the exact sum lies strictly inside."""
     if not (is_finite(a.value) and is_finite(b.value)):
         return a if not is_finite(a.value) else b
     floor = libmp.mpf_add(a.value, b.value, precision, DOWN)
@@ -195,28 +219,29 @@ def add(a: Enclosure, b: Enclosure, precision: int) -> Enclosure:
     return Enclosure(low, _sum(a.high, b.high, precision, down=False))
 
 
-def _product(a: End, b: End, precision: int, down: bool) -> End:
+def _product(a: End, b: End) -> End:
     # An end at 0 times an end at infinity bounds nothing by itself: the other products do.
     zeros = [end.open for end in (a, b) if end.value == libmp.fzero]
     if zeros:
         return End(libmp.fzero, all(zeros))
-    product = libmp.mpf_mul(a.value, b.value)  # exact
-    rounded = libmp.mpf_pos(product, precision, DOWN if down else UP)
-    return End(rounded, a.open or b.open or rounded != product)
+    return End(libmp.mpf_mul(a.value, b.value), a.open or b.open)  # exact
 
 
 def multiply(a: Enclosure, b: Enclosure, precision: int) -> Enclosure:
-    """a * b."""
-    pairs = [(x, y) for x in a for y in b]
-    low = _product(*pairs[0], precision, down=True)
-    high = _product(*pairs[0], precision, down=False)
-    for x, y in pairs[1:]:
-        low = _smaller(low, _product(x, y, precision, down=True), False)
-        high = _larger(high, _product(x, y, precision, down=False), False)
-    return Enclosure(low, high)
+    """a * b: between the least and the greatest product of two ends, as it is linear in each."""
+    low = high = _product(a.low, b.low)
+    for x, y in ((a.low, b.high), (a.high, b.low), (a.high, b.high)):
+        product = _product(x, y)
+        low, high = extreme(low, product, -1, False), extreme(high, product, 1, False)
+    ends = []
+    for end, direction in ((low, DOWN), (high, UP)):
+        rounded = libmp.mpf_pos(end.value, precision, direction)
+        ends.append(End(rounded, end.open or rounded != end.value))
+    return Enclosure(*ends)
 
 
 def _quotient(end: End, sign: int, precision: int, down: bool) -> End:
+    """1 / end, where the values at this end have that sign."""
     if end.value == libmp.fzero:
         return End(libmp.finf if sign > 0 else libmp.fninf, True)
     if not is_finite(end.value):
@@ -227,123 +252,7 @@ def _quotient(end: End, sign: int, precision: int, down: bool) -> End:
 
 
 def invert(a: Enclosure, precision: int) -> Enclosure:
-    """1 / a, for an enclosure without 0 in it."""
+    """1 / a, for an enclosure without 0 in it; an open end at 0 becomes one at infinity."""
     sign = 1 if libmp.mpf_sign(a.high.value) > 0 else -1
     low = _quotient(a.high, sign, precision, down=True)
     return Enclosure(low, _quotient(a.low, sign, precision, down=False))
-
-
-# --- elementary functions ---------------------------------------------------------------------
-
-Core = Callable[[Float, int], Float]  # (value, precision) -> function value, error below GUARD
-_INFINITE = Enclosure(End(libmp.fninf, True), End(libmp.finf, True))
-_UNIT = hull(-1, 1)
-_OPEN_UNIT = Enclosure(End(libmp.fnone, True), End(libmp.fone, True))
-_POSITIVE = Enclosure(End(libmp.fzero, True), End(libmp.finf, True))
-_NOT_NEGATIVE = Enclosure(End(libmp.fzero, False), End(libmp.finf, True))
-_FROM_ONE = Enclosure(End(libmp.fone, False), End(libmp.finf, True))
-
-
-@dataclass(frozen=True)
-class Monotone:
-    """A strictly monotone function on an interval.
-
-    exact: the rational points with rational values
-    limit: beyond |x| = 2**limit the value lies between those at 2**limit and at infinity; without
-           one, huge arguments need huge exponents, and libmp squares that of erfc as a float
-    """
-
-    core: Core
-    domain: Enclosure = _INFINITE
-    image: Enclosure = _INFINITE
-    exact: dict[int, int] = field(default_factory=lambda: {0: 0})
-    increasing: bool = True
-    limit: int | None = None
-
-    def __call__(self, a: Enclosure, precision: int) -> Enclosure:
-        """The enclosure of f over `a`, which lies in the domain."""
-        low, high = a if self.increasing else (a.high, a.low)
-        found = Enclosure(self._at(low, precision, True), self._at(high, precision, False))
-        return intersect(found, self.image)
-
-    def _at(self, end: End, precision: int, down: bool) -> End:
-        x = end.value
-        for point, value in self.exact.items():
-            if x == libmp.from_int(point):
-                return End(libmp.from_int(value), end.open)
-        if self.limit and x[1] and magnitude(x) > self.limit:
-            near = libmp.from_man_exp(-1 if x[0] else 1, self.limit)
-            far = libmp.fninf if x[0] else libmp.finf
-            first, second = (widened(self.core(y, precision), precision, down) for y in (near, far))
-            return (_smaller if down else _larger)(first, second, True)
-        return widened(self.core(x, precision), precision, down)
-
-
-def widened(value: Float, precision: int, down: bool) -> End:
-    """The open end of a computed value, 2**GUARD ulp away from it."""
-    if not value[1]:
-        return End(value, True)
-    error = libmp.mpf_shift(libmp.mpf_abs(value), GUARD - precision)
-    if down:
-        return End(libmp.mpf_sub(value, error, precision, DOWN), True)
-    return End(libmp.mpf_add(value, error, precision, UP), True)
-
-
-def _sinh(value: Float, precision: int) -> Float:
-    return libmp.mpf_cosh_sinh(value, precision)[1]
-
-
-def _cosh(value: Float, precision: int) -> Float:
-    return libmp.mpf_cosh_sinh(value, precision)[0]
-
-
-def _asinh(value: Float, precision: int) -> Float:
-    return libmp.mpf_asinh(value, precision) if is_finite(value) else value
-
-
-def _acosh(value: Float, precision: int) -> Float:
-    if not is_finite(value):
-        return value
-    # libmp loses half of the leading zeros of x - 1, which is not 0: acosh(1) is exact.
-    excess = libmp.mpf_sub(value, libmp.fone)
-    return libmp.mpf_acosh(value, precision + max(0, -magnitude(excess)))
-
-
-MONOTONE = {
-    "exp": Monotone(libmp.mpf_exp, image=_POSITIVE, exact={0: 1}, limit=LIMIT),
-    "log": Monotone(libmp.mpf_log, domain=_POSITIVE, exact={1: 0}),
-    "sqrt": Monotone(libmp.mpf_sqrt, _NOT_NEGATIVE, _NOT_NEGATIVE, {0: 0, 1: 1}),
-    "tanh": Monotone(libmp.mpf_tanh, image=_OPEN_UNIT, limit=LIMIT),
-    "erf": Monotone(libmp.mpf_erf, image=_OPEN_UNIT, limit=LIMIT),
-    "erfc": Monotone(
-        libmp.mpf_erfc,
-        image=Enclosure(End(libmp.fzero, True), End(libmp.ftwo, True)),
-        exact={0: 1},
-        increasing=False,
-        limit=500,
-    ),
-    "sinh": Monotone(_sinh, limit=LIMIT),
-    "cosh": Monotone(_cosh, _NOT_NEGATIVE, _FROM_ONE, {0: 1}, limit=LIMIT),  # of |x|
-    "asin": Monotone(libmp.mpf_asin, domain=_UNIT),
-    "acos": Monotone(libmp.mpf_acos, domain=_UNIT, exact={1: 0}, increasing=False),
-    "atan": Monotone(libmp.mpf_atan),
-    "asinh": Monotone(_asinh),
-    "acosh": Monotone(_acosh, _FROM_ONE, _NOT_NEGATIVE, {1: 0}),
-    "atanh": Monotone(libmp.mpf_atanh, domain=_OPEN_UNIT),
-}
-PERIODIC: dict[str, Core] = {"sin": libmp.mpf_sin, "cos": libmp.mpf_cos}
-
-
-def periodic(core: Core, a: Enclosure, precision: int) -> Enclosure:
-    """sin or cos: the value at the low end, give or take the width (the slope is at most 1)."""
-    low, high = a.low.value, a.high.value
-    far = not (is_finite(low) and is_finite(high)) or (low[1] and magnitude(low) > PRECISIONS[-1])
-    if far or not is_narrow(a, 1):
-        return _UNIT
-    value = core(low, precision)
-    width = libmp.mpf_sub(high, low, precision, UP)
-    found = Enclosure(
-        End(libmp.mpf_sub(widened(value, precision, True).value, width, precision, DOWN), True),
-        End(libmp.mpf_add(widened(value, precision, False).value, width, precision, UP), True),
-    )
-    return intersect(found, _UNIT)

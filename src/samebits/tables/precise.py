@@ -1,26 +1,35 @@
-"""Real arithmetic for transfer tables: exact on rationals, enclosed where a result is irrational.
+"""Real arithmetic at a precision, exact on rationals, and Ziv's loop that rounds its results.
 
-A real is a `Fraction` or an `Enclosure`. At the last precision (`final`) a narrow enclosure that
-holds the point where a function jumps or its domain ends is taken for that point: so log(exp(x))
-is x where a tie or a jump asks for it, though no precision can prove it.
+A real is a `Fraction` where it is known exactly, else an `Enclosure` of it. `rounded` evaluates at
+growing precisions until all that the enclosure holds rounds to one code: A. Ziv, "Fast evaluation
+of elementary mathematical functions with correctly rounded last bit", ACM TOMS 17(3), 1991. This
+ends, for the enclosures shrink around the value and the points where a code changes (ties) lie
+apart, unless the value itself is a tie. A tie that is rational all the way is a `Fraction`, and
+decided at once; one like log(exp(x)) no precision can prove. At the last precision (`final`) a
+narrow enclosure that holds the point where a function jumps, its domain ends or its code changes
+is therefore taken for that point.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import Any, TypeVar
 
 from mpmath import libmp
 
-from samebits.spec.formats import round_real
+from samebits.spec.formats import floor_log2, round_real
 from samebits.tables import interval
-from samebits.tables.interval import MONOTONE, PERIODIC, Enclosure, End
+from samebits.tables.elementary import MONOTONE, PERIODIC
+from samebits.tables.expression import ONE, ZERO, Arithmetic
+from samebits.tables.interval import PRECISIONS, CodeRange, Enclosure
 
 MAX_BITS = 1 << 14  # longer rationals are enclosed: nothing that is built from a model grows on
 
 Real = Fraction | Enclosure
-ZERO, ONE = Fraction(0), Fraction(1)
+T = TypeVar("T")
+Found = TypeVar("Found")
 
 
 class UndefinedError(Exception):
@@ -31,8 +40,12 @@ class UndecidedError(Exception):
     """The precision is too low to tell."""
 
 
-class Precise:
-    """The arithmetic of reals at one precision (bits)."""
+class Precise(Arithmetic):
+    """The arithmetic of reals at one precision (bits).
+
+    Raises UndefinedError where an operation has no value, and UndecidedError where the precision
+    is too low to tell whether it has one.
+    """
 
     def __init__(self, precision: int, final: bool = False) -> None:
         self.precision = precision
@@ -43,16 +56,11 @@ class Precise:
         return x if isinstance(x, Enclosure) else interval.enclose(x, self.precision)
 
     def _short(self, x: Fraction) -> Real:
-        if x.numerator.bit_length() + x.denominator.bit_length() <= MAX_BITS:
-            return x
-        return Enclosure(
-            End(self._rounded(x, interval.DOWN), True), End(self._rounded(x, interval.UP), True)
-        )
-
-    def _rounded(self, x: Fraction, direction: str) -> interval.Float:
-        return libmp.from_rational(x.numerator, x.denominator, self.precision, direction)
+        short = x.numerator.bit_length() + x.denominator.bit_length() <= MAX_BITS
+        return x if short else self.enclosed(x)
 
     def _is_taken_for(self, x: Enclosure, point: Fraction) -> bool:
+        """Whether x may be the point, and nothing more will be known of it."""
         here = self.enclosed(point)
         apart = interval.is_above(x, here.high.value) or interval.is_below(x, here.low.value)
         return self.final and interval.is_narrow(x) and not apart
@@ -60,21 +68,14 @@ class Precise:
     # --- rational operations ------------------------------------------------------------------
 
     def add(self, x: Real, y: Real) -> Real:
-        """x + y."""
         if isinstance(x, Fraction) and isinstance(y, Fraction):
             return self._short(x + y)
         return interval.add(self.enclosed(x), self.enclosed(y), self.precision)
 
     def negate(self, x: Real) -> Real:
-        """-x."""
         return -x if isinstance(x, Fraction) else interval.negate(x)
 
-    def subtract(self, x: Real, y: Real) -> Real:
-        """x - y."""
-        return self.add(x, self.negate(y))
-
     def multiply(self, x: Real, y: Real) -> Real:
-        """x * y."""
         if isinstance(x, Fraction) and isinstance(y, Fraction):
             return self._short(x * y)
         if x == ZERO or y == ZERO:
@@ -82,7 +83,6 @@ class Precise:
         return interval.multiply(self.enclosed(x), self.enclosed(y), self.precision)
 
     def divide(self, x: Real, y: Real) -> Real:
-        """x / y. UndefinedError where y is 0."""
         if isinstance(y, Fraction):
             if y == 0:
                 raise UndefinedError
@@ -92,17 +92,14 @@ class Precise:
         return self.multiply(x, interval.invert(y, self.precision))
 
     def absolute(self, x: Real) -> Real:
-        """|x|."""
         return abs(x) if isinstance(x, Fraction) else interval.absolute(x)
 
     def maximum(self, x: Real, y: Real) -> Real:
-        """max(x, y)."""
         if isinstance(x, Fraction) and isinstance(y, Fraction):
             return max(x, y)
         return interval.maximum(self.enclosed(x), self.enclosed(y))
 
     def minimum(self, x: Real, y: Real) -> Real:
-        """min(x, y)."""
         if isinstance(x, Fraction) and isinstance(y, Fraction):
             return min(x, y)
         return interval.minimum(self.enclosed(x), self.enclosed(y))
@@ -110,17 +107,19 @@ class Precise:
     # --- steps --------------------------------------------------------------------------------
 
     def floor(self, x: Real) -> Real:
-        """The largest integer <= x."""
         return self._step(x, math.floor, lambda n: Fraction(n + 1))
 
     def round(self, x: Real) -> Real:
-        """The nearest integer, ties to even."""
         return self._step(x, round_real, lambda n: Fraction(2 * n + 1, 2))
 
     def _step(
         self, x: Real, step: Callable[[Fraction], int], jump: Callable[[int], Fraction]
     ) -> Real:
-        """`step` jumps from n to n + 1 at jump(n)."""
+        """floor or round: `step` jumps from n to n + 1 at jump(n).
+
+        An open end at a jump belongs to the integer on its inner side. A number too long to be
+        written out is enclosed within 1 of itself, which is more than any code can tell.
+        """
         if isinstance(x, Fraction):
             return Fraction(step(x))
         for end in x:
@@ -141,7 +140,6 @@ class Precise:
         return interval.hull(least, greatest)
 
     def sign(self, x: Real) -> Real:
-        """-1, 0 or 1."""
         if isinstance(x, Fraction):
             return Fraction((x > 0) - (x < 0))
         if interval.is_above(x, libmp.fzero):
@@ -151,7 +149,6 @@ class Precise:
         return ZERO if self._is_taken_for(x, ZERO) else interval.hull(-1, 1)
 
     def above(self, x: Real, threshold: Fraction) -> Real:
-        """1 where x > threshold, else 0."""
         excess = self.subtract(x, threshold)
         if isinstance(excess, Fraction):
             return ONE if excess > 0 else ZERO
@@ -162,22 +159,24 @@ class Precise:
             return ZERO
         return interval.hull(0, 1)
 
-    def quantize(self, x: Real, scale: Fraction, zero: int, low: int, high: int) -> Real:
-        """The value of the code of x."""
-        least, greatest = interval.codes(self.enclosed(x), scale, zero, low, high)
-        ends = [scale * (code - zero) for code in (least, greatest)]
-        if least == greatest:
-            return ends[0]
-        return Enclosure(self.enclosed(ends[0]).low, self.enclosed(ends[1]).high)
+    def quantize(self, x: Real, target: CodeRange) -> Real:
+        low, high = map(target.value, interval.codes(self.enclosed(x), target))
+        return low if low == high else Enclosure(self.enclosed(low).low, self.enclosed(high).high)
 
     # --- irrational functions -----------------------------------------------------------------
 
     def function(self, name: str, x: Real) -> Real:
-        """An elementary function by its name. UndefinedError outside its domain."""
+        """An elementary function. Rational results of rational arguments stay exact.
+
+        Raises UndefinedError where all of x lies outside the domain (log of a negative), and
+        UndecidedError where a part does: a higher precision leaves x on one side, unless x is the
+        end of the domain, for which it is taken at last. The upper end of the domain is treated
+        as the lower one of -x.
+        """
         if name in PERIODIC:
             if x == ZERO:
                 return ONE if name == "cos" else ZERO
-            return interval.periodic(PERIODIC[name], self.enclosed(x), self.precision)
+            return PERIODIC[name](self.enclosed(x), self.precision)
         f = MONOTONE[name]
         if name == "cosh":
             x = self.absolute(x)
@@ -208,7 +207,8 @@ class Precise:
         return f(a, self.precision)
 
     def power(self, x: Real, y: Real) -> Real:
-        """x ** y. UndefinedError for 0 to a negative and a negative to a broken power."""
+        """x ** y: by products for an integer y, exactly where the result is rational and short
+        (8 ** 1.5 is not, 9 ** 1.5 is), else exp(y * log(x)), x > 0."""
         if isinstance(y, Fraction) and y.denominator == 1:
             return self._integer_power(x, y.numerator)
         if isinstance(x, Fraction):
@@ -236,14 +236,8 @@ class Precise:
             bits = max(abs(x.numerator), x.denominator).bit_length()
             if abs(x) in (0, 1) or n * bits <= MAX_BITS:
                 return x ** (n if abs(x) != 1 else n % 2)
-        a = self.enclosed(x)
-        square, result = interval.absolute(a) if n % 2 == 0 else a, interval.hull(1, 1)
-        while n:
-            if n & 1:
-                result = interval.multiply(result, square, self.precision)
-            n >>= 1
-            square = interval.multiply(square, square, self.precision) if n else square
-        return result
+        found: Real = self._by_squaring(self.enclosed(x), n)
+        return found
 
 
 def _moderate(value: interval.Float) -> Fraction:
@@ -271,3 +265,67 @@ def _broken_power(x: Fraction, y: Fraction) -> Fraction | None:
     while roots > 1 and root is not None:
         root, roots = _root(root), roots // 2
     return None if root is None else root**y.numerator
+
+
+# --- rounding ---------------------------------------------------------------------------------
+
+
+def rounded(
+    value: Callable[[Precise], T], decide: Callable[[T, bool], Found | None]
+) -> Found | None:
+    """Ziv's loop: the decision on a value at the first precision that allows one, else None.
+
+    value: evaluates with the arithmetic of a precision
+    decide: what all that the value may be rounds to, or None where that differs; its second
+            argument is true at the last precision
+    """
+    for precision in PRECISIONS:
+        arithmetic = Precise(precision, final=precision == PRECISIONS[-1])
+        found = decide(value(arithmetic), arithmetic.final)
+        if found is not None:
+            return found
+    return None
+
+
+def one_code(value: Real, target: CodeRange, final: bool) -> int | None:
+    """The code that all that a value may be has in common, or None.
+
+    `final`: an enclosure narrower than 2**-64 of a step of the codes that still holds a tie is
+    taken for that tie.
+    """
+    if isinstance(value, Fraction):
+        return target.code(value)
+    low, high = interval.codes(value, target)
+    if low == high:
+        return low
+    if final and high == low + 1:
+        tie = target.value(low) + target.scale / 2
+        if interval.is_narrow(value, floor_log2(target.scale) - 64):
+            return target.code(tie)
+    return None
+
+
+def nearest_code(value: Callable[..., Real], target: CodeRange, *arguments: Any) -> int:
+    """The code of value(arithmetic, *arguments), correctly rounded.
+
+    For a value that is defined and, unless it is a tie, no nearer to one than 4096 bits tell.
+    """
+    code = rounded(
+        lambda a: value(a, *arguments), lambda real, final: one_code(real, target, final)
+    )
+    assert code is not None
+    return code
+
+
+def ends(value: Real) -> list[Fraction]:
+    """Both ends of a value's enclosure, which are finite, or the value where it is exact."""
+    if isinstance(value, Fraction):
+        return [value]
+    return [interval.to_fraction(end.value) for end in value]
+
+
+def one_result(points: Iterable[Fraction], monotone: Callable[[Fraction], Found]) -> Found | None:
+    """The result that a function has in common at all points, else None. Where it is monotone, as
+    a rounding is, every number between the points has that result too."""
+    found = set(map(monotone, points))
+    return found.pop() if len(found) == 1 else None

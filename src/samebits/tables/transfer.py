@@ -3,8 +3,13 @@
     table[j] = saturate(rne(f(source.scale * (j - source.zero_point)) / scale) + zero_point)
 
 Most entries are decided in binary64 intervals (`screen`), the rest by enclosures of growing
-precision (`interval`, Ziv's strategy). At the last precision (4096 bits) an enclosure that still
-holds a tie, a jump or the end of a domain is taken for that point exactly.
+precision (`precise`, Ziv's loop). At the last precision (4096 bits) an enclosure that still holds a
+tie, a jump or the end of a domain is taken for that point exactly.
+
+Where f has no value the entry holds its limit. It is found without any analysis of f: f is
+enclosed over a whole open interval beside the point, (x, x + d), with d shrinking. If all that this
+enclosure holds has one code, so do all values near x, and so does the limit. For log at 0, say,
+(0, 2**-200) has the image (-infinity, -138): below any code of a usual range, hence the least code.
 """
 
 from __future__ import annotations
@@ -17,11 +22,25 @@ from typing import NamedTuple
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.spec.formats import floor_log2, round_real
 from samebits.tables import interval
-from samebits.tables.expression import OPERATORS, Expression, Step, Variable, apply, steps
-from samebits.tables.interval import PRECISIONS, Enclosure
-from samebits.tables.precise import Precise, Real, UndecidedError, UndefinedError
+from samebits.tables.expression import (
+    OPERATORS,
+    Apply,
+    Expression,
+    Variable,
+    apply,
+    code_range,
+    fold,
+)
+from samebits.tables.interval import PRECISIONS, CodeRange, Enclosure
+from samebits.tables.precise import (
+    Precise,
+    Real,
+    UndecidedError,
+    UndefinedError,
+    one_code,
+    rounded,
+)
 from samebits.tables.screen import screen
 
 MAX_ENTRIES = 1 << 16
@@ -32,18 +51,12 @@ BESIDE_ZERO = (-200, -(1 << 12), -(1 << 40), -(1 << 200))
 BESIDE = tuple(-precision // 2 for precision in PRECISIONS)
 
 
-class CodeRange(NamedTuple):
-    """The codes of a tensor: value = scale * (code - zero_point), low <= code <= high."""
-
-    scale: Fraction
-    zero_point: int
-    low: int
-    high: int
-
-
 class Transfer(NamedTuple):
-    """codes: entry i is for the input code source.low + i. undefined: entries where f has no
-    value; they hold the limit, else the code of 0."""
+    """A table.
+
+    codes:     entry i is for the input code source.low + i
+    undefined: number of entries where f has no value; they hold the limit, else the code of 0
+    """
 
     codes: tuple[int, ...]
     undefined: int
@@ -62,8 +75,9 @@ Range = CodeRange | tuple[Fraction, int, int, int]
 def evaluate(
     expression: Expression, x: Fraction, precision: int, final: bool = False
 ) -> Real | Missing:
-    """f(x), exactly or enclosed at a precision (bits). `final`: see the module's first lines."""
-    return _Point(steps(expression), x, (x, x)).value(precision, final)
+    """f(x), exactly or enclosed at a precision in bits. `final`: whether an enclosure that still
+    holds the point where a function jumps or ends is taken for that point (`precise`)."""
+    return _Point(x, (x, x)).value(expression, x, Precise(precision, final))
 
 
 def transfer_table(expression: Expression, source: Range, target: Range) -> Transfer:
@@ -103,14 +117,13 @@ def _table(expression: Expression, source: CodeRange, target: CodeRange) -> Tran
     entries = source.high - source.low + 1
     if entries > MAX_ENTRIES:
         raise InputError(f"expected a table of at most {MAX_ENTRIES} entries, found {entries}")
-    order = steps(expression)
     numbers = np.arange(source.low, source.high + 1, dtype=np.int64) - source.zero_point
-    codes, decided = screen(order, numbers, source.scale, target)
+    codes, decided = screen(expression, numbers, source.scale, target)
     ends = source.scale * int(numbers[0]), source.scale * int(numbers[-1])
     undefined = 0
     for entry in np.flatnonzero(~decided).tolist():
-        point = _Point(order, source.scale * int(numbers[entry]), ends)
-        codes[entry] = point.code(len(order) - 1, target)
+        point = _Point(source.scale * int(numbers[entry]), ends)
+        codes[entry] = point.code(expression, target)
         undefined += point.undefined
     return Transfer(tuple(codes.tolist()), undefined)
 
@@ -123,123 +136,92 @@ _large_table = lru_cache(maxsize=32)(_table)
 
 
 class _Point:
-    """An expression at x, a value in the range `ends` of the source.
+    """Expressions at x, a value in the range `ends` of the source.
 
     Each Requantize inside is rounded correctly once and for all, whatever the precision outside.
     """
 
-    def __init__(
-        self, order: tuple[Step, ...], x: Fraction, ends: tuple[Fraction, Fraction]
-    ) -> None:
-        self.order = order
+    def __init__(self, x: Fraction, ends: tuple[Fraction, Fraction]) -> None:
         self.x = x
         self.ends = ends
-        self.requantized: dict[int, Fraction] = {}
+        self.requantized: dict[Apply, Fraction] = {}
         self.undefined = False  # f, or what a Requantize inside rounds, has no value at x
 
-    def value(self, precision: int, final: bool = False) -> Real | Missing:
-        """The value of the whole expression."""
-        return self._run(len(self.order) - 1, self.x, Precise(precision, final))
+    def value(self, expression: Expression, x: Real, arithmetic: Precise) -> Real | Missing:
+        """The value at x, which may be an enclosure of points beside the one."""
 
-    def _run(self, last: int, x: Real, arithmetic: Precise) -> Real | Missing:
-        values: list[Real | Missing] = []
-        for at, step in enumerate(self.order[: last + 1]):
-            if step.op is None:
-                values.append(x if step.value is None else step.value)
-            elif step.op == "Requantize" and isinstance(x, Fraction):
-                values.append(self._requantized(at))
-            else:
-                values.append(_apply(step, [values[i] for i in step.arguments], arithmetic))
-        return values[last]
+        def operate(term: Apply, operands: list[Real | Missing]) -> Real | Missing:
+            """One operator; what is undecided or undefined in an operand is so in the result."""
+            if term.op == "Requantize" and isinstance(x, Fraction):
+                return self._requantized(term)
+            for missing in (Missing.UNDECIDED, Missing.UNDEFINED):
+                if missing in operands:
+                    return missing
+            try:
+                return OPERATORS[term.op].meaning(arithmetic, operands, term.parameters)
+            except UndefinedError:
+                return Missing.UNDEFINED
+            except UndecidedError:
+                return Missing.UNDECIDED
 
-    def _requantized(self, at: int) -> Fraction:
-        if at not in self.requantized:
-            step = self.order[at]
-            zero, low, high = (int(step.parameters[k]) for k in ("zero_point", "low", "high"))
-            target = CodeRange(step.parameters["scale"], zero, low, high)
-            code = self.code(step.arguments[0], target)
-            self.requantized[at] = target.scale * (code - zero)
-        return self.requantized[at]
+        return fold(expression, x, operate)
 
-    def code(self, at: int, target: CodeRange) -> int:
-        """The code of a step's value, correctly rounded."""
-        for precision in PRECISIONS:
-            final = precision == PRECISIONS[-1]
-            value = self._run(at, self.x, Precise(precision, final))
+    def _requantized(self, term: Apply) -> Fraction:
+        if term not in self.requantized:
+            target = code_range(term.parameters)
+            self.requantized[term] = target.value(self.code(term.arguments[0], target))
+        return self.requantized[term]
+
+    def code(self, expression: Expression, target: CodeRange) -> int:
+        """The code of an expression's value, correctly rounded; of its limit where it has none."""
+
+        def decide(value: Real | Missing, final: bool) -> int | None:
             if value is Missing.UNDEFINED:
                 self.undefined = True
-                return self._limit(at, target)
-            if isinstance(value, Missing):
-                continue
-            code = _code(value, target, final)
-            if code is not None:
-                return code
-        raise UnsupportedError(
-            f"expected an entry that {PRECISIONS[-1]} bits decide, found one that they do not at "
-            f"x = {float(self.x)!r}; the expression subtracts nearly equal huge values there"
-        )
+                return self._limit(expression, target)
+            return None if isinstance(value, Missing) else one_code(value, target, final)
+
+        code = rounded(lambda arithmetic: self.value(expression, self.x, arithmetic), decide)
+        if code is None:
+            raise UnsupportedError(
+                f"expected an entry that {PRECISIONS[-1]} bits decide, found one that they do not "
+                f"at x = {float(self.x)!r}; the expression subtracts nearly equal huge values there"
+            )
+        return code
 
     # --- limits -------------------------------------------------------------------------------
 
-    def _limit(self, at: int, target: CodeRange) -> int:
+    def _limit(self, expression: Expression, target: CodeRange) -> int:
+        """The code of the limit at x: the one that both sides on which there are values agree on,
+        else that of 0."""
         low, high = self.ends
         sides = [side for side, end in ((-1, low), (1, high)) if low == high or end != self.x]
-        found = [self._limit_from(side, at, target) for side in sides]
+        found = [self._limit_from(side, expression, target) for side in sides]
         limits = {code for code in found if code is not Missing.UNDEFINED}
         code = limits.pop() if len(limits) == 1 else None
-        return code if isinstance(code, int) else _saturated(Fraction(0), target)
+        return code if isinstance(code, int) else target.code(Fraction(0))
 
-    def _limit_from(self, side: int, at: int, target: CodeRange) -> int | Missing:
-        """The code that the values tend to; UNDEFINED where there are none on this side."""
+    def _limit_from(self, side: int, expression: Expression, target: CodeRange) -> int | Missing:
+        """The code that the values tend to; UNDEFINED where there are none on this side.
+
+        The open interval beside x shrinks until all that f may be over it has one code. The ends
+        of the enclosure of f count too, for a limit may lie there.
+        """
         distances = BESIDE_ZERO if self.x == 0 else BESIDE
         for distance, precision in zip(distances, PRECISIONS, strict=False):
             near = interval.beside(self.x, side, distance, precision)
-            value = self._run(at, near, Precise(precision))
+            value = self.value(expression, near, Precise(precision))
             if value is Missing.UNDEFINED:
                 return value
             if isinstance(value, Missing):
                 continue
             closed = value if isinstance(value, Fraction) else _closed(value)
-            final = precision == PRECISIONS[min(len(distances), len(PRECISIONS)) - 1]
-            code = _code(closed, target, final)
+            code = one_code(closed, target, final=distance == distances[-1])
             if code is not None:
                 return code
         return Missing.UNDECIDED
 
 
 def _closed(value: Enclosure) -> Enclosure:
-    """With its ends: a limit may be one of them. Infinite ends stay open."""
+    """An enclosure with its ends: a limit may be one of them. Infinite ends stay open."""
     return Enclosure(*(interval.End(end.value, not interval.is_finite(end.value)) for end in value))
-
-
-def _apply(step: Step, arguments: list[Real | Missing], arithmetic: Precise) -> Real | Missing:
-    for missing in (Missing.UNDECIDED, Missing.UNDEFINED):
-        if missing in arguments:
-            return missing
-    assert step.op is not None
-    try:
-        found: Real = OPERATORS[step.op].meaning(arithmetic, arguments, step.parameters)
-    except UndefinedError:
-        return Missing.UNDEFINED
-    except UndecidedError:
-        return Missing.UNDECIDED
-    return found
-
-
-def _saturated(value: Fraction, target: CodeRange) -> int:
-    code = round_real(value / target.scale) + target.zero_point
-    return min(max(code, target.low), target.high)
-
-
-def _code(value: Real, target: CodeRange, final: bool) -> int | None:
-    """The one code of all that a value may be; `final` takes a tie inside for the value."""
-    if isinstance(value, Fraction):
-        return _saturated(value, target)
-    low, high = interval.codes(value, *target)
-    if low == high:
-        return low
-    if final and high == low + 1:
-        tie = target.scale * Fraction(2 * (low - target.zero_point) + 1, 2)
-        if interval.is_narrow(value, floor_log2(target.scale) - 64):
-            return _saturated(tie, target)
-    return None

@@ -42,7 +42,8 @@ from samebits.ir.lowering.states import (
 from samebits.ir.lowering.sums import shorten_sums
 from samebits.ir.rewrite import remove_dead
 from samebits.spec.formats import round_binary32, round_real
-from samebits.tables.transfer import CodeRange, exp_table, transfer_table
+from samebits.tables.interval import CodeRange
+from samebits.tables.transfer import exp_table, transfer_table
 
 SOFTMAX_OUTPUT = Quantization(Fraction(1, 1 << 16))  # of a Softmax that leaves the graph: uint16
 LARGEST_SUM = 1 << 31

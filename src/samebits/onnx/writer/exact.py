@@ -20,7 +20,8 @@ from samebits.ir.integer.define import CODES, limits
 from samebits.ir.real.shape import nearest_indices
 from samebits.ir.rewrite import Edit, rewrite
 from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
-from samebits.tables.transfer import CodeRange, transfer_table
+from samebits.tables.interval import CodeRange
+from samebits.tables.transfer import transfer_table
 
 EXACT_ANYWAY = {"Identity", "Relu", "Clip", "Neg", "Abs"}  # with scales that are powers of two
 
