@@ -36,7 +36,7 @@ from npu.test_lower import NETS, SMALL
 
 from npu.programs import random_case, random_inputs
 from samebits.data import load
-from samebits.model import load_model
+from samebits.model import load as load_model
 from samebits.npu.compiler.lower import lower
 from samebits.npu.concord import runtime_torch
 from samebits.npu.concord.source import load_module
