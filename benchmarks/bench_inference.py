@@ -32,14 +32,14 @@ from samebits.codegen.run.toolchain import host_compiler
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
 from samebits.ir.rewrite import simplify
-from samebits.model import Model, model_of
+from samebits.model import Model
 from samebits.numerics import philox
 from samebits.onnx import to_qdq
 from samebits.pytorch import import_module
 from samebits.quantization import quantize
 from samebits.train.architectures import build as build_architecture
 from samebits.train.architectures import initialise
-from samebits.verification.backends.onnxruntime import RUNTIMES
+from samebits.verification.backends.onnxruntime import BACKENDS as RUNTIMES
 from samebits.verification.inputs import dequantize, random_codes
 from samebits.verification.run import verify_model
 
@@ -67,7 +67,7 @@ def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
     graph = simplify(import_module(module.eval(), (torch.zeros(1, *shape),)))
     calibration = [{graph.inputs[0]: x[None].numpy()} for x in samples(shape, 16, 9)]
     real, _ = quantize(graph, calibration)
-    return graph, model_of(real, arch)
+    return graph, Model(arch, real)
 
 
 def c_library(model: Model, folder: Path) -> Run:

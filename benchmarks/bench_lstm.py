@@ -35,7 +35,7 @@ from samebits.ir.lowering.lower import lower
 from samebits.ir.rewrite import simplify
 from samebits.onnx import from_model
 from samebits.quantization.lstm import RecurrentSettings, quantize_recurrent
-from samebits.verification.inputs import dequantize, quantize
+from samebits.verification.inputs import dequantize, quantize_samples
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
@@ -201,7 +201,7 @@ def measure(shape: tuple[int, int, int], folder: Path) -> dict[str, Any]:
             from_model(whole), [[s] for s in sequences[:16]], RecurrentSettings(bits=bits)
         )
         graph = lower(simplify(made))
-        codes = np.ascontiguousarray(quantize(x[:, None], graph.values[graph.inputs[0]]))
+        codes = np.ascontiguousarray(quantize_samples(x[:, None], graph.values[graph.inputs[0]]))
         name, expected_codes = f"ours, {bits} bits", run_steps(graph, [codes])[0]
         for blocks, way in enumerate(("by steps", "whole")):
             run, outputs, constants[name] = c_stream(

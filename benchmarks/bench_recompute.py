@@ -27,10 +27,11 @@ from torch.utils.checkpoint import checkpoint
 import machine
 from samebits.errors import InputError
 from samebits.numerics import philox
-from samebits.recompute.network.tape import Program
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import balance, predicted_balance
 from samebits.recompute.plan.cost import Device, find_device
-from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule, peak
+from samebits.recompute.plan.schedule import Action, compile_schedule, peak
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.memory import step_peak
 from samebits.recompute.run.profile import survey
@@ -66,7 +67,7 @@ class Variant:
         for parameter in self.model.parameters():
             parameter.grad = None
         torch.set_num_threads(self.threads)
-        taken: dict[Instruction, float] = {}
+        taken: dict[Action, float] = {}
         if self.paired is not None:
             self.paired[0].clock = taken.__setitem__
         wall, cpu = time.perf_counter(), time.process_time()
@@ -75,7 +76,7 @@ class Variant:
         self.cpu = min(self.cpu, time.process_time() - cpu)
         torch.set_num_threads(1)
         if elapsed < self.wall and self.paired is not None:
-            schedule = (Instruction("loss", 0), *self.paired[0].second)
+            schedule = (Action("loss", 0), *self.paired[0].second)
             self.load = balance(schedule, lambda step: int(1e9 * taken[step])).load
         self.wall = min(self.wall, elapsed)
 
@@ -121,25 +122,25 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
     yield Variant("float32, torch.utils.checkpoint per block", step(per_block), blocks)
     model = network_of()
     config = TrainConfig("random", "six blocks", numerics="float32", batch=samples)
-    program, network = survey(model, x, lambda logits: criterion(logits, labels))
+    tape, network = survey(model, x, lambda logits: criterion(logits, labels))
     for name, bytes_ in plans_of(budgets, network):
         plan = Planner(config, device, bytes_).plan(network)
         predicted = plan.peak - network.layers[0].size
-        run = Executor(program, network, plan.schedule(network))
+        run = Executor(tape, network, plan.schedule(network))
         yield Variant(f"float32, plan {name}", step(run), model, predicted)
-    run, load, predicted = paired_of(program, network, device, "float32")
+    run, load, predicted = paired_of(tape, network, device, "float32")
     name = "float32, everything stored, paired"
     yield Variant(name, step(run), model, predicted, paired=(run, load))
 
 
 def paired_of(
-    program: Program, network: Network, device: Device, numerics: str
+    tape: Tape, network: Network, device: Device, numerics: str
 ) -> tuple[Executor, float, int]:
     """Everything stored, weight gradients deferred: what runs it, load balance, peak."""
     schedule = compile_schedule(network, (), paired=True)
     load = predicted_balance(network, schedule, device, numerics).load
     predicted = peak(network, schedule) - network.layers[0].size
-    return Executor(program, network, schedule), load, predicted
+    return Executor(tape, network, schedule), load, predicted
 
 
 def plans_of(budgets: list[float], network: Network) -> Iterator[tuple[str, int]]:
@@ -160,7 +161,7 @@ def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator
         engine.prepare((batch[0][i : i + part], batch[1][i : i + part]))
         for i in range(0, samples, part)
     ]
-    program, network = survey(engine.model, *parts[0])
+    tape, network = survey(engine.model, *parts[0])
     held = network.layers[0].size
 
     def step(forward: Callable[[Tensor], Tensor]) -> Callable[[], None]:
@@ -173,7 +174,7 @@ def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator
     stored, model = "BFP, everything stored", engine.model
     yield Variant(stored, step(model), model)
     yield Variant(f"{stored}, 2 threads", step(model), model, threads=2)
-    run, load, predicted = paired_of(program, network, device, "bfp")
+    run, load, predicted = paired_of(tape, network, device, "bfp")
     predicted += earlier_gradients(network, shards)
     yield Variant(f"{stored}, paired", step(run), model, predicted, paired=(run, load))
     for budget in budgets:
@@ -183,7 +184,7 @@ def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator
         except InputError as error:
             print(f"BFP, plan of {budget:g} MiB: {error}", file=sys.stderr)
             continue
-        run = Executor(program, network, plan.schedule(network))
+        run = Executor(tape, network, plan.schedule(network))
         yield Variant(f"BFP, plan of {budget:g} MiB", step(run), model, plan.peak - held)
 
 

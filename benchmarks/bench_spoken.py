@@ -33,7 +33,7 @@ from samebits.pytorch import TorchExecutor, import_module
 from samebits.quantization import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.train.run.restore import open_checkpoint, restore_engine
 from samebits.verification.accuracy import images
-from samebits.verification.inputs import quantize
+from samebits.verification.inputs import quantize_samples
 
 Array = np.ndarray[Any, Any]
 CHECKED = 8  # recordings that the torch executor computes too
@@ -53,7 +53,7 @@ def integer_correct(graph: Graph, recordings: Array, labels: Array, folder: Path
     """
     integer = lower(simplify(graph))
     value = integer.values[integer.inputs[0]]
-    codes = quantize(recordings, value).reshape(len(recordings), -1, *value.shape)
+    codes = quantize_samples(recordings, value).reshape(len(recordings), -1, *value.shape)
     sequence = codes[0].copy()
     step, outputs, _ = c_stream(integer, sequence, folder)
     found = []

@@ -23,11 +23,13 @@ from rich.progress import Progress
 
 from machine import write_record
 from samebits.data import load
-from samebits.model import load_firmware, load_model
+from samebits.model import load as load_model
+from samebits.model import load_firmware
 from samebits.npu.compiler.lower import lower_real_graph
+from samebits.npu.concord.translate import SUFFIXES
 from samebits.npu.machine.image import write_program
 from samebits.verification.accuracy import correct, firmware_images
-from samebits.verification.backends.concordant import KINDS, Concordant
+from samebits.verification.backends.concordant import Concordant
 from samebits.verification.backends.npu import Npu
 from samebits.verification.compare import Verdict, compare
 from samebits.verification.inputs import joined
@@ -89,7 +91,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model, data = load_model(options.model), load(options.data)
-    kinds = [kind for kind in KINDS if Concordant(kind).unavailable() is None]
+    kinds = [kind for kind in SUFFIXES if Concordant(kind).unavailable() is None]
     print(f"{len(data.test_labels)} images through {', '.join(kinds)}", flush=True)
     settings = list(itertools.product(options.native, options.mantissa, (False, True)))
     rows = []

@@ -17,29 +17,30 @@ from machine import write_record
 from samebits.codegen.run.targets import SANITIZERS, TARGETS, host, valgrind
 from samebits.data import load
 from samebits.errors import SamebitsError
-from samebits.model import Model, load_model
+from samebits.model import load as load_model
 from samebits.verification.accuracy import correct, image_codes
-from samebits.verification.backend import Backend, backend_named
-from samebits.verification.backends.onnxruntime import RUNTIMES
-from samebits.verification.backends.program import Program
+from samebits.verification.backend import Backend
+from samebits.verification.backends.generated_c import GeneratedC
+from samebits.verification.backends.onnxruntime import BACKENDS as RUNTIMES
 from samebits.verification.compare import compare
+from samebits.verification.registry import backend_named
 from samebits.verification.run import cause
 
 LEVELS = (("-O0",), ("-O2",), ("-O3",), ("-Os",), ("-O3", "-march=native"), SANITIZERS)
 VALGRIND_SAMPLES = 4
 
 
-def contenders(exact: bool) -> list[tuple[str, Backend[Model]]]:
+def contenders(exact: bool) -> list[tuple[str, Backend]]:
     """Every way to compute the model at hand, by a name for the table."""
-    found: list[tuple[str, Backend[Model]]] = [("torch", backend_named("torch"))]
+    found: list[tuple[str, Backend]] = [("torch", backend_named("torch"))]
     if exact:
         found.append(("training", backend_named("training")))
     for compiler in ("gcc", "clang"):
         for flags in LEVELS:
             label = "sanitizers" if flags is SANITIZERS else " ".join(flags)
-            found.append((f"C {compiler} {label}", Program(host(compiler, *flags))))
-    found.append(("C valgrind", Program(valgrind())))
-    found += [(name, Program(name)) for name in TARGETS if name != "c"]
+            found.append((f"C {compiler} {label}", GeneratedC(host(compiler, *flags))))
+    found.append(("C valgrind", GeneratedC(valgrind())))
+    found += [(name, GeneratedC(name)) for name in TARGETS if name != "c"]
     return found + [(name, backend_named(name)) for name in RUNTIMES]
 
 

@@ -1,8 +1,9 @@
-"""load_model: what is a model, and what to do about what is none."""
+"""load: what is a model, and what to do about what is none."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from samebits.errors import CheckpointError, InputError, UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.printer import text
-from samebits.model import Model, is_quantized, load_graph, load_model, model_of
-from samebits.onnx import load, save_qdq
+from samebits.model import Model, is_quantized, kind_of, load
+from samebits.onnx import load as load_onnx
+from samebits.onnx import save_qdq
 from samebits.train.run.checkpoint import list_checkpoints
 from samebits.verification.inputs import random_codes
 from tiny_models import float_file, quantized_file, quantized_graph, trained_folder
+
+FIRMWARE = Path(__file__).parents[1] / "examples" / "firmware" / "lstm.nnp"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def trained(tmp_path_factory):
 
 def refused(path, message, error=InputError, arch=None):
     with pytest.raises(error) as caught:
-        load_model(path, arch)
+        load(path, arch).integer  # noqa: B018
     assert str(caught.value) == f"{path}: {message}"
 
 
@@ -39,7 +43,7 @@ def same(a: Model, b: Model) -> None:
 
 
 def test_a_graph():
-    model = model_of(quantized_graph(), "here")
+    model = Model("here", quantized_graph())
     assert (model.source, model.deployed) == ("here", None)
     assert model.integer.integer
     assert not model.real.integer
@@ -50,28 +54,28 @@ def test_a_graph():
 
 def test_an_onnx_file(tmp_path):
     path = quantized_file(tmp_path / "m.onnx")
-    model = load_model(path)
+    model = load(path)
     assert model.source == str(path)
-    same(model, model_of(quantized_graph(), "here"))
+    same(model, Model("here", quantized_graph()))
 
 
 def test_a_compiled_folder(tmp_path):
-    model = model_of(quantized_graph(), "here")
+    model = Model("here", quantized_graph())
     folder = tmp_path / "package"
     write_package(model.integer, folder)
     save_qdq(model.real, folder / "model.onnx")
-    found = load_model(folder)
+    found = load(folder)
     assert found.source == str(folder)
     same(found, model)
-    assert text(load_graph(folder)) == text(load(folder / "model.onnx"))
+    assert text(found.graph) == text(load_onnx(folder / "model.onnx"))
 
 
 def test_a_training_folder_and_its_checkpoint(trained):
-    model = load_model(trained)
+    model = load(trained)
     assert model.deployed is not None
     assert model.source == str(trained)
     checkpoint = list_checkpoints(trained)[-1]
-    same(load_model(checkpoint), model)
+    same(load(checkpoint), model)
     assert model.integer.values["input"].shape == (1, 1, 8, 8)
 
 
@@ -82,14 +86,14 @@ def test_float_models_are_refused_with_advice(tmp_path):
         "expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float "
         "one; quantize it first: samebits quantize MODEL.onnx --calibration X.npz --out Q.onnx",
     )
-    assert not is_quantized(load_graph(path))
+    assert not is_quantized(load(path).graph)
     assert is_quantized(quantized_graph())
 
 
 def test_float_training_is_refused_with_advice(tmp_path_factory):
     folder = trained_folder(tmp_path_factory, "float32")
     with pytest.raises(UnsupportedError, match="trained with --numerics bfp, found float32"):
-        load_model(folder)
+        load(folder)
 
 
 def test_missing(tmp_path):
@@ -130,21 +134,21 @@ def test_empty_and_damaged(tmp_path, trained):
     for data in (b"", b"hello", quantized_file(tmp_path / "q.onnx").read_bytes()[:100]):
         path.write_bytes(data)
         with pytest.raises(InputError, match=f"^{re.escape(str(path))}: .*ONNX file"):
-            load_model(path)
+            load(path)
     path = tmp_path / "checkpoint-1.safetensors"
     path.write_bytes(list_checkpoints(trained)[-1].read_bytes()[:-7])
     with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))}: "):
-        load_model(path)
+        load(path)
     folder = tmp_path / "folder.onnx"
     folder.mkdir()
     message = "expected an ONNX file, found no such file; give the path of an .onnx file"
     with pytest.raises(InputError, match=f"^{re.escape(str(folder))}.*: {message}$"):
-        load_model(folder)
+        load(folder)
 
 
 def test_another_architecture(trained):
     with pytest.raises(CheckpointError, match="expected the architecture 'cnn', found 'mlp'"):
-        load_model(trained, "cnn")
+        load(trained, "cnn")
 
 
 def test_what_cannot_be_lowered_is_named():
@@ -155,7 +159,7 @@ def test_what_cannot_be_lowered_is_named():
     y = builder.add("QuantizeLinear", [y, s, z])
     y = builder.add("DequantizeLinear", [y, s, z])
     with pytest.raises(UnsupportedError, match="found Tanh; quantize the model first"):
-        model_of(builder.build([y]), "g")
+        Model("g", builder.build([y])).integer  # noqa: B018
 
 
 def test_a_model_without_inputs():
@@ -165,7 +169,61 @@ def test_a_model_without_inputs():
     y = builder.add("DequantizeLinear", [builder.constant("k", np.ones((1, 3), np.int8)), s, z])
     y = builder.add("QuantizeLinear", [y, s, z])
     try:
-        model_of(builder.build([y]), "g")
+        Model("g", builder.build([y])).integer  # noqa: B018
     except UnsupportedError as error:
         if "simplify" in str(error):
             pytest.fail(f"advice for programmers: {error}")
+
+
+def test_a_model_says_that_it_is_of_the_other_kind():
+    firmware = load(FIRMWARE)
+    for asked in ("real", "integer"):
+        with pytest.raises(InputError) as caught:
+            getattr(firmware, asked)
+        assert str(caught.value) == (
+            f"{FIRMWARE}: expected a network, found firmware; give the model it was compiled from"
+        )
+    assert firmware.interface.inputs == ("x",)
+    model = Model("here", quantized_graph())
+    for asked in ("program", "image"):
+        with pytest.raises(InputError) as caught:
+            getattr(model, asked)
+        assert str(caught.value) == (
+            "here: expected firmware, found a network; compile it first (samebits compile "
+            "--target npu)"
+        )
+
+
+def test_an_integer_graph_stands_for_itself():
+    integer = Model("here", quantized_graph()).integer
+    model = Model("here", integer)
+    assert model.integer is model.interface is integer
+
+
+def test_the_integer_form_is_computed_when_it_is_asked_for(tmp_path):
+    """What has none can be read, and compiled for the neural processor."""
+    model = load(float_file(tmp_path / "f.onnx"))
+    assert model.real.nodes
+    assert model.real is model.real
+    with pytest.raises(InputError, match="found a float one"):
+        assert model.interface
+
+
+def test_kinds(tmp_path, trained):
+    quantized_file(tmp_path / "m.onnx")
+    (tmp_path / "m.txt").write_text("")
+    compiled, both = tmp_path / "compiled", tmp_path / "both"
+    for folder in (compiled, both):
+        folder.mkdir()
+        quantized_file(folder / "model.onnx")
+    (both / "model.nnp").write_text("")
+    (tmp_path / "npu").mkdir()
+    (tmp_path / "npu" / "model.nnp").write_text("")
+    found = {
+        "graph": [tmp_path / "m.onnx", tmp_path / "none.onnx", compiled, both],
+        "firmware": [FIRMWARE, tmp_path / "none.nnp", tmp_path / "npu"],
+        "training": [trained, tmp_path, list_checkpoints(trained)[-1]],
+        None: [tmp_path / "m.txt", tmp_path / "none"],
+    }
+    for kind, paths in found.items():
+        assert [kind_of(path) for path in paths] == [kind] * len(paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class SamebitsError(Exception):
-    """Base of every error whose message is written for a user."""
+    """Base class of every error whose message is written for a user."""
 
 
 class InputError(SamebitsError):

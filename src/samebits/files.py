@@ -1,4 +1,4 @@
-"""Files: written whole or not at all; archives of arrays that nobody vouches for read safely."""
+"""Files written whole or not at all, and untrusted archives of arrays read safely."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def write_atomically(
 
 
 def _sync_folder(folder: Path) -> None:
+    """Wait until the entries of a folder are on the disk: a rename is not before that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,10 +63,11 @@ def _sync_folder(folder: Path) -> None:
 def read_archive(
     path: Path, choose: Callable[[Sequence[str]], Sequence[str]] = lambda names: names
 ) -> dict[str, Array]:
-    """The arrays of an .npz archive that `choose` picks by name (all of them), without pickle.
+    """The arrays of an untrusted .npz archive that `choose` picks by name, by default all of them.
 
-    Sizes are checked before anything is unpacked. Raises InputError for what is no archive of
-    plain numbers or holds more than LARGEST_ARCHIVE bytes; OSError where there is no such file.
+    Nothing is unpickled, and sizes are checked before anything is unpacked. Raises InputError where
+    the file is no archive of plain numbers or holds more than LARGEST_ARCHIVE bytes; OSError where
+    there is no such file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -88,6 +90,7 @@ def read_archive(
 
 
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """One array of an archive, read only after its header has shown plain numbers of its size."""
     where = f"{path}: array {member.filename.removesuffix('.npy')}"
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)

@@ -1,11 +1,11 @@
-"""What backends run: quantized models as integer graphs, and firmware of the neural processor."""
+"""One `Model`, whatever the file was that holds it, and the function that reads the file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Value
@@ -13,77 +13,103 @@ from samebits.ir.lowering.lower import lower
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program
-from samebits.npu.machine.program import Hint, Image, Program
+from samebits.npu.machine.program import Image, Program
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "ConvInteger", "MatMulInteger"}
 
+Kind = Literal["graph", "firmware", "training"]
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model to verify.
+    """A model as data: either a graph or firmware of the neural processor.
+
+    The two payloads are fields of one class, not two classes: a source, an interface and the
+    functions that take any model are common to them, and the properties below give each payload
+    its type, or say to a user that this model is of the other kind. `real`, `integer` and
+    `interface` follow from the fields; each is computed once, when it is first read, so that a
+    model may be inspected or compiled for the neural processor although it has no integer form.
 
     source:   where it came from, for messages
-    real:     the quantized real graph (QDQ form)
-    integer:  the same function on codes; what every backend must compute
+    graph:    the real graph as it was read, float or quantized (QDQ form); an integer graph stands
+              for itself
+    firmware: the program and its memory image
     deployed: the samebits.train model in deployed arithmetic, if it is one
     rate:     samples per second of the recordings it was trained on, if it was and says so
     """
 
     source: str
-    real: Graph
-    integer: Graph
-    deployed: Any = field(default=None)
+    graph: Graph | None = None
+    firmware: tuple[Program, Image] | None = None
+    deployed: Any = None
     rate: int | None = None
 
+    @cached_property
+    def real(self) -> Graph:
+        """The real graph, simplified. Raises InputError for firmware."""
+        if self.graph is None:
+            raise InputError(
+                f"{self.source}: expected a network, found firmware; give the model it was "
+                "compiled from"
+            )
+        return self.graph if self.graph.integer else simplify(self.graph)
+
+    @cached_property
+    def integer(self) -> Graph:
+        """The same function on codes: what every backend must compute.
+
+        Raises InputError for firmware and for a float model, UnsupportedError where a quantized
+        graph cannot be lowered.
+        """
+        real = self.real
+        if real.integer and real.nodes:
+            return real
+        if not is_quantized(real):
+            raise InputError(
+                f"{self.source}: expected a quantized model (QuantizeLinear and DequantizeLinear "
+                "nodes), found a float one; quantize it first: samebits quantize MODEL.onnx "
+                "--calibration X.npz --out Q.onnx"
+            )
+        integer = lower(real)
+        verify(integer)
+        return integer
+
     @property
-    def interface(self) -> Graph:
-        """The graph whose inputs and outputs backends take and give."""
-        return self.integer
+    def program(self) -> Program:
+        """The program of the firmware. Raises InputError for a graph."""
+        return self._firmware[0]
 
+    @property
+    def image(self) -> Image:
+        """The memory image of the firmware. Raises InputError for a graph."""
+        return self._firmware[1]
 
-@dataclass(frozen=True, eq=False)
-class Firmware:
-    """A program of the neural processor to verify, with its memory image.
-
-    source: where it came from, for messages
-    """
-
-    source: str
-    program: Program
-    image: Image
+    @property
+    def _firmware(self) -> tuple[Program, Image]:
+        if self.firmware is None:
+            raise InputError(
+                f"{self.source}: expected firmware, found a network; compile it first (samebits "
+                "compile --target npu)"
+            )
+        return self.firmware
 
     @cached_property
     def interface(self) -> Graph:
-        """The ports of the program as a graph without nodes: binary16 [1, *shape] by hint."""
-        ports = {hint.name: _port(hint) for hint in self.program.hints if hint.kind != "tensor"}
+        """The graph whose inputs and outputs backends take and give.
+
+        Of a graph, its integer form; of firmware, the ports of the program as a graph without
+        nodes: binary16, of shape [1, *shape] by hint.
+        """
+        if self.firmware is None:
+            return self.integer
+        hints = [hint for hint in self.program.hints if hint.kind != "tensor"]
         inputs, outputs = (
-            tuple(hint.name for hint in self.program.hints if hint.kind == kind)
-            for kind in ("input", "output")
+            tuple(hint.name for hint in hints if hint.kind == kind) for kind in ("input", "output")
         )
+        ports = {hint.name: Value(hint.name, "float16", (1, *hint.shape)) for hint in hints}
         return Graph(self.program.name, inputs, outputs, (), {}, ports)
-
-
-def _port(hint: Hint) -> Value:
-    return Value(hint.name, "float16", (1, *hint.shape))
-
-
-Subject = Model | Firmware
-
-
-def model_of(graph: Graph, source: str, deployed: Any = None) -> Model:
-    """The model of a quantized real graph. Raises UnsupportedError where it cannot be lowered."""
-    real = simplify(graph)
-    if not is_quantized(real):
-        raise InputError(
-            f"{source}: expected a quantized model (QuantizeLinear and DequantizeLinear nodes), "
-            "found a float one; quantize it first: samebits quantize MODEL.onnx --calibration "
-            "X.npz --out Q.onnx"
-        )
-    integer = lower(real)
-    verify(integer)
-    return Model(source, real, integer, deployed)
 
 
 def is_quantized(graph: Graph) -> bool:
@@ -91,31 +117,49 @@ def is_quantized(graph: Graph) -> bool:
     return any(node.op in QUANTIZING for node in graph.nodes)
 
 
-def is_graph(path: Path) -> bool:
-    """Whether a path names an ONNX file or a compiled folder."""
-    return path.suffix == ".onnx" or (path / ONNX_FILE).is_file()
+def kind_of(path: Path) -> Kind | None:
+    """The kind of model at a path, by its name and the names in a folder; None for anything else.
+
+    A graph is an ONNX file or a compiled folder; firmware a program, or a folder that holds
+    programs and no graph; training any other folder, or a checkpoint.
+    """
+    if path.suffix == ".onnx" or (path / ONNX_FILE).is_file():
+        return "graph"
+    if path.suffix == SUFFIX or any(path.glob("*" + SUFFIX)):
+        return "firmware"
+    return "training" if path.is_dir() or path.suffix == CHECKPOINT else None
 
 
-def load_graph(path: Path) -> Graph:
-    """The real graph of an ONNX file or of a compiled folder."""
-    from samebits.onnx import load
+def load(path: Path, arch: str | None = None) -> Model:
+    """The model that a path holds (`kind_of`).
 
-    return load(path / ONNX_FILE if path.is_dir() else path)
+    `arch` repeats the name of a module:callable architecture that may be run. Raises SamebitsError.
+    Whether a graph has an integer form, or a program is legal, is found when that is asked for.
+    """
+    kind = kind_of(path)
+    if kind == "graph":
+        from samebits.onnx import load as read_graph
+        from samebits.onnx import sampling_rate
+
+        file = path / ONNX_FILE if path.is_dir() else path
+        return Model(str(path), read_graph(file), rate=sampling_rate(file))
+    if kind == "firmware":
+        return load_firmware(path)
+    if kind == "training":
+        return _load_trained(path, arch)
+    found = f"a file ending in {path.suffix or 'nothing'}"
+    if not path.exists():
+        raise InputError(
+            f"{path}: no such file or folder; expected an .onnx file, a training output folder, a "
+            f"checkpoint, or a compiled folder (with {ONNX_FILE})"
+        )
+    raise InputError(
+        f"{path}: expected an .onnx file, a training output folder, a checkpoint or a compiled "
+        f"folder, found {found}"
+    )
 
 
-def graph_rate(path: Path) -> int | None:
-    """Samples per second of the recordings that an ONNX file or a compiled folder is for."""
-    from samebits.onnx import sampling_rate
-
-    return sampling_rate(path / ONNX_FILE if path.is_dir() else path)
-
-
-def is_firmware(path: Path) -> bool:
-    """Whether a path names a program, or a folder that holds programs and no graph."""
-    return path.suffix == SUFFIX or (not is_graph(path) and any(path.glob("*" + SUFFIX)))
-
-
-def load_firmware(path: Path) -> Firmware:
+def load_firmware(path: Path) -> Model:
     """The program of a .nnp file, or of a folder with one in it, and the image beside it.
 
     Raises InputError. Whether the program is legal is checked when it runs.
@@ -129,40 +173,16 @@ def load_firmware(path: Path) -> Firmware:
                 "program"
             )
         path = found[0]
-    return Firmware(str(path), *read_program(path))
+    return Model(str(path), firmware=read_program(path))
 
 
-def load_subject(path: Path, arch: str | None = None) -> Subject:
-    """The firmware or the model that a path names (`load_model`)."""
-    return load_firmware(path) if is_firmware(path) else load_model(path, arch)
-
-
-def load_model(path: Path, arch: str | None = None) -> Model:
-    """The model of an ONNX file, a training output folder or checkpoint, or a compiled folder.
-
-    `arch` repeats the name of a module:callable architecture that may be run. Raises SamebitsError.
-    """
-    if is_graph(path):
-        return replace(model_of(load_graph(path), str(path)), rate=graph_rate(path))
-    if path.is_dir() or path.suffix == CHECKPOINT:
-        return _trained(path, arch)
-    if not path.exists():
-        raise InputError(
-            f"{path}: no such file or folder; expected an .onnx file, a training output folder, a "
-            f"checkpoint, or a compiled folder (with {ONNX_FILE})"
-        )
-    raise InputError(
-        f"{path}: expected an .onnx file, a training output folder, a checkpoint or a compiled "
-        f"folder, found a file ending in {path.suffix or 'nothing'}"
-    )
-
-
-def _trained(path: Path, arch: str | None) -> Model:
+def _load_trained(path: Path, arch: str | None) -> Model:
+    """The network of a training folder or checkpoint, exported with its frozen exponents."""
     from samebits.train.deployed.deploy import deployed
     from samebits.train.deployed.export import to_graph
     from samebits.train.run.restore import open_deployed
 
     opened = open_deployed(path, arch)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
-    model = model_of(graph, str(path), deployed(opened.model, opened.exponents))
-    return replace(model, rate=opened.rate)
+    frozen = deployed(opened.model, opened.exponents)
+    return Model(str(path), graph, deployed=frozen, rate=opened.rate)

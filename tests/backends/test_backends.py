@@ -13,9 +13,9 @@ from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.layers import layers
 from samebits.ir.lowering.lower import lower
-from samebits.model import Model, model_of
+from samebits.model import Model
+from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.backends.onnxruntime import OnnxRuntime
-from samebits.verification.backends.program import Program
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import dequantize
@@ -92,7 +92,7 @@ class BackendSuite:
 
     def check(self, graph: Graph, seed: int) -> None:
         inputs = inputs_of(graph, seed)
-        self.same(Model("test", graph, graph), inputs)
+        self.same(Model("test", graph), inputs)
 
     def test_every_operator(self):
         for index, group in enumerate(graphs_per_program("operators", self.without)):
@@ -111,7 +111,7 @@ class BackendSuite:
 
     def test_several_samples_give_what_each_gives_alone(self):
         real = random_graph(3, 6)
-        model = model_of(real, "random-3")
+        model = Model("random-3", real)
         inputs = awkward_inputs(model.integer, 3, samples=3)
         together = self.backend.run(model, inputs)
         for index in range(3):
@@ -122,7 +122,7 @@ class BackendSuite:
                 assert_same(part, one, list(np.ndindex(one.shape)))
 
     def test_traces_are_those_of_the_reference(self):
-        model = model_of(random_graph(5, 8), "random-5")
+        model = Model("random-5", random_graph(5, 8))
         inputs = awkward_inputs(model.integer, 5, samples=2)
         try:
             found = self.backend.trace(model, inputs)
@@ -143,7 +143,7 @@ class TestTorch(BackendSuite):
 
 
 class TestC(BackendSuite):
-    backend = Program("c")
+    backend = GeneratedC("c")
 
 
 class BoardSuite(BackendSuite):
@@ -153,17 +153,17 @@ class BoardSuite(BackendSuite):
 
 
 class TestCortexM3(BoardSuite):
-    backend = Program("cortex-m3")
+    backend = GeneratedC("cortex-m3")
 
 
 class TestCortexM55(BoardSuite):
-    backend = Program("cortex-m55")
+    backend = GeneratedC("cortex-m55")
 
 
 class TestCortexM0Large(BoardSuite):
     """ARMv6-M code: the microbit's own memory is too small for all operators at once."""
 
-    backend = Program("cortex-m0-large")
+    backend = GeneratedC("cortex-m0-large")
 
 
 class TestOnnxRuntimeInteger(BackendSuite):
@@ -172,12 +172,12 @@ class TestOnnxRuntimeInteger(BackendSuite):
 
 @pytest.mark.slow
 class TestBigEndian(BackendSuite):
-    backend = Program("s390x")
+    backend = GeneratedC("s390x")
 
 
 @pytest.mark.slow
 class TestRiscV(BackendSuite):
-    backend = Program("riscv64")
+    backend = GeneratedC("riscv64")
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_every_compiler_and_level(compiler, flags):
         options = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     target = host(compiler, *options)
     suite = BackendSuite()
-    suite.backend = Program(target)
+    suite.backend = GeneratedC(target)
     reason = suite.backend.unavailable()
     if reason is not None:
         pytest.skip(reason)

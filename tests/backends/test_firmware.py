@@ -10,7 +10,7 @@ import pytest
 from compare import assert_same
 from npu.programs import random_case, random_inputs
 from samebits.errors import UnsupportedError
-from samebits.model import Firmware, load_firmware
+from samebits.model import Model, load_firmware
 from samebits.verification.backends.concordant import BATCH, Concordant
 from samebits.verification.backends.npu import Npu
 from samebits.verification.inputs import random_codes
@@ -36,7 +36,7 @@ class FirmwareSuite:
         if reason is not None:
             pytest.skip(reason)
 
-    def same(self, firmware: Firmware, inputs: list[np.ndarray]) -> None:
+    def same(self, firmware: Model, inputs: list[np.ndarray]) -> None:
         expected, found = Npu().run(firmware, inputs), self.backend.run(firmware, inputs)
         names = firmware.interface.outputs
         for name, e, f in zip(names, expected, found, strict=True):
@@ -60,7 +60,7 @@ class FirmwareSuite:
     def random(self, seeds: range) -> None:
         for seed in seeds:
             case = random_case(seed)
-            firmware = Firmware(f"random-{seed}", case.program, case.image)
+            firmware = Model(f"random-{seed}", firmware=(case.program, case.image))
             inputs = random_inputs(case, batch=2, seed=seed)
             if inputs:
                 self.same(firmware, [inputs[name] for name in firmware.interface.inputs])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from samebits.verification.backends.program import Program
 
 from backends.test_backends import side_by_side
 from compare import assert_same
@@ -11,7 +12,6 @@ from random_graphs import awkward_inputs, random_graph
 from samebits.codegen.run.targets import host
 from samebits.ir.lowering.lower import lower
 from samebits.model import Model
-from samebits.verification.backends.program import Program
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
 
@@ -29,7 +29,7 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
             dtypes = EIGHT_BITS if seed % 4 else ("int8", "uint8", "int16", "uint16")
             graphs.append(lower(random_graph(seed, 1 + seed % 30, dtypes)))
         graph = side_by_side(graphs)
-        model = Model(f"seeds {start}...", graph, graph)
+        model = Model(f"seeds {start}...", graph)
         inputs = awkward_inputs(graph, start, samples=2)
         expected = Reference().run(model, inputs)
         backends = [PyTorch()] if c.unavailable() else [PyTorch(), c]

@@ -22,8 +22,8 @@ from integer_graphs import limits, random_codes
 from recurrent_nets import quantized_network
 from samebits.ir import Graph
 from samebits.model import Model
-from samebits.verification.backend import backend_named
 from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.registry import backend_named
 from stream_program import Run, steps_of, stream
 
 Array = np.ndarray[Any, Any]
@@ -83,7 +83,7 @@ def check(seeds: Sequence[int], folder: Path, compiler: str | None, *flags: str)
         taken, given = (
             [np.concatenate(c) for c in zip(*part, strict=True)] for part in zip(*case, strict=True)
         )
-        found = PyTorch().run(Model("test", graph, graph), [rows(array) for array in taken])
+        found = PyTorch().run(Model("test", graph), [rows(array) for array in taken])
         same(graph, found, given, ("torch", seed))
         steps += len(taken[0])
     if compiler is None:
@@ -152,5 +152,5 @@ def several_at_once(name: str, count: int) -> None:
         if len(graphs) == count:
             break
     whole = side_by_side(graphs)
-    found = backend.run(Model("test", whole, whole), [rows(array) for array in taken])
+    found = backend.run(Model("test", whole), [rows(array) for array in taken])
     same(whole, found, given, name)

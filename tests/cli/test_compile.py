@@ -12,7 +12,7 @@ import pytest
 from recordings import split_folder
 from samebits.ir import GraphBuilder
 from samebits.ir.printer import text
-from samebits.model import load_model
+from samebits.model import load as load_model
 from samebits.onnx import save_qdq
 from samebits.verification.accuracy import images
 from tiny_models import digits, float_file, quantized_file, trained_folder

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from samebits.verification.backend import known_backends
 from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.registry import known_backends
 from tiny_models import float_file, quantized_file, trained_folder
 
 
@@ -76,14 +76,14 @@ def test_the_audit_names_the_first_layer_and_elements(samebits, traced, monkeypa
 
     def wrong(self, model, inputs):
         from samebits.ir.integer.layers import fnv1a
-        from samebits.verification.backend import Layer
+        from samebits.verification.backend import TracedValue
 
         runs = trace(self, model, inputs)
         for index in (1, 2):
             layer = runs[1][index]
             codes = layer.codes.copy()
             codes[0, -1] ^= 1
-            runs[1][index] = Layer(layer.name, fnv1a(codes), layer.count, codes)
+            runs[1][index] = TracedValue(layer.name, fnv1a(codes), layer.count, codes)
         return runs
 
     monkeypatch.setattr(PyTorch, "trace", wrong)

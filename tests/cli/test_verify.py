@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from samebits.model import load_model
-from samebits.verification.backend import known_backends
+from samebits.model import load as load_model
 from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.registry import known_backends
 from tiny_models import float_file, quantized_file, trained_folder
 
 

@@ -25,7 +25,7 @@ from samebits.quantization.lstm import (
     RecurrentSettings,
     quantize_recurrent,
 )
-from samebits.verification.inputs import dequantize, quantize
+from samebits.verification.inputs import dequantize, quantize_samples
 
 Array = np.ndarray[Any, Any]
 STEPS, FEATURES, HIDDEN = 8, 3, 5
@@ -566,7 +566,7 @@ def stress(bits: int) -> Iterator[float]:
     executor = TorchExecutor(integer)
     x_value, y_value = (integer.values[n] for n in (integer.inputs[0], integer.outputs[0]))
     x = net.rng.standard_normal((lengths[-1], 1, features)).astype(np.float32)
-    codes = quantize(x, x_value)
+    codes = quantize_samples(x, x_value)
     states = [initial_state(integer, state) for state in integer.states]
     h = c = np.zeros(hidden)
     signal = noise = 0.0

@@ -47,7 +47,7 @@ def assert_same_runs(name, numerics, steps, count):
     recomputed = set()
     for at in range(count):
         planned = case.copy()
-        program, network = survey(planned.model, planned.inputs, planned.loss)
+        tape, network = survey(planned.model, planned.inputs, planned.loss)
         if budgets is None:
             base = make_plan(network, device, arch=name, numerics=numerics)
             budgets = [
@@ -57,8 +57,8 @@ def assert_same_runs(name, numerics, steps, count):
         plan = make_plan(network, device, arch=name, numerics=numerics, budget=budgets[at])
         dropped, paired = plan.dropped(network), at == count // 2
         schedule = compile_schedule(network, dropped, paired)
-        recomputed.add(sum(action == "recompute" for action, _ in schedule))
-        found = train(planned, Executor(program, network, schedule), steps)
+        recomputed.add(sum(kind == "recompute" for kind, _ in schedule))
+        found = train(planned, Executor(tape, network, schedule), steps)
         assert found == expected, (budgets[at], dropped, paired)
     assert max(recomputed) > min(recomputed)
 

@@ -9,13 +9,13 @@ from samebits.data.dataset import Dataset
 from samebits.errors import InputError
 from samebits.ir.interpreter import run_steps
 from samebits.ir.rewrite import simplify
-from samebits.model import model_of
+from samebits.model import Model
 from samebits.pytorch import import_module
 from samebits.quantization import quantize_recurrent
 from samebits.train.architectures import build, initialise
 from samebits.verification.accuracy import correct, image_codes, step_codes, streamed
 from samebits.verification.backends.pytorch import PyTorch
-from samebits.verification.inputs import quantize
+from samebits.verification.inputs import quantize_samples
 
 LABELS = torch.tensor([0, 1, 1, 0, 1])
 
@@ -33,7 +33,7 @@ def classifier(data, batch=1):
     initialise(module, 3)
     graph = simplify(import_module(module.eval(), (torch.zeros(batch, *data.input_shape),)))
     sample = data.batch("train", torch.arange(batch)).numpy()
-    return model_of(quantize_recurrent(graph, [{graph.inputs[0]: sample}])[0], "lstm")
+    return Model("lstm", quantize_recurrent(graph, [{graph.inputs[0]: sample}])[0])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_steps_of_sequences_and_rows_of_images(shape, dtype, axis, batch):
     value = model.integer.values[model.integer.inputs[0]]
     steps = step_codes(model, data)
     samples = data.batch("test", torch.arange(5)).numpy()
-    whole = quantize(np.concatenate([samples, samples[-1:]])[: 5 + batch - 1], value)
+    whole = quantize_samples(np.concatenate([samples, samples[-1:]])[: 5 + batch - 1], value)
     assert len(steps) == shape[axis - 1]
     assert_same(np.concatenate(steps, axis), whole, np.arange(whole.size))
     backend = PyTorch()

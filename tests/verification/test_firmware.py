@@ -11,15 +11,16 @@ import torch
 from samebits.data import load
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir.rewrite import simplify
-from samebits.model import Firmware, is_firmware, load_firmware, load_subject, model_of
+from samebits.model import Model, kind_of, load_firmware
+from samebits.model import load as load_model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.pytorch import import_module
 from samebits.train.architectures import build, initialise
 from samebits.verification.accuracy import correct, firmware_images, images
-from samebits.verification.backend import check_subject, known_backends
 from samebits.verification.backends.npu import Npu
 from samebits.verification.compare import compare
 from samebits.verification.inputs import codes_of, random_codes
+from samebits.verification.registry import check_needs, known_backends
 from samebits.verification.run import FIRMWARE_BACKENDS, default_backends, verify_model
 from samebits.verification.trace import to_record
 from tiny_models import quantized_graph
@@ -28,7 +29,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "firmware"
 
 
 @pytest.fixture
-def lstm() -> Firmware:
+def lstm() -> Model:
     return load_firmware(FOLDER / "lstm.nnp")
 
 
@@ -39,15 +40,15 @@ def halves(*values: float) -> np.ndarray:
 def test_a_program_or_a_folder_with_one(tmp_path, lstm):
     for name in ("lstm.nnp", "lstm.safetensors"):
         shutil.copy(FOLDER / name, tmp_path)
-    assert is_firmware(tmp_path)
-    assert is_firmware(FOLDER / "gru.nnp")
-    found = load_subject(tmp_path)
-    assert isinstance(found, Firmware)
+    assert kind_of(tmp_path) == "firmware"
+    assert kind_of(FOLDER / "gru.nnp") == "firmware"
+    found = load_model(tmp_path)
+    assert found.firmware is not None
     assert found.source == str(tmp_path / "lstm.nnp")
     assert found.program.instructions == lstm.program.instructions
     with pytest.raises(InputError, match=r"expected one \.nnp program in the folder, found 'aver"):
         load_firmware(FOLDER)
-    assert not is_firmware(tmp_path / "none")
+    assert kind_of(tmp_path / "none") != "firmware"
 
 
 def test_the_interface_is_that_of_the_hints(lstm):
@@ -90,7 +91,7 @@ def test_given_samples_are_rounded_once_to_binary16(lstm):
 
 
 def test_comparison_is_by_bits(lstm):
-    ports = Firmware("f", lstm.program, lstm.image).interface
+    ports = Model("f", firmware=(lstm.program, lstm.image)).interface
     (name,) = ports.outputs
     expected = halves(0.0, 1.0, np.nan, np.inf)
     same = compare("x", ports, [expected], [expected.copy()])
@@ -109,13 +110,13 @@ def test_comparison_is_by_bits(lstm):
 
 def test_backends_run_what_they_are_for(lstm):
     assert default_backends(lstm) == FIRMWARE_BACKENDS
-    model = model_of(quantized_graph(), "tiny.onnx")
+    model = Model("tiny.onnx", quantized_graph())
     for name, make in known_backends().items():
         backend = make(None)
-        right, wrong = (lstm, model) if backend.subject is Firmware else (model, lstm)
-        check_subject(backend, right)
+        right, wrong = (lstm, model) if backend.needs == "firmware" else (model, lstm)
+        check_needs(backend, right)
         with pytest.raises(InputError, match=f"backend {name} runs "):
-            check_subject(backend, wrong)
+            check_needs(backend, wrong)
 
 
 def test_verify_and_trace(lstm):
@@ -136,7 +137,7 @@ def test_accuracy_of_images(arch):
     module = build(arch, data.input_shape, data.classes)
     initialise(module, 0)
     graph = simplify(import_module(module.eval(), (torch.zeros(1, *data.input_shape),)))
-    firmware = Firmware(arch, *lower_real_graph(graph, 16))
+    firmware = Model(arch, firmware=lower_real_graph(graph, 16))
     (samples,) = firmware_images(firmware, data, 20)
     shape = {"cnn": (20, *data.input_shape), "mlp": (20, 64)}[arch]
     assert (samples.dtype, samples.shape) == (np.float16, shape)

@@ -1,4 +1,4 @@
-"""Samples: real numbers to codes exactly, archives that nobody vouches for, pieces of a batch."""
+"""Samples: real numbers to codes exactly, untrusted archives, pieces of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from samebits.verification.inputs import (
     codes_of,
     dequantize,
     joined,
-    quantize,
+    quantize_samples,
     random_codes,
     read_inputs,
 )
@@ -41,7 +41,7 @@ def exact(x: float, v: Value) -> int:
 
 
 def check(numbers: np.ndarray, v: Value) -> None:
-    found = quantize(numbers, v)
+    found = quantize_samples(numbers, v)
     assert found.dtype == v.dtype
     expected = [exact(float(x), v) for x in numbers]
     assert_same(found, expected, [(float(x), str(v.quantization)) for x in numbers])
@@ -110,7 +110,7 @@ def test_quantize_quotients_closest_to_ties(mantissa, exponent, data):
 def test_quantize_of_other_float_types():
     v = value("int8", 0.5, 3)
     for dtype in (np.float16, np.float32, np.float64, ">f4"):
-        found = quantize(np.array([[0.25, 0.75, -0.25, 1e4]], dtype), v)
+        found = quantize_samples(np.array([[0.25, 0.75, -0.25, 1e4]], dtype), v)
         assert found.tolist() == [[3, 5, 3, 127]]
 
 
@@ -119,13 +119,13 @@ def test_quantize_refuses_what_is_not_finite(bad):
     array = np.array([[0.0, 1.0], [bad, bad]], np.float32)
     message = f"input 'x': expected finite values, found {bad} at index (1, 0); "
     with pytest.raises(NonFiniteError, match=f"^{re.escape(message)}"):
-        quantize(array, value("int8", 1.0))
+        quantize_samples(array, value("int8", 1.0))
 
 
 def test_quantize_of_binary64_beyond_binary32():
     """It is out of range of the model's input type, and saying so is no warning."""
     with pytest.raises(NonFiniteError, match="expected finite values, found"):
-        quantize(np.array([1e300]), value("int8", 1.0))
+        quantize_samples(np.array([1e300]), value("int8", 1.0))
 
 
 @pytest.mark.parametrize("dtype", ENDS)
@@ -138,7 +138,7 @@ def test_dequantize_is_the_value_rounded_once(dtype):
         assert found.dtype == np.float32
         for code, real in zip(codes.tolist(), found.tolist(), strict=True):
             assert real == np.float32(float(v.quantization.scale * (code - 17)))  # 41 bits: exact
-        assert np.array_equal(quantize(found, v), codes)
+        assert np.array_equal(quantize_samples(found, v), codes)
     plain = Value("x", dtype, (1,))
     assert dequantize(codes, plain) is codes
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import samebits.verify as package
 
+import samebits.verification as package
 from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model
-from samebits.verification import backend_named, model_of
-from samebits.verification.backend import known_backends
+from samebits.verification import backend_named
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes
+from samebits.verification.registry import known_backends
 from samebits.verification.run import BOARDS, DEFAULT_BACKENDS, cause, verify_model
 from tiny_models import quantized_graph
 
 
 @pytest.fixture(scope="module")
 def model():
-    return model_of(quantized_graph(), "tiny")
+    return Model("tiny", quantized_graph())
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ class Fake:
     """The reference with something wrong."""
 
     name = "fake"
-    subject = Model
+    needs = "graph"
 
     def __init__(self, reason=None, error=None, change=None):
         self.reason, self.error, self.change = reason, error, change
@@ -56,7 +56,7 @@ def fake(monkeypatch):
 
     def register(**settings):
         known = {**known_backends(), "fake": lambda work: Fake(**settings)}
-        monkeypatch.setattr("samebits.verification.backend.known_backends", lambda: known)
+        monkeypatch.setattr("samebits.verification.registry.known_backends", lambda: known)
 
     return register
 
@@ -139,7 +139,7 @@ def test_only_runtimes_of_reals_have_a_cause(model):
 
 
 def test_samples_are_cut_into_the_pieces_of_a_batched_graph():
-    one, four = (model_of(quantized_graph(batch), "tiny") for batch in (1, 4))
+    one, four = (Model("tiny", quantized_graph(batch)) for batch in (1, 4))
     codes = random_codes(four.integer, 3)
     assert codes[0].shape == (12, 4)
     (a,), (b,) = Reference().run(one, codes), Reference().run(four, codes)

@@ -13,8 +13,9 @@ import pytest
 
 from samebits.errors import InputError
 from samebits.ir.integer.layers import fnv1a, layers
-from samebits.verification import backend_named, model_of
-from samebits.verification.backend import Layer
+from samebits.model import Model
+from samebits.verification import backend_named
+from samebits.verification.backend import TracedValue
 from samebits.verification.inputs import random_codes
 from samebits.verification.trace import Parting, first_parting, read_trace, to_record
 from tiny_models import quantized_graph
@@ -22,7 +23,7 @@ from tiny_models import quantized_graph
 
 @pytest.fixture(scope="module")
 def model():
-    return model_of(quantized_graph(), "tiny")
+    return Model("tiny", quantized_graph())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_round_trip(tmp_path, record):
 
 
 def test_without_codes(model, runs):
-    bare = [[Layer(v.name, v.hash, v.count) for v in run] for run in runs]
+    bare = [[TracedValue(v.name, v.hash, v.count) for v in run] for run in runs]
     record = to_record(model, "m", "c", bare)
     assert "codes" not in record
     # Only some without: the file holds none, rather than gaps.
@@ -83,7 +84,7 @@ def test_without_codes(model, runs):
 def test_codes_of_every_type_survive(tmp_path, model, runs):
     """Big-endian arrays are written as little-endian ones."""
     wide = np.array([[1, -2, 300, 4, 5]], ">i2")
-    record = to_record(model, "m", "s390x", [[Layer("a", 1, 5, wide)]])
+    record = to_record(model, "m", "s390x", [[TracedValue("a", 1, 5, wide)]])
     data = zlib.decompress(base64.b64decode(record["codes"][0][0]))
     assert np.frombuffer(data, "<i2").tolist() == [1, -2, 300, 4, 5]
 
@@ -98,7 +99,7 @@ def parted(model, runs, run, layer, changes):
     array = known.codes.copy()
     for index, code in changes.items():
         array[index] = code
-    other[run][layer] = Layer(known.name, fnv1a(array), known.count, array)
+    other[run][layer] = TracedValue(known.name, fnv1a(array), known.count, array)
     return to_record(model, "m", "torch", other)
 
 

@@ -13,7 +13,8 @@ from samebits.codegen.run.requirements import BOARDS, requirements
 from samebits.codegen.run.targets import SANITIZERS, host, valgrind
 from samebits.data import load
 from samebits.ir.rewrite import simplify
-from samebits.model import load_model, model_of
+from samebits.model import Model
+from samebits.model import load as load_model
 from samebits.pytorch import import_module
 from samebits.quantization import Settings, quantize
 from samebits.train.architectures import build
@@ -22,10 +23,10 @@ from samebits.train.run.evaluate import evaluate, final_classifier
 from samebits.train.run.loop import train
 from samebits.train.run.restore import open_checkpoint, restore_engine
 from samebits.verification.accuracy import correct, image_codes, images
-from samebits.verification.backend import backend_named
-from samebits.verification.backends.program import Program
+from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.backends.reference import Reference
 from samebits.verification.compare import compare
+from samebits.verification.registry import backend_named
 from samebits.verification.run import cause
 
 QUICK = ("training", "torch", "c", "cortex-m0", "cortex-m3", "cortex-m55")
@@ -114,14 +115,14 @@ def test_bfp_logits_on_other_processors(bfp, name):
 @pytest.mark.parametrize(("compiler", "flags"), HOSTS, ids=lambda v: str(v)[:40])
 def test_bfp_logits_under_every_compiler_and_level(bfp, compiler, flags):
     _, _, model, codes, expected = bfp
-    assert_equal(Program(host(compiler, *flags)), model, codes, expected)
+    assert_equal(GeneratedC(host(compiler, *flags)), model, codes, expected)
 
 
 @pytest.mark.slow
 def test_bfp_logits_under_valgrind(bfp):
     _, _, model, codes, expected = bfp
     few = [c[:8] for c in codes]
-    assert_equal(Program(valgrind()), model, few, [e[:8] for e in expected])
+    assert_equal(GeneratedC(valgrind()), model, few, [e[:8] for e in expected])
 
 
 WIDE = pytest.param("asymmetric-s16", marks=pytest.mark.slow)  # 65,536 steps to prove a channel
@@ -150,7 +151,7 @@ def quantized(digits, smooth):
             samples = [{name: x[None]} for x in images(digits, "train", 64)]
             weights = "power-of-two-s8" if scheme.startswith("power") else "symmetric-s8"
             settings = Settings(activations=scheme, weights=weights)
-            model = model_of(quantize(smooth, samples, settings)[0], scheme)
+            model = Model(scheme, quantize(smooth, samples, settings)[0])
             codes = image_codes(model, digits)
             made[scheme] = (model, codes, Reference().run(model, codes))
         return made[scheme]

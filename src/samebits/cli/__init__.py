@@ -35,19 +35,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("demo")(demo_command)
-app.command("train")(train_command)
-app.command("eval")(eval_command)
-app.command("plan")(plan_command)
-app.command("device")(device_command)
-app.command("quantize")(quantize_command)
-app.command("compile")(compile_command)
-app.command("simulate")(simulate_command)
-app.command("concord")(concord_command)
-app.command("verify")(verify_command)
-app.command("trace")(trace_command)
-app.command("audit")(audit_command)
-app.command("inspect")(inspect_command)
+for command in (
+    demo_command,
+    train_command,
+    eval_command,
+    plan_command,
+    device_command,
+    quantize_command,
+    compile_command,
+    simulate_command,
+    concord_command,
+    verify_command,
+    trace_command,
+    audit_command,
+    inspect_command,
+):
+    app.command(command.__name__.removesuffix("_command"))(command)
 
 
 @app.callback()

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import log_console, print_json
+from samebits.cli.options import Arch, AsJson
+from samebits.cli.output import log_console, print_json, print_table
 from samebits.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def compile_command(
     out: Annotated[Path, typer.Option(help="Folder for the generated sources.")],
     target: Annotated[str, typer.Option(help="c, or npu (which takes float models too).")] = "c",
     prefix: Annotated[str, typer.Option(help="Prefix of every C name.")] = "model",
-    arch: Annotated[
-        str | None,
-        typer.Option(help="Needed for a model of a module:callable of your own: its name."),
-    ] = None,
+    arch: Arch = None,
     native_dim: Annotated[int, typer.Option(min=8, max=512, help="npu: native dimension.")] = 16,
     mantissa: Annotated[int, typer.Option(min=2, max=15, help="npu: bits beside the sign.")] = 15,
     requantize: Annotated[
@@ -43,7 +40,7 @@ def compile_command(
         typer.Option(min=1, help="npu: length of a recurrent model's sequences, if not its own."),
     ] = None,
     sizes: Annotated[bool, typer.Option(help="Build for the boards to measure them.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
     from samebits.codegen import write_package
@@ -52,7 +49,7 @@ def compile_command(
     from samebits.codegen.run.requirements import BOARDS, requirements
     from samebits.data.audio import LogMel
     from samebits.ir.integer.transfer import transfer_tables
-    from samebits.model import ONNX_FILE, load_model
+    from samebits.model import ONNX_FILE, load
     from samebits.onnx import save_qdq
     from samebits.verification.inputs import random_codes
 
@@ -62,7 +59,7 @@ def compile_command(
         program, image = _program(model, arch, native_dim, mantissa, requantize, steps)
         _write_firmware(model, out, program, image, as_json)
         return
-    loaded = load_model(model, arch)
+    loaded = load(model, arch)
     features = None if loaded.rate is None else LogMel.at(loaded.rate)
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     vectors = random_codes(loaded.integer, VECTORS)
@@ -92,7 +89,7 @@ def compile_command(
             table.add_row(n.target, Text("not measured"))
         else:
             table.add_row(n.target, f"{n.flash:,}", f"{n.ram:,}", f"{n.stack:,}")
-    Console(highlight=False).print(table)
+    print_table(table)
     print(
         f"{tables.pairs} transfer functions share {tables.tables} tables: {tables.bytes:,} bytes "
         f"in C instead of {tables.unshared:,}"
@@ -106,15 +103,14 @@ def _program(
     model: Path, arch: str | None, native: int, mantissa: int, requantize: bool, steps: int | None
 ) -> tuple[Program, Image]:
     """A program with its memory image, from a float or a quantized model."""
-    from samebits.ir.rewrite import simplify
-    from samebits.model import is_graph, load_graph, load_model
+    from samebits.model import load
     from samebits.npu.compiler.lower import lower_real_graph
 
-    real = simplify(load_graph(model)) if is_graph(model) else load_model(model, arch).real
-    return lower_real_graph(real, native, mantissa, requantize=requantize, steps=steps)
+    return lower_real_graph(load(model, arch).real, native, mantissa, requantize=requantize, steps=steps)
 
 
 def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:
+    """Write model.nnp and its memory image into `out`, and print what the program is."""
     from samebits.npu.machine.image import write_program
 
     path = out / "model.nnp"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from samebits.cli.options import AsJson
 from samebits.cli.output import print_json
 from samebits.errors import InputError
 
@@ -15,7 +16,7 @@ def concord_command(
     program: Annotated[Path, typer.Argument(help="A .nnp program; its memory image beside it.")],
     to: Annotated[str, typer.Option(help="torch, onnx or tensorflow.")],
     out: Annotated[Path, typer.Option(help="The .py or .onnx file; data of a .py goes beside it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Translate firmware into software that computes the same bits."""
     from samebits.npu.concord.translate import translate

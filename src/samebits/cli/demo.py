@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import log_console, print_json, set_threads
+from samebits.cli.options import AsJson, Threads
+from samebits.cli.output import log_console, print_json, print_table, set_threads
 
 if TYPE_CHECKING:
     from samebits.reports.deployment import Deployment
     from samebits.reports.firmware import Concordance
     from samebits.reports.training import Run
+    from samebits.verification.compare import Verdict
 
 
 def demo_command(
@@ -24,8 +26,8 @@ def demo_command(
         "samebits-demo"
     ),
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train on handwritten digits, quantize, compile and verify; write report.html.
 
@@ -121,18 +123,24 @@ def _print_training(runs: list[Run]) -> None:
         table.add_column(title, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row[:-1])
-    Console(highlight=False).print(table)
+    print_table(table)
     for row in rows:
         print(f"sha256 {row[-1]} {row[0]}")  # the last column would not fit a narrow terminal
 
 
-def _print_deployment(deployment: Deployment) -> None:
-    from samebits.reports.deployment import reasons, verdict_rows
+def _print_verdicts(title: str, verdicts: Sequence[Verdict]) -> None:
+    from samebits.reports.deployment import verdict_rows
 
-    table = Table("backend", "differing", "samples", title=deployment.title)
-    for what, differing, samples, _ in verdict_rows(deployment.verdicts):
+    table = Table("backend", "differing", "samples", title=title)
+    for what, differing, samples, _ in verdict_rows(verdicts):
         table.add_row(Text(what), differing, samples)
-    Console(highlight=False).print(table)
+    print_table(table)
+
+
+def _print_deployment(deployment: Deployment) -> None:
+    from samebits.reports.deployment import reasons
+
+    _print_verdicts(deployment.title, deployment.verdicts)
     for sentence in reasons(deployment.verdicts):
         print(sentence)
     for name, percent in deployment.accuracy:
@@ -145,12 +153,7 @@ def _print_deployment(deployment: Deployment) -> None:
 
 
 def _print_firmware(firmware: Concordance) -> None:
-    from samebits.reports.deployment import verdict_rows
-
-    table = Table("backend", "differing", "samples", title="Firmware and concordant software")
-    for what, differing, samples, _ in verdict_rows(firmware.verdicts):
-        table.add_row(Text(what), differing, samples)
-    Console(highlight=False).print(table)
+    _print_verdicts("Firmware and concordant software", firmware.verdicts)
     print(f"accuracy {firmware.accuracy:.2f} % of the firmware, {firmware.program}")
     simulator, software = (1e3 * seconds for seconds in firmware.seconds)
     print(

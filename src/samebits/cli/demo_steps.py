@@ -1,4 +1,4 @@
-"""What `samebits demo` computes, step by step."""
+"""The computations of `samebits demo`, step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.status import Status
+from torch import nn
 
 from samebits import kernels
 from samebits.cli.output import RunProgress, log_console
@@ -17,9 +18,11 @@ from samebits.codegen import write_package
 from samebits.codegen.lowering.lower import table_bytes
 from samebits.codegen.run.requirements import BOARDS, requirements
 from samebits.data.dataset import Dataset
+from samebits.ir import Graph
 from samebits.ir.integer.transfer import transfer_tables
 from samebits.ir.rewrite import simplify
-from samebits.model import ONNX_FILE, Firmware, Model, load_model, model_of
+from samebits.model import ONNX_FILE, Model
+from samebits.model import load as load_model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord.translate import load_concordant, translate
 from samebits.npu.machine.image import write_program
@@ -47,6 +50,7 @@ from samebits.verification.accuracy import (
     step_codes,
     streamed,
 )
+from samebits.verification.backend import Array
 from samebits.verification.backends.concordant import Concordant
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.compare import Verdict, compare
@@ -54,7 +58,7 @@ from samebits.verification.run import verify_model
 
 EPOCHS = 5
 SMOOTH_EPOCHS = 10
-SMOOTH_LR = 0.2
+LR = 0.2  # of the float networks
 LSTM_EPOCHS = 15
 CALIBRATION = 256
 STREAMED = 20  # images whose steps every backend computes
@@ -105,7 +109,6 @@ def plan_within(runs: list[Run], data: Dataset, out: Path) -> tuple[Plan, bytes]
 
 def same_bits_runs(runs: list[Run], data: Dataset, plan: Path) -> dict[str, str]:
     """Hashes of the BFP run as it was computed, once more by a plan and with other kernels."""
-
     config, threads = _bfp_config(runs), torch.get_num_threads()
     stored = next(str(run.result["sha256"]) for run in runs if run.name == "bfp")
     native = f"{kernels.realisation()} kernels, {threads} threads"
@@ -151,16 +154,22 @@ def deploy_bfp(out: Path, data: Dataset) -> Deployment:
     )
 
 
-def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
-    """A float model with tanh, GELU and sigmoid: trained, imported, quantized, compiled."""
-
-    config = _config("float32", seed, "smooth", epochs=SMOOTH_EPOCHS, lr=SMOOTH_LR)
-    module = build("smooth", data.input_shape, data.classes)
-    with RunProgress("smooth float32") as reporter:
-        train(config, data, out / "smooth", model=module, overwrite=True, reporter=reporter)
+def _float_network(
+    arch: str, epochs: int, out: Path, data: Dataset, seed: int
+) -> tuple[nn.Module, Graph, list[dict[str, Array]]]:
+    """An architecture trained in float32, its graph, and images to calibrate it with."""
+    config = _config("float32", seed, arch, epochs=epochs, lr=LR)
+    module = build(arch, data.input_shape, data.classes)
+    with RunProgress(f"{arch} float32") as reporter:
+        train(config, data, out / arch, model=module, overwrite=True, reporter=reporter)
     graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
     name = graph.inputs[0]
-    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
+    return module, graph, [{name: x[None]} for x in images(data, "train", CALIBRATION)]
+
+
+def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
+    """A float model with tanh, GELU and sigmoid: trained, imported, quantized, compiled."""
+    _, graph, samples = _float_network("smooth", SMOOTH_EPOCHS, out, data, seed)
     with Status("calibrating", console=log_console()):
         quantized, report = quantize(graph, samples)
     save_qdq(quantized, out / "smooth-int8.onnx")
@@ -170,7 +179,7 @@ def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
         "A float32 network with tanh, GELU and sigmoid, imported from PyTorch, quantized to 8 bits "
         f"after training with {CALIBRATION} images. Each function between two quantized layers is "
         "one table lookup; every entry is correctly rounded.",
-        model_of(quantized, "smooth-int8.onnx"),
+        Model("smooth-int8.onnx", quantized),
         data,
         out / "c-smooth",
         BACKENDS,
@@ -181,20 +190,12 @@ def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
 
 def deploy_lstm(out: Path, data: Dataset, seed: int) -> Deployment:
     """A float LSTM over the rows of the images: trained, quantized gate by gate, compiled."""
-
-    config = _config("float32", seed, "lstm", epochs=LSTM_EPOCHS, lr=SMOOTH_LR)
-    module = build("lstm", data.input_shape, data.classes)
-    with RunProgress("lstm float32") as reporter:
-        train(config, data, out / "lstm", model=module, overwrite=True, reporter=reporter)
-    module.eval()
-    graph = simplify(import_module(module, (torch.zeros(1, *data.input_shape),)))
-    name = graph.inputs[0]
-    samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
+    module, graph, samples = _float_network("lstm", LSTM_EPOCHS, out, data, seed)
     with Status("calibrating", console=log_console()):
         quantized, _ = quantize_recurrent(graph, samples)
     save_qdq(quantized, out / "lstm-int8.onnx")
     with torch.no_grad():
-        logits = module(torch.from_numpy(images(data, "test"))).numpy()
+        logits = module.eval()(torch.from_numpy(images(data, "test"))).numpy()
     float_percent = 100 * correct([logits], data) / len(data.test_labels)
     return _deployment(
         "From a float LSTM to C",
@@ -202,7 +203,7 @@ def deploy_lstm(out: Path, data: Dataset, seed: int) -> Deployment:
         "quantized gate by gate to 8 bits with 16-bit gates and cells. The C takes one row at a "
         "time and keeps the states between calls. The accuracy is that of the whole test set; "
         f"every backend computes all steps of its first {STREAMED} images, states included.",
-        model_of(quantized, "lstm-int8.onnx"),
+        Model("lstm-int8.onnx", quantized),
         data,
         out / "c-lstm",
         BACKENDS,
@@ -221,6 +222,11 @@ def _deployment(
     accuracy: list[tuple[str, float]],
     layers: tuple[Any, ...],
 ) -> Deployment:
+    """Compile a model into `folder`, run it on every backend and measure it on the boards.
+
+    A model with states is verified on the steps of the first STREAMED images, any other on the
+    whole test set; `accuracy` and `layers` are rows that the caller knows already.
+    """
     with Status("reference", console=log_console()) as status:
         if model.integer.states:
             torch = PyTorch()
@@ -262,7 +268,7 @@ def make_firmware(out: Path, data: Dataset) -> Concordance:
     """The BFP model as firmware: simulated on some images, translated and run on all."""
     path = out / "npu" / "model.nnp"
     path.parent.mkdir(parents=True, exist_ok=True)
-    firmware = Firmware(str(path), *lower_real_graph(load_model(out / "bfp").real, NATIVE))
+    firmware = Model(str(path), firmware=lower_real_graph(load_model(out / "bfp").real, NATIVE))
     program, image, ports = firmware.program, firmware.image, firmware.interface
     write_program(path, program, image)
     (samples,) = firmware_images(firmware, data)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from samebits.cli.options import Threads
 from samebits.cli.output import log_console, set_threads
 
 
 def device_command(
     out: Annotated[Path | None, typer.Option(help="Write the device file there.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
     from samebits.files import write_atomically

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from samebits.cli.options import Arch, AsJson, Data, Threads
 from samebits.cli.output import log_console, print_json, set_threads
 from samebits.errors import InputError
 
@@ -16,23 +17,18 @@ def eval_command(
         Path,
         typer.Argument(help="A training folder, a checkpoint, .onnx, .nnp or compiled folder."),
     ],
-    data: Annotated[
-        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
-    ],
-    arch: Annotated[
-        str | None,
-        typer.Option(help="Needed to run a model of a module:callable of your own: its name."),
-    ] = None,
+    data: Data,
+    arch: Arch = None,
     device: Annotated[
         str, typer.Option(help="Where a trained model computes: cpu or cuda.")
     ] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Test accuracy of a trained model."""
-    from samebits.model import is_firmware, is_graph
+    from samebits.model import kind_of
 
-    if is_firmware(model) or is_graph(model):
+    if kind_of(model) in ("graph", "firmware"):
         if device != "cpu":
             raise InputError(
                 f"{model}: expected --device cpu for an exported model, found {device}; give the "
@@ -51,39 +47,15 @@ def eval_command(
     dataset = load(data, input_shape=trained_shape(path, checkpoint))
     engine = restore_engine(path, checkpoint, dataset, arch, run_device(device))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
-    correct = evaluate(classifier, dataset)
-    total = len(dataset.test_labels)
-    sha256 = parameter_sha256(checkpoint.model)
-    if as_json:
-        print_json(
-            {
-                "model": str(path),
-                "data": data,
-                "step": checkpoint.step,
-                "accuracy": correct / total,
-                "arithmetic": arithmetic,
-                "correct": correct,
-                "test_count": total,
-                "sha256": sha256,
-            }
-        )
-        return
-    print(f"accuracy {100 * correct / total:.2f} % ({correct} of {total})")
-    print(f"arithmetic: {arithmetic}")
-    print(f"sha256 {sha256}")
+    record = {"model": str(path), "data": data, "step": checkpoint.step, "arithmetic": arithmetic}
+    record["sha256"] = parameter_sha256(checkpoint.model)
+    _print_accuracy(record, evaluate(classifier, dataset), len(dataset.test_labels), as_json)
 
 
 def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation."""
-    from samebits.data import load
-    from samebits.model import (
-        graph_rate,
-        is_firmware,
-        is_quantized,
-        load_firmware,
-        load_graph,
-        model_of,
-    )
+    from samebits.data import load as load_data
+    from samebits.model import is_quantized, load
     from samebits.verification.accuracy import (
         correct,
         firmware_images,
@@ -95,41 +67,37 @@ def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:
     from samebits.verification.backends.concordant import Concordant
     from samebits.verification.backends.pytorch import PyTorch
 
-    if is_firmware(path):
-        data = load(name)
-        firmware = load_firmware(path)
-        outputs = Concordant("torch").run(firmware, firmware_images(firmware, data))
-        program = firmware.program
+    model = load(path)
+    graph = model.graph
+    if graph is None:
+        data = load_data(name)
+        outputs = Concordant("torch").run(model, firmware_images(model, data))
+        program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
     else:
-        graph = load_graph(path)
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
         whole = bool(shapes) and not graph.states  # a step graph takes sequences of any length
-        data = load(name, input_shape=shapes[0] if whole else None)
-        rate = graph_rate(path)
-        if rate is not None:
-            data.check_rate(rate)
-        if is_quantized(graph):
-            model, backend, arithmetic = model_of(graph, str(path)), PyTorch(), "integer"
-            if graph.states:
-                steps = step_codes(model, data)
-                _, outputs = streamed(model.integer, steps, lambda codes: backend.run(model, codes))
-            else:
-                outputs = backend.run(model, image_codes(model, data))
-        else:
+        data = load_data(name, input_shape=shapes[0] if whole else None)
+        if model.rate is not None:
+            data.check_rate(model.rate)
+        if not is_quantized(graph):
             outputs, arithmetic = float_outputs(graph, data), "float"
-    right, total = correct(outputs, data), len(data.test_labels)
+        elif graph.states:
+            steps, torch = step_codes(model, data), PyTorch()
+            _, outputs = streamed(model.integer, steps, lambda codes: torch.run(model, codes))
+            arithmetic = "integer"
+        else:
+            outputs, arithmetic = PyTorch().run(model, image_codes(model, data)), "integer"
+    record = {"model": str(path), "data": name, "arithmetic": arithmetic}
+    _print_accuracy(record, correct(outputs, data), len(data.test_labels), as_json)
+
+
+def _print_accuracy(record: dict[str, Any], right: int, total: int, as_json: bool) -> None:
+    """Print an evaluation: `right` answers for `total` samples, and what `record` says besides."""
     if as_json:
-        print_json(
-            {
-                "model": str(path),
-                "data": name,
-                "accuracy": right / total,
-                "arithmetic": arithmetic,
-                "correct": right,
-                "test_count": total,
-            }
-        )
+        print_json({**record, "accuracy": right / total, "correct": right, "test_count": total})
         return
     print(f"accuracy {100 * right / total:.2f} % ({right} of {total})")
-    print(f"arithmetic: {arithmetic}")
+    print(f"arithmetic: {record['arithmetic']}")
+    if "sha256" in record:
+        print(f"sha256 {record['sha256']}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import log_console, print_json
+from samebits.cli.options import AsJson
+from samebits.cli.output import log_console, print_json, print_table
 from samebits.cli.plan import print_plan
 
 
@@ -23,12 +23,12 @@ def inspect_command(
             help="A training folder, a checkpoint, an .onnx file, compiled folder or plan."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """What a model holds: a checkpoint's tensors, or an ONNX file's graph and its integer form."""
+    """Show a checkpoint's tensors, an ONNX file's graph and its integer form, or a plan."""
     import torch
 
-    from samebits.model import is_graph
+    from samebits.model import kind_of
     from samebits.recompute.plan.plan import read_plan
     from samebits.train.run.checkpoint import parameter_sha256
     from samebits.train.run.restore import open_checkpoint
@@ -40,7 +40,7 @@ def inspect_command(
         else:
             print_plan(plan)
         return
-    if is_graph(file):
+    if kind_of(file) == "graph":
         _inspect_graph(file, as_json)
         return
     path, checkpoint = open_checkpoint(file, log_console().print)
@@ -77,7 +77,7 @@ def inspect_command(
         shape = "x".join(str(size) for size in entry["shape"]) or "scalar"
         exponent = str(entry["exponent"]) if "exponent" in entry else ""
         table.add_row(Text(entry["name"]), entry["dtype"], shape, exponent)
-    Console(highlight=False).print(table)
+    print_table(table)
     print(f"sha256 {sha256}")
 
 
@@ -85,10 +85,12 @@ def _inspect_graph(file: Path, as_json: bool) -> None:
     """The real graph as it was imported, and the integer graph if it is quantized."""
     from samebits.ir.integer.transfer import transfer_tables
     from samebits.ir.printer import text
-    from samebits.model import is_quantized, load_graph, model_of
+    from samebits.model import is_quantized, load
 
-    graph = load_graph(file)
-    integer = model_of(graph, str(file)).integer if is_quantized(graph) else None
+    model = load(file)
+    graph = model.graph
+    assert graph is not None
+    integer = model.integer if is_quantized(graph) else None
     if as_json:
         record: dict[str, Any] = {"file": str(file), "kind": "graph", "quantized": bool(integer)}
         for key, level in (("real", graph), ("integer", integer)):

@@ -1,4 +1,4 @@
-"""What every command shares: stdout for results, stderr for logs and progress bars."""
+"""Printing that the commands share: results to stdout, logs and progress bars to stderr."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 
 def print_json(record: Mapping[str, Any]) -> None:
-    """Exactly one JSON object on stdout."""
+    """Print exactly one JSON object on stdout."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
 
+def print_table(table: Table, width: int | None = None) -> None:
+    """Print a table on stdout; names in it are taken literally."""
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+
+
 def log_console() -> Console:
-    """Logs go to stderr, whole lines, file names taken literally."""
+    """A console for logs: stderr, whole lines, file names taken literally."""
     return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def set_threads(threads: int | None) -> None:
-    """Torch's CPU threads; they change the speed of a BFP run and never its bits."""
+    """Set torch's CPU threads, which change the speed of a BFP run and never its bits."""
     if threads is not None:
         import torch
 
@@ -47,9 +53,11 @@ class RunProgress:
         self._task: TaskID | None = None
 
     def say(self, text: str) -> None:
+        """Print a line of the log."""
         self._console.print(text)
 
     def started(self, first_step: int, steps: int) -> None:
+        """Show the progress bar, on a terminal, from the step at which the run begins."""
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -66,10 +74,12 @@ class RunProgress:
         )
 
     def stepped(self, step: int, loss: float) -> None:
+        """Move the bar to a step that is done."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=step, loss=f"loss {loss:.4f}")
 
     def epoch_done(self, record: dict[str, Any]) -> None:
+        """Print an epoch's line of metrics."""
         self._console.print(
             f"{self._title}: epoch {record['epoch']}  step {record['step']}  "
             f"train loss {record['train_loss']:.4f}  test accuracy "
@@ -77,6 +87,7 @@ class RunProgress:
         )
 
     def close(self) -> None:
+        """Take the bar away."""
         if self._progress is not None:
             self._progress.stop()
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import log_console, print_json, set_threads
+from samebits.cli.options import AsJson, Shards, Threads
+from samebits.cli.output import log_console, print_json, print_table, set_threads
 from samebits.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def plan_command(
         ),
     ] = "sequential",
     numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
-    ] = None,
+    shards: Shards = None,
     input_shape: Annotated[
         str, typer.Option("--input", help="Shape of a sample: channels,height,width.")
     ] = "3,32,32",
@@ -48,8 +46,8 @@ def plan_command(
     picture: Annotated[
         Path | None, typer.Option(help="Write memory over the step's time, an SVG file.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Which results a training step keeps and which it computes again; no plan changes a bit.
 
@@ -85,7 +83,7 @@ def print_plan(plan: Plan) -> None:
     table = Table(*columns)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False, width=None if log_console().is_terminal else 160).print(table)
+    print_table(table, width=None if log_console().is_terminal else 160)
     for line in plan_summary(plan):
         print(line)
 

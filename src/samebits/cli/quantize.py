@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from samebits.cli.output import log_console, print_json
+from samebits.cli.options import AsJson
+from samebits.cli.output import log_console, print_json, print_table
 
 if TYPE_CHECKING:
     from samebits.quantization import RecurrentReport, Report
@@ -77,7 +77,7 @@ def quantize_command(
             "without the promise of the same bits across targets.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Quantize a float model after training; writes standard QDQ ONNX.
 
@@ -153,7 +153,7 @@ def print_report(report: Report) -> None:
             f"{100 * tensor.clip_rate:.2f} %",
             ratio,
         )
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    print_table(table)
     print(f"calibrated on {report.calibration_samples} samples, compared on {report.samples}")
     print(f"constants {report.bytes_before} bytes before, {report.bytes_after} bytes after")
 
@@ -169,7 +169,7 @@ def print_gates(report: RecurrentReport) -> None:
             *(f"{low:.4g} .. {high:.4g}" for low, high in ranges),
             f"{100 * gate.saturated:.2f} %",
         )
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    print_table(table)
     print(f"SQNR of the outputs {_decibels(report.sqnr_db)}; with nothing quantized but")
     for cause, ratio in report.causes.items():
         print(f"  {cause}: {_decibels(ratio)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from samebits.cli.options import AsJson
 from samebits.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ def simulate_command(
         Path | None,
         typer.Option(help="Write what every chain wrote, for `samebits audit`: a JSON file."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Execute a program of the neural processor instruction by instruction."""
     from samebits.files import read_archive, write_atomically
     from samebits.model import load_firmware
     from samebits.npu.simulator.simulate import simulate
-    from samebits.verification.backends.npu import chain_layers
+    from samebits.verification.backends.npu import chain_values
     from samebits.verification.trace import to_record
 
     firmware = load_firmware(program)
@@ -43,7 +44,7 @@ def simulate_command(
     result = simulate(firmware.program, firmware.image, arrays, keep_values=trace is not None)
     write_atomically(out, _archive(result))
     if trace is not None:
-        runs = [chain_layers(run) for run in result.trace]
+        runs = [chain_values(run) for run in result.trace]
         record = to_record(firmware, firmware.source, "npu", runs)
         write_atomically(trace, (json.dumps(record) + "\n").encode())
     time = result.time

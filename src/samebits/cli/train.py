@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
+from samebits.cli.options import AsJson, Data, Shards, Threads
 from samebits.cli.output import RunProgress, print_json, set_threads
 from samebits.errors import InputError
 
 
 def train_command(
-    data: Annotated[
-        str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")
-    ],
+    data: Data,
     arch: Annotated[
         str,
         typer.Option(
@@ -27,9 +26,7 @@ def train_command(
     numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     batch: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 64,
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
-    ] = None,
+    shards: Shards = None,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate [default: 0.1 for sgd, 0.001 for adam].")
     ] = None,
@@ -82,10 +79,8 @@ def train_command(
     worker_timeout: Annotated[
         float, typer.Option(help="Seconds after which a silent worker of torchrun counts as lost.")
     ] = 600.0,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a network; prints its accuracy and the SHA-256 of its parameters.
 

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.output import log_console, print_json
+from samebits.cli.options import Arch, AsJson, Samples, SampleSeed
+from samebits.cli.output import log_console, print_json, print_table
 
 
 def verify_command(
     model: Annotated[
         Path, typer.Argument(help="A quantized .onnx file, a training or compiled folder, or .nnp.")
     ],
-    inputs: Annotated[str, typer.Option(help="An .npz archive of samples, or random:N.")],
+    inputs: Samples,
     backends: Annotated[
         str | None,
         typer.Option(
@@ -26,23 +26,20 @@ def verify_command(
             "concordant-torch,concordant-onnx)."
         ),
     ] = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(help="Needed for a model of a module:callable of your own: its name."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of random:N.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    arch: Arch = None,
+    seed: SampleSeed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference."""
-    from samebits.model import load_subject
-    from samebits.verification.backend import backend_named
+    from samebits.model import load
     from samebits.verification.inputs import read_inputs, step
+    from samebits.verification.registry import backend_named
     from samebits.verification.run import default_backends, verify_model
 
     names = None if backends is None else tuple(backends.split(","))
     for name in names or ():
         backend_named(name)
-    loaded = load_subject(model, arch)
+    loaded = load(model, arch)
     names = names or default_backends(loaded)
     ports = loaded.interface
     samples = read_inputs(inputs, ports, seed)
@@ -74,7 +71,7 @@ def verify_command(
             f"{v.samples} of {v.sample_count}",
             v.sha256[:16],
         )
-    Console(highlight=False).print(table)
+    print_table(table)
     for v in verdicts:
         for d in v.first:
             print(f"{v.backend}: output {d.output!r} {list(d.index)}: {d.expected} != {d.found}")

@@ -1,4 +1,4 @@
-"""Plans in training: what `samebits train --plan` hands to the loop, and plans of architectures."""
+"""Plans in training: those of `samebits train --plan` for the loop, and those of architectures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from samebits.errors import InputError
-from samebits.recompute.network.tape import Program
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
 from samebits.recompute.plan.planner import make_plan
-from samebits.recompute.plan.schedule import Network
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
 from samebits.train.architectures import build, initialise
@@ -23,7 +23,14 @@ from samebits.train.run.loop import make_engine
 
 
 class Planner:
-    """Plans the steps of a run: by the local rule, within a budget in bytes, or from a file."""
+    """Plans the steps of a run: by the local rule, within a budget in bytes, or from a file.
+
+    device:   for which the steps are planned, wherever they run
+    budget:   bytes of a pass, None for the local rule
+    file:     of a plan, which is then used as it is
+    workers:  number of processes of the run
+    backward: order of the backward pass, None for that of the file or the sequential one
+    """
 
     def __init__(
         self,
@@ -34,6 +41,7 @@ class Planner:
         workers: int = 1,
         backward: str | None = None,
     ) -> None:
+        """Raises InputError for an unknown order, or a file for other numerics or another order."""
         self.config, self.device, self.budget, self.file = config, device, budget, file
         self.backward = backward or ORDERS[0]
         if self.backward not in ORDERS:
@@ -63,19 +71,19 @@ class Planner:
         workers: int,
         backward: str | None = None,
     ) -> Planner:
-        """What `--plan auto` or `--plan FILE` means. Raises InputError."""
+        """The planner for `--plan auto` or `--plan FILE`. Raises InputError."""
         file = None if plan == "auto" else Path(plan)
         return cls(config, find_device(device), budget, file, workers, backward)
 
     def __call__(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
-        """What the engine's steps call, and the plan's figures for the result."""
-        program, network = self.survey(engine, batch)
+        """The executor that the engine's steps call, and the plan's figures for the result."""
+        tape, network = self.survey(engine, batch)
         plan = self.given or self.plan(network)
         try:
             schedule = plan.schedule(network)
         except InputError as error:
             raise InputError(f"{self.file}: {error}") from error
-        computed = sum(action == "recompute" for action, _ in schedule)
+        computed = sum(kind == "recompute" for kind, _ in schedule)
         record = {
             "budget": plan.budget,
             "peak_bytes": plan.peak,
@@ -86,9 +94,9 @@ class Planner:
             "backward": plan.backward,
             "load_balance": Balance(plan.work_ps, plan.span_ps).load,
         }
-        return Executor(program, network, schedule, self.replicated), record
+        return Executor(tape, network, schedule, self.replicated), record
 
-    def survey(self, engine: Engine, batch: Batch) -> tuple[Program, Network]:
+    def survey(self, engine: Engine, batch: Batch) -> tuple[Tape, Network]:
         """The sub-layers of the engine's model for the batch of one pass."""
         x, criterion = engine.prepare(batch)
         return survey(engine.model, x, criterion)
@@ -107,14 +115,14 @@ class Planner:
 
 
 def earlier_gradients(network: Network, shards: int) -> int:
-    """Bytes of the gradients that the shards before the last one leave (BFP keeps their parts)."""
+    """Number of bytes of gradients that the shards before the last leave: BFP keeps their parts."""
     per_shard = sum(size for layer in network.layers for _, size in layer.weights)
     return (shards - 1) * per_shard if network.summed else 0
 
 
 def architecture_network(
     config: TrainConfig, input_shape: tuple[int, ...], classes: int
-) -> tuple[Program, Network]:
+) -> tuple[Tape, Network]:
     """The sub-layers of `config.arch` for one pass over inputs of a shape, weights of the seed."""
     model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)

@@ -29,10 +29,12 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is known of one deployed model.
+    """One deployed model, as its report shows it.
 
-    accuracy: rows (what computed it, percent); memory: rows (what, bytes)
-    tables:   pairs, tables, bytes, unshared of ir.transfer; layers: rows of the quantization report
+    accuracy: rows (what computed it, percent)
+    memory:   rows (kind of memory, bytes)
+    tables:   pairs, tables, bytes and unshared of `ir.integer.transfer.transfer_tables`
+    layers:   rows of the quantization report
     """
 
     title: str
@@ -57,6 +59,12 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]
     return rows
 
 
+def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
+    """The verdicts as a table of a report."""
+    columns = ("backend", "differing outputs", "samples with one", "SHA-256 of the outputs")
+    return Table(columns, verdict_rows(verdicts), caption, code=columns[3:])
+
+
 def reasons(verdicts: Sequence[Verdict]) -> list[str]:
     """A sentence per backend that may differ and does."""
     return [
@@ -76,12 +84,10 @@ def deployment_section(d: Deployment) -> Section:
         )
     )
     blocks.append(
-        Table(
-            ("backend", "differing outputs", "samples with one", "SHA-256 of the outputs"),
-            verdict_rows(d.verdicts),
-            caption="against the reference, on the whole test set (onnxruntime returns real "
-            "numbers, hence its own hash)",
-            code=("SHA-256 of the outputs",),
+        verdict_table(
+            d.verdicts,
+            "against the reference, on the whole test set (onnxruntime returns real numbers, "
+            "hence its own hash)",
         )
     )
     blocks += map(Paragraph, reasons(d.verdicts))

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.reports.deployment import verdict_rows
-from samebits.reports.html import Paragraph, Section, Table
+from samebits.reports.deployment import verdict_table
+from samebits.reports.html import Paragraph, Section
 from samebits.verification.compare import Verdict
 
 
 @dataclass(frozen=True)
 class Concordance:
-    """A program, simulated and translated.
+    """A program, simulated and translated into concordant software.
 
-    program:      its file; instructions, cycles (the estimate for one sample): of it
-    accuracy:     percent, of the whole test set through the concordant software
-    verdicts:     against the simulator, on the simulated samples
-    seconds:      a sample, of the simulator and of concordant PyTorch
+    program:  its file
+    native, mantissa: dimension and bits of the processor
+    instructions, cycles: length of the program; estimated cycles for one sample
+    accuracy: percent on the whole test set, computed by the concordant software
+    verdicts: of the software against the simulator, on the simulated samples
+    seconds:  time per sample of the simulator and of concordant PyTorch
     """
 
     program: str
@@ -31,6 +33,7 @@ class Concordance:
 
     @property
     def speedup(self) -> float:
+        """The factor by which concordant PyTorch is faster than the simulator."""
         return self.seconds[0] / self.seconds[1]
 
 
@@ -46,12 +49,9 @@ def concordance_section(c: Concordance) -> Section:
                 f"{c.cycles:,} cycles an image, and that program translated into PyTorch and ONNX. "
                 f"Test accuracy {c.accuracy:.2f} %."
             ),
-            Table(
-                ("backend", "differing outputs", "samples with one", "SHA-256 of the outputs"),
-                verdict_rows(c.verdicts),
-                caption="against the simulator, which executes the program instruction by "
-                "instruction",
-                code=("SHA-256 of the outputs",),
+            verdict_table(
+                c.verdicts,
+                "against the simulator, which executes the program instruction by instruction",
             ),
             Paragraph(
                 f"The simulator takes {simulator:.1f} ms an image, concordant PyTorch "

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a list of sections: no network, no script, all text escaped."""
+"""One self-contained HTML page of sections: no network, no script, all text escaped."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class Paragraph:
     text: str
 
     def render(self) -> str:
+        """This block as HTML, its text escaped."""
         return f"<p>{html.escape(self.text)}</p>"
 
 
@@ -64,6 +65,7 @@ class Table:
     code: Sequence[str] = ()
 
     def render(self) -> str:
+        """This block as HTML, its text escaped."""
         head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in self.columns)
         body = "".join(f"<tr>{self._cells(row)}</tr>" for row in self.rows)
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
@@ -88,6 +90,7 @@ class Figure:
     caption: str = ""
 
     def render(self) -> str:
+        """This block as HTML, its text escaped."""
         data = base64.b64encode(self.svg).decode()
         caption = f"<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
         return (
@@ -101,12 +104,13 @@ Block = Paragraph | Table | Figure
 
 @dataclass(frozen=True)
 class Section:
-    """A titled card of blocks; later parts append theirs to the list."""
+    """A titled card of blocks."""
 
     title: str
     blocks: Sequence[Block]
 
     def render(self) -> str:
+        """This block as HTML, its text escaped."""
         body = "\n".join(block.render() for block in self.blocks)
         return f"<section>\n<h2>{html.escape(self.title)}</h2>\n{body}\n</section>"
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from samebits.recompute.network.sublayer import Network
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.optimum import smallest
 from samebits.recompute.plan.plan import Plan
-from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule, simulate
+from samebits.recompute.plan.schedule import Action, compile_schedule, simulate
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
 
-PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per action
+PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per kind
 MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
 COLUMNS = (
     *("sub-layer", "kind", "bytes", "output", "lives in"),
@@ -96,17 +97,15 @@ def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
     )
 
 
-def _curve(
-    label: str, network: Network, schedule: Sequence[Instruction], costs: list[int]
-) -> Curve:
+def _curve(label: str, network: Network, schedule: Sequence[Action], costs: list[int]) -> Curve:
     """A backward pass counts as two forward passes: two products instead of one."""
     x: list[float] = [0.0]
     y: list[float] = [network.layers[0].size / 2**20]
     time = 0
-    for (action, index), peak, after in simulate(network, schedule):
+    for (kind, index), peak, after in simulate(network, schedule):
         x.append(time / MILLISECOND)
         y.append(peak / 2**20)
-        time += PASSES.get(action, 0) * costs[index]
+        time += PASSES.get(kind, 0) * costs[index]
         x += [time / MILLISECOND] * 2
         y += [peak / 2**20, after / 2**20]
     return Curve(label, x, y)

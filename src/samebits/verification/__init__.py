@@ -1,17 +1,7 @@
 """One model on many backends, compared for equality."""
 
-from samebits.model import Model, load_model, model_of
-from samebits.verification.backend import Backend, backend_named, known_backends
+from samebits.verification.backend import Backend
 from samebits.verification.compare import Difference, Verdict, compare
+from samebits.verification.registry import backend_named, known_backends
 
-__all__ = [
-    "Backend",
-    "Difference",
-    "Model",
-    "Verdict",
-    "backend_named",
-    "compare",
-    "known_backends",
-    "load_model",
-    "model_of",
-]
+__all__ = ["Backend", "Difference", "Verdict", "backend_named", "compare", "known_backends"]

@@ -11,8 +11,8 @@ import numpy as np
 from samebits.data.dataset import Dataset, Split, shape_text
 from samebits.errors import InputError
 from samebits.ir import Graph, interpreter
-from samebits.model import Firmware, Model
-from samebits.verification.inputs import chunks, joined, quantize
+from samebits.model import Model
+from samebits.verification.inputs import chunks, joined, quantize_samples
 
 Array = np.ndarray[Any, Any]
 
@@ -27,17 +27,21 @@ def images(data: Dataset, split: Split, count: int | None = None) -> Array:
 
 
 def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[Array]:
-    """The test images as codes of the model's input, in whole batches. InputError where they do
-    not fit."""
+    """The first `count` test images as codes of the model's input, in whole batches.
+
+    Raises InputError where they do not fit.
+    """
     graph = model.integer
     value = graph.values[graph.inputs[0]]
     _check_fit(graph, data, value.quantization is not None)
-    return [whole_batches(quantize(images(data, "test", count), value), value.shape[0])]
+    return [whole_batches(quantize_samples(images(data, "test", count), value), value.shape[0])]
 
 
 def step_codes(model: Model, data: Dataset, count: int | None = None) -> list[Array]:
-    """The test samples as codes of a step graph's input, in whole batches, one array a step:
-    sequences by time, images by rows. InputError where they do not fit."""
+    """The test samples as codes of a step graph's input, in whole batches, one array per step.
+
+    Sequences are cut along time, images into rows. Raises InputError where they do not fit.
+    """
     graph = model.integer
     own = [graph.values[name] for name in graph.own_inputs]
     shape = own[0].shape[1:] if own else ()
@@ -48,17 +52,17 @@ def step_codes(model: Model, data: Dataset, count: int | None = None) -> list[Ar
     axis = differing[0] if differing else len(shape) - 2
     if shape[axis] != 1:
         raise _misfit(graph, data)
-    codes = whole_batches(quantize(images(data, "test", count), own[0]), own[0].shape[0])
+    codes = whole_batches(quantize_samples(images(data, "test", count), own[0]), own[0].shape[0])
     return np.split(codes, data.input_shape[axis], axis + 1)
 
 
 def streamed(
     graph: Graph, steps: Sequence[Array], run: Callable[[list[Array]], list[Array]]
 ) -> tuple[list[Array], list[Array]]:
-    """Samples of a step graph from its initial states on, step by step through `run`.
+    """Run samples through a step graph, step by step from its initial states on.
 
-    Returns what the steps took, all steps one after the other for each input of the graph, and the
-    outputs of the last one that are no states.
+    Returns the inputs of the steps (for each input of the graph all steps, one after the other) and
+    the outputs of the last step without its states.
     """
     batches = len(steps[0]) // graph.values[graph.own_inputs[0]].shape[0]
     states = [
@@ -73,15 +77,15 @@ def streamed(
     return joined(taken), outputs[: len(graph.own_outputs)]
 
 
-def firmware_images(firmware: Firmware, data: Dataset, count: int | None = None) -> list[Array]:
+def firmware_images(firmware: Model, data: Dataset, count: int | None = None) -> list[Array]:
     """The test images in binary16, flat where the program takes a vector."""
     ports = firmware.interface
     value = ports.values[ports.inputs[0]] if ports.inputs else None
-    if value is not None and value.shape == (1, math.prod(data.input_shape)):
-        flat = images(data, "test", count)
-        return [flat.reshape(len(flat), -1).astype(np.float16)]
-    _check_fit(ports, data)
-    return [images(data, "test", count).astype(np.float16)]
+    flat = value is not None and value.shape == (1, math.prod(data.input_shape))
+    if not flat:
+        _check_fit(ports, data)
+    samples = images(data, "test", count).astype(np.float16)
+    return [samples.reshape(len(samples), -1) if flat else samples]
 
 
 def _check_fit(graph: Graph, data: Dataset, quantized: bool = True) -> None:
@@ -102,7 +106,7 @@ def _misfit(graph: Graph, data: Dataset) -> InputError:
 
 
 def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
-    """The outputs of a float graph for every test image, in binary64."""
+    """The outputs of a float graph, computed in binary64, for every test image."""
     _check_fit(graph, data)
     value = graph.values[graph.inputs[0]]
     samples = images(data, "test")
@@ -112,13 +116,17 @@ def float_outputs(graph: Graph, data: Dataset) -> list[Array]:
 
 
 def whole_batches(samples: Array, batch: int) -> Array:
-    """The samples, with the last one again until they fill whole batches."""
+    """The samples, the last one repeated until they fill whole batches."""
     missing = -len(samples) % batch
     return np.concatenate([samples, np.repeat(samples[-1:], missing, axis=0)])
 
 
 def correct(outputs: list[Array], data: Dataset) -> int:
-    """How many test images have their label's logit as the largest, the first of equal ones."""
+    """Number of test images whose label has the largest logit, the first of equal ones.
+
+    Takes outputs of the first images of the test set; the last ones may repeat its last image
+    (`whole_batches`). Raises InputError where there are fewer logits than classes.
+    """
     logits = outputs[0].reshape(len(outputs[0]), -1)[: len(data.test_labels)]
     labels = data.test_labels[: len(logits)].numpy()
     if logits.shape[1] < data.classes:

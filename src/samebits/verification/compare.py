@@ -34,13 +34,15 @@ def _number(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison.
+    """The result of a comparison.
 
-    differing: elements, of `total`; samples: those with at least one, of `sample_count`
-    largest:   the largest difference in steps of the output's scale
-    first:     the first five
-    sha256:    of the outputs found and of those expected
+    differing: number of elements that differ, among `total`
+    samples:   number of samples with such an element, among `sample_count`
+    largest:   the largest difference, in steps of the output's scale
+    first:     the first five differences
+    sha256:    hash of the outputs found; expected_sha256: of those expected
     skipped:   why nothing was compared, or None
+    note:      why this backend may differ on this model, or "" if it may not
     """
 
     backend: str
@@ -57,6 +59,7 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
+        """Whether something was compared and nothing differs."""
         return self.skipped is None and self.differing == 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,9 +77,15 @@ class Verdict:
 def compare(
     backend: str, graph: Graph, expected: Sequence[Array], found: Sequence[Array], note: str = ""
 ) -> Verdict:
-    """Expected codes against found codes, or against found binary32 reals; binary16 by its bits.
+    """Compare outputs for equality, without any tolerance.
 
-    `graph` says what the outputs are. All NaN of binary16 are alike; its zeros are two.
+    graph:    says what the outputs are (`Model.interface`)
+    expected: codes, or binary16 of firmware
+    found:    codes; binary32 reals, which are compared with the real values of the expected codes;
+              or binary16, which is compared by its bits, where all NaN are alike and the two zeros
+              are not
+
+    Raises ValueError for another shape or type than expected.
     """
     differing = total = 0
     largest = 0.0

@@ -1,4 +1,4 @@
-"""Samples for a graph: read from an archive or drawn at random, as codes and as reals."""
+"""Samples for a graph, read from an archive or drawn at random, as codes and as reals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 EXACT_BITS = 53
 
 
-def quantize(array: Array, value: Value) -> Array:
+def quantize_samples(array: Array, value: Value) -> Array:
     """Real numbers as the codes of an input: saturate(rne(x / scale) + zero_point).
 
     binary32 numbers and scales have 24-bit significands. If x / scale is not exactly halfway
@@ -62,7 +62,7 @@ def _binary32(value: Fraction) -> float:
 
 
 def step(value: Value) -> int:
-    """Elements along axis 0 of one sample. A scalar input has one sample an element."""
+    """Number of elements of one sample along axis 0; 1 for a scalar input."""
     if value.size == 0:
         raise InputError(f"input {value.name!r}: expected elements, found shape {value.shape}")
     return value.shape[0] if value.shape else 1
@@ -71,7 +71,7 @@ def step(value: Value) -> int:
 def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
     """Codes over the whole range of each input's type, from (seed, input, element) alone.
 
-    Of binary16: every number below 2 in magnitude is as likely.
+    For an input in binary16 every number below 2 in magnitude is equally likely.
     """
     out = []
     for site, name in enumerate(graph.inputs):
@@ -135,7 +135,7 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
         elif array.dtype.name == value.dtype:
             out.append(array.astype(value.dtype))  # in this machine's byte order
         elif array.dtype.kind == "f" and value.quantization is not None:
-            out.append(quantize(array, value))
+            out.append(quantize_samples(array, value))
         else:
             raise InputError(
                 f"{source}: input {name!r}: expected real numbers or {value.dtype} codes, found "
@@ -148,7 +148,7 @@ def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]
 
 
 def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
-    """The samples in pieces of the graph's own size along axis 0."""
+    """The samples cut along axis 0 into pieces of the graph's own size."""
     values = [graph.values[name] for name in graph.inputs]
     if not values:
         raise InputError(f"model {graph.name!r}: expected an input, found none; nothing to verify")
@@ -161,7 +161,7 @@ def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:
 
 
 def joined(parts: Sequence[Sequence[Array]]) -> list[Array]:
-    """Outputs of the pieces, one after the other along axis 0."""
+    """The outputs of pieces (`chunks`), joined along axis 0."""
     return [
         np.concatenate([np.atleast_1d(p) for p in column]) for column in zip(*parts, strict=True)
     ]

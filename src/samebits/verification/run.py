@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.model import Firmware, Subject
-from samebits.verification.backend import backend_named, check_subject
+from samebits.model import Model
 from samebits.verification.compare import Verdict, compare
+from samebits.verification.registry import backend_named, check_needs
 
 Array = np.ndarray[Any, Any]
 DEFAULT_BACKENDS = ("torch", "c", "onnxruntime")
@@ -20,7 +20,7 @@ BOARDS = ("cortex-m0", "cortex-m3", "cortex-m55")
 
 
 def verify_model(
-    model: Subject,
+    model: Model,
     inputs: Sequence[Array],
     names: Sequence[str],
     work: Path | None = None,
@@ -28,12 +28,17 @@ def verify_model(
 ) -> tuple[list[Array], list[Verdict]]:
     """The reference outputs and one verdict per backend; a backend that cannot run is `skipped`.
 
-    The reference of firmware is the simulator. InputError for a backend of the other kind.
+    names: of backends; the reference among them is not compared with itself
+    work: a folder for what backends build; None for a temporary one
+    started: is told the name of every backend before it runs
+
+    Raises InputError for a name that is unknown, a backend of the other kind, or a model that has
+    no integer form.
     """
-    reference = backend_named("npu" if isinstance(model, Firmware) else "reference")
+    reference = backend_named(reference_of(model))
     backends = [backend_named(name, work) for name in names if name != reference.name]
     for backend in backends:
-        check_subject(backend, model)
+        check_needs(backend, model)
     started(reference.name)
     expected = reference.run(model, inputs)
     verdicts = []
@@ -53,18 +58,21 @@ def verify_model(
     return expected, verdicts
 
 
-def default_backends(model: Subject) -> tuple[str, ...]:
-    """What `samebits verify` compares."""
-    return FIRMWARE_BACKENDS if isinstance(model, Firmware) else DEFAULT_BACKENDS
+def reference_of(model: Model) -> str:
+    """The backend that defines a model's bits: the interpreter, or for firmware the simulator."""
+    return "reference" if model.firmware is None else "npu"
 
 
-def cause(model: Subject, name: str) -> str:
+def default_backends(model: Model) -> tuple[str, ...]:
+    """The backends that `samebits verify` compares if none are named."""
+    return DEFAULT_BACKENDS if model.firmware is None else FIRMWARE_BACKENDS
+
+
+def cause(model: Model, name: str) -> str:
     """Why a runtime of binary32 kernels may differ on this model, or "" if it provably may not.
 
     That proof is for runtimes that compute the graph as written; optimizations replace it.
     """
-    if isinstance(model, Firmware):
-        return ""
     if not name.startswith("onnxruntime") or name.endswith("integer"):
         return ""
     from samebits.onnx import binary32_exact, exact_form

@@ -16,8 +16,8 @@ import numpy as np
 
 from samebits.errors import InputError
 from samebits.ir.integer.layers import layers
-from samebits.model import Firmware, Subject
-from samebits.verification.backend import Layer
+from samebits.model import Model
+from samebits.verification.backend import TracedValue
 
 Array = np.ndarray[Any, Any]
 FORMAT = "samebits-trace-1"
@@ -30,8 +30,8 @@ SHOWN = 5
 class Parting:
     """The first place where two traces differ.
 
-    elements: (index, code in A, code in B) of the first few, where both files hold codes
-    differing: how many elements differ there, or None
+    elements:  (index, code in A, code in B) of the first few, where both files hold codes
+    differing: number of elements that differ there, or None where a file holds no codes
     """
 
     run: int
@@ -45,13 +45,13 @@ class Parting:
         return dict(vars(self))
 
 
-def layer_records(model: Subject, runs: Sequence[Sequence[Layer]]) -> list[dict[str, Any]]:
-    """Name, operator, type and shape of every layer of a trace."""
-    if isinstance(model, Firmware):
-        shapes = [(layer.name, layer.codes) for layer in (runs[0] if runs else ())]
+def layer_records(model: Model, runs: Sequence[Sequence[TracedValue]]) -> list[dict[str, Any]]:
+    """Name, operator, type and shape of every traced value: of firmware, of its first run."""
+    if model.firmware is not None:
+        values = [(value.name, value.codes) for value in (runs[0] if runs else ())]
         return [
             {"name": name, "op": "chain", "dtype": codes.dtype.name, "shape": list(codes.shape)}
-            for name, codes in shapes
+            for name, codes in values
             if codes is not None
         ]
     graph = model.integer
@@ -68,18 +68,18 @@ def layer_records(model: Subject, runs: Sequence[Sequence[Layer]]) -> list[dict[
 
 
 def to_record(
-    model: Subject, source: str, backend: str, runs: Sequence[Sequence[Layer]]
+    model: Model, source: str, backend: str, runs: Sequence[Sequence[TracedValue]]
 ) -> dict[str, Any]:
-    """A trace as JSON data: every layer's hash in every run, and its codes where known."""
+    """A trace as JSON data: the hash of every value in every run, and its codes where known."""
     record: dict[str, Any] = {
         "format": FORMAT,
         "model": source,
         "backend": backend,
         "layers": layer_records(model, runs),
-        "runs": [[f"{layer.hash:016x}" for layer in run] for run in runs],
+        "runs": [[f"{value.hash:016x}" for value in run] for run in runs],
     }
-    if all(layer.codes is not None for run in runs for layer in run):
-        record["codes"] = [[_packed(layer.codes) for layer in run] for run in runs]
+    if all(value.codes is not None for run in runs for value in run):
+        record["codes"] = [[_packed(value.codes) for value in run] for run in runs]
     return record
 
 
@@ -90,7 +90,7 @@ def _packed(codes: Array | None) -> str:
 
 
 def read_trace(path: Path) -> dict[str, Any]:
-    """A trace file, checked: it may come from anywhere. Raises InputError."""
+    """The trace in an untrusted file, checked. Raises InputError."""
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise InputError(f"{path}: expected a trace of at most {LARGEST_FILE} bytes, found {size}")
@@ -108,6 +108,7 @@ def read_trace(path: Path) -> dict[str, Any]:
 
 
 def _problem(record: object) -> str | None:
+    """The first way in which JSON data is no trace, None if it is one."""
     if not isinstance(record, Mapping) or record.get("format") != FORMAT:
         return f"expected a trace of format {FORMAT!r}"
     entries, runs, codes = (record.get(key) for key in ("layers", "runs", "codes"))

@@ -20,8 +20,10 @@ Record = dict[str, Any]
 class TrainingParting:
     """The first place where two training traces differ.
 
+    step:   number of the step; 0 is the initial state
+    shard:  index of the shard in that step, None for a parameter
     tensor: "output of layer '1'", "gradient of layer '1'", "loss" or "parameter '1.weight'"
-    shard: of that step, or None for what belongs to the whole step; step 0 is the initial state
+    hashes: of the tensor in both traces
     """
 
     step: int
@@ -36,7 +38,7 @@ class TrainingParting:
 
 @dataclass(frozen=True)
 class Audit:
-    """What two training traces have in common: whole steps compared, and where they part."""
+    """The comparison of two training traces: number of whole steps that agree, where they part."""
 
     steps: int
     parting: TrainingParting | None
@@ -117,7 +119,7 @@ def _tensors(layers: list[str], shard: Record) -> Iterator[tuple[str, str | None
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[Record]:
-    """The records of a file, which may come from anywhere; a partial last line is left out."""
+    """The records of an untrusted file; a partial last line is left out."""
     number = 0
     while line := file.readline(LONGEST_LINE):
         number += 1

@@ -14,7 +14,7 @@ from samebits.ir.integer.bounds import bounds
 from samebits.ir.lowering.lower import lower
 from samebits.ir.printer import text
 from samebits.ir.verify import verify
-from samebits.verification.inputs import dequantize, quantize
+from samebits.verification.inputs import dequantize, quantize_samples
 
 
 def dequantized(codes, value):
@@ -35,7 +35,7 @@ def assert_same_function(real, seed=0, samples=2):
         drawn = awkward_inputs(integer, seed + run, 1)
         types = [integer.values[name] for name in integer.inputs]
         reals = [dequantize(c, value) for c, value in zip(drawn, types, strict=True)]
-        codes = [quantize(r, value) for r, value in zip(reals, types, strict=True)]
+        codes = [quantize_samples(r, value) for r, value in zip(reals, types, strict=True)]
         expected = interpreter.run(real, reals, exact=True)
         trace = interpreter.trace(integer, codes)
         for name, wanted in zip(integer.outputs, expected, strict=True):

@@ -13,7 +13,7 @@ import pytest
 
 from compare import assert_same
 from npu.firmware_templates import FOLDER, TEMPLATES, firmware
-from samebits.model import Firmware
+from samebits.model import Model
 from samebits.npu.machine.image import read_program
 from samebits.npu.simulator.machine import canonical
 from samebits.npu.simulator.simulate import simulate
@@ -56,7 +56,7 @@ def simulated(program, image, x):
 
 def check_concordant(kind, program, image, x, expected, folder):
     """The simulator's bits, every NaN alike."""
-    (found,) = Concordant(kind, folder).run(Firmware(program.name, program, image), [x])
+    (found,) = Concordant(kind, folder).run(Model(program.name, firmware=(program, image)), [x])
     assert found.dtype == expected.dtype == np.float16
     assert found.shape == expected.shape
     f, e = (canonical(array).view(np.uint16) for array in (found, expected))

@@ -38,7 +38,8 @@ from npu.concord.test_translate import (
 )
 from npu.programs import random_case, random_inputs
 from samebits.data import load
-from samebits.model import load_model
+from samebits.model import load as load_model
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord import runtime_torch
 from samebits.npu.concord.source import load_module
 from samebits.npu.concord.translate import load_concordant, translate

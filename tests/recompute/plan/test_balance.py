@@ -3,7 +3,7 @@ import pytest
 from recompute_nets import make
 from samebits.recompute.plan.balance import Balance, balance, predicted_balance
 from samebits.recompute.plan.cost import find_device, gradient_times, times
-from samebits.recompute.plan.schedule import Instruction, compile_schedule
+from samebits.recompute.plan.schedule import Action, compile_schedule
 from samebits.recompute.run.profile import survey
 
 
@@ -15,7 +15,7 @@ def test_balance_by_hand():
         *(("activation gradient", 6, 6), ("join", 8, 0), ("weight gradient", 6, 4)),
         *(("backward", 5, 1), ("join", 6, 0), ("backward", 4, 3)),
     ]
-    table = {Instruction(action, index): cost for action, index, cost in costs}
+    table = {Action(kind, index): cost for kind, index, cost in costs}
     found = balance(tuple(table), table.__getitem__)
     assert found == Balance(5 + 7 + 11 + 4 + 1 + 3, 5 + 11 + 4 + 3)
     assert found.load == 31 / 46

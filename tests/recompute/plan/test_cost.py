@@ -1,6 +1,7 @@
 import pytest
 
 from samebits.errors import InputError
+from samebits.recompute.network.sublayer import Network, SubLayer
 from samebits.recompute.plan.cost import (
     Device,
     Tier,
@@ -12,7 +13,6 @@ from samebits.recompute.plan.cost import (
     times,
 )
 from samebits.recompute.plan.measure import measure_device
-from samebits.recompute.plan.schedule import Network, SubLayer
 
 GOOD = """
 name = "two tiers"

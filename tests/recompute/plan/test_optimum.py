@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from recompute_nets import NETS, make
+from samebits.recompute.network.sublayer import Loss, Network, SubLayer
 from samebits.recompute.plan.optimum import cheapest, cost_of, smallest
-from samebits.recompute.plan.schedule import Loss, Network, SubLayer, compile_schedule, peak
+from samebits.recompute.plan.schedule import compile_schedule, peak
 from samebits.recompute.run.profile import survey
 
 

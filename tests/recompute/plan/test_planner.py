@@ -6,11 +6,13 @@ import torch
 
 from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
+from samebits.recompute.network.sublayer import Network, SubLayer
 from samebits.recompute.plan import plan as plan_file
 from samebits.recompute.plan.cost import find_device, parse_device
 from samebits.recompute.plan.plan import read_plan, write_plan
-from samebits.recompute.plan.planner import UNREAD, local_rule, make_plan
-from samebits.recompute.plan.schedule import Network, SubLayer, compile_schedule, peak
+from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.rule import UNREAD, local_rule
+from samebits.recompute.plan.schedule import compile_schedule, peak
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.memory import step_peak
 from samebits.recompute.run.profile import survey
@@ -79,8 +81,8 @@ def test_equal_sides_store():
 
 
 def plan_for(case, budget=None, **options):
-    program, network = survey(case.model, case.inputs, case.loss)
-    return program, network, planned(network, budget, **options)
+    tape, network = survey(case.model, case.inputs, case.loss)
+    return tape, network, planned(network, budget, **options)
 
 
 def planned(network, budget, **options):
@@ -118,11 +120,11 @@ def assert_budgets_are_kept(name, numerics, count):
     torch.manual_seed(7)
     case.step(case.model)
     expected = case.outcome()
-    program, network, local = plan_for(case)
+    tape, network, local = plan_for(case)
     measured = []
     for budget in budgets(local, count):
         plan = planned(network, budget)
-        run = Executor(program, network, plan.schedule(network))
+        run = Executor(tape, network, plan.schedule(network))
         case.restore(start)
         torch.manual_seed(7)
         case.step(run)
@@ -161,7 +163,7 @@ def test_budgets_hold_in_the_paired_order(numerics):
     for budget in budgets(local, 5):
         _, network, plan = plan_for(case, budget, backward="paired")
         schedule = plan.schedule(network)
-        assert "join" in {action for action, _ in schedule}
+        assert "join" in {kind for kind, _ in schedule}
         assert peak(network, schedule) == plan.peak <= budget
         again.append(plan.recompute_ps)
     assert again[0] > again[-1] == 0

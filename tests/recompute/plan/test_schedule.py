@@ -1,13 +1,7 @@
 import torch
 
-from samebits.recompute.plan.schedule import (
-    Loss,
-    Network,
-    SubLayer,
-    compile_schedule,
-    peak,
-    simulate,
-)
+from samebits.recompute.network.sublayer import Loss, Network, SubLayer
+from samebits.recompute.plan.schedule import compile_schedule, peak, simulate
 from samebits.recompute.run.memory import recording, step_peak
 
 # input 8 -> a 100 -> b 50 (needs a) -> view -> c 10 (needs b and c), gradients as large as values.
@@ -32,7 +26,7 @@ NETWORK = Network(LAYERS, 4, Loss(5, 6, 20, 10))
 
 
 def words(schedule):
-    return " ".join(f"{action}{index}" for action, index in schedule)
+    return " ".join(f"{kind}{index}" for kind, index in schedule)
 
 
 def test_everything_stored():
@@ -74,7 +68,7 @@ def test_levels_by_hand():
 
 def test_what_is_kept_to_compute_again_counts():
     everything = compile_schedule(NETWORK, (1, 2))
-    found = {str(i.action) + str(i.value): (p, a) for i, p, a in simulate(NETWORK, everything)}
+    found = {str(i.kind) + str(i.value): (p, a) for i, p, a in simulate(NETWORK, everything)}
     assert found["forward2"] == (8 + 100 + 3 + 60, 8 + 100 + 50 + 4 + 3)
     assert found["recompute2"][1] - found["recompute1"][1] == 50 - 3
     assert peak(NETWORK, everything) == max(p for p, _ in found.values())
@@ -114,7 +108,7 @@ SHORT = {"activation gradient": "gradient", "weight gradient": "weight"}
 
 def test_weight_gradients_are_deferred_by_one_product():
     schedule = compile_schedule(paired_network(), (), paired=True)
-    assert words((SHORT.get(action, action), i) for action, i in schedule) == (
+    assert words((SHORT.get(kind, kind), i) for kind, i in schedule) == (
         "forward1 forward2 forward3 free2 forward4 loss4 free4 gradient4 weight4 backward3 "
         "gradient2 join4 free3 weight2 backward1 free0 join2 free1"
     )
@@ -124,7 +118,7 @@ def test_weight_gradients_are_deferred_by_one_product():
 def test_levels_of_deferred_weight_gradients_by_hand():
     network = paired_network()
     levels = {
-        f"{SHORT.get(i.action, i.action)}{i.value}": (peak, after)
+        f"{SHORT.get(i.kind, i.kind)}{i.value}": (peak, after)
         for i, peak, after in simulate(network, compile_schedule(network, (), paired=True))
     }
     # Before the backward passes: input 8, a 20, relu 20, the gradient of the output 20.
@@ -140,7 +134,7 @@ def test_levels_of_deferred_weight_gradients_by_hand():
 
 def test_what_is_dropped_comes_back_before_the_first_of_both_gradients():
     schedule = compile_schedule(paired_network(), (1, 3), paired=True)
-    assert words((SHORT.get(action, action), i) for action, i in schedule[8:]) == (
+    assert words((SHORT.get(kind, kind), i) for kind, i in schedule[8:]) == (
         "recompute3 free2 gradient4 weight4 backward3 recompute1 gradient2 join4 free3 weight2 "
         "backward1 free0 join2 free1"
     )

@@ -34,17 +34,17 @@ def droppings(network, count, seed=0):
 
 
 def executor(case, dropped=None, keep=()):
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
     if dropped is None:
         dropped = tuple(v for v in network.choices() if v not in keep)
-    return Executor(program, network, compile_schedule(network, dropped))
+    return Executor(tape, network, compile_schedule(network, dropped))
 
 
 @pytest.mark.parametrize(("name", "numerics"), CASES)
 def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
     case = make(name, numerics)
     start = case.state()
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
 
     def two_steps(forward):
         """Two: the second pass adds to the gradients of the first, as accumulation does."""
@@ -54,7 +54,7 @@ def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
 
     losses, outcome = two_steps(case.model)
     for dropped in droppings(network, 3 if name in ("resnet18", "mobilenetv2") else 12):
-        run = Executor(program, network, compile_schedule(network, dropped))
+        run = Executor(tape, network, compile_schedule(network, dropped))
         found, planned = two_steps(run)
         assert losses == found
         assert_same_outcome(outcome, planned)
@@ -68,12 +68,12 @@ def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
     torch.manual_seed(3)
     losses = [case.step(case.model), case.step(case.model)]
     outcome = case.outcome()
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
     for dropped in droppings(network, 1):
         schedule = compile_schedule(network, dropped, paired=True)
-        actions = [action for action, _ in schedule]
-        assert actions.count("weight gradient") == actions.count("join") > 0
-        run = Executor(program, network, schedule)
+        kinds = [kind for kind, _ in schedule]
+        assert kinds.count("weight gradient") == kinds.count("join") > 0
+        run = Executor(tape, network, schedule)
         ran = {}
         run.clock = ran.__setitem__
         case.restore(start)
@@ -89,8 +89,8 @@ def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
 
 def test_an_error_beside_a_deferred_gradient_waits_for_it(monkeypatch):
     case = make("resnet8", "float32")
-    program, network = survey(case.model, case.inputs, case.loss)
-    run = Executor(program, network, compile_schedule(network, (), paired=True))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
     ended = threading.Event()
     real = Pass.weight_gradient
 
@@ -113,8 +113,8 @@ def test_an_error_beside_a_deferred_gradient_waits_for_it(monkeypatch):
 
 def test_an_error_in_a_deferred_gradient_reaches_the_caller(monkeypatch):
     case = make("resnet8", "bfp")
-    program, network = survey(case.model, case.inputs, case.loss)
-    run = Executor(program, network, compile_schedule(network, (), paired=True))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
 
     def fails(self, index):
         raise RangeError("too large")
@@ -140,11 +140,11 @@ def test_predicted_peak_is_the_measured_peak(name, numerics):
     case = make(name, numerics, batch=16, size=8 if name in ("resnet18", "dropout") else 16)
     if name in ("dropout", "nested", "smooth", "in place"):
         case = make(name, numerics, batch=64)
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
     state = case.state()
     for dropped in droppings(network, 2 if name in ("resnet18", "mobilenetv2") else 6):
         schedule = compile_schedule(network, dropped)
-        run = Executor(program, network, schedule)
+        run = Executor(tape, network, schedule)
         case.step(run)  # the first pass meets what is made once: tables, kernels
         case.restore(state)
         measured = step_peak(lambda run=run: case.step(run)) + network.layers[0].size
@@ -156,9 +156,9 @@ def test_predicted_peak_is_the_measured_peak(name, numerics):
 @pytest.mark.parametrize("numerics", ["float32", "bfp"])
 def test_a_budgeted_step_frees_what_it_no_longer_needs(numerics):
     case = make("resnet8", numerics, batch=16, size=16)
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
     dropped = tuple(v for v in network.choices() if network.layers[v].kind != "Conv2d")
-    run = Executor(program, network, compile_schedule(network, dropped))
+    run = Executor(tape, network, compile_schedule(network, dropped))
     state, output = run.run_forward(case.inputs, False)
     kinds = {network.layers[v].kind for v in state.values if v}
     assert kinds <= {"Conv2d", "Linear"}
@@ -281,8 +281,8 @@ def test_autocast_is_refused():
 def test_a_backward_pass_under_autocast(paired):
     case = make("resnet8", "float32")
     plain = case.copy()
-    program, network = survey(case.model, case.inputs, case.loss)
-    run = Executor(program, network, compile_schedule(network, network.choices(), paired))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, network.choices(), paired))
     for one, forward in ((plain, plain.model), (case, run)):
         loss = one.loss(forward(one.inputs))
         with torch.autocast("cpu", torch.bfloat16):
@@ -326,8 +326,8 @@ def test_gradients_of_weights_have_storages_of_their_own():
 @pytest.mark.parametrize("numerics", ["float32", "bfp"])
 def test_weights_frozen_after_planning_in_the_paired_order(numerics):
     case = make("resnet8", numerics)
-    program, network = survey(case.model, case.inputs, case.loss)
-    run = Executor(program, network, compile_schedule(network, (), paired=True))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
     for parameter in case.model.parameters():
         parameter.requires_grad_(False)
     case.model[-1].bias.requires_grad_()
@@ -337,8 +337,8 @@ def test_weights_frozen_after_planning_in_the_paired_order(numerics):
 
 def test_a_pool_of_threads_is_one_process_own():
     case = make("resnet8", "float32")
-    program, network = survey(case.model, case.inputs, case.loss)
-    run = Executor(program, network, compile_schedule(network, (), paired=True))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
     case.step(run)
     process, pool = run._pool
     run._pool = -1, pool  # as after a fork, where its thread is not
@@ -403,9 +403,9 @@ def test_the_sum_of_a_gradient_counts(paired):
     torch.manual_seed(0)
     inputs = BFPTensor.from_real(torch.randn(16, 3, 16, 16))
     case = Case(convert(Fan()), inputs, torch.zeros(16).long(), CrossEntropyLoss())
-    program, network = survey(case.model, case.inputs, case.loss)
+    tape, network = survey(case.model, case.inputs, case.loss)
     schedule = compile_schedule(network, (), paired)
-    run = Executor(program, network, schedule)
+    run = Executor(tape, network, schedule)
     run.inline = True
     case.step(run)
     case.model.zero_grad()

@@ -61,8 +61,8 @@ def heard(case, forward):
 
 
 def planned(case):
-    program, network = survey(case.model, case.inputs, case.loss)
-    return Executor(program, network, compile_schedule(network, network.choices()))
+    tape, network = survey(case.model, case.inputs, case.loss)
+    return Executor(tape, network, compile_schedule(network, network.choices()))
 
 
 def check(case):

@@ -17,7 +17,7 @@ from compare import assert_same
 from samebits import kernels
 from samebits.data.dataset import Dataset
 from samebits.errors import UnsupportedError
-from samebits.model import Model, model_of
+from samebits.model import Model
 from samebits.spec import formats
 from samebits.spec.training import deploy_lstm
 from samebits.spec.training.layers import Array, Parameter
@@ -147,7 +147,7 @@ def test_steps_of_the_graph_are_the_deployed_sequence(shape: tuple[int, ...], se
     for used in (exponents, shifted(exponents, seed)):
         whole = deployed(net, used)
         codes, exponent = whole.codes(images(data))
-        found = model_of(to_graph(net, used, data.input_shape), "lstm", whole)
+        found = Model("lstm", to_graph(net, used, data.input_shape), deployed=whole)
         graph = found.integer
         assert len(graph.states) == 4
         value = graph.values[graph.outputs[0]]

@@ -1,4 +1,4 @@
-"""How many operations a sub-layer does, from its kind and shapes."""
+"""Number of operations of a sub-layer, from its kind and shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 Shape = tuple[int, ...]
 
-# Per element of the output.
+# Operations per element of the output.
 PER_ELEMENT = {
     "BatchNorm": 6,
     "BatchNorm1d": 6,
@@ -24,10 +24,10 @@ PER_ELEMENT = {
 
 
 def count_operations(module: Any, kind: str, inputs: Sequence[Shape], output: Shape) -> int:
-    """Operations of one forward pass. A multiplication and an addition are two.
+    """Number of operations of one forward pass; a multiplication and an addition are two.
 
-    Products count exactly; point-wise sub-layers by their kind, one per element if it is not known;
-    pooling one per element of the input.
+    Products are counted exactly, point-wise sub-layers by their kind (one operation per element of
+    the output if the kind is not known), pooling as one operation per element of the input.
     """
     size = math.prod(output)
     weight = getattr(module, "weight", None)

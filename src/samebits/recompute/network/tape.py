@@ -1,4 +1,7 @@
-"""A model's forward pass as data: its sub-layers in the order in which they run."""
+"""A model's forward pass as a tape: its sub-layers in the order in which they run.
+
+A tape is to a plan what autograd's graph is to a backward pass: enough to compute any value of the
+pass again from values before it (the list of Wengert, 1964, with sub-layers as operations)."""
 
 from __future__ import annotations
 
@@ -27,10 +30,13 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Call:
-    """How a sub-layer is computed: `target(*args, **kwargs)` with `Ref`s and `Attribute`s inside.
+class LayerCall:
+    """The computation of one sub-layer: `target(*args, **kwargs)`, `Ref`s and `Attribute`s inside.
 
-    inputs: distinct values read, in order of first use. module: the leaf module, if it is one.
+    name, kind: as messages show them; kind is the name of the module's class or of the function
+    inputs:     distinct values that it reads, in order of first use
+    module:     the leaf module, if it is one
+    attributes: paths of the parameters and buffers that a function reads
     """
 
     name: str
@@ -51,8 +57,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Heard:
-    """What a recorder hears of a module without children: the value that it gave, in a tensor that
-    was value `origin` first."""
+    """A module without children, as a recorder hears it, and the value that it gave.
+
+    origin: the first value with the same tensor, for modules that hand on their input
+    """
 
     name: str
     value: int
@@ -60,21 +68,27 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Program:
-    """The sub-layers of `model`; calls[0] stands for the input. output: the value returned.
+class Tape:
+    """The sub-layers of a model, in the order of execution.
 
-    heard: the modules without children that end when a sub-layer has been computed, in order.
-    modes: the model's modules, and which of them were in training mode when it was traced.
+    calls:  the computation of value i at index i; calls[0] stands for the input
+    output: the value that the model returns
+    heard:  the modules without children that end when a sub-layer has been computed, in order
+    modes:  the model's modules, and which of them were in training mode when it was traced
     """
 
     model: nn.Module
-    calls: tuple[Call, ...]
+    calls: tuple[LayerCall, ...]
     output: int
     heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
     modes: tuple[tuple[nn.Module, bool], ...] = ()
 
     def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
-        """The output of one sub-layer, its inputs given by `read`."""
+        """The output of one sub-layer, its inputs given by `read`.
+
+        A module that works in place is called out of place: its input may be a value that is read
+        again later.
+        """
         call = self.calls[index]
         if call.plain:
             return call.target(*[read(v) for v in call.inputs])

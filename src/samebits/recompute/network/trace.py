@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.recompute.network.tape import Attribute, Call, Heard, Program, Ref, autocast, modes
+from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
 from samebits.train.layers import Layer
 
 
@@ -65,8 +65,8 @@ _SHAPES = ("size", "dim", "numel", "nelement", "ndimension", "element_size")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "is_cuda")
 
 
-def trace(model: nn.Module, example: Tensor) -> Program:
-    """The program of `model` for inputs like `example`, in the model's present mode.
+def trace(model: nn.Module, example: Tensor) -> Tape:
+    """The tape of `model` for inputs like `example`, in the model's present mode.
 
     Runs the model once, sub-layer by sub-layer, to know which results are tensors; the caller keeps
     the model's state. Raises UnsupportedError where the flow depends on values of tensors, where a
@@ -95,7 +95,7 @@ def trace(model: nn.Module, example: Tensor) -> Program:
 
 
 def _state(model: nn.Module) -> tuple[Any, ...]:
-    """What a forward pass may change besides its result: generators, buffers (their versions)."""
+    """The state that a forward pass may change: generators and buffers (their versions)."""
     buffers = tuple((id(b), b._version) for b in model.buffers())
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), buffers
 
@@ -119,7 +119,7 @@ class _Reader:
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         self.model, self.example = model, example
-        self.calls = [Call("input", "input", _no_target)]
+        self.calls = [LayerCall("input", "input", _no_target)]
         self.results: dict[fx.Node, Any] = {}  # Ref, Attribute or constant
         self.values: list[Tensor] = [example]
         self.changed: dict[int, int] = {}  # value -> what stands for it after a change in place
@@ -127,7 +127,11 @@ class _Reader:
         self.names: dict[str, int] = {}
         self.heard: dict[int, list[Heard]] = {}
 
-    def read(self, graph: fx.Graph, ended: Mapping[fx.Node, list[tuple[str, fx.Node]]]) -> Program:
+    def read(self, graph: fx.Graph, ended: Mapping[fx.Node, list[tuple[str, fx.Node]]]) -> Tape:
+        """The tape of a traced graph; `ended` is the tracer's.
+
+        Raises UnsupportedError for a second input and for a result that is not one tensor.
+        """
         inputs = 0
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -147,14 +151,14 @@ class _Reader:
                         f"{type(self.model).__name__}: expected one tensor as the result, found "
                         f"{type(node.args[0]).__name__}; train without a plan"
                     )
-                program = Program(
+                tape = Tape(
                     self.model, tuple(self.calls), result.index, self.heard, modes(self.model)
                 )
             else:
                 self._node(node)
             for name, given in ended.get(node, ()):
                 self._end(name, self._filled(given))
-        return program
+        return tape
 
     def _end(self, name: str, given: Any) -> None:
         """A module has given its result."""
@@ -174,6 +178,11 @@ class _Reader:
         return fx.node.map_arg(argument, fill)
 
     def _node(self, node: fx.Node) -> None:
+        """Add a node's call, or keep its result as a constant if it is no tensor.
+
+        Methods and functions in place become their twins out of place, and what they changed is
+        read from their result from here on.
+        """
         args, kwargs = self._filled(node.args), dict(self._filled(node.kwargs))
         module: nn.Module | None = None
         in_place = False
@@ -203,7 +212,7 @@ class _Reader:
             owner = self._owner(node)
             name = f"{owner}.{kind}".lstrip(".")
         refs = _refs((args, kwargs))
-        call = Call(
+        call = LayerCall(
             self._unique(name),
             kind,
             target,
@@ -228,7 +237,7 @@ class _Reader:
                 )
             return
         self.calls.append(call)
-        result = Program(self.model, tuple(self.calls), 0).compute(len(self.calls) - 1, self._value)
+        result = Tape(self.model, tuple(self.calls), 0).compute(len(self.calls) - 1, self._value)
         if isinstance(result, Tensor):
             self.values.append(result)
             self.results[node] = Ref(len(self.calls) - 1)
@@ -253,7 +262,7 @@ class _Reader:
         return value
 
     def _change(self, old: int, new: int) -> None:
-        """From here on, `new` is read wherever the program names the changed value."""
+        """From here on, `new` is read wherever the tape names the changed value."""
         address = _address(self.values[old])
         self.changed[old] = new
         if address:

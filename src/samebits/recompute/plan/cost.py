@@ -1,21 +1,35 @@
-"""Devices and what things cost on them, in whole picoseconds."""
+"""Devices, and the times of loads and computations on them, in whole picoseconds.
+
+Times are those of the roofline model (Williams, Waterman, Patterson 2009): a sub-layer is bound
+either by its arithmetic or by its memory traffic, so it takes the longer of the two. The traffic is
+that of the nearest tier of memory which holds everything the sub-layer touches, as consecutive
+kernels leave it there. All times are whole numbers: plans are compared by them, and the same plan
+must come out on every machine.
+
+Example: 10**12 operations a second; a near tier of 12 bytes with one byte a picosecond, a far one
+with a quarter of that; no latency, no dispatch. A convolution of 48 operations that reads 4 bytes
+and writes 8 fits the near tier: max(48, 12) = 48 ps. A batch-norm of 16 operations that reads 8
+bytes twice, for its statistics first, and writes 8 touches 16 bytes, so it works in the far tier:
+max(16, 24 * 4) = 96 ps.
+"""
 
 from __future__ import annotations
 
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.recompute.plan.schedule import SEPARABLE, Network
+from samebits.recompute.network.sublayer import SEPARABLE, Network
 
 PICOSECONDS = 10**12
 LARGEST_FILE = 1 << 20  # bytes of a device file
 LARGEST = 10**18  # of any number in it
+FROM_ZERO = ("dispatch_ns", "latency_ns")  # the other numbers are at least 1
 
 
 @dataclass(frozen=True)
@@ -30,9 +44,10 @@ class Tier:
 
 @dataclass(frozen=True)
 class Device:
-    """What a plan needs to know of a machine. tiers: from the nearest to the largest.
+    """A machine, as far as plans need it.
 
-    dispatch_ns: what starting one operation costs, whatever its size.
+    dispatch_ns: time to start one operation, whatever its size
+    tiers:       from the nearest to the largest
     """
 
     name: str
@@ -46,7 +61,7 @@ class Device:
         return next((tier for tier in self.tiers if tier.bytes >= size), self.tiers[-1])
 
     def compute(self, operations: int, numerics: str) -> int:
-        """Picoseconds of that many operations at full width."""
+        """Picoseconds of a number of operations at the full rate of the numerics."""
         rate = (
             self.integer_operations_per_second
             if numerics == "bfp"
@@ -56,7 +71,7 @@ class Device:
 
 
 def load(tier: Tier, size: int) -> int:
-    """Picoseconds to read (or write) `size` bytes in a tier; nothing costs nothing."""
+    """Picoseconds to read or write `size` bytes in a tier; 0 for no bytes."""
     if size == 0:
         return 0
     return tier.latency_ns * 1000 + size * PICOSECONDS // tier.bytes_per_second
@@ -65,9 +80,8 @@ def load(tier: Tier, size: int) -> int:
 def times(network: Network, device: Device, numerics: str) -> list[int]:
     """Picoseconds to compute each sub-layer once, as this project runs it.
 
-    The longer of its arithmetic and its traffic (the roofline of Williams et al. 2009): inputs are
-    read (twice for statistics of theirs, unless they are kept) and the output is written in the
-    tier that holds them all, as consecutive kernels do.
+    The longer of its arithmetic and its traffic: inputs are read (twice if statistics of them are
+    taken first, unless those are kept) and the output is written, in the tier that holds them all.
     """
     result = []
     for layer in network.layers:
@@ -82,8 +96,9 @@ def times(network: Network, device: Device, numerics: str) -> list[int]:
 def gradient_times(network: Network, device: Device, numerics: str) -> list[tuple[int, int]]:
     """Picoseconds of each sub-layer's activation gradient and of its weight gradient.
 
-    As `times`. A product has both, each of the operations of its forward pass (twice as many in
-    BFP, whose gradients are two bytes wide). What any other sub-layer does counts as the first.
+    The roofline as in `times`. A product has both gradients, each with the operations of its
+    forward pass (twice as many in BFP, whose gradients are two bytes wide). The whole backward pass
+    of any other sub-layer counts as its activation gradient.
     """
     width = 2 if network.summed else 4
     result = []
@@ -121,7 +136,7 @@ def known_devices() -> tuple[str, ...]:
 
 
 def find_device(name: str) -> Device:
-    """A device of the package by its name, or that of a TOML file. Raises InputError."""
+    """The device of that name in the package, or in an untrusted TOML file. Raises InputError."""
     if name in known_devices():
         text = (resources.files("samebits.recompute") / "devices" / f"{name}.toml").read_text()
         return parse_device(text, name)
@@ -155,13 +170,8 @@ def parse_device(text: str, source: str) -> Device:
         raise InputError(
             f"{source}: field tier: expected one or more [[tier]] tables, found {_shown(tiers)}"
         )
-    device = Device(
-        _text(record, "name", source),
-        _number(record, "integer_operations_per_second", source, 1),
-        _number(record, "float_operations_per_second", source, 1),
-        _number(record, "dispatch_ns", source, 0),
-        tuple(_tier(tier, source, f"tier[{i}].") for i, tier in enumerate(tiers)),
-    )
+    made = (Tier(**_fields(Tier, t, f"{source}: field tier[{i}].")) for i, t in enumerate(tiers))
+    device = Device(**_fields(Device, record, f"{source}: field "), tiers=tuple(made))
     for i, (near, far) in enumerate(zip(device.tiers, device.tiers[1:], strict=False)):
         if near.bytes >= far.bytes:
             raise InputError(
@@ -171,30 +181,20 @@ def parse_device(text: str, source: str) -> Device:
     return device
 
 
-def _tier(record: Mapping[str, Any], source: str, place: str) -> Tier:
-    return Tier(
-        _text(record, "name", source, place),
-        _number(record, "bytes", source, 1, place),
-        _number(record, "bytes_per_second", source, 1, place),
-        _number(record, "latency_ns", source, 0, place),
-    )
-
-
-def _text(record: Mapping[str, Any], field: str, source: str, place: str = "") -> str:
-    value = record.get(field)
-    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > 200:
-        raise InputError(f"{source}: field {place}{field}: expected a name, found {_shown(value)}")
-    return value
-
-
-def _number(record: Mapping[str, Any], field: str, source: str, least: int, place: str = "") -> int:
-    value = record.get(field)
-    if type(value) is not int or not least <= value <= LARGEST:
-        raise InputError(
-            f"{source}: field {place}{field}: expected a whole number in {least}..{LARGEST}, "
-            f"found {_shown(value)}"
-        )
-    return value
+def _fields(cls: Any, record: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The checked names and numbers of a Device or a Tier, `place` being where they stand."""
+    values = {field.name: record.get(field.name) for field in fields(cls) if field.name != "tiers"}
+    for name, value in values.items():
+        least = 0 if name in FROM_ZERO else 1
+        if name == "name":
+            good = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
+            expected = "a name"
+        else:
+            good = type(value) is int and least <= value <= LARGEST
+            expected = f"a whole number in {least}..{LARGEST}"
+        if not good:
+            raise InputError(f"{place}{name}: expected {expected}, found {_shown(value)}")
+    return values
 
 
 def _shown(value: Any) -> str:
@@ -203,19 +203,10 @@ def _shown(value: Any) -> str:
 
 def device_text(device: Device) -> str:
     """The TOML file of a device."""
-    lines = [
-        f'name = "{device.name}"',
-        f"integer_operations_per_second = {device.integer_operations_per_second}",
-        f"float_operations_per_second = {device.float_operations_per_second}",
-        f"dispatch_ns = {device.dispatch_ns}",
-    ]
-    for tier in device.tiers:
-        lines += [
-            "",
-            "[[tier]]",
-            f'name = "{tier.name}"',
-            f"bytes = {tier.bytes}",
-            f"bytes_per_second = {tier.bytes_per_second}",
-            f"latency_ns = {tier.latency_ns}",
-        ]
-    return "\n".join(lines) + "\n"
+    tables = [("", device), *(("\n[[tier]]\n", tier) for tier in device.tiers)]
+    return "".join(title + _lines(vars(record)) for title, record in tables)
+
+
+def _lines(record: Mapping[str, Any]) -> str:
+    texts = (f'{k} = "{v}"' if k == "name" else f"{k} = {v}" for k, v in record.items())
+    return "".join(f"{line}\n" for line in texts if not line.startswith("tiers"))

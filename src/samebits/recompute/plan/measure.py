@@ -63,7 +63,7 @@ def _sysconf(name: str) -> int:
 
 
 def _best(action: Callable[[], Any], seconds: float) -> float:
-    """The shortest of the calls that fit in a time, three at least."""
+    """The shortest time of the calls that fit in `seconds`, three calls at least."""
     best, calls, end = float("inf"), 0, time.perf_counter() + seconds
     while calls < 3 or time.perf_counter() < end:
         start = time.perf_counter()

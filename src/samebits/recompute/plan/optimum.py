@@ -1,13 +1,48 @@
-"""Which values to drop: the cheapest plan whose peak fits a budget, and the smallest peak.
+"""The values to drop: the cheapest plan whose peak fits a budget, and the smallest peak.
 
-Dynamic programming over the step from its middle outwards: sub-layer by sub-layer from the last to
-the first, its forward and backward pass together. At sub-layer i a partial plan has decided which
-values the steps so far meet; the values before are undecided. Storing one of these later raises all
-levels met so far by its size, since a stored value is there from its sub-layer's forward pass to
-its last use: so partial plans that agree on what is decided differ only in two numbers, the largest
-level so far and the cost so far, and those worse in both are dropped (Bellman 1957). The result
-is optimal among all subsets of values. Where a network has too many partial plans the ones of the
-best bound are kept, and the result says what it is known to be optimal up to.
+Method: dynamic programming (Bellman 1957) from the middle of the step outwards. The step is folded
+at its loss, so that sub-layer by sub-layer, from the last to the first, the forward and the
+backward pass of one sub-layer are met together:
+
+    forward 1   forward 2   forward 3   loss   backward 3   backward 2   backward 1
+                            |<------- met first ------->|
+                |<-------------------- met next -------------------->|
+
+Why this works. When the search has come to sub-layer i, everything that it has met runs between the
+forward and the backward pass of i. A value before i that is stored is in memory during all of that.
+So to store it raises every level met so far by its size, whatever these levels are: of all of them
+only the largest, `top`, has to be known. A partial plan is then three things: what is decided of
+each value it has met (its key), its `top`, and its cost. Two partial plans of one key have the same
+future: any completion of one completes the other, adds the same cost to both, raises both tops by
+the same bytes and meets the same levels. One that is beaten in both numbers can be forgotten. What
+remains for a key is a front of plans that trade cost for memory; and since every choice was made in
+some plan, the cheapest complete plan within the budget is the cheapest of all subsets of values.
+
+A value is decided when the search first meets a sub-layer that reads it (or a view of it) in its
+forward or backward pass, or when something that has to be computed again follows from it. Decided
+means one of: stored; dropped and still missing; dropped and computed again.
+
+Example: the tape of `schedule`, with times 6, 3, 1, 2 for values 1 to 4, within 37 bytes. `top` is
+in bytes and does not count the values that are undecided.
+
+    met          partial plans, with cost and top
+    loss         4 dropped (nothing reads it again)                              0    8
+    linear       a: 3 stored                                                     0   22
+                 b: 3 dropped, computed again from 2, which is stored for it     1   30
+                 (3 again from 2, and 2 from 1: 38 bytes, over the budget: cut)
+    gelu         a: 2 stored                                                     0   30
+                 b: 2 is stored already: the key of a, beaten by its cost        1   30
+                 (2 dropped, computed again from 1: 38 bytes, cut)
+    norm         a: 1 dropped, computed again from the input                     6   30
+                 (1 stored: 38 bytes, cut)
+
+The result drops value 1 at a cost of 6 and has a peak of 30. A greedy choice would have dropped
+value 3 first, whose time is the smallest, and value 2 next, and would never have come below 38.
+
+Where a network has too many partial plans, those of the best lower bound are kept. The smallest
+bound of what was left out is a lower bound of every plan that the search did not see, and the
+result says so (`Choice.bound`). The time of a search is limited by counting its steps, never by a
+clock, so that every machine finds the same plan.
 """
 
 from __future__ import annotations
@@ -18,7 +53,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from samebits.recompute.plan.schedule import Network, Simulation, compile_schedule, peak
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.plan.schedule import Simulation, compile_schedule, peak
 
 WORK = 45_000  # steps of one search: what bounds its time, the same on every machine
 LARGE = 500  # sub-layers; networks of fewer, whose steps are shorter, get up to 4 times as many
@@ -27,9 +63,11 @@ NO_BUDGET = 1 << 256  # above all bytes and costs
 
 @dataclass(frozen=True)
 class Choice:
-    """Values to drop, what computing them again costs, the peak in bytes.
+    """A choice of values to drop.
 
-    bound: no choice of the same budget costs less (of `smallest`: needs fewer bytes).
+    cost:  time of what is computed again
+    peak:  in bytes
+    bound: no choice within the same budget costs less (for `smallest`: needs fewer bytes)
     """
 
     dropped: tuple[int, ...]
@@ -39,15 +77,18 @@ class Choice:
 
 
 def cost_of(network: Network, costs: Sequence[int], dropped: Sequence[int]) -> int:
-    """Cost of a choice: of what is computed again, not of what is dropped and never needed."""
+    """Cost of a choice: that of what is computed again, as not all that is dropped is needed."""
     schedule = compile_schedule(network, dropped)
-    return sum(costs[i] for action, i in schedule if action == "recompute")
+    return sum(costs[i] for kind, i in schedule if kind == "recompute")
 
 
 def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | None:
     """The cheapest choice of at most `budget` bytes, of those the one of the smallest peak.
 
-    costs: of computing each sub-layer once, integers >= 0. None if the search finds no choice.
+    costs: of computing each sub-layer once, integers >= 0
+
+    None if the search finds no choice. A quick search comes first, whose cost, if it is not proven
+    to be the least, lets the thorough one leave out what cannot be better.
     """
     search, work = _Search(network, costs, budget), _work(network)
     found = search.run(work // 8, NO_BUDGET)
@@ -60,7 +101,7 @@ def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | No
 
 
 def smallest(network: Network, costs: Sequence[int]) -> Choice:
-    """The choice of the smallest peak."""
+    """The choice of the smallest peak: that of the search, or a regular one that needs less."""
     found = _Search(network, costs, None).run(_work(network), NO_BUDGET)
     candidates = [] if found is None else [found]
     for dropped in (network.choices(), *_every(network)):
@@ -71,11 +112,16 @@ def smallest(network: Network, costs: Sequence[int]) -> Choice:
 
 
 def _work(network: Network) -> int:
+    """Number of steps of a thorough search."""
     return WORK * min(max(LARGE // len(network.layers), 1), 4)
 
 
 def _every(network: Network) -> Iterator[tuple[int, ...]]:
-    """All choices but every second, third ... one kept: what a large network falls back on."""
+    """Regular choices, which keep every second value, every third and so on.
+
+    On a chain of n equal sub-layers one kept value in sqrt(n) is nearly the best (Chen et al.
+    2016); a network that is too large for the search falls back on such a choice.
+    """
     choices = network.choices()
     for distance in (2, 3, 4, 6, 8, 12, 16, 24, 32):
         if distance < len(choices):
@@ -86,9 +132,16 @@ _LEAST = 16  # steps that every partial plan may take at a sub-layer
 
 
 class _Key(NamedTuple):
-    """What is decided of the values up to the present sub-layer, as bit masks.
+    """The decisions about values before the present sub-layer, as bit masks.
 
-    present: in memory now. A value in none of the first three is undecided.
+    stored:  in memory from the forward pass on, until the last backward pass that reads it (or its
+             sub-layer keeps what is needed besides values: see `_Search._enter`)
+    missing: dropped, and not yet computed again
+    again:   dropped, and computed again
+    present: in memory now, in the backward pass
+
+    A value in none of the first three is undecided. Values at and after the present sub-layer have
+    left the key: nothing that is still to come depends on them.
     """
 
     stored: int
@@ -98,7 +151,16 @@ class _Key(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A partial plan. live, ahead: bytes that its key implies, in the backward and forward pass."""
+    """A partial plan.
+
+    cost, top: of what is met so far; the largest level in bytes, undecided values left out
+    live:  bytes of decided values, and of what is kept with them, at the present place of the
+           backward pass
+    ahead: the same for the forward pass, values on their way to a later reader left out
+    dropped: values dropped so far, as a bit mask
+
+    live and ahead follow from the key.
+    """
 
     cost: int
     top: int
@@ -108,6 +170,7 @@ class _Plan(NamedTuple):
 
 
 def _bits(mask: int) -> Iterator[int]:
+    """The values in a bit mask, in ascending order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -115,7 +178,21 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class _Search:
+    """The search of one network within one budget; without a budget, for the smallest peak."""
+
     def __init__(self, network: Network, costs: Sequence[int], budget: int | None) -> None:
+        """Prepare everything that no decision changes, as tables and bit masks by sub-layer.
+
+        heavy, light: what a sub-layer saves besides values, kept with the value only or always; the
+                      latter added up from the first sub-layer on
+        reads, needs, readers: values that the forward pass, and the backward pass, of a sub-layer
+                      reads; sub-layers that read a value
+        need_below:   values that the backward pass of any sub-layer before i reads
+        entries:      values to decide when the search meets a sub-layer, which is the last to touch
+                      them in the forward pass or the last whose backward pass reads them
+        leaving:      values whose last reader of the forward pass is a sub-layer
+        passing:      bytes of values that are on their way to a reader at or after a sub-layer
+        """
         self.network, self.costs, self.budget = network, costs, budget
         layers = network.layers
         self.count = count = len(layers)
@@ -157,10 +234,10 @@ class _Search:
         return mask & self.may
 
     def _never_stored(self) -> int:
-        """Values that nothing but one sub-layer w reads, of a size not above its own.
+        """Values that only one forward pass w reads, no backward pass, and not smaller than w's.
 
-        To store w's result instead is never worse: w's backward pass does not read the value, and
-        to compute w again is saved.
+        To store the result of w instead is never worse: it is no larger, no backward pass misses
+        the value, and w need not be computed again.
         """
         mask = 0
         for v in _bits(self.may & ~self.need_below[self.count]):
@@ -173,26 +250,35 @@ class _Search:
         return mask
 
     def _gradients(self) -> None:
-        """Levels of everything that no plan changes: gradients and scratch memory."""
+        """Levels of everything that no plan changes: gradients and scratch memory.
+
+        Simulated once on the network without values: before[i] is the level before the backward
+        pass of i, during[i] and after[i] how far it rises in it and behind it.
+        """
         layers = tuple(replace(layer, size=0, extra=0) for layer in self.network.layers)
         bare = replace(self.network, layers=layers)
         base = self.network.layers[0].size
         self.base, self.loss_peak = base, 0
         self.before, self.during, self.after = ([0] * self.count for _ in range(3))
         state = Simulation(bare, set())
-        for instruction in compile_schedule(bare, ()):
-            level, top = state.level, state.step(instruction)
-            if instruction.action == "loss":
+        for action in compile_schedule(bare, ()):
+            level, top = state.level, state.step(action)
+            if action.kind == "loss":
                 self.loss_peak = max(top, state.level)
-            elif instruction.action == "backward":
-                i = instruction.value
+            elif action.kind == "backward":
+                i = action.value
                 self.before[i] = level + base
                 self.during[i], self.after[i] = top - level, state.level - level
 
     # --- the search -----------------------------------------------------------------------
 
     def run(self, work: int, most: int) -> Choice | None:
-        """The best complete plan of a cost of at most `most`."""
+        """The best complete plan of a cost of at most `most`, None if the search finds none.
+
+        `work` steps are shared out evenly over the sub-layers that remain, and over the partial
+        plans at each; what one does not use goes to the next. A plan that runs out of its share is
+        cut off, and its lower bound joins the bound of the result.
+        """
         plans = [(_Key(0, 0, 0, 0), _Plan(0, 0, 0, 0, 0))]
         cut = NO_BUDGET
         for i in range(self.count, 0, -1):
@@ -222,7 +308,7 @@ class _Search:
         return Choice(dropped, cost_of(self.network, self.costs, dropped), exact, bound)
 
     def _least(self, i: int, key: _Key, plan: _Plan) -> int:
-        """What no completion of a partial plan gets below."""
+        """A lower bound of all completions of a partial plan, in cost, or without budget in top."""
         if self.budget is None:
             return plan.top
         return plan.cost + self._bound(i, key, plan.top)
@@ -230,7 +316,11 @@ class _Search:
     def _select(
         self, i: int, grown: dict[_Key, list[_Plan]], width: int, most: int
     ) -> tuple[list[tuple[_Key, _Plan]], int]:
-        """The plans that none beats, at most `width`; the best bound among those left out."""
+        """The plans that none of their key beats, at most `width`, and the best bound left out.
+
+        Sorted by cost, a plan is on the front of its key if its top is below that of all before it.
+        If there are too many, half of those kept are the best by bound and half by top.
+        """
         ranked: list[tuple[int, int, int, _Key, _Plan]] = []
         for key, front in grown.items():
             if self.budget is None:
@@ -255,10 +345,12 @@ class _Search:
         return [entry[3:] for entry in ranked], lost
 
     def _bound(self, i: int, key: _Key, top: int) -> int:
-        """A cost that every completion adds: of dropping, by the cheapest bytes, what is too much.
+        """A cost that every completion adds to a partial plan.
 
-        Dantzig's bound of the knapsack problem (1957), over the undecided values that some backward
-        pass needs.
+        If all undecided values that some backward pass needs were stored, the top would exceed the
+        budget by `excess` bytes. So values of that many bytes have to be dropped and computed
+        again. It costs the least to take those of the least cost per byte first, and the last one
+        in part: Dantzig's bound of the knapsack problem (1957).
         """
         decided = key.stored | key.missing | key.again
         low = (decided & -decided).bit_length() - 1 if decided else i
@@ -282,7 +374,12 @@ class _Search:
     # --- one sub-layer --------------------------------------------------------------------
 
     def _step(self, i: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
-        """A partial plan, with what may be decided at sub-layer i (or the loss, after the last)."""
+        """All partial plans that follow from one at sub-layer i, or at the loss after the last.
+
+        First the values that enter are decided, then the forward pass is met, then the backward
+        pass; at last value i itself leaves the key. A plan in which it is still in memory then is
+        left out, as it was kept for nothing.
+        """
         for entered, start in self._enter(i, key, plan):
             start = self._ahead(i, entered, start)
             if i == self.count or not self.network.layers[i].differentiable:
@@ -305,7 +402,12 @@ class _Search:
                 yield after, grown
 
     def _enter(self, i: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
-        """Decide the values that sub-layer i is the last to meet in the forward pass."""
+        """Decide the values that sub-layer i is the last to meet in the forward pass.
+
+        Three ways: store; drop; and "free", for a heavy sub-layer whose value no backward pass
+        reads: the value goes, but what its backward pass needs besides values stays, so that it is
+        not computed again for that.
+        """
         fresh = [v for v in self.entries[i] if not (key.stored | key.missing | key.again) >> v & 1]
         ways: list[tuple[str, ...]] = []
         for v in fresh:
@@ -335,6 +437,7 @@ class _Search:
             yield new, grown
 
     def _store(self, v: int, key: _Key, plan: _Plan) -> tuple[_Key, _Plan]:
+        """Store an undecided value: every level met so far rises by its size."""
         bit, size = 1 << v, self.size[v] + self.heavy[v]
         return (
             key._replace(stored=key.stored | bit, present=key.present | bit),
@@ -357,7 +460,7 @@ class _Search:
         return plan._replace(top=max(plan.top, during, after))
 
     def _backward(self, i: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
-        """Sub-layer i's backward pass and what is computed again for it."""
+        """The backward pass of sub-layer i, after what is computed again for it."""
         need = self.needs[i]
         if self.heavy[i]:
             need |= key.missing & 1 << i
@@ -367,7 +470,13 @@ class _Search:
             yield from self._run(i, need, closure, decided, start)
 
     def _closures(self, wanted: int, key: _Key, plan: _Plan) -> Iterator[tuple[int, _Key, _Plan]]:
-        """What must be computed again for `wanted`, for every way to decide what is undecided."""
+        """The values to compute again for `wanted`, for every way to decide what is undecided.
+
+        A missing value comes from the values that its sub-layer reads: those present are there,
+        those missing are computed again too, and those undecided are either stored from now on, or
+        dropped and computed again. Values are taken from the last to the first, so that all readers
+        of one have been seen when it is its turn.
+        """
         stack = [(wanted, 0, key, plan)]
         while stack:
             todo, closure, now, start = stack.pop()
@@ -400,7 +509,13 @@ class _Search:
     def _run(
         self, i: int, need: int, closure: int, key: _Key, plan: _Plan
     ) -> Iterator[tuple[_Key, _Plan]]:
-        """The events at sub-layer i in their order, with everything freed at its last use."""
+        """The actions of the backward pass at sub-layer i in their order, with their levels.
+
+        `closure` is computed again, in ascending order, then the backward pass runs, which reads
+        `need`. Every value is freed at its last use. One that no backward pass before i reads may
+        have a last use still to come, if something that reads it is computed again: both ways are
+        followed, and the one that guessed wrong is left out later (`_step`).
+        """
         layers, members = self.network.layers, list(_bits(closure))
         self.left -= 1 + len(members)
         key = key._replace(missing=key.missing & ~closure, again=key.again | closure)

@@ -1,4 +1,4 @@
-"""`Plan`: which results a training step keeps and which it computes again; its JSON file."""
+"""`Plan`, the results that a training step keeps and those it computes again, and its JSON file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from samebits.errors import InputError
 from samebits.files import write_atomically
-from samebits.recompute.plan.schedule import Instruction, Network, compile_schedule
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.plan.schedule import Action, compile_schedule
 
 FORMAT = "samebits-plan-1"
 ORDERS = ("sequential", "paired")  # of the backward pass
@@ -21,11 +22,13 @@ LONGEST = 500  # characters of a text in it
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one sub-layer's output, and why. Sizes in bytes, times in picoseconds.
+    """The decision about one sub-layer's output. Sizes in bytes, times in picoseconds.
 
+    tier:   where the output lives from its forward to its backward pass if it is stored, else where
+            it lives until its last use
     recompute_ps, load_ps: the two sides of the inequality load(input) + compute < load(output); 0
-    where there is nothing to decide. tier: where it lives from its forward to its backward pass if
-    it is stored, else where it lives until its last use.
+            where there is nothing to decide
+    reason: why, in words
     """
 
     name: str
@@ -43,11 +46,13 @@ class Decision:
 class Plan:
     """A plan for one pass of a model: a batch (float32) or a shard of it (BFP).
 
-    samples: of a pass. budget: bytes it was made for, None for the local rule. peak, store_all,
-    smallest: bytes of this plan, of storing everything, of the smallest plan known.
-    recompute_ps: what is computed again, per pass; no plan of this budget takes less than bound_ps.
-    backward: the order of the backward pass, sequential or paired (weight gradients in a second
-    thread); work_ps, span_ps: what it computes, and how long that takes.
+    samples:  number of samples of a pass
+    budget:   bytes it was made for, None for the local rule
+    peak, store_all, smallest: bytes of this plan, of storing everything, of the smallest plan known
+    recompute_ps, bound_ps: time of what is computed again in a pass; no plan of this budget takes
+              less than bound_ps
+    backward: order of the backward pass, sequential or paired (weight gradients in a second thread)
+    work_ps, span_ps: time of the backward pass on one unit, and on two
     """
 
     arch: str
@@ -93,11 +98,12 @@ class Plan:
                 )
         return tuple(i for i, have in enumerate(self.layers) if not have.stored)
 
-    def schedule(self, network: Network) -> tuple[Instruction, ...]:
-        """The instructions of a pass of `network`; InputError if the plan is for another."""
+    def schedule(self, network: Network) -> tuple[Action, ...]:
+        """The actions of a pass of `network`; InputError if the plan is for another."""
         return compile_schedule(network, self.dropped(network), self.backward == "paired")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
         return {"format": FORMAT, **asdict(self)}
 
 
@@ -107,7 +113,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan from its file, checked; InputError naming the field that is missing or wrong."""
+    """The plan in an untrusted file. InputError names the field that is missing or wrong."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
@@ -161,6 +167,7 @@ _KINDS = {
 
 
 def _read(cls: Any, record: Mapping[str, Any], place: str) -> Any:
+    """A Plan or a Decision from JSON data, each field checked by its annotation (_KINDS)."""
     values = {}
     for field in fields(cls):
         kinds, expected = _KINDS[str(field.type)]

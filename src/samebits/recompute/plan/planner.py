@@ -1,15 +1,28 @@
-"""Plans: the local rule, and the cheapest plan under a memory budget."""
+"""Plans: the decisions of the local rule or of the search within a budget, with their figures.
+
+Without a budget the local rule (`rule`) decides each value by itself. With one, the search
+(`optimum`) decides all of them together; its result for the sequential order is proven to be the
+cheapest, or within a known bound of it.
+
+The paired order is not searched. A deferred weight gradient holds the values that it reads for
+longer, so the same choice may have a higher peak there. The search is asked for less until the
+paired peak of its result fits: within 37 bytes, if the choice it finds for 37 has a paired peak of
+40, it is asked for 3 less than that choice needs. Each round asks for less than the last, so this
+ends: with a choice that fits, or where the search finds none.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from samebits.errors import InputError
+from samebits.recompute.network.sublayer import Network
 from samebits.recompute.plan.balance import predicted_balance
-from samebits.recompute.plan.cost import Device, load, times
+from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.optimum import Choice, cheapest, cost_of, smallest
 from samebits.recompute.plan.plan import Decision, Plan
-from samebits.recompute.plan.schedule import Network, compile_schedule, peak
+from samebits.recompute.plan.rule import UNREAD, local_rule
+from samebits.recompute.plan.schedule import compile_schedule, peak
 
 
 def make_plan(
@@ -24,9 +37,12 @@ def make_plan(
 ) -> Plan:
     """The plan of the local rule, or the cheapest one within `budget` bytes.
 
-    earlier: bytes that the step holds already when its last pass starts (gradients of the shards
-    before). backward: the order of the backward pass, sequential or paired. Raises InputError for a
-    budget below the smallest peak.
+    numerics: bfp or float32, which decides the rate of the device
+    earlier:  bytes that the step holds already when its last pass starts (gradients of the shards
+              before)
+    backward: order of the backward pass, sequential or paired
+
+    Raises InputError for a budget below the smallest peak.
     """
     decisions = local_rule(network, device, numerics)
     costs = times(network, device, numerics)
@@ -117,70 +133,3 @@ def _budgeted(decision: Decision, stored: bool) -> Decision:
         return replace(decision, stored=stored)
     reason = "within the budget" if stored else "computed again for the budget"
     return replace(decision, stored=stored, reason=reason)
-
-
-UNREAD = "no backward pass reads it"
-
-
-def local_rule(network: Network, device: Device, numerics: str) -> tuple[Decision, ...]:
-    """Per sub-layer: not stored where load(input) + compute < load(output).
-
-    Loads are marginal: an input that a backward pass close by (the sub-layer's own, or one that
-    needs its output) loads anyway is free, one that is itself computed again costs what that costs.
-    A stored output lives in the nearest tier that holds everything written between its forward and
-    its backward pass.
-    """
-    layers = network.layers
-    choices = set(network.choices())
-    users: dict[int, list[int]] = {v: [] for v in range(len(layers))}
-    for t, layer in enumerate(layers):
-        for v in network.roots(layer.needs) if layer.differentiable else ():
-            users[v].append(t)
-    written, distance = 0, [0] * len(layers)
-    for v in range(len(layers) - 1, -1, -1):
-        written += layers[v].size if users[v] or v == 0 else 0
-        distance[v] = max(written, layers[v].size)
-    produce: dict[int, int] = {}  # picoseconds to have a dropped value again
-    decisions = []
-    for v, layer in enumerate(layers):
-        base = Decision(layer.name, layer.kind, layer.shape, layer.size, True, "", 0, 0, "")
-        if v not in choices:
-            reason = "the input" if v == 0 else "a view of another result"
-            decisions.append(replace(base, reason=reason))
-            continue
-        stored_in = device.tier(distance[v])
-        near = {x for t in (v, *users[v]) for x in network.roots(layers[t].needs)}
-        left = device.compute(layer.operations, numerics) + sum(
-            _fetch(network, device, x, distance[x], produce, users)
-            for x in network.roots(layer.inputs)
-            if x not in near
-        )
-        right = load(stored_in, layer.size)
-        sides = replace(base, recompute_ps=left, load_ps=right)
-        if not users[v]:
-            produce[v] = left
-            tier = device.tier(layer.size).name
-            decisions.append(replace(sides, stored=False, tier=tier, reason=UNREAD))
-        elif left < right:
-            produce[v] = left
-            reason = "computing it again is cheaper than loading it"
-            tier = device.tier(layer.size).name
-            decisions.append(replace(sides, stored=False, tier=tier, reason=reason))
-        else:
-            reason = "loading it is cheaper than computing it again"
-            decisions.append(replace(sides, tier=stored_in.name, reason=reason))
-    return tuple(decisions)
-
-
-def _fetch(
-    network: Network,
-    device: Device,
-    value: int,
-    distance: int,
-    produce: dict[int, int],
-    users: dict[int, list[int]],
-) -> int:
-    """What it costs to have an input: to load it, or to compute it again unless that is done."""
-    if value in produce:
-        return 0 if users[value] else produce[value]
-    return load(device.tier(distance), network.layers[value].size)

@@ -1,112 +1,42 @@
-"""Sub-layers as plain data, a plan's step as a list of instructions, and its memory, simulated."""
+"""A plan's step as a list of actions, and the memory of such a list, simulated.
+
+A plan is a set of values to drop. The set fixes the actions, for three reasons: backward passes run
+in autograd's order, whatever is dropped; a dropped value is computed again as late as possible,
+just before the first backward pass that reads it, and at most once; and every value is freed after
+the last action that reads it, so that it is in memory only between its making and its last use.
+Simulating the list action by action gives its peak without running anything.
+
+Example (checked by tests/recompute/plan/test_example.py). Sizes in bytes; a gradient is as large as
+its value, and the input has none:
+
+    value        made by   size   its backward pass reads
+    0            input        4
+    1            conv         8   0
+    2            norm         8   1
+    3            gelu         8   2
+    4            linear       2   3
+
+Everything stored, the level rises to 32 at the loss, with 2 bytes of the loss's gradient, and to 38
+in the backward pass of linear: values 0 to 3 (28), the gradient that arrived (2) and the new one
+(8). If value 1 is dropped, it is freed when norm has read it, and conv runs again just before the
+backward pass of norm, when values 2 and 3 are gone:
+
+    forward 1..4, loss, backward 4, backward 3, recompute 1, backward 2, backward 1
+
+The level is 30 at its highest. If value 3 is dropped instead, it is read by the very next backward
+pass, so it is back where the level was highest: the peak is 38 as before. Which values to drop is
+therefore no question of their size alone, and is searched for (`optimum`).
+"""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-SEPARABLE = ("Conv1d", "Conv2d", "Linear")  # kinds whose two gradients are products apart
-LIGHT = 8  # what a sub-layer saves besides values is always kept if below 1/8 of its output
+from samebits.recompute.network.sublayer import Network
 
-
-@dataclass(frozen=True)
-class SubLayer:
-    """Sub-layer i of a step; its output is value i, and value 0 the input. Sizes in bytes.
-
-    size: of the output's storage, 0 for a view. alias: the value of which the output is a view.
-    needs: values that its backward pass reads. extra: what it saves besides values and weights.
-    forward_peak, backward_peak: largest level while it runs, above the level before.
-    gradients: per differentiable input, its storages: k >= 0 is the k-th of `fresh`, -1 - k the
-    k-th storage of the gradient that arrived. weights: per trained parameter that it reads, which
-    one of the model's it is and the size of its gradient. state: what computing it again needs
-    besides its inputs. repeated: it reads one input or weight in several places. random: it draws
-    from a generator. statistics: it follows from its input and what its backward pass keeps. apart:
-    the largest levels while its activation gradient and then its weight gradient are computed, None
-    where they come together only.
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[int, ...] = ()
-    shape: tuple[int, ...] = ()
-    size: int = 0
-    alias: int | None = None
-    needs: tuple[int, ...] = ()
-    extra: int = 0
-    forward_peak: int = 0
-    backward_peak: int = 0
-    gradients: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    fresh: tuple[int, ...] = ()
-    weights: tuple[tuple[int, int], ...] = ()
-    state: int = 0
-    operations: int = 0
-    differentiable: bool = True
-    repeated: bool = False
-    random: bool = False
-    statistics: bool = False
-    apart: tuple[int, int] | None = None
-
-    @property
-    def light(self) -> bool:
-        """Whether what it saves besides values is kept even where its output is not."""
-        return self.extra * LIGHT <= self.size or self.size == 0
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What the loss does to memory, in bytes: kept between its passes; largest levels of both."""
-
-    kept: int = 0
-    forward_peak: int = 0
-    backward_peak: int = 0
-    gradient: int = 0
-
-
-@dataclass(frozen=True)
-class Network:
-    """Everything that planning knows: sub-layers in order of execution, the output, the loss.
-
-    summed: gradients of several contributions are kept apart until they are read (BFP).
-    """
-
-    layers: tuple[SubLayer, ...]
-    output: int
-    loss: Loss = field(default_factory=Loss)
-    summed: bool = False
-
-    def root(self, value: int) -> int:
-        """The value that owns the storage of `value`."""
-        return self._roots[value]
-
-    @functools.cached_property
-    def _roots(self) -> list[int]:
-        roots: list[int] = []
-        for i, layer in enumerate(self.layers):  # a view comes after what it is a view of
-            roots.append(i if layer.alias is None else roots[layer.alias])
-        return roots
-
-    @functools.cached_property
-    def views(self) -> list[list[int]]:
-        """Per value, itself and the views of it."""
-        found: list[list[int]] = [[] for _ in self.layers]
-        for i, root in enumerate(self._roots):
-            found[root].append(i)
-        return found
-
-    def roots(self, values: Iterable[int]) -> list[int]:
-        return list(dict.fromkeys(self.root(v) for v in values))
-
-    def choices(self) -> tuple[int, ...]:
-        """The values that a plan may drop: outputs with a storage of their own."""
-        return tuple(
-            i for i, layer in enumerate(self.layers) if i and layer.alias is None and layer.size
-        )
-
-
-Action = Literal[
+ActionKind = Literal[
     "forward",
     "loss",
     "recompute",
@@ -118,33 +48,38 @@ Action = Literal[
 ]
 
 
-class Instruction(NamedTuple):
-    """One step of an execution: what to do, with which sub-layer or value.
+class Action(NamedTuple):
+    """One thing that an execution does, with a sub-layer or a value.
 
-    "weight gradient" begins one that may go on beside what follows, until its "join".
+    A "weight gradient" may be computed beside the actions that follow, until its "join".
     """
 
-    action: Action
+    kind: ActionKind
     value: int
 
 
 def compile_schedule(
     network: Network, dropped: Iterable[int], paired: bool = False
-) -> tuple[Instruction, ...]:
-    """The instructions of one pass in which the `dropped` values are recomputed when needed.
+) -> tuple[Action, ...]:
+    """The actions of one pass in which the `dropped` values are recomputed when needed.
 
     Backward passes run in the reverse order of the forward passes, as autograd runs them. A dropped
     value is computed again once, when it is first read, and every value is freed after its last
-    use. paired: the weight gradient of a sub-layer is deferred: it is computed while the chain of
-    activation gradients goes on to the next sub-layer that has one, that one's included.
+    use. A value that is computed again has two lives: it is freed after its last reader of the
+    forward pass, and again after its last reader of the backward pass.
+
+    paired: weight gradients are deferred, each until the activation gradient of the next sub-layer
+    that has one is there:
+
+        activation gradient 3, weight gradient 3, activation gradient 2, join 3, weight gradient 2
     """
     layers, missing = network.layers, set(dropped)
-    events: list[tuple[Instruction, list[int]]] = []  # with the storages it reads or makes
+    events: list[tuple[Action, list[int]]] = []  # with the storages it reads or makes
     for i in range(1, len(layers)):
-        events.append((Instruction("forward", i), network.roots((*layers[i].inputs, i))))
-    events.append((Instruction("loss", network.output), network.roots((network.output,))))
+        events.append((Action("forward", i), network.roots((*layers[i].inputs, i))))
+    events.append((Action("loss", network.output), network.roots((network.output,))))
     half = len(events)
-    deferred: tuple[Instruction, list[int]] | None = None
+    deferred: tuple[Action, list[int]] | None = None
     for i in range(len(layers) - 1, 0, -1):
         if not layers[i].differentiable:
             continue
@@ -153,15 +88,15 @@ def compile_schedule(
             needs.append(i)
         for w in _closure(network, needs, missing):
             missing.remove(w)
-            events.append((Instruction("recompute", w), network.roots((*layers[w].inputs, w))))
+            events.append((Action("recompute", w), network.roots((*layers[w].inputs, w))))
         if not paired or layers[i].apart is None:
-            events.append((Instruction("backward", i), needs))
+            events.append((Action("backward", i), needs))
             continue
-        events.append((Instruction("activation gradient", i), needs))
+        events.append((Action("activation gradient", i), needs))
         if deferred is not None:
             events.append(deferred)
-        events.append((Instruction("weight gradient", i), needs))
-        deferred = Instruction("join", i), needs
+        events.append((Action("weight gradient", i), needs))
+        deferred = Action("join", i), needs
     if deferred is not None:
         events.append(deferred)
     last: dict[int, int] = {}
@@ -177,10 +112,10 @@ def compile_schedule(
         ends.setdefault(at, []).append(v)
     for v in recomputed:
         ends.setdefault(first_life[v], []).append(v)
-    out: list[Instruction] = []
-    for at, (instruction, _) in enumerate(events):
-        out.append(instruction)
-        out += (Instruction("free", v) for v in sorted(ends.get(at, ())))
+    out: list[Action] = []
+    for at, (action, _) in enumerate(events):
+        out.append(action)
+        out += (Action("free", v) for v in sorted(ends.get(at, ())))
     return tuple(out)
 
 
@@ -197,33 +132,38 @@ def _closure(network: Network, needs: Iterable[int], missing: set[int]) -> list[
 
 
 class Level(NamedTuple):
-    """Bytes while an instruction runs (peak) and after it."""
+    """The memory of one action in bytes: the largest level while it runs, and the level after."""
 
-    instruction: Instruction
+    action: Action
     peak: int
     after: int
 
 
-def simulate(network: Network, schedule: Sequence[Instruction]) -> list[Level]:
-    """The memory of a schedule, instruction by instruction, in bytes above that before the pass.
+def simulate(network: Network, schedule: Sequence[Action]) -> list[Level]:
+    """The memory of a schedule, action by action, in bytes above that before the pass.
 
     The input counts from the beginning to the end.
     """
-    state = Simulation(network, {i for action, i in schedule if action == "recompute"})
+    state = Simulation(network, {i for kind, i in schedule if kind == "recompute"})
     levels = []
-    for instruction in schedule:
-        top = state.step(instruction)
-        levels.append(Level(instruction, max(top, state.level), state.level))
+    for action in schedule:
+        top = state.step(action)
+        levels.append(Level(action, max(top, state.level), state.level))
     return levels
 
 
-def peak(network: Network, schedule: Sequence[Instruction]) -> int:
+def peak(network: Network, schedule: Sequence[Action]) -> int:
     """The largest level of a schedule in bytes."""
     return max(level.peak for level in simulate(network, schedule))
 
 
 class Simulation:
-    """The memory of a step under way, when the values `dropped` are computed again."""
+    """The memory of a step under way, when the values `dropped` are computed again.
+
+    Gradients are counted by storage: a backward pass may hand on the storage of the gradient that
+    arrived, as a residual sum does, so a storage is freed when the last gradient in it is used up.
+    level: bytes at present, above those before the pass; the input counts throughout.
+    """
 
     def __init__(self, network: Network, dropped: set[int]) -> None:
         self.network, self.dropped = network, dropped
@@ -234,24 +174,24 @@ class Simulation:
         self.gradients: dict[int, list[int]] = {}
         self.weights: set[int] = set()  # that have a gradient
 
-    def step(self, instruction: Instruction) -> int:
-        """Go on by one instruction; the largest level while it runs."""
-        action, index = instruction
+    def step(self, action: Action) -> int:
+        """Go on by one action; the largest level while it runs."""
+        kind, index = action
         layer = self.network.layers[index]
-        if action == "loss":
+        if kind == "loss":
             return self._loss()
-        if action == "backward":
+        if kind == "backward":
             return self._backward(index)
-        if action in ("activation gradient", "weight gradient", "join"):
+        if kind in ("activation gradient", "weight gradient", "join"):
             assert layer.apart is not None, "only such sub-layers are deferred"
-            return self._apart(action, index, layer.apart)
+            return self._apart(kind, index, layer.apart)
         top = self.level
-        if action == "forward":
+        if kind == "forward":
             state = layer.state if index in self.dropped else 0
             top += layer.forward_peak + state
             self.level += state
             self._compute(index, index not in self.dropped)
-        elif action == "recompute":
+        elif kind == "recompute":
             top += layer.forward_peak
             self._compute(index, not layer.light)
             self.level -= layer.state
@@ -285,13 +225,13 @@ class Simulation:
         self._finish(index)
         return top
 
-    def _apart(self, action: Action, index: int, peaks: tuple[int, int]) -> int:
-        """A backward pass in three instructions; all of the second's until the third."""
+    def _apart(self, kind: ActionKind, index: int, peaks: tuple[int, int]) -> int:
+        """A backward pass in three actions; all of the second's until the third."""
         if index not in self.gradients:
-            return self._backward(index) if action == "join" else self.level
-        if action == "activation gradient":
+            return self._backward(index) if kind == "join" else self.level
+        if kind == "activation gradient":
             return self._hand_down(index, self.level + peaks[0])
-        if action == "weight gradient":
+        if kind == "weight gradient":
             self.level += peaks[1]
             return self.level
         top = self.level
@@ -319,6 +259,12 @@ class Simulation:
                 self.level += size
 
     def _accumulate(self, value: int, storages: list[int], fresh: bool) -> int:
+        """Give a value another gradient; the largest level meanwhile.
+
+        The second contribution is added as `Pass` adds it: in BFP both are kept until the sum is
+        read; in float32 it takes the first one in if it is new memory (`fresh`), else a third
+        storage of 4 bytes an element holds the sum.
+        """
         for storage in storages:
             self.counts[storage] += 1
         old = self.gradients.get(value)

@@ -1,4 +1,24 @@
-"""A plan executed: a model's passes by a schedule."""
+"""A plan executed: calls of a model, each by a schedule.
+
+To the caller a planned pass is the model's call: a node of the caller's autograd graph, from the
+input to the output. The node's forward runs the schedule's actions up to the loss; the loss is the
+caller's own; the node's backward gets the gradient of the output and runs the rest. Gradients of
+parameters do not pass through the node, but are handed over to `.grad` as they become whole.
+
+A deferred weight gradient runs in a second thread beside the actions that follow. That changes no
+bit: it reads a gradient and values that nothing changes before its join, it writes nothing that
+others read, and it uses as many of torch's threads, on which sums in float32 depend. What can be
+seen of the order is when gradients are handed over, since hooks are called then; so one that is
+done early waits for those that come before it in the sequential order.
+
+Example: linear 3, norm 2 and linear 1, paired.
+
+    first thread:    activation gradient 3   backward 2      activation gradient 1   join 3 ...
+    second thread:                           weight gradient 3 .....
+
+The gradients of the weights of norm are there before those of linear 3, but wait: at the join they
+are handed over in the order 3, 2, as a step without a plan does.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +33,49 @@ import torch
 from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.network.tape import Program, autocast
-from samebits.recompute.plan.schedule import Instruction, Network
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.tape import Tape, autocast
+from samebits.recompute.plan.schedule import Action
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.passes import ANCHOR, Gradients, Pass
 from samebits.train.run.trace import taken_over
 
-Clock = Callable[[Instruction, float], None]  # told what ran, and for how many seconds
+Clock = Callable[[Action, float], None]  # told what ran, and for how many seconds
 
 
 class Executor:
     """Calls a model by a schedule: the results and gradients of `model(x)`, bit for bit.
 
     Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
-    may be used for one backward pass. `listened`: DistributedDataParallel waits for gradients.
+    may be used for one backward pass.
 
-    clock: if given, is told how long each instruction of the backward pass took. inline: deferred
-    weight gradients are computed in the thread that defers them.
+    listened: whether DistributedDataParallel waits for gradients at autograd's own nodes
+    clock:    if given, is told the seconds of each action of the backward pass
+    inline:   whether deferred weight gradients are computed in the thread that defers them
     """
 
     def __init__(
         self,
-        program: Program,
+        tape: Tape,
         network: Network,
-        schedule: Sequence[Instruction],
+        schedule: Sequence[Action],
         listened: bool = False,
     ) -> None:
-        self.program, self.network, self.listened = program, network, listened
-        half = [action for action, _ in schedule].index("loss")
+        self.tape, self.network, self.listened = tape, network, listened
+        half = [kind for kind, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
-        self.recomputed = frozenset(i for action, i in schedule if action == "recompute")
+        self.recomputed = frozenset(i for kind, i in schedule if kind == "recompute")
         self.clock: Clock | None = None
         self.inline = False
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """As the model's own call. Raises InputError for a shape other than the plan's."""
-        model = self.program.model
+        """As the model's own call.
+
+        Raises InputError for an input of another shape than the plan's, UnsupportedError in other
+        modes than the plan's and under torch.autocast.
+        """
+        model = self.tape.model
         if not (model.training and torch.is_grad_enabled()):
             return model(x)
         expected = self.network.layers[0].shape
@@ -58,7 +84,7 @@ class Executor:
                 f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
                 "again for this batch"
             )
-        if any(module.training != mode for module, mode in self.program.modes):
+        if any(module.training != mode for module, mode in self.tape.modes):
             raise UnsupportedError(
                 "a plan is for the modes that the model's modules had: expected the same ones in "
                 "training as then, found others; plan again"
@@ -71,65 +97,69 @@ class Executor:
         return _Planned.apply(ANCHOR, x, self)  # type: ignore[no-untyped-call]
 
     def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass, Tensor]:
-        """The first half of a pass and the output."""
-        state = Pass(self.program, self.network, self.recomputed)
+        """Run the first half of a pass; the pass and the model's output."""
+        state = Pass(self.tape, self.network, self.recomputed)
         state.start(x, differentiable)
         with taken_over() as recorder:
             if recorder is not None:
-                state.hearing = Hearing(self.program, recorder)
+                state.hearing = Hearing(self.tape, recorder)
                 state.hearing.computed(0, state.read)
-            for action, index in self.first:
-                if action == "forward":
+            for kind, index in self.first:
+                if kind == "forward":
                     state.forward(index)
                 else:
                     state.free(index)
-        return state, state.read(self.program.output)
+        return state, state.read(self.tape.output)
 
     def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
-        """The second half; the gradient of the input, if it is differentiable."""
-        state.gradients[self.program.output] = gradient
+        """Run the second half from the gradient of the output; the gradient of the input, if any.
+
+        `late` are the sub-layers whose gradients are done and wait to be handed over. A join puts
+        its own before them, as it is the later sub-layer and thus the first in sequential order.
+        """
+        state.gradients[self.tape.output] = gradient
         # A GPU has one autograd thread, and the second one would not know of autocast.
         inline = self.inline or gradient.device.type != "cpu" or autocast()
         beside: Future[Gradients] | None = None
         late: list[int] = []  # sub-layers done while a gradient that is handed over first is not
         try:
-            for instruction in self.second:
-                action, index = instruction
+            for action in self.second:
+                kind, index = action
                 started = time.perf_counter()
-                if action == "weight gradient":
-                    beside = self._begin(state, instruction, inline)
+                if kind == "weight gradient":
+                    beside = self._begin(state, action, inline)
                     continue
-                if action == "join":
+                if kind == "join":
                     assert beside is not None
                     found, started = beside.result(), time.perf_counter()
                     state.join(index, found)
                     del found
                     beside = None
-                elif action == "backward":
+                elif kind == "backward":
                     state.backward(index)
-                elif action == "activation gradient":
+                elif kind == "activation gradient":
                     state.activation_gradient(index)
-                elif action == "recompute":
+                elif kind == "recompute":
                     state.recompute(index)
                 else:
                     state.free(index)
-                if action in ("backward", "join"):
-                    late = [index, *late] if action == "join" else [*late, index]
+                if kind in ("backward", "join"):
+                    late = [index, *late] if kind == "join" else [*late, index]
                     if beside is None:
                         for i in late:
                             state.settle(self._last_uses.get(i, ()), self.listened)
                         late.clear()
                 if self.clock is not None:
-                    self.clock(instruction, time.perf_counter() - started)
+                    self.clock(action, time.perf_counter() - started)
         finally:
             if beside is not None:  # an error on this side: let the other come to its end
                 beside.exception()
         state.settle(list(state.parameter_gradients), self.listened)
         return state.gradients.pop(0, None)
 
-    def _begin(self, state: Pass, instruction: Instruction, inline: bool) -> Future[Gradients]:
+    def _begin(self, state: Pass, action: Action, inline: bool) -> Future[Gradients]:
         """Compute a weight gradient, in a second thread if there may be one."""
-        work = functools.partial(self._weight_gradient, state, instruction, torch.get_num_threads())
+        work = functools.partial(self._weight_gradient, state, action, torch.get_num_threads())
         if inline:
             done: Future[Gradients] = Future()
             done.set_result(work())
@@ -139,22 +169,22 @@ class Executor:
             self._pool = process, ThreadPoolExecutor(1)
         return self._pool[1].submit(work)
 
-    def _weight_gradient(self, state: Pass, instruction: Instruction, threads: int) -> Gradients:
-        """In another thread, with as many of torch's threads: float32 sums depend on that."""
+    def _weight_gradient(self, state: Pass, action: Action, threads: int) -> Gradients:
+        """Compute a weight gradient in whatever thread this is, with `threads` of torch's."""
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         started = time.perf_counter()
-        found = state.weight_gradient(instruction.value)
+        found = state.weight_gradient(action.value)
         if self.clock is not None:
-            self.clock(instruction, time.perf_counter() - started)
+            self.clock(action, time.perf_counter() - started)
         return found
 
     @functools.cached_property
     def _last_uses(self) -> dict[int, list[int]]:
-        """Parameters (by id) whose last contribution comes from a sub-layer."""
+        """For each sub-layer, the parameters (by id) whose last contribution comes from it."""
         first: dict[int, int] = {}
-        for index in range(len(self.program.calls) - 1, 0, -1):
-            for parameter in self.program.parameters(index):
+        for index in range(len(self.tape.calls) - 1, 0, -1):
+            for parameter in self.tape.parameters(index):
                 first[id(parameter)] = index
         ends: dict[int, list[int]] = {}
         for key, index in first.items():

@@ -21,10 +21,11 @@ from samebits.train.run.measure import distinct_storages, storages
 
 
 @dataclass(frozen=True)
-class Span:
-    """Bytes while a labelled part of a program ran, relative to the start of the recording.
+class MemorySpan:
+    """Tensor memory while a labelled part of the code ran, in bytes above that at the start of the
+    recording.
 
-    start, end: level before and after; peak: largest level in between (start included).
+    start, end: level before and after; peak: largest level in between, `start` included
     """
 
     label: str
@@ -36,11 +37,11 @@ class Span:
 class Recording:
     """Spans in the order in which they began, and the level after every event; filled at the end.
 
-    `levels` pairs nanoseconds with bytes.
+    levels: pairs of a time in nanoseconds and bytes
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[MemorySpan] = []
         self.levels: list[tuple[int, int]] = []
 
     def span(self, label: str) -> contextlib.AbstractContextManager[Any]:
@@ -52,7 +53,7 @@ class Recording:
         """Largest level, at least 0."""
         return max((level for _, level in self.levels), default=0)
 
-    def named(self, label: str) -> Span:
+    def named(self, label: str) -> MemorySpan:
         """The only span of that label."""
         (span,) = (span for span in self.spans if span.label == label)
         return span
@@ -91,6 +92,8 @@ def _collect(
     changes: list[tuple[int, int]],
     ranges: list[tuple[int, int, str]],
 ) -> None:
+    """Add the allocations of a tree of profiler events to `changes`, as (time, bytes), and the
+    labelled parts to `ranges`, as (start, end, label); times in nanoseconds."""
     stack = list(reversed(events))
     while stack:
         event = stack.pop()
@@ -105,12 +108,12 @@ def _collect(
         stack.extend(reversed(event.children))
 
 
-def _span(levels: list[tuple[int, int]], start: int, end: int, label: str) -> Span:
+def _span(levels: list[tuple[int, int]], start: int, end: int, label: str) -> MemorySpan:
     first = bisect.bisect_left(levels, start, key=lambda level: level[0])
     last = bisect.bisect_right(levels, end, key=lambda level: level[0])
     before = levels[first - 1][1] if first else 0
     inside = [before, *(level for _, level in levels[first:last])]
-    return Span(label, before, max(inside), inside[-1])
+    return MemorySpan(label, before, max(inside), inside[-1])
 
 
 def step_peak(step: Any, device: str = "cpu") -> int:
@@ -122,6 +125,6 @@ def step_peak(step: Any, device: str = "cpu") -> int:
 
 
 def tensor_storages(value: Any) -> list[tuple[int, int]]:
-    """(address, bytes) of the distinct storages in a tensor, BFP or not."""
+    """Address and bytes of each distinct storage in a tensor, BFP or not."""
     found = distinct_storages(storages(value))
     return [(address, size) for address, (size, _) in found.items()]

@@ -1,9 +1,30 @@
-"""One forward and backward pass of a program, sub-layer by sub-layer.
+"""One forward and backward pass of a tape, sub-layer by sub-layer.
 
-Every sub-layer has an autograd graph of its own, from its inputs to its output. What that graph
-saves is replaced by a reference if it is a value of the step, so that dropping a value needs no
-second run of the sub-layers that read it. Sums of gradients are taken in autograd's own order: the
-reverse of the order of execution (its engine runs nodes by sequence number).
+Every sub-layer has an autograd graph of its own, from its inputs to its output. That makes a value
+an object of the pass, which can be dropped and come back, instead of a tensor somewhere inside one
+large graph. Three things make it work:
+
+- An input enters a sub-layer through a `_Boundary`, where its graph ends. The backward pass of the
+  sub-layer gives the gradients at its boundaries, and `Pass` hands them on to the sub-layers
+  before.
+- What autograd saves for a backward pass is mostly values: the input of a convolution, the output
+  of a ReLU. Hooks replace each such tensor by a reference to the value (`Saved`), so that the graph
+  holds no value. Dropping a value then frees its memory, and when it has been computed again, every
+  graph that reads it finds it there: the sub-layers that read it need not run a second time.
+- The bits are those of the model itself, since the same kernels run on the same inputs, and sums of
+  gradients are taken in autograd's own order. Its engine runs nodes by sequence number, the latest
+  first, and adds contributions as they come; `Pass` runs sub-layers from the last to the first and
+  adds each contribution to the sum of those before.
+
+Example: conv, relu, linear compute values 1, 2 and 3 from the input 0. Saved are 0 (by conv), 2 (by
+relu) and 2 (by linear), beside the weights. Nothing refers to value 1: it is freed when relu has
+run. If value 2 is dropped, it is freed when linear has run, and value 1 stays in its place; the
+references to value 2 stay in both graphs. Before the backward pass of linear, relu runs again on
+value 1, without a graph this time, and both backward passes find value 2.
+
+Example of the order: value 1 is read by sub-layers 2, 3 and 4, whose contributions to its gradient
+are 1, 1 and 2**24 in binary32. Autograd computes (2**24 + 1) + 1 = 2**24, and so does `Pass`, where
+(1 + 1) + 2**24 would be 2**24 + 2.
 """
 
 from __future__ import annotations
@@ -18,8 +39,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, _engine_run_backward, saved_tensors_hooks
 
 from samebits.errors import UnsupportedError
-from samebits.recompute.network.tape import Program, autocast
-from samebits.recompute.plan.schedule import Network
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.normalization import normalize_again
 from samebits.recompute.run.replay import Replay
@@ -43,7 +64,10 @@ class _Boundary(torch.autograd.Function):
 
 
 class Saved:
-    """A tensor that autograd saved: the tensor itself, or where in which value it lies."""
+    """A tensor that autograd saved: the tensor itself, or the value that it lies in, and where.
+
+    tensor: None once it is a reference; value: then, the value; geometry: shape, strides and offset
+    """
 
     __slots__ = ("geometry", "tensor", "value")
 
@@ -61,8 +85,11 @@ class Saved:
         self.tensor = None
 
 
-class Graph:
-    """The autograd graph of one sub-layer. `holder` keeps it alive, without any storage."""
+class AutogradGraph:
+    """The autograd graph of one sub-layer: its output, its boundaries, and what it saved.
+
+    holder: keeps the graph alive without any storage of the output
+    """
 
     def __init__(self, output: Tensor, inputs: dict[int, GradientEdge], saved: list[Saved]) -> None:
         self.output = GradientEdge(_grad_fn(output), output.output_nr)
@@ -81,23 +108,28 @@ def _grad_fn(tensor: Tensor) -> Any:
 
 
 def plain(value: Tensor) -> Tensor:
-    """The tensor that holds a value's storage: the codes of a BFP tensor."""
+    """The tensor that holds a value's storage: for a BFP tensor its codes."""
     return value.codes if isinstance(value, BFPTensor) else value
 
 
 def address(tensor: Tensor) -> int:
-    """Where a tensor's storage lies; 0 if it is empty."""
+    """The address of a tensor's storage; 0 if it is empty."""
     return tensor.untyped_storage().data_ptr()
 
 
 class Pass:
-    """One forward and backward pass of a program."""
+    """One forward and backward pass of a tape, as far as its actions have come.
 
-    def __init__(self, program: Program, network: Network, recomputed: frozenset[int]) -> None:
-        self.program, self.network, self.recomputed = program, network, recomputed
+    recomputed: the values that will be computed again; what this takes is kept from the first time
+    values, graphs, gradients: those that are there, by the number of the value or sub-layer
+    parameter_gradients: parameter and gradient, by the id of the parameter, until it is handed over
+    """
+
+    def __init__(self, tape: Tape, network: Network, recomputed: frozenset[int]) -> None:
+        self.tape, self.network, self.recomputed = tape, network, recomputed
         self.values: dict[int, Tensor] = {}
         self.differentiable: dict[int, bool] = {}
-        self.graphs: dict[int, Graph] = {}
+        self.graphs: dict[int, AutogradGraph] = {}
         self.gradients: dict[int, Tensor] = {}
         self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
         self.replays: dict[int, Replay] = {}
@@ -117,7 +149,7 @@ class Pass:
             if self.network.layers[index].alias is None:
                 raise AssertionError(f"value {index} is read after it was freed")
             with torch.no_grad():
-                value = self.program.compute(index, self.read)
+                value = self.tape.compute(index, self.read)
         return value
 
     def free(self, index: int) -> None:
@@ -126,10 +158,14 @@ class Pass:
             self.values.pop(v, None)
 
     def forward(self, index: int) -> None:
-        """Compute a sub-layer for the first time."""
+        """Compute a sub-layer for the first time.
+
+        Its graph is kept if its value stays, or if what it saves besides values is little
+        (`light`).
+        """
         replay, layer = None, self.network.layers[index]
         if index in self.recomputed and not layer.statistics:
-            replay = self.replays[index] = Replay(self.program, layer.random, index)
+            replay = self.replays[index] = Replay(self.tape, layer.random, index)
         keep = index not in self.recomputed or layer.light
         self._compute(index, keep)
         if replay is not None:
@@ -138,7 +174,11 @@ class Pass:
             self.hearing.computed(index, self.read)
 
     def recompute(self, index: int) -> None:
-        """Compute a sub-layer again, with the state it had the first time."""
+        """Compute a sub-layer again, with the state it had the first time.
+
+        A batch-norm follows from its statistics where planning has found the same bits; a sub-layer
+        whose graph was kept runs without a graph; any other gets the graph it did without so far.
+        """
         with contextlib.ExitStack() as stack:
             if autocast():  # around the backward pass; the forward pass had none
                 for device in ("cpu", "cuda"):
@@ -156,17 +196,23 @@ class Pass:
                 self._compute(index, keep=True)
             else:
                 with torch.no_grad():
-                    self.values[index] = self.program.compute(index, self.read)
+                    self.values[index] = self.tape.compute(index, self.read)
 
     def normalize_again(self, index: int) -> Tensor | None:
         """The output of a batch-norm from the statistics in its graph, if it is one."""
-        call, graph = self.program.calls[index], self.graphs.get(index)
+        call, graph = self.tape.calls[index], self.graphs.get(index)
         if graph is None or not call.plain or len(call.inputs) != 1:
             return None
         with torch.no_grad():
             return normalize_again(call.module, self.read(call.inputs[0]), graph.output.node)
 
     def _compute(self, index: int, keep: bool) -> None:
+        """Compute a sub-layer with a graph from its boundaries to its output; keep the graph or
+        not.
+
+        An input that is read in several places has one boundary, so that autograd itself adds the
+        gradients of these places.
+        """
         boundaries: dict[int, Tensor] = {}
 
         def enter(v: int) -> Tensor:
@@ -191,7 +237,7 @@ class Pass:
             return alive._unpack(entry)
 
         with torch.enable_grad(), saved_tensors_hooks(pack, unpack):
-            output = self.program.compute(index, enter)
+            output = self.tape.compute(index, enter)
         self.differentiable[index] = output.requires_grad
         value = self.values[index] = output.detach()
         if keep and output.requires_grad:
@@ -202,12 +248,16 @@ class Pass:
                 for v, b in boundaries.items()
                 if self.differentiable[v]
             }
-            self.graphs[index] = Graph(output, inputs, saved)
+            self.graphs[index] = AutogradGraph(output, inputs, saved)
 
     def _refer(self, index: int, value: Tensor, saved: Sequence[Saved]) -> None:
-        """References instead of those saved tensors that are values."""
+        """Replace those saved tensors that are values, or views of values, by references.
+
+        They are known by the address of their storage, the output's or an input's. Address 0 is
+        that of every empty tensor, so it says nothing.
+        """
         known = {address(plain(value)): self.network.root(index)}
-        for v in self.program.calls[index].inputs:
+        for v in self.tape.calls[index].inputs:
             known[address(plain(self.read(v)))] = self.network.root(v)
         known.pop(0, None)
         for entry in saved:
@@ -228,14 +278,20 @@ class Pass:
     # --- gradients --------------------------------------------------------------------------
 
     def backward(self, index: int) -> None:
-        """Gradients of a sub-layer's inputs and weights from the gradient of its output."""
+        """Gradients of a sub-layer's inputs and weights from the gradient of its output.
+
+        A sub-layer that reads one input or weight in several places (`repeated`) contributes
+        several times to its gradient. Autograd adds each contribution to the sum so far, so that
+        sum enters its graph as if it were the first of them. Raises UnsupportedError for sparse
+        gradients.
+        """
         graph = self.graphs.pop(index, None)
         arrived = self.gradients.pop(index, None)
         if graph is None or arrived is None:  # nothing that is learned depends on it
             return
         if self.hearing is not None:
             self.hearing.arrived(index, arrived)
-        parameters = self.program.parameters(index)
+        parameters = self.tape.parameters(index)
         inputs = list(graph.inputs)
         targets: list[Any] = [*graph.inputs.values(), *parameters]
         chained = self.network.layers[index].repeated
@@ -251,7 +307,7 @@ class Pass:
         del arriving
         if any(gradient is not None and gradient.is_sparse for gradient in found):
             raise UnsupportedError(
-                f"{self.program.calls[index].name}: expected dense gradients, found a sparse one; "
+                f"{self.tape.calls[index].name}: expected dense gradients, found a sparse one; "
                 "train without a plan"
             )
         self._pass_on(inputs, found, arrived, chained)
@@ -310,7 +366,7 @@ class Pass:
     def weight_gradient(self, index: int, retain: bool = False) -> Gradients:
         """Gradients of a sub-layer's weights alone, changing nothing: in any thread."""
         graph, arrived = self.graphs.get(index), self.gradients.get(index)
-        parameters = self.program.parameters(index)
+        parameters = self.tape.parameters(index)
         if graph is None or arrived is None or not parameters:
             return ()
         with backward_side("weight"):
@@ -321,7 +377,7 @@ class Pass:
         self.graphs.pop(index, None)
         arrived = self.gradients.pop(index, None)
         if arrived is not None:
-            self._keep(self.program.parameters(index), found, arrived)
+            self._keep(self.tape.parameters(index), found, arrived)
 
     def _earlier(self, parameter: Tensor) -> Tensor | None:
         entry = self.parameter_gradients.get(id(parameter))
@@ -359,15 +415,18 @@ def _sum(old: Tensor, new: Tensor, arrived: Tensor) -> Tensor:
 
 
 def owns(gradient: Tensor, arrived: Tensor) -> bool:
-    """Whether a new gradient fills a storage that is not that of the gradient it came from."""
+    """Whether a new gradient fills a storage other than that of the gradient it came from."""
     storage = gradient.untyped_storage()
     whole = storage.nbytes() == gradient.numel() * gradient.element_size()
     return whole and storage.data_ptr() != address(arrived)
 
 
 def _accumulate(parameter: Tensor, gradient: Tensor, listened: bool) -> None:
-    """What autograd does at a leaf; the first gradient is taken over, not copied, unless somebody
-    listens to autograd's own node for the leaf."""
+    """Add a gradient to a parameter's `.grad`, as autograd does at a leaf.
+
+    The first gradient is taken over, not copied, unless somebody listens to autograd's own node for
+    the leaf; hooks are called either way.
+    """
     fits = isinstance(gradient, BFPTensor) or gradient.stride() == parameter.stride()
     if parameter.grad is None and fits and not listened:
         parameter.grad = gradient

@@ -1,4 +1,6 @@
-"""What planning needs to know of a model, measured: one pass with everything stored."""
+"""The facts that planning needs about a model, measured in one pass with everything stored.
+
+The pass is a `Pass`, the one that executes plans, so that what is measured is what will run."""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from samebits.recompute.network.operations import count_operations
-from samebits.recompute.network.tape import Program
+from samebits.recompute.network.sublayer import SEPARABLE, Loss, Network, SubLayer
+from samebits.recompute.network.tape import Tape
 from samebits.recompute.network.trace import trace
-from samebits.recompute.plan.schedule import SEPARABLE, Loss, Network, SubLayer
 from samebits.recompute.run.memory import recording, tensor_storages
-from samebits.recompute.run.passes import Graph, Pass, plain
+from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
 from samebits.train.layers import Dropout
 from samebits.train.run.measure import storages
@@ -25,20 +27,22 @@ from samebits.train.tensor import BFPTensor
 LossFunction = Callable[[Tensor], Tensor]
 
 
-def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Program, Network]:
-    """The program of a model in training mode (parts of it may be frozen in evaluation mode), and
+def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape, Network]:
+    """The tape of a model in training mode, parts of which may be frozen in evaluation mode, and
     the facts of its sub-layers.
 
-    `example`: one input of the batch (or shard) to plan for; its values matter little, its shape
-    does. `loss`: of the model's output. The model, its gradients and torch's generators are left as
-    they were. Raises UnsupportedError for a model that cannot be planned.
+    example: one input of the batch (or shard) to plan for; its values matter little, its shape does
+    loss:    computes the loss from the model's output
+
+    The model, its gradients and torch's generators are left as they were. Raises UnsupportedError
+    for a model that cannot be planned.
     """
     with _untouched(model):
         _in_training(model)
-        program = trace(model, example)
+        tape = trace(model, example)
     with _untouched(model):
         _in_training(model)
-        return program, _Survey(program, example).run(loss)
+        return tape, _Survey(tape, example).run(loss)
 
 
 def _in_training(model: nn.Module) -> None:
@@ -72,23 +76,28 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 
 class _Survey:
-    def __init__(self, program: Program, example: Tensor) -> None:
-        self.program, self.example = program, example
-        names = range(len(program.calls))
-        blank = Network(tuple(SubLayer(program.calls[i].name, "") for i in names), program.output)
-        self.state = Pass(program, blank, frozenset())
-        own = (plain(t) for t in (*program.model.parameters(), *program.model.buffers()))
+    """The measured pass of a tape. facts: the fields of each sub-layer, as they become known."""
+
+    def __init__(self, tape: Tape, example: Tensor) -> None:
+        self.tape, self.example = tape, example
+        names = range(len(tape.calls))
+        blank = Network(tuple(SubLayer(tape.calls[i].name, "") for i in names), tape.output)
+        self.state = Pass(tape, blank, frozenset())
+        own = (plain(t) for t in (*tape.model.parameters(), *tape.model.buffers()))
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
-        self.own |= {a for p in program.model.parameters() for a, _ in tensor_storages(p)}
-        self.weights = {id(p): i for i, p in enumerate(program.model.parameters())}
-        self.readers = Counter(
-            id(p) for i in range(1, len(program.calls)) for p in program.parameters(i)
-        )
+        self.own |= {a for p in tape.model.parameters() for a, _ in tensor_storages(p)}
+        self.weights = {id(p): i for i, p in enumerate(tape.model.parameters())}
+        self.readers = Counter(id(p) for i in range(1, len(tape.calls)) for p in tape.parameters(i))
         self.facts: list[dict[str, Any]] = []
 
     def run(self, loss: LossFunction) -> Network:
+        """Run the pass under a recording of memory and put the facts together.
+
+        Peaks are relative to the level at the start of a sub-layer's own span, so they count what
+        it allocates itself and not what the pass holds.
+        """
         device = plain(self.example).device.type
-        count = len(self.program.calls)
+        count = len(self.tape.calls)
         state = self.state
         state.start(self.example, self.example.requires_grad)
         self.facts.append(
@@ -102,14 +111,14 @@ class _Survey:
                 after = torch.get_rng_state(), _device_state(device)
                 random = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
                 self._describe(index, random)
-            output = state.values[self.program.output].detach().requires_grad_()
+            output = state.values[self.tape.output].detach().requires_grad_()
             with torch.enable_grad(), record.span("loss"):
                 value = loss(output)
             with record.span("loss backward"):
                 (gradient,) = torch.autograd.grad(value, [output])
             first = gradient
             del value
-            state.gradients[self.program.output] = gradient
+            state.gradients[self.tape.output] = gradient
             del gradient
             for index in range(count - 1, 0, -1):
                 self._backward(index, record)
@@ -131,20 +140,24 @@ class _Survey:
             back.peak - back.start,
             sum(size for _, size in tensor_storages(first)),
         )
-        calls = self.program.calls
+        calls = self.tape.calls
         layers = tuple(
             SubLayer(name=call.name, kind=call.kind, inputs=call.inputs, **facts)
             for call, facts in zip(calls, self.facts, strict=True)
         )
-        summed = isinstance(state.values[self.program.output], BFPTensor)
-        return Network(layers, self.program.output, network_loss, summed)
+        summed = isinstance(state.values[self.tape.output], BFPTensor)
+        return Network(layers, self.tape.output, network_loss, summed)
 
     def _size(self, index: int) -> int:
         return sum(size for _, size in tensor_storages(self.state.values[index]))
 
     def _describe(self, index: int, random: bool) -> None:
-        """Facts that the forward pass shows."""
-        state, call = self.state, self.program.calls[index]
+        """Note the facts that the forward pass of a sub-layer shows.
+
+        Saved tensors are values (`needs`), weights and buffers of the model, which count for
+        nothing, or something else (`extra`).
+        """
+        state, call = self.state, self.tape.calls[index]
         value = state.values[index]
         address = dict(tensor_storages(value)).keys()
         alias = next(
@@ -180,7 +193,7 @@ class _Survey:
                 "differentiable": state.differentiable[index],
                 "repeated": graph is not None and _repeats(graph),
                 "random": random,
-                "state": 0 if statistics else Replay(self.program, random, index).size,
+                "state": 0 if statistics else Replay(self.tape, random, index).size,
                 "statistics": statistics,
             }
         )
@@ -191,7 +204,11 @@ class _Survey:
         return index
 
     def _backward(self, index: int, record: Any) -> None:
-        """One backward pass, and the facts it shows."""
+        """Run one backward pass, and note the facts that it shows.
+
+        Gradients that the inputs have already are set aside meanwhile, and added afterwards, so
+        that the storages found are those of this backward pass alone.
+        """
         state = self.state
         graph = state.graphs.get(index)
         if graph is None or index not in state.gradients:
@@ -230,12 +247,12 @@ class _Survey:
             state.gradients[v] = other if new is None else _join(other, new)
         state.parameter_gradients = weights | state.parameter_gradients
 
-    def _separable(self, index: int, graph: Graph) -> bool:
+    def _separable(self, index: int, graph: AutogradGraph) -> bool:
         """Whether a sub-layer may have a weight gradient of its own."""
-        own = self.program.parameters(index)
+        own = self.tape.parameters(index)
         counts = (self.readers[id(p)] for p in own)
         return (
-            self.program.calls[index].kind in SEPARABLE
+            self.tape.calls[index].kind in SEPARABLE
             and not self.facts[index]["repeated"]
             and bool(graph.inputs and own)
             and all(count == 1 for count in counts)
@@ -297,7 +314,7 @@ def _device_state(device: str) -> Tensor:
     return torch.cuda.get_rng_state() if device == "cuda" else torch.zeros(1)
 
 
-def _repeats(graph: Graph) -> bool:
+def _repeats(graph: AutogradGraph) -> bool:
     """Whether an input or weight is reached by more than one edge of a sub-layer's graph."""
     ends = {edge.node for edge in graph.inputs.values()}
     counts: dict[Any, int] = {}

@@ -1,4 +1,16 @@
-"""What a sub-layer's result depends on besides its inputs, kept to compute it again."""
+"""The state that a sub-layer's result depends on besides its inputs, kept to compute it again.
+
+A second computation has to see what the first saw, and must leave no trace, since the step goes on
+from the state that the first one left. So the state before the first computation is kept, put in
+place for the second, and taken away again after it.
+
+Example: a batch-norm whose running mean is m0 computes its output from the batch, and leaves the
+mean m1 in the buffer; a dropout draws its mask from the generator at state s0, and others go on
+from there to s5. To compute both again, a copy of m0 takes the place of the buffer and the
+generator goes back to s0: the same output, the same mask. The update of the mean is written into
+the copy. At the end the buffer with m1 is back in its place and the generator at s5: the mean has
+moved once, and what is drawn next is what would have been drawn without a plan.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +19,20 @@ import contextlib
 import torch
 from torch import Tensor
 
-from samebits.recompute.network.tape import Program
+from samebits.recompute.network.tape import Tape
 from samebits.train.layers import Dropout
 
 
 class Replay:
-    """The state that decides a sub-layer's result besides its inputs, to compute it again.
+    """The state before the first computation of sub-layer `index`, to be used once as a context.
 
-    Buffers, the position of a generator, the step and shard of a dropout. Computing again leaves
-    all of them as the step left them.
+    Copies of the buffers, the position of torch's generators (if the sub-layer is `random`), and
+    seed, step and shard of BFP dropouts. Inside the context they are in place; after it everything
+    is as the step left it.
     """
 
-    def __init__(self, program: Program, random: bool, index: int) -> None:
-        module = program.calls[index].module
+    def __init__(self, tape: Tape, random: bool, index: int) -> None:
+        module = tape.calls[index].module
         modules = () if module is None else tuple(module.modules())
         self.buffers = [
             (m, name, buffer.clone())
@@ -33,14 +46,14 @@ class Replay:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Number of bytes held."""
         held = [buffer for _, _, buffer in self.buffers]
         if self.generator is not None:
             held += [self.generator[0], *self.generator[1]]
         return sum(tensor.untyped_storage().nbytes() for tensor in held)
 
     def done(self) -> None:
-        """The first computation is over: from now on dropouts count no more passes."""
+        """Say that the first computation is over: in the second one dropouts count no pass."""
         self.dropouts = [(m, (*_position(m)[:3], False)) for m, _ in self.dropouts]
 
     def __enter__(self) -> None:

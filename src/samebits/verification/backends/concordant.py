@@ -1,30 +1,30 @@
-"""Firmware translated into software, written to files and loaded from them."""
+"""Firmware translated into software, which is written to a file and loaded from it."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from samebits.errors import UnsupportedError
-from samebits.model import Firmware
+from samebits.model import Model
 from samebits.npu.concord.translate import SUFFIXES, load_concordant, translate
-from samebits.verification.backend import Layer
+from samebits.verification.backend import Array, Backend, Factory
 
-Array = np.ndarray[Any, Any]
-KINDS = tuple(SUFFIXES)
 PACKAGES = {"torch": "torch", "onnx": "onnxruntime", "tensorflow": "tensorflow"}
 BATCH = 64
 
 
-class Concordant:
-    """One kind of concordant software. `work` is where it is written for the time of a run."""
+class Concordant(Backend):
+    """One kind of concordant software (a key of `SUFFIXES`), which computes the firmware's bits.
 
-    subject = Firmware
+    work: the folder in which it is written for the time of a run; None for the system's
+    """
+
+    needs = "firmware"
 
     def __init__(self, kind: str, work: Path | None = None) -> None:
         self.kind, self.work = kind, work
@@ -36,7 +36,7 @@ class Concordant:
             return f"{self.name}: expected the package {package}; pip install {package}"
         return None
 
-    def run(self, model: Firmware, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
         ports = model.interface
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
             path = Path(folder) / f"concordant{SUFFIXES[self.kind]}"
@@ -49,5 +49,7 @@ class Concordant:
                 parts.append([found[name] for name in ports.outputs])
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def trace(self, model: Firmware, inputs: Sequence[Array]) -> list[list[Layer]]:
-        raise UnsupportedError(f"{self.name} keeps no trace; trace npu instead")
+
+BACKENDS: dict[str, Factory] = {
+    f"concordant-{kind}": partial(Concordant, kind) for kind in SUFFIXES
+}

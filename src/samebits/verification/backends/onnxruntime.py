@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from samebits.errors import UnsupportedError
 from samebits.model import Model
-from samebits.verification.backend import Layer
+from samebits.verification.backend import Array, Backend, Factory
 from samebits.verification.inputs import chunks, dequantize, joined
 
-Array = np.ndarray[Any, Any]
-RUNTIMES = tuple(f"onnxruntime{kind}" for kind in ("", "-optimized", "-float", "-integer"))
+KINDS = ("", "-optimized", "-float", "-integer")
 
 
-class OnnxRuntime:
+class OnnxRuntime(Backend):
     """One way to run a model in onnxruntime.
 
     onnxruntime:           QDQ export, functions as tables, graph optimizations off
@@ -26,7 +23,7 @@ class OnnxRuntime:
     onnxruntime-integer:   integer export; codes in and out (the others take and give reals)
     """
 
-    subject = Model
+    needs = "graph"
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,6 +39,10 @@ class OnnxRuntime:
         return None
 
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
+        """As `Backend.run`, one piece of the graph's own size after the other, on one thread.
+
+        Raises UnsupportedError with onnxruntime's words where it refuses the model.
+        """
         import onnxruntime
 
         from samebits.onnx import to_integer, to_qdq
@@ -70,5 +71,9 @@ class OnnxRuntime:
         except Exception as error:  # of a foreign library: it has no common base class
             raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
 
-    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
-        raise UnsupportedError("onnxruntime keeps no trace; trace the reference instead")
+
+def _factory(name: str) -> Factory:
+    return lambda work: OnnxRuntime(name)
+
+
+BACKENDS = {name: _factory(name) for name in (f"onnxruntime{kind}" for kind in KINDS)}

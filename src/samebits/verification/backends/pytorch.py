@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from samebits.ir.integer.layers import layers
 from samebits.model import Model
-from samebits.verification.backend import Layer
+from samebits.verification.backend import Array, Backend, Factory, TracedValue
 from samebits.verification.backends.reference import hashed
 from samebits.verification.inputs import chunks, joined
 
-Array = np.ndarray[Any, Any]
 
+class PyTorch(Backend):
+    """`samebits.pytorch.executor`, on one device of torch."""
 
-class PyTorch:
-    """`samebits.pytorch.executor` on one device."""
-
-    subject = Model
+    needs = "graph"
 
     def __init__(self, device: str = "cpu") -> None:
         self.name = "torch"
         self.device = device
-
-    def unavailable(self) -> str | None:
-        return None
 
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
         from samebits.pytorch.executor import TorchExecutor
@@ -36,9 +28,12 @@ class PyTorch:
             return executor.run(list(inputs))
         return joined([executor.run(part) for part in chunks(model.integer, inputs)])
 
-    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
+    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[TracedValue]]:
         from samebits.pytorch.executor import TorchExecutor
 
         executor = TorchExecutor(model.integer, self.device)
         names = layers(model.integer)
         return [hashed(executor.trace(part), names) for part in chunks(model.integer, inputs)]
+
+
+BACKENDS: dict[str, Factory] = {"torch": lambda work: PyTorch()}

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.model import Model
-from samebits.verification.backend import Layer
+from samebits.verification.backend import Array, Backend, Factory, TracedValue
 from samebits.verification.inputs import dequantize
 
-Array = np.ndarray[Any, Any]
 BATCH = 64
 
 
-class Training:
-    """samebits.train layers with frozen exponents."""
-
-    subject = Model
+class Training(Backend):
+    """The layers of samebits.train with frozen exponents, for models that were trained in BFP."""
 
     name = "training"
-
-    def unavailable(self) -> str | None:
-        return None
+    needs = "graph"
 
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
+        """As `Backend.run`; one step of a model with states. UnsupportedError for other models."""
         import torch
 
         if model.deployed is None:
@@ -43,5 +38,8 @@ class Training:
         parts = [model.deployed.codes(batch)[0].numpy() for batch in reals.split(BATCH)]
         return [np.concatenate(parts)]
 
-    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[Layer]]:
+    def trace(self, model: Model, inputs: Sequence[Array]) -> list[list[TracedValue]]:
         raise UnsupportedError("the training backend keeps no trace; trace the reference instead")
+
+
+BACKENDS: dict[str, Factory] = {"training": lambda work: Training()}

@@ -1,0 +1,101 @@
+"""The local rule: a value is computed again where that is faster than loading it.
+
+Value i is dropped when load(input) + compute(i) < load(output). This is the time that the choice
+adds to the backward pass, on either side, and nothing else of the step changes with it:
+
+- the output, if stored, is loaded from the nearest tier that holds everything written between its
+  forward and its backward pass, since what is written later displaces it from nearer ones;
+- an input that a backward pass close by (that of i, or one that reads value i) reads anyway is
+  free;
+- an input that is dropped itself costs what it takes to compute it again, or nothing if that is
+  done for its own sake;
+- a value that no backward pass reads is never loaded, so it is not stored.
+
+Sub-layers are decided in the order of execution, as the second and third point need decisions about
+values before.
+
+Example: the tape of `schedule` on the device of `cost`, with 48, 16, 8 and 32 operations. Between
+forward and backward pass of value 3 only itself is written, 8 bytes, so it lives in the near tier
+of 12 bytes; values 2 (16 bytes) and 1 (24 bytes) live in the far one, at 4 ps a byte.
+
+    value        load(input) + compute                       load(output)
+    1, conv      0 (its backward pass reads 0) + 48          8 * 4 = 32      stored
+    2, norm      0 (its backward pass reads 1) + 16          8 * 4 = 32      computed again
+    3, gelu      0 (its backward pass reads 2) + 8           8               stored
+    4, linear                                                                not stored: never read
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from samebits.recompute.network.sublayer import Network
+from samebits.recompute.plan.cost import Device, load
+from samebits.recompute.plan.plan import Decision
+
+UNREAD = "no backward pass reads it"
+
+
+def local_rule(network: Network, device: Device, numerics: str) -> tuple[Decision, ...]:
+    """The decision for every sub-layer, in the order of execution.
+
+    numerics: bfp or float32, which decides the rate of the device
+    """
+    layers = network.layers
+    choices = set(network.choices())
+    users: dict[int, list[int]] = {v: [] for v in range(len(layers))}
+    for t, layer in enumerate(layers):
+        for v in network.roots(layer.needs) if layer.differentiable else ():
+            users[v].append(t)
+    written, distance = 0, [0] * len(layers)
+    for v in range(len(layers) - 1, -1, -1):
+        written += layers[v].size if users[v] or v == 0 else 0
+        distance[v] = max(written, layers[v].size)
+    produce: dict[int, int] = {}  # picoseconds to have a dropped value again
+    decisions = []
+    for v, layer in enumerate(layers):
+        base = Decision(layer.name, layer.kind, layer.shape, layer.size, True, "", 0, 0, "")
+        if v not in choices:
+            reason = "the input" if v == 0 else "a view of another result"
+            decisions.append(replace(base, reason=reason))
+            continue
+        stored_in = device.tier(distance[v])
+        near = {x for t in (v, *users[v]) for x in network.roots(layers[t].needs)}
+        left = device.compute(layer.operations, numerics) + sum(
+            _fetch(network, device, x, distance[x], produce, users)
+            for x in network.roots(layer.inputs)
+            if x not in near
+        )
+        right = load(stored_in, layer.size)
+        sides = replace(base, recompute_ps=left, load_ps=right)
+        if not users[v]:
+            produce[v] = left
+            tier = device.tier(layer.size).name
+            decisions.append(replace(sides, stored=False, tier=tier, reason=UNREAD))
+        elif left < right:
+            produce[v] = left
+            reason = "computing it again is cheaper than loading it"
+            tier = device.tier(layer.size).name
+            decisions.append(replace(sides, stored=False, tier=tier, reason=reason))
+        else:
+            reason = "loading it is cheaper than computing it again"
+            decisions.append(replace(sides, tier=stored_in.name, reason=reason))
+    return tuple(decisions)
+
+
+def _fetch(
+    network: Network,
+    device: Device,
+    value: int,
+    distance: int,
+    produce: dict[int, int],
+    users: dict[int, list[int]],
+) -> int:
+    """Picoseconds to have an input: to load it, or to compute it again unless that is done anyway.
+
+    distance: bytes written between the value's forward and its backward pass; produce: times of the
+    values dropped so far; users: sub-layers whose backward pass reads a value
+    """
+    if value in produce:
+        return 0 if users[value] else produce[value]
+    return load(device.tier(distance), network.layers[value].size)
