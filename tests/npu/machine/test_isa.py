@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from samebits.npu.machine.isa import INC, INSTRUCTIONS, LIMITS, Operand, fault
+from samebits.npu.machine.isa import INC, INSTRUCTIONS, LIMITS, POINTWISE, Operand, fault
 from samebits.npu.machine.program import DEPTH_MAX, MEMORIES, QUEUE, REGISTERS, Instruction
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,6 +75,17 @@ def test_opcodes_stay():
     names += ["v_relu", "v_sigm", "v_tanh", "end_chain", "loop", "end_loop"]
     for code, name in enumerate(names, start=1):
         assert INSTRUCTIONS[name].opcode == code
+
+
+def test_point_wise_instructions_stand_in_records_alone():
+    """No module lists them by name but the rules of operators, which write programs."""
+    folder = ROOT / "src" / "samebits" / "npu"
+    for path in [*folder.rglob("*.py")]:
+        if path.parent.name == "compiler" or path.name == "isa.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
+        assert not found & set(POINTWISE), path
 
 
 def test_inc_forms():

@@ -1,4 +1,25 @@
-"""Steps of the compiler to firmware, one for each operation; `lower_fuse` joins them to chains."""
+"""Drafts of chains, one for each operation; `compiler.fuse` joins them.
+
+A rule of an operator (`compiler.rules`, `compiler.pointwise`) calls the builder, which appends
+drafts: a read, perhaps tiles, perhaps one instruction of a multifunction unit, and a write to a
+buffer of its own. Nothing is shared or reused yet and nothing has an address: each draft is right
+by itself, and those that follow only ever read what earlier ones wrote. What could be done at once
+or in place is decided where all of it is known.
+
+For example Relu(W x + b) with N = 8 and 8 features is, draft by draft:
+
+    read           tiles   instruction            write
+    network x                                     x
+    x              W                              Gemm
+    Gemm                   vv_add Gemm_bias       Gemm_bias
+    Gemm_bias              v_relu                 Relu
+    Relu                                          network Relu_out
+
+and becomes one chain: `v_rd netq; mv_mul 0; vv_add asvrf0, 0; v_relu; v_wr netq; end_chain`.
+
+A tensor is a `View`: where its elements stand in a buffer. Reshape, Transpose and Slice make
+another view and no draft. Constants are laid out as the tensor they meet, and stored once.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +71,11 @@ class Names:
 
 @dataclass
 class Builder:
-    """Appends steps. Every operation writes a buffer of its own.
+    """Appends drafts. Every operation writes a buffer of its own.
 
-    looped: whether steps go to the body of the loop over time.
+    native:    N                     looped: whether drafts go to the body of the loop over time
+    names:     of hints              chains: the drafts so far
+    constants: by shape and numbers  tiles:  by a hash of the weights
     """
 
     native: int
@@ -77,7 +100,11 @@ class Builder:
         tiles: WeightTiles | None = None,
         vector: int = 0,
     ) -> None:
-        """Append a step with one target."""
+        """Append a draft with one target.
+
+        grid: height, width and vectors of a pixel. vector: the first that it writes of each of the
+        target's pixels. tiles: of the product that comes before the operations.
+        """
         targets = (WriteTarget(target, vector),)
         self.chains.append(Draft(name, *grid, read, tiles, tuple(operations), targets, self.looped))
 
@@ -95,7 +122,7 @@ class Builder:
         return BufferAccess(found, step_y=0, step_x=0) if same else BufferAccess(found)
 
     def uniform(self, name: str, number: float) -> Buffer:
-        """One vector of a number."""
+        """A constant of one native vector that holds a number in every lane."""
         pixels = np.full((1, self.native), number, np.float16)
         return self._stored(name, pixels, (1, 1, 1), (self.native,))
 
@@ -130,13 +157,16 @@ class Builder:
     # --- operations -----------------------------------------------------------------------------
 
     def operate(self, name: str, view: View, *operations: UnitOperation) -> View:
-        """Instructions of the multifunction units, one step each, on all of a buffer."""
+        """Instructions of the multifunction units, a draft each, on all of a buffer.
+
+        Raises UnsupportedError for a padded view.
+        """
         if (view.places == OUTSIDE).any():
             raise UnsupportedError("expected an unpadded tensor, found an explicit Pad before it")
         buffer = view.buffer
-        for point in operations:
+        for operation in operations:
             target = Buffer(name, *buffer.geometry)
-            self.add(name, BufferAccess(buffer), target, buffer.geometry, [point])
+            self.add(name, BufferAccess(buffer), target, buffer.geometry, [operation])
             buffer = target
         return View(buffer, view.places)
 

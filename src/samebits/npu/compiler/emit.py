@@ -1,4 +1,4 @@
-"""Virtual chains with their places as instructions, hints and a memory image. docs/spec/npu.md 3, 4."""
+"""Drafts with their places as instructions, hints and a memory image. docs/spec/npu.md 3, 4."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from samebits.errors import UnsupportedError
 from samebits.npu.compiler.build import Builder
-from samebits.npu.compiler.layout import (
-    Array,
-    Buffer,
-    BufferAccess,
-    Draft,
-    Port,
-    WeightTiles,
-)
+from samebits.npu.compiler.layout import Array, Buffer, BufferAccess, Draft, Port, WeightTiles
 from samebits.npu.compiler.memory import Copy, MemoryMap, Staged, TilePlace
 from samebits.npu.machine.assembly import HINTS_MAX, parse, to_text
 from samebits.npu.machine.image import pack_tiles
@@ -242,13 +235,13 @@ class _Writer:
             address = tiles.address + address if tiles.memory == "mrf" else 0
             self.instructions.append(Instruction("mv_mul", address=address))
         unit = 0
-        for slot, point in enumerate(chain.operations):
+        for slot, operation in enumerate(chain.operations):
             if slot in places:
                 place = places[slot]
-                self.put(point.op, replace(place, address=place.address + block.first))
+                self.put(operation.op, replace(place, address=place.address + block.first))
             else:
-                self.put(point.op, unit=None if point.unit == unit else point.unit)
-            unit = point.unit
+                self.put(operation.op, unit=None if operation.unit == unit else operation.unit)
+            unit = operation.unit
         for target in chain.targets:
             if isinstance(target.place, Port):
                 self.put("v_wr", _NETWORK)

@@ -1,6 +1,29 @@
-"""Virtual chains joined to chains: point-wise operations to what they follow, copies to what they copy.
+"""Drafts joined: point-wise operations to what they follow, copies to what they copy.
 
-docs/spec/npu.md section 3 says what fits one chain.
+docs/spec/npu.md section 3 says what fits one chain. A draft goes into the chain that wrote the
+buffer it reads if it reads that whole buffer once, pixel by pixel: then the value is in the chain
+at the right moment, and no rounding changes. Four things can stand against it:
+
+* the units are in fixed order (`with_units` finds none left);
+* something else reads the buffer too, and would get the result of the added operation;
+* an operand is computed only later than the chain that would read it;
+* the chain reads a state that this write would change before its other readers come.
+
+For example (N = 8) `Conv, bias, Relu, + x` of an image x is, before and after:
+
+    network x -> x                                v_rd netq; v_wr ivrf (x)
+    window of x, tiles -> Conv                    v_rd ivrf (window of x); mv_mul;
+    Conv, vv_add bias -> Conv_bias                  vv_add asvrf0 (bias); v_relu;
+    Conv_bias, v_relu -> Relu                       vv_add asvrf1 (x); v_wr netq
+    Relu, vv_add x -> Add
+    Add -> network
+
+The first `vv_add` and `v_relu` are unit 0's. The second `vv_add` comes after an activation, so it
+is unit 1's, and x gets a copy in `asvrf1`. x cannot come to the product straight from the network,
+because it is read twice: by the window and by the sum.
+
+Of `a + b` either may be in the chain and the other the operand. The one written last is tried in
+the chain first: by then the other is in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +47,7 @@ from samebits.npu.machine.isa import INSTRUCTIONS
 
 
 def fuse(chains: Sequence[Draft], tiles: Mapping[WeightTiles, TilePlace]) -> list[Draft]:
-    """The same computation in fewer chains; every chain in the order of its inputs.
+    """The same computation in fewer chains, each after all that writes what it reads.
 
     The operations of the result have their units.
     """
@@ -37,6 +60,11 @@ def fuse(chains: Sequence[Draft], tiles: Mapping[WeightTiles, TilePlace]) -> lis
 
 
 class _Joiner:
+    """The chains so far, and who reads and writes which buffer.
+
+    uses: accesses of a buffer that are left in `done` or come; reads: all there ever were.
+    """
+
     def __init__(self, chains: Sequence[Draft], tiles: Mapping[WeightTiles, TilePlace]) -> None:
         self.tiles = tiles
         self.done: list[Draft] = []
@@ -99,14 +127,20 @@ class _Joiner:
         return sum(b is buffer for b in before) == self.reads[buffer]
 
     def joined(self, before: Draft, chain: Draft, source: Buffer, last: bool) -> Draft | None:
-        """`before` followed by `chain`, which reads only what `before` writes; None if it cannot."""
+        """`before` followed by `chain`, which reads what `before` writes; None if it cannot be.
+
+        source: the buffer between them. last: nothing else reads it, so it is not written any more.
+        """
         at = next(t.vector for t in before.targets if t.place is source)
         grids = (before.height, before.width), (chain.height, chain.width)
         if grids[0] != grids[1] or before.looped != chain.looped:
             return None
         if chain.operations and len(before.targets) > 1:
             return None  # the others would get the result of `chain`
-        operations = (*before.operations, *(_moved(point, at) for point in chain.operations))
+        operations = (
+            *before.operations,
+            *(_moved(operation, at) for operation in chain.operations),
+        )
         kept = [t for t in before.targets if not (last and t.place is source)]
         added = [WriteTarget(t.place, t.vector + at) for t in chain.targets]
         queues = [t for t in (*kept, *added) if isinstance(t.place, Port)]
@@ -116,10 +150,14 @@ class _Joiner:
         return replace(before, operations=operations, targets=(*kept, *added))
 
     def groups(self, chain: Draft) -> int:
+        """Pieces in which its tiles are loaded."""
         return 1 if chain.tiles is None else self.tiles[chain.tiles].groups
 
     def read_states(self) -> None:
-        """What a state becomes is read from the state where `v_rd` reads that anyway."""
+        """Reads of a state's next value become reads of the state if `v_rd` reads that anyway.
+
+        A state that operands alone read has no copy where `v_rd` could find it.
+        """
         read = {chain.read.buffer for chain in self.done if isinstance(chain.read, BufferAccess)}
         for source, state in self.kept.items():
             if state not in read:
@@ -135,7 +173,11 @@ class _Joiner:
                     self.done[index] = replace(chain, targets=targets)
 
     def with_queue_reads(self) -> list[Draft]:
-        """Inputs that one chain reads, once and in order, come to it straight from the network."""
+        """Inputs that one chain reads, once and in order, come to it straight from the network.
+
+        The queue is read in the order of the chains. That may change the order of inputs, and the
+        hints follow it.
+        """
         done: list[Draft | None] = list(self.done)
         for i, chain in enumerate(self.done):
             if not isinstance(chain.read, Port) or chain.operations or len(chain.targets) > 1:
@@ -154,6 +196,7 @@ class _Joiner:
         return [chain for chain in done if chain is not None]
 
     def in_order(self, chain: Draft, buffer: Buffer) -> bool:
+        """Whether a chain begins by reading all of a buffer as the network gives it."""
         read = chain.read
         if (
             not isinstance(read, BufferAccess)
@@ -182,9 +225,9 @@ def _exchanged(chain: Draft) -> list[Draft]:
     return [replace(chain, read=other, operations=(swapped, *rest))]
 
 
-def _moved(point: UnitOperation, vector: int) -> UnitOperation:
+def _moved(operation: UnitOperation, vector: int) -> UnitOperation:
     """With an operand that begins at a later vector."""
-    if point.operand is None:
-        return point
-    operand = point.operand
-    return replace(point, operand=replace(operand, vector=operand.vector + vector))
+    if operation.operand is None:
+        return operation
+    operand = operation.operand
+    return replace(operation, operand=replace(operand, vector=operand.vector + vector))

@@ -1,4 +1,4 @@
-"""What the compiler to firmware works on: buffers of native vectors, views of tensors, steps.
+"""Data of the compiler to firmware: buffers of native vectors, views of tensors, drafts of chains.
 
 A buffer is an image of pixels of some native vectors each; where it lies in memory is decided
 later. A view says at which lane of a buffer each element of a tensor stands, so reshaping,
@@ -38,6 +38,7 @@ class Buffer:
 
     @property
     def geometry(self) -> tuple[int, int, int]:
+        """Height, width and native vectors of a pixel."""
         return self.height, self.width, self.vectors
 
 
@@ -51,7 +52,7 @@ class Port:
 
 @dataclass(frozen=True)
 class BufferAccess:
-    """Where a step reads: for output pixel (i, j) the kernel[0] x kernel[1] pixels from
+    """Where a chain reads: for output pixel (i, j) the kernel[0] x kernel[1] pixels from
     (y + i * step_y, x + j * step_x), rows `dilation` apart; the vectors of a pixel from `vector`.
 
     Pixels outside the buffer read `fill`.
@@ -68,7 +69,7 @@ class BufferAccess:
     fill: float = 0.0
 
     def whole(self, height: int, width: int, rows: int) -> bool:
-        """Whether a step of this grid reads every vector once, pixel by pixel, in order."""
+        """Whether a chain of this grid reads every vector once, pixel by pixel, in order."""
         steps = (self.y, self.x, self.step_y, self.step_x, *self.kernel, self.vector)
         return steps == (0, 0, 1, 1, 1, 1, 0) and self.buffer.geometry == (height, width, rows)
 
@@ -96,17 +97,18 @@ class UnitOperation:
 
     @property
     def stage(self) -> int:
+        """Place of the instruction in a unit: add-subtract 0, multiply 1, activation 2."""
         return UNIT_STAGES.index(INSTRUCTIONS[self.op].stage)
 
     @property
     def memory(self) -> str:
-        """Of the operand."""
+        """The memory that the operand must be in."""
         return INSTRUCTIONS[self.op].memories[self.unit]
 
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """Where a step writes: its vectors become those of each pixel from `vector`."""
+    """Where a chain writes: its vectors become those of each pixel from `vector`."""
 
     place: Buffer | Port
     vector: int = 0
@@ -114,8 +116,12 @@ class WriteTarget:
 
 @dataclass(frozen=True)
 class Draft:
-    """One chain, or one for each block of rows and of tiles: `rows` vectors for each pixel of
-    height x width. looped: it is in the body of the loop over time."""
+    """A chain without places: it names buffers, not yet memories and addresses.
+
+    `rows` vectors for each pixel of height x width. It may become several chains of instructions,
+    one for each block of pixel rows and of tile rows. looped: it is in the body of the loop over
+    time.
+    """
 
     name: str
     height: int
@@ -129,18 +135,19 @@ class Draft:
 
     @property
     def grid(self) -> tuple[int, int, int]:
+        """Height, width and vectors of a pixel."""
         return self.height, self.width, self.rows
 
     @property
     def accesses(self) -> list[tuple[int, BufferAccess]]:
         """(slot, access): slot -1 is the read, others the operands of `operations`."""
         found = [(-1, self.read)] if isinstance(self.read, BufferAccess) else []
-        operands = [(i, point.operand) for i, point in enumerate(self.operations)]
+        operands = [(i, operation.operand) for i, operation in enumerate(self.operations)]
         return found + [(i, operand) for i, operand in operands if operand is not None]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Those it writes."""
+        """Buffers that it writes."""
         return [t.place for t in self.targets if isinstance(t.place, Buffer)]
 
 
@@ -148,12 +155,12 @@ def with_units(operations: tuple[UnitOperation, ...]) -> tuple[UnitOperation, ..
     """The operations in the units that come first, or None if one chain cannot hold them all."""
     placed: list[UnitOperation] = []
     before = (0, -1)
-    for point in operations:
-        unit = before[0] if point.stage > before[1] else before[0] + 1
+    for operation in operations:
+        unit = before[0] if operation.stage > before[1] else before[0] + 1
         if unit > 1:
             return None
-        before = unit, point.stage
-        placed.append(replace(point, unit=unit))
+        before = unit, operation.stage
+        placed.append(replace(operation, unit=unit))
     return tuple(placed)
 
 

@@ -1,8 +1,8 @@
 """The compiler to firmware: a real graph as a program of the neural processor.
 
-Stages: operators become steps, one operation each (`lower_rules`, `lower_pointwise`); steps join to
-chains (`lower_fuse`); buffers get their places in the memories (`lower_memory`); chains are written
-as instructions (`lower_emit`). docs/spec/npu.md is what the program means.
+Stages: operators become drafts of chains, one operation each (`rules`, `pointwise`); drafts are
+joined (`fuse`); buffers get their places in the memories (`memory`); chains are written as
+instructions (`emit`). docs/spec/npu.md is what the program means.
 
 A graph with recurrent layers is compiled as its step graph (`ir.steps`): what a time step
 computes is the body of a loop, states stay in place from turn to turn, and what depends on the last
@@ -81,7 +81,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "ReduceSum": rules.reduction("vv_add"),
     }
 )
-"""Operators that become steps. Data movement (MOVES) and quantization become none."""
+"""Operators that become drafts. Data movement (MOVES) and quantization become none."""
 
 MOVES = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split")
@@ -138,8 +138,9 @@ def lower_real_graph(
 
 
 def port_names(graph: Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `lower_real_graph` calls the inputs and the outputs of a graph, in the graph's order; states are
-    none of them.
+    """Names that `lower_real_graph` gives the inputs and the outputs of a graph, in its order.
+
+    States are neither.
 
     The hints of a program are in the order of its instructions, which may be another.
     """
@@ -162,7 +163,7 @@ class _Lowering:
         self.readers = graph.consumers()
 
     def run(self) -> Builder:
-        """The steps of the whole graph."""
+        """The drafts of the whole graph."""
         graph = self.graph
         for name, array in graph.constants.items():
             self.states[name] = carry(array, graph.values[name].dtype, False)
@@ -226,6 +227,10 @@ class _Lowering:
     # --- nodes ----------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
+        """The outputs of a node as views or constants. Raises UnsupportedError if it has no rule.
+
+        A node without an input that depends on the network is computed here.
+        """
         if node.op not in KNOWN:
             constant = all(isinstance(self.states.get(i), np.ndarray) for i in node.inputs if i)
             if not constant:
@@ -243,6 +248,7 @@ class _Lowering:
             self.states[name] = result
 
     def _results(self, node: Node, inputs: Sequence[Input]) -> Sequence[Input]:
+        """By a rule; a move of elements, computed on their places, is another view."""
         builder, x = self.builder, inputs[0]
         if node.op in RULES:
             shape = self.graph.values[node.output].shape
@@ -277,6 +283,7 @@ class _Lowering:
     # --- inputs and outputs ---------------------------------------------------------------------
 
     def _input(self, name: str, called: str) -> View:
+        """A draft that reads an input from the network. Raises UnsupportedError but for batch 1."""
         value = self.graph.values[name]
         if value.dtype not in FLOATS:
             raise UnsupportedError(f"expected floating-point numbers, found {value.dtype}")
@@ -326,7 +333,7 @@ class _Lowering:
         return shape[1:], rows
 
     def _past_quantization(self, name: str) -> list[Node]:
-        """What reads a value, or its dequantized codes."""
+        """Nodes that read a value, or its dequantized codes."""
         found = []
         for node in self.readers[name]:
             quantized = node.op in QUANTIZATION
@@ -348,6 +355,7 @@ class _Lowering:
         return False
 
     def _output(self, name: str, called: str) -> None:
+        """A draft that sends an output. Raises UnsupportedError for elements out of order."""
         state = self.states.get(name)
         if state is None:
             return  # it depends on a node that is already listed

@@ -4,6 +4,32 @@ A buffer has a copy in every memory that something reads it from, written by the
 once. Copies that are read beyond the image have a border. An operand that does not fit its register
 file is brought there piece by piece, some rows of the image at a time, before each piece of the
 chain that uses it.
+
+Two copies may have the same addresses if their lives do not meet: from the chain that writes a copy
+to the last one that reads it. Constants, states and the numbers of borders live always. A copy
+takes the lowest gap that is free for all of its life (first fit), in the order in which lives
+begin.
+
+For example (N = 8) an image x of 8 channels and 4 x 4 pixels, read by a convolution of 3 x 3 with a
+border of one pixel, and added to its result:
+
+    s_wr iterations, 16; s_wr iterations_x, 4
+    v_rd netq
+    v_wr_inc asvrf1, 0, 1, 4     ; the operand: 16 vectors
+    v_wr_inc ivrf, 8, 1, 6       ; 6 x 6 vectors from address 1, pixel (0, 0) at 1 + 6 + 1
+    end_chain
+
+`ivrf 0` holds a vector of zeros, with which chains before fill the border. The convolution's window
+then begins at `v_rd_inc ivrf, 1, 1, 6` with `window` 3, `window_run` 3 and `window_pitch` 6: no
+pixel needs another rule. If `asvrf1` has 8 vectors, x does not fit it. It stays in `ivrf`, and
+before each row of the result 6 vectors, a row with its border, are brought to `asvrf1 0`:
+
+    s_wr iterations, 6; v_rd_inc ivrf, 7, 1, 0; v_wr_inc asvrf1, 0, 1, 0; end_chain
+    s_wr iterations, 4; v_rd_inc ivrf, 1, 1, 0; mv_mul 0; ... vv_add_inc asvrf1, 1, 1, 0; ...
+
+Whether the pieces fit is known only when everything else has its place, and that may leave no room
+for a row. Then the largest operand in that file is brought there in pieces too, and all is placed
+again. This ends, as each turn adds one operand to those that are.
 """
 
 from __future__ import annotations
@@ -38,7 +64,10 @@ class TilePlace:
 
 
 def place_tiles(chains: Sequence[Draft], depths: Mapping[str, int]) -> dict[WeightTiles, TilePlace]:
-    """All weights in mrf if they fit; else all in mdram, loaded layer by layer."""
+    """All weights in mrf if they fit; else all in mdram, loaded layer by layer.
+
+    Raises UnsupportedError if mdram, or mrf for one row of tiles, is too small.
+    """
     found = list(dict.fromkeys(chain.tiles for chain in chains if chain.tiles is not None))
     total = sum(tiles.rows * tiles.columns for tiles in found)
     memory = "mrf" if total <= depths["mrf"] else "mdram"
@@ -78,10 +107,12 @@ class Copy:
 
     @property
     def rows(self) -> int:
+        """Rows of pixels, with the border."""
         return self.buffer.height + self.border[0] + self.border[2]
 
     @property
     def size(self) -> int:
+        """Native vectors, with the border."""
         return self.rows * self.pitch
 
     def at(self, y: int, x: int, vector: int = 0) -> int:
@@ -271,7 +302,10 @@ class _Mapper:
         return True
 
     def homes(self, result: MemoryMap, files: Mapping[str, _File], waiting: Sequence[Slot]) -> None:
-        """What v_rd reads: reads, what is staged, what borders hold, and what nothing reads."""
+        """Copies that v_rd reads: of reads, operands to be staged and numbers of borders.
+
+        A buffer that nothing reads has one there too, as every chain writes something.
+        """
         reads = [slot for slot in self.slots if slot[1] < 0]
         needs = self.needs(READ_FILES[0], [*reads, *waiting])
         copies = [copy for copies in result.copies.values() for copy in copies]

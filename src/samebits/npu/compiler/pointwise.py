@@ -1,4 +1,4 @@
-"""UnitOperation-wise operators as steps of the multifunction units. docs/spec/npu.md section 1."""
+"""Rules of point-wise operators: instructions of the multifunction units. docs/spec/npu.md 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators as steps: what each becomes on the neural processor. docs/spec/npu.md.
+"""Rules of operators: the drafts of chains that each becomes. docs/spec/npu.md.
 
 A rule takes the node's inputs, views or constants (float64), and the shape of its output, and gives
 its output view. Rules of point-wise operators: samebits.npu.compiler.pointwise.
@@ -272,6 +272,7 @@ def pool(op: str) -> Rule:
     """MaxPool by `vv_max`, AveragePool by `vv_add` and a product with 1 / (size of the window)."""
 
     def rule(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+        """The reduced image; sums are divided by the counts, which differ along padded edges."""
         x = view_of(inputs[0])
         strides, dilations, pads, kernel = window(node, tuple(node.attributes["kernel_shape"]))
         size = (1, *shape[2:])[-2:]
@@ -298,6 +299,7 @@ def reduction(op: str, mean: bool = False) -> Rule:
     """Sum, mean or maximum over rows, columns or both; of the global pools too."""
 
     def rule(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+        """The reduced image. Raises UnsupportedError for axes that are no rows or columns."""
         x = view_of(inputs[0])
         rank = x.places.ndim
         axes = {a % rank for a in node.attributes.get("axes", range(2, rank))}

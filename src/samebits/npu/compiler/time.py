@@ -1,4 +1,26 @@
-"""Time in the compiler to firmware: what is in the loop, its states, and the vectors of a turn."""
+"""Time in the compiler to firmware: what is in the loop, its states, and the vectors of a turn.
+
+A graph with recurrent layers is cut into a graph of one time step (`ir.steps`), whose states take
+the place of the sequence. Its nodes that an output of every step or a next state needs become the
+body of a loop; those that only the last step's outputs need come after it, where the buffers hold
+what the last turn left.
+
+A state is one buffer that stays in place: it is read like a constant, whose first value is in the
+memory image, and written once a turn. All states must change at once, as one's next value may be
+computed from another's old one. So each is written after all that read it; a next value that is
+itself the old value of a state is copied before (`kept_before`).
+
+For example a plain recurrent layer h' = tanh(W x + b + U h) with N = 8, on 3 steps of 8 features:
+
+    loop 3
+    v_rd netq; mv_mul 0; vv_add asvrf0, 0; v_wr asvrf0, 1; end_chain            ; W x + b
+    v_rd ivrf, 0; mv_mul 1; vv_add asvrf0, 1; v_tanh; v_wr ivrf, 1; v_wr netq; end_chain
+    v_rd ivrf, 1; v_wr ivrf, 0; end_chain                                       ; h becomes h'
+    end_loop
+
+The last chain is apart because no chain may write an address that it reads: the second one reads h
+at `ivrf 0` for `mv_mul 1`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +43,11 @@ TURNS = range(1, SIZE_MAX + 1)
 
 @dataclass(frozen=True)
 class Timed:
-    """What is compiled. turns: of the loop over time steps, None where there is no loop. last: the
-    outputs of the last step only."""
+    """The graph to compile, of one time step if there are several.
+
+    turns: of the loop over time steps, None where there is no loop
+    last:  names of the outputs that are taken after the last step only
+    """
 
     graph: Graph
     turns: int | None
@@ -32,8 +57,8 @@ class Timed:
 def timed(graph: Graph, steps: int | None) -> Timed:
     """The step graph of a graph with recurrent layers, another graph itself.
 
-    steps: see `lower_real_graph`. Raises InputError where they do not fit, UnsupportedError for a graph that
-    cannot be cut into steps.
+    steps: see `lower_real_graph`. Raises InputError where they do not fit, UnsupportedError for a
+    graph that cannot be cut into steps.
     """
     recurrent, last = is_recurrent(graph), frozenset[str]()
     if graph.states and steps is None:

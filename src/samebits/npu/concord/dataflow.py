@@ -1,4 +1,37 @@
-"""Data flow of a checked program: every chain, with all its iterations, is one operation."""
+"""Data flow of a checked program: chains, with all iterations at once, as whole-tensor operations.
+
+The program is executed once on a symbolic machine. Where the simulator's memories hold numbers,
+its entries hold *sources*: which tensor of the data flow a vector belongs to and which vector of it
+it is. A chain that computes makes nodes on whole tensors; one that only moves vectors makes none:
+it copies sources.
+
+Why that is the program: addresses depend on neither data nor inputs, so a read finds the same
+sources in every run, and the iterations of a chain write nothing that another of them reads
+(docs/spec/npu.md section 3), so they may be computed at once, as positions of one tensor. Within a
+tensor every instruction is applied lane by lane with the roundings of the specification, so the
+order in which positions are computed changes no bit.
+
+For example N = 8, an input of 3 x 8, and a state that `asvrf0` holds, zeros at first:
+
+    loop 3
+    v_rd netq               ; sources: x vector t
+    vv_add asvrf0, 0        ; v7 = add(x vector t, what asvrf0 0 holds)
+    v_tanh                  ; v7_2 = tanh(v7)
+    v_wr ivrf, 0            ; ivrf 0: v7_2 vector 0
+    v_wr netq               ; sent: v7_2 vector 0
+    end_chain
+    v_rd ivrf, 0
+    v_wr asvrf0, 0          ; asvrf0 0: v7_2 vector 0; no node
+    end_chain
+    end_loop
+
+A loop is not unrolled. One trial turn tells what a turn reads before it writes it: `asvrf0 0`. Only
+that goes from turn to turn, as a state; `ivrf 0` is always written first. The turn is executed
+again from `s_asvrf0`, the state, which gives the body `v7 = add(x[t], s_asvrf0)`,
+`v7_2 = tanh(v7)`, next state `v7_2`; what a turn sends is collected into a tensor [3 positions].
+The trial's nodes and names are taken back. A state must have the same lanes and padding when a turn
+ends as when it begins. If it has not, whole native vectors are carried instead, which always fits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.npu.concord.graph import Carried, DataFlow, FlowValue, Turns, sweep
+from samebits.npu.concord.graph import Array, Carried, DataFlow, FlowValue, Turns, sweep
 from samebits.npu.concord.layout import LaneLayout
 from samebits.npu.concord.memory import (
     CONSTANT,
@@ -25,12 +58,10 @@ from samebits.npu.concord.memory import (
     load_image,
     remapped,
 )
-from samebits.npu.machine.chain import Access, Chain, Loop, Send, bases, read_offsets
+from samebits.npu.machine.chain import Access, Action, Chain, Loop, bases, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
 from samebits.npu.simulator.machine import pointwise, quantize
-
-Array = np.ndarray[Any, Any]
 
 TRIED = ("values", "nodes", "made", "names")  # of a layout: what grows in a trial
 VECTOR = 64  # the effort of one vector of an access
@@ -42,7 +73,7 @@ def data_flow(program: Program, image: Image) -> DataFlow:
 
     Raises InputError for an illegal program, UnsupportedError for one that is too large.
     """
-    steps = check(program, image)
+    actions = check(program, image)
     inputs = tuple(h for h in program.hints if h.kind == "input")
     outputs = tuple(h for h in program.hints if h.kind == "output")
     flow = DataFlow(program.name, program.native, program.mantissa, inputs, outputs)
@@ -50,7 +81,7 @@ def data_flow(program: Program, image: Image) -> DataFlow:
     taken = {hint.name for hint in (*inputs, *outputs)}
     builder = FlowBuilder(LaneLayout(flow, pool, names=taken), entries)
     builder.read_inputs()
-    builder.run(steps)
+    builder.run(actions)
     builder.write_outputs()
     flow.nodes = tuple(builder.layout.nodes)
     sweep(flow)
@@ -72,7 +103,13 @@ class FlowState:
 
 @dataclass
 class FlowBuilder:
-    """The symbolic machine: entries and the queue hold sources instead of numbers."""
+    """The symbolic machine: entries and the queue hold sources instead of numbers.
+
+    queue, taken:  sources of the inputs, and how many of them have been read
+    sent:          sources that each write to the network sent, in order
+    trackers:      of the loops around what is executed now, the outermost first
+    tile_names:    names of constant tiles by a hash of their numbers
+    """
 
     layout: LaneLayout
     entries: Entries
@@ -84,6 +121,7 @@ class FlowBuilder:
 
     @property
     def native(self) -> int:
+        """Native dimension of the program."""
         return self.layout.flow.native
 
     # --- network ------------------------------------------------------------------------------
@@ -101,7 +139,7 @@ class FlowBuilder:
         self.queue = joined(parts)
 
     def write_outputs(self) -> None:
-        """What was sent, cut up by the output hints."""
+        """The vectors sent are the outputs, one hint after the other."""
         sent, at = joined(self.sent), 0
         self.layout.line = 0
         for hint in self.layout.flow.outputs:
@@ -119,17 +157,20 @@ class FlowBuilder:
 
     # --- chains -------------------------------------------------------------------------------
 
-    def run(self, steps: Sequence[Chain | Loop | Send]) -> None:
+    def run(self, actions: Sequence[Action]) -> None:
         """Everything, in order. `s_rd` has no part in the data."""
-        for step in steps:
-            if isinstance(step, Loop):
-                self.loop(step)
-            elif isinstance(step, Chain):
-                self.layout.line = step.line
-                self.chain(step)
+        for action in actions:
+            if isinstance(action, Loop):
+                self.loop(action)
+            elif isinstance(action, Chain):
+                self.layout.line = action.line
+                self.chain(action)
 
     def chain(self, chain: Chain) -> None:
-        """All iterations of a chain."""
+        """All iterations of a chain.
+
+        Raises UnsupportedError if one of its accesses takes too many vectors in all.
+        """
         self.entries.where = f"{self.layout.flow.name}:{chain.line}"
         if chain.iterations * max(chain.read_count, chain.write_count) > VECTORS_MAX:
             raise UnsupportedError(
@@ -146,7 +187,7 @@ class FlowBuilder:
             self.store(chain, access, sources)
 
     def compute(self, chain: Chain, sources: Sources) -> Sources:
-        """The vectors that a chain writes. A chain that only moves vectors makes no step."""
+        """The vectors that a chain writes. A chain that only moves vectors makes no node."""
         if chain.mvm_address is not None:
             value = self.mv_mul(chain, sources)
         elif chain.operations:
@@ -158,7 +199,7 @@ class FlowBuilder:
         return all_of(self.layout.number(value), value.positions * value.vectors)
 
     def addresses(self, chain: Chain, access: Access, offsets: Array) -> Array:
-        """Of all iterations, in native vectors: a tile is its rows."""
+        """Addresses of an access in all iterations, in native vectors: a tile is its rows."""
         found = (bases(access, chain)[:, np.newaxis] + offsets).reshape(-1)
         return self.rows_of(found) if access.memory in TILE_FILES else found
 
@@ -167,7 +208,7 @@ class FlowBuilder:
         return (tiles[:, np.newaxis] * self.native + np.arange(self.native)).reshape(-1)
 
     def fetch(self, chain: Chain, access: Access, offsets: Array) -> Sources:
-        """What an access reads."""
+        """The sources that an access reads in all iterations, in order."""
         if access.memory != QUEUE:
             return self.recall(access.memory, self.addresses(chain, access, offsets))
         each = self.native if chain.kind == "matrix" else 1
@@ -176,11 +217,13 @@ class FlowBuilder:
         return self.queue[self.taken - count : self.taken]
 
     def recall(self, memory: str, addresses: Array) -> Sources:
+        """The sources that entries hold; the loops around take note."""
         for tracker in self.trackers:
             tracker.read(memory, addresses)
         return self.entries.read(memory, addresses)
 
     def store(self, chain: Chain, access: Access, sources: Sources) -> None:
+        """A write of a chain: entries hold the sources, or they are sent."""
         if access.memory == QUEUE:
             self.sent = (*self.sent, sources)
             return
@@ -192,7 +235,10 @@ class FlowBuilder:
     # --- operations ---------------------------------------------------------------------------
 
     def operate(self, chain: Chain, op: str, access: Access | None, value: FlowValue) -> FlowValue:
-        """One instruction of a multifunction unit."""
+        """One instruction of a multifunction unit. access: its operand, None of an activation.
+
+        An operand that stays at its address is one position, which all iterations share.
+        """
         if access is None:
             return self.result(op, value, (value,))
         offsets = np.arange(chain.rows)
@@ -206,7 +252,11 @@ class FlowBuilder:
         return self.result(op, value, (value, operand))
 
     def result(self, op: str, value: FlowValue, operands: tuple[FlowValue, ...]) -> FlowValue:
-        """A point-wise operation of values, brought to the same lanes."""
+        """A point-wise operation of values, brought to the same lanes.
+
+        What the machine computes in padding is not computed: it is one number for all positions,
+        and `padding` of the result says which.
+        """
         layout = self.layout
         if len({v.vectors for v in operands}) > 1:
             operands = tuple(layout.split(v) for v in operands)
@@ -218,7 +268,11 @@ class FlowBuilder:
         return layout.add(op, out, operands)
 
     def mv_mul(self, chain: Chain, sources: Sources) -> FlowValue:
-        """The product of tiles and the vectors that the chain reads."""
+        """The product of tiles and the vectors that the chain reads.
+
+        Tiles of the memory image are constants, quantized here. Tiles that the program itself put
+        into mrf are the rows of tensors, quantized as the vectors are.
+        """
         assert chain.mvm_address is not None
         layout, native = self.layout, self.native
         tiles = chain.mvm_address + np.arange(chain.rows * chain.columns)
@@ -286,7 +340,7 @@ class FlowBuilder:
         raise AssertionError("whole native vectors can always be carried")
 
     def snapshot(self) -> FlowBuilder:
-        """What a trial changes, to `restore` it. Raises UnsupportedError after too many."""
+        """A copy to `restore` after a trial. Raises UnsupportedError after too many of them."""
         layout = self.layout
         layout.spend(8 * len(layout.values) + sum(map(len, self.entries.memories.values())))
         return self.copied()
@@ -303,9 +357,13 @@ class FlowBuilder:
         vars(self).update(vars(again), layout=layout)
 
     def turns(self, loop: Loop, whole: bool) -> None:
-        """The loop as one step. whole: native vectors are carried, not tensors.
+        """The loop as one node. whole: native vectors are carried, not tensors.
 
-        One trial turn finds what the body reads before it writes it: that is carried.
+        A trial turn finds what the body reads before it writes it, which is carried, and the shape
+        that it ends with. Its nodes are taken back, then the turn is executed for good with the
+        states in these entries and nothing else changed: what is not carried is either the same in
+        every turn, because no turn writes it, or written before it is read. Raises
+        LayoutChangedError where a state ends with another layout than it began with.
         """
         layout, saved = self.layout, self.snapshot()
         tracker = Tracker()
@@ -372,7 +430,11 @@ class FlowBuilder:
         shapes: Mapping[int, FlowValue | None],
         whole: bool,
     ) -> list[FlowState]:
-        """What is carried: a tensor for each that the entries hold at the end of a turn."""
+        """The states: one for each tensor that carried entries hold at the end of a turn.
+
+        carried: addresses by memory. ends: their sources after the trial. shapes: the tensors by
+        number. whole: native vectors of each memory instead, in any case.
+        """
         states = []
         for memory, addresses in carried.items():
             end = ends[memory]
@@ -422,7 +484,11 @@ class FlowBuilder:
     def leave(
         self, tracker: Tracker, states: list[FlowState], finals: list[FlowValue], before: int
     ) -> tuple[tuple[FlowValue, FlowValue], ...]:
-        """After a loop the entries hold what its last turn made."""
+        """After a loop the entries hold what its last turn made.
+
+        Tensors of the body do not exist outside. Each that an entry still holds gets a name there:
+        (in the body, outside) for `Turns.escaped`. before: the number of tensors that are older.
+        """
         layout = self.layout
         renamed: dict[int, int] = {}
         escaped = []
@@ -451,6 +517,6 @@ def _like(value: FlowValue, name: str, **changed: Any) -> FlowValue:
 
 
 def _padding(op: str, bits: Sequence[int]) -> int:
-    """What an operation makes of padding."""
+    """Bits of the number that an operation makes of numbers with these bits."""
     numbers = [np.array([b], np.uint16).view(np.float16) for b in bits]
     return int(pointwise(op, *numbers).astype(np.float16).view(np.uint16)[0])

@@ -117,8 +117,7 @@ class DataFlow:
 def sweep(flow: DataFlow) -> None:
     """Drop the nodes and arrays that no output needs."""
     flow.nodes = _sweep(
-        flow.nodes,
-        {s.out.name for s in flow.nodes if isinstance(s, FlowNode) and s.op == "output"},
+        flow.nodes, {s.out.name for s in flow.nodes if isinstance(s, FlowNode) and s.op == "output"}
     )
     flow.data = {key: flow.data[key] for key in _keys(flow.nodes) if key in flow.data}
 
@@ -137,6 +136,11 @@ def _sweep(nodes: Sequence[FlowNode | Turns], live: set[str]) -> tuple[FlowNode 
 
 
 def _sweep_turns(turns: Turns, live: set[str]) -> Turns:
+    """The part of a loop that `live` needs; `live` grows by what that part needs from outside.
+
+    A state is needed if its value after the loop is, or if the body needs it; then its next value
+    is needed too, which may need other states: repeated until nothing is added.
+    """
     after = frozenset(live)
     collected = tuple(pair for pair in turns.collected if pair[1].name in live)
     escaped = tuple(pair for pair in turns.escaped if pair[1].name in live)

@@ -1,4 +1,25 @@
-"""From native vectors, wherever they lie, to whole tensors in logical lanes."""
+"""From native vectors, wherever they lie, to whole tensors in logical lanes.
+
+A chain reads vectors that may belong to several tensors, in any order, and to the memory image.
+`LaneLayout.gather` makes one tensor of them: the tensors they belong to, one after the other along
+the positions, the needed rows of the image behind them as a constant, and an index that picks the
+position of each vector. An index that is the identity or a slice costs nothing.
+
+Lanes that a network does not have are left out. The machine computes them too, so what it would
+find there must be known: a tensor has one number of padding beyond its `width`. `widen` adds lanes
+that hold it, before tensors of other widths or paddings meet.
+
+For example N = 8 and an image of 5 channels and 2 x 2 pixels, written row by row, read column by
+column (`v_rd_inc ivrf, 0, 2, 1`: vectors 0, 2, 1, 3):
+
+    v_rd_inc ivrf, 0, 2, 1   x_at = x[:, [0, 2, 1, 3]]      width 5, padding +0
+    vv_add asvrf0, 0         v = add(x_at, c_b)             width 5, padding +0 + +0 = +0
+    v_sigm                   v_2 = sigmoid(v)               width 5, padding sigmoid(+0) = 0.5
+
+Three of eight lanes are never computed; that lanes 5 to 7 hold 0.5 matters only if a wider tensor
+is added later, and then they are there. `quantize` leaves padding of zeros out, because a zero
+changes neither the largest magnitude of a block nor a dot product; other padding is widened first.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +30,8 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.npu.concord.graph import DataFlow, FlowNode, FlowValue, Turns
+from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Turns
 from samebits.npu.concord.memory import CONSTANT, NOTHING, Pool, Sources
-
-Array = np.ndarray[Any, Any]
 
 NODES_MAX = 20_000  # with those that turn out to be of no use
 EFFORT_MAX = 1 << 34  # a few minutes; a loop is tried up to four times, those in it each time
@@ -25,7 +44,8 @@ ZEROS = (0x0000, 0x8000)  # +0 and -0
 class LaneLayout:
     """Makes nodes that bring vectors into order. Values are numbered: `values[0]` is the pool.
 
-    Constants and derived tensors are made once (`made`).
+    made: constants and derived tensors, each made once, by what they are made of
+    names: those taken     count: nodes so far     line: of the chain at work
     """
 
     flow: DataFlow
@@ -63,7 +83,7 @@ class LaneLayout:
     def add(
         self, op: str, out: FlowValue, inputs: tuple[FlowValue, ...] = (), **rest: Any
     ) -> FlowValue:
-        """Append a node. Raises UnsupportedError when there are too many."""
+        """Append a node; its value. Raises UnsupportedError when there are too many."""
         self.count += 1
         self.spend(OPERATION)
         if self.count > NODES_MAX:
@@ -106,7 +126,7 @@ class LaneLayout:
         return self.made[key]
 
     def widen(self, value: FlowValue, width: int) -> FlowValue:
-        """More of the lanes that the machine has: they hold the value's padding."""
+        """The value with more of the lanes that the machine has: they hold its padding."""
         if value.width == width:
             return value
         if value.constant:
@@ -119,11 +139,11 @@ class LaneLayout:
         return self._once(key, "widen", out, (value,), numbers=(value.padding,))
 
     def full(self, value: FlowValue) -> int:
-        """All the lanes of a position."""
+        """Number of lanes that the machine has for a position."""
         return value.vectors * self.flow.native
 
     def split(self, value: FlowValue) -> FlowValue:
-        """A position a native vector."""
+        """The value with a position for each native vector, in all lanes."""
         native = self.flow.native
         value = self.widen(value, self.full(value))
         if value.vectors == 1:

@@ -1,18 +1,33 @@
-"""Where the vectors of a program come from: for every memory entry, a value and a vector of it."""
+"""Where the vectors of a program come from: for every memory entry, a value and a vector of it.
+
+A memory of the symbolic machine is two integer arrays by address: the number of the tensor that the
+entry's vector belongs to (its owner), and which native vector of that tensor it is. Number 0 is the
+memory image, all of whose vectors stand in one pool. Copying vectors between memories copies
+integers, and reading an address gives the tensor that its contents were computed as.
+
+For example N = 8 and the input x of 3 vectors as tensor 1:
+
+    ivrf holds the vector b of the image     ivrf:   owners [0]         vectors [1]
+    s_wr iterations, 3; s_wr iterations_x, 3
+    v_rd netq; v_wr_inc dram, 4, 2, 0        dram:   owners  [. . . . 1 . 1 . 1]
+                                                     vectors [. . . . 0 . 1 . 2]
+    v_rd_inc dram, 8, -2, 0                  reads owners [1 1 1], vectors [2 1 0]: x backwards
+
+A read is right whatever wrote the entry before, as it is the symbolic machine's state at that point
+of the program. Tiles are entries of N vectors, so that a program may move them too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
+from samebits.npu.concord.graph import Array
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Hint, Image, Program
-
-Array = np.ndarray[Any, Any]
 
 CONSTANT = 0  # the owner of what the memory image holds; a vector of it is a row of the pool
 NOTHING = -1
@@ -35,7 +50,7 @@ class Sources:
 
 
 def joined(parts: Sequence[Sources]) -> Sources:
-    """One after the other."""
+    """Sources one after the other."""
     empty = np.zeros(0, np.int64)
     return Sources(
         np.concatenate([empty, *(part.owners for part in parts)]),
@@ -44,7 +59,7 @@ def joined(parts: Sequence[Sources]) -> Sources:
 
 
 def all_of(owner: int, count: int) -> Sources:
-    """The vectors of one value."""
+    """All `count` vectors of one value, in order."""
     return Sources(np.full(count, owner, np.int64), np.arange(count, dtype=np.int64))
 
 
@@ -59,13 +74,16 @@ class Entries:
     memories: dict[str, Sources] = field(default_factory=dict)
 
     def copy(self) -> Entries:
+        """The same entries in arrays of their own."""
         copied = {m: Sources(s.owners.copy(), s.vectors.copy()) for m, s in self.memories.items()}
         return Entries(self.where, copied)
 
     def read(self, memory: str, addresses: Array) -> Sources:
+        """The sources at addresses (int64, in native vectors); NOTHING where none was written."""
         return self._reaching(memory, addresses)[addresses]
 
     def write(self, memory: str, addresses: Array, sources: Sources) -> None:
+        """Sources to addresses, one each."""
         held = self._reaching(memory, addresses)
         held.owners[addresses] = sources.owners
         held.vectors[addresses] = sources.vectors
@@ -88,16 +106,22 @@ class Entries:
 
 @dataclass
 class Tracker:
-    """Which entries were written, and which were read before that."""
+    """Which entries the turn of a loop wrote, and which it read before it wrote them.
+
+    What is in both sets, and nothing else, goes from one turn to the next. What was only read early
+    has the same contents in every turn; what was only written is written again before it is read.
+    """
 
     written: dict[str, set[int]] = field(default_factory=dict)
     early: dict[str, set[int]] = field(default_factory=dict)
 
     def read(self, memory: str, addresses: Array) -> None:
+        """Take note of a read."""
         new = set(addresses.tolist()) - self.written.get(memory, set())
         self.early.setdefault(memory, set()).update(new)
 
     def write(self, memory: str, addresses: Array) -> None:
+        """Take note of a write."""
         self.written.setdefault(memory, set()).update(addresses.tolist())
 
     def carried(self) -> dict[str, Array]:
@@ -183,7 +207,7 @@ def channels_and_positions(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def remapped(sources: Sources, owners: Mapping[int, int]) -> Sources:
-    """Owners replaced."""
+    """The sources with some owners replaced: old number -> new number."""
     changed = sources.owners.copy()
     for old, new in owners.items():
         changed[sources.owners == old] = new

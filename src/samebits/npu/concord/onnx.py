@@ -114,11 +114,15 @@ class OnnxWriter:
         self.count = 0
 
     def initializer(self, name: str, array: Array) -> str:
+        """A constant of the graph; its name."""
         self.arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return name
 
     def matrix(self, name: str) -> None:
-        """What the product of a matrix in `data` needs, in binary64. See Tiles of runtime_torch."""
+        """Constants that the product of a matrix in `data` needs, in binary64.
+
+        See `Tiles` of runtime_torch, which has the same bounds for its rounding test.
+        """
         values = self.arrays[f"data.{name}"]
         tiles, lanes, outputs = values.shape
         wide = self.node("Cast", [f"data.{name}"], f"data.{name}.wide", to=TensorProto.DOUBLE)
@@ -180,7 +184,7 @@ class OnnxWriter:
         last.name = last.output[0] = out
 
     def emit(self, nodes: Sequence[FlowNode | Turns]) -> None:
-        """Steps in order."""
+        """Nodes of the data flow, in order."""
         for node in nodes:
             if isinstance(node, Turns):
                 self.turns(node)
@@ -275,10 +279,7 @@ def _unknown(name: str) -> onnx.ValueInfoProto:
 
 def _input(writer: OnnxWriter, node: FlowNode) -> None:
     channels, positions = channels_and_positions(writer.shapes[node.key])
-    out, short = (
-        node.out.name,
-        writer.node("Round16", [node.key], f"{node.out.name}.short"),
-    )
+    out, short = node.out.name, writer.node("Round16", [node.key], f"{node.out.name}.short")
     if len(writer.shapes[node.key]) == 3:
         flat = writer.numbers(0, channels, positions)
         writer.node("Reshape", [short, flat], f"{out}.flat")
@@ -345,6 +346,7 @@ def _quantize(writer: OnnxWriter, node: FlowNode) -> None:
 
 
 def _mv_mul(writer: OnnxWriter, node: FlowNode) -> None:
+    """Constant tiles: tile by tile if products are requantized, else by `Product`."""
     out = node.out
     tiles, lanes, _ = writer.flow.data["tiles", node.key].shape
     data, rows = f"data.{node.key}", writer.numbers(-1, tiles, lanes)

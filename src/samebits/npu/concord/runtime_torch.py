@@ -47,10 +47,11 @@ class Blocks:
         return Blocks(self.values[positions].contiguous(), self.largest, self.unit)
 
     def pick(self, index: Index) -> Blocks:
+        """Vectors by their numbers; nothing is copied yet."""
         return Blocks(self.values, self.largest, self.unit, index)
 
     def all(self) -> Tensor:
-        """What is picked, [batch, picked, lanes]."""
+        """The vectors picked, [batch, picked, lanes]."""
         return self.values if self.index is None else pick(self.values, self.index)
 
     # Rows are vectors of `width` lanes: so many of what is picked, one after the other.

@@ -25,7 +25,7 @@ LIBRARY = {"torch": "torch", "tensorflow": "tf"}  # what a module calls it
 
 
 class Shorter(NamedTuple):
-    """Names of functions that compute a whole formula faster than its nodes would."""
+    """Names of functions that compute a whole formula faster than its operations would."""
 
     runtime: str
     onnx: str
@@ -40,7 +40,10 @@ SHORTER: Mapping[Formula, Shorter] = MappingProxyType(
 
 
 def module_text(flow: DataFlow, kind: str, data: str) -> str:
-    """A module of its own: `kind` is torch or tensorflow, `data` the name of the data file."""
+    """The text of a module that needs nothing of samebits: the runtime and the program's class.
+
+    kind: torch or tensorflow. data: name of the data file.
+    """
     runtime = (
         resources.files("samebits.npu.concord").joinpath(f"runtime_{kind}.py").read_text("utf-8")
     )
@@ -72,7 +75,7 @@ def load_module(path: Path) -> Any:
 
 
 def op_names(nodes: Iterable[FlowNode | Turns]) -> set[str]:
-    """Names of all nodes."""
+    """Names of the operations of all nodes, those in loops too."""
     found: set[str] = set()
     for node in nodes:
         found |= op_names(node.body) if isinstance(node, Turns) else {node.op}
@@ -93,6 +96,7 @@ def _docstring(flow: DataFlow, kind: str) -> str:
 
 
 def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
+    """Lines of the class `Model` and of `load`, which stand after the runtime."""
     tensor = {"torch": "Tensor", "tensorflow": "tf.Tensor"}[kind]
     writer = Writer(flow, LIBRARY[kind])
     writer.emit(flow.nodes)
@@ -135,7 +139,7 @@ def largest(nodes: Iterable[FlowNode | Turns]) -> int:
 
 
 class Writer:
-    """Lines of the body of `forward`."""
+    """Lines of the body of `Model.run`."""
 
     def __init__(self, flow: DataFlow, library: str) -> None:
         self.flow, self.library = flow, library
@@ -159,7 +163,7 @@ class Writer:
         ]
 
     def emit(self, nodes: Sequence[FlowNode | Turns]) -> None:
-        """Steps in order, each a line."""
+        """Nodes in order, a line each."""
         for node in nodes:
             if isinstance(node, Turns):
                 self.turns(node)
@@ -216,7 +220,7 @@ def formula_text(formula: Formula, arguments: Sequence[str], library: str) -> st
         "subtract": "subtract({}, {})".format,
         "multiply": "multiply({}, {})".format,
         "choose": (library + ".where({} > {}, {}, {})").format,
-        "number": lambda c: f"{library}.zeros_like({arguments[0]}) + {c!r}",
+        "number": lambda c: f"{library}.zeros_like({arguments[0]})" + (f" + {c!r}" if c else ""),
         "look_up": lambda table, x: f"look_up({x}, self.t_{table.name})",
     }
     return str(formula.realised(operations, *arguments))

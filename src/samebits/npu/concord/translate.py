@@ -18,11 +18,10 @@ import safetensors.numpy
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_atomically
 from samebits.npu.concord.dataflow import data_flow
-from samebits.npu.concord.graph import DataFlow
+from samebits.npu.concord.graph import Array, DataFlow
 from samebits.npu.concord.source import arrays, load_module, module_text
 from samebits.npu.machine.program import Image, Program
 
-Array = np.ndarray[Any, Any]
 Concordant = Callable[[Mapping[str, Array]], dict[str, Array]]
 """Inputs [batch, *shape] by name, floating point, rounded to binary16 -> outputs in binary16."""
 

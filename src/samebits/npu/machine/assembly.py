@@ -153,6 +153,7 @@ class _Reader:
     # --- directives -----------------------------------------------------------------------------
 
     def _directive(self, line: _Line) -> None:
+        """`.native`, `.mantissa` or `.depth`: before the first instruction, each once."""
         once = "give each directive once"
         if self.instructions:
             line.fail("an instruction", "directives come before the first instruction")
@@ -217,6 +218,7 @@ class _Reader:
 
 
 def _operands(line: _Line, record: Record, number: int) -> Instruction:
+    """The rest of a line as the record says. number: of the line, from 1."""
     memory, register, unit, steps = None, None, None, None
     address = value = 0
     for at, operand in enumerate(record.operands):

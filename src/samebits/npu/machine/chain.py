@@ -116,7 +116,7 @@ def bases(access: Access, chain: Chain) -> Array:
 
 
 def read_offsets(chain: Chain) -> Array:
-    """What vector k of `read` adds to its base: int64 [read_count]."""
+    """The offset of vector k of `read` from its base: int64 [read_count]."""
     k = np.arange(chain.read_count, dtype=np.int64)
     if not chain.windowed:
         return k

@@ -63,7 +63,7 @@ def check(program: Program, image: Image) -> tuple[Action, ...]:
 
 
 def _check_settings(program: Program) -> None:
-    """What the assembler checks as it reads: programs may be made without it."""
+    """The rules that the assembler checks as it reads: programs may be made without it."""
     checks = [("native dimension", program.native, NATIVE)]
     checks += [("mantissa", program.mantissa, MANTISSA)]
     checks += [(f"depth of {memory}", depth, DEPTHS) for memory, depth in program.depths.items()]
@@ -289,7 +289,7 @@ class _Checker:
 
 
 class _Total(NamedTuple):
-    """Of one run: executed iterations (and s_rd), vectors of the queue read and written."""
+    """Totals of one run: executed iterations (and s_rd), vectors of the queue read and written."""
 
     iterations: int
     read: int
@@ -297,6 +297,7 @@ class _Total(NamedTuple):
 
 
 def _total(actions: Sequence[Action], native: int) -> _Total:
+    """Totals of actions; a loop counts its body `count` times."""
     iterations = read = written = 0
     for action in actions:
         if isinstance(action, Loop):

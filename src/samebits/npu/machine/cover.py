@@ -27,7 +27,7 @@ class Cover(NamedTuple):
 
     @property
     def places(self) -> slice:
-        """Of the mask in a mask of the whole memory."""
+        """Place of the mask in a mask of the whole memory."""
         return slice(self.low, self.low + len(self.mask))
 
 

@@ -88,7 +88,7 @@ def unpack_tiles(tiles: Array, shape: tuple[int, ...]) -> Array:
 
 
 def entry_shape(memory: str, native: int) -> tuple[int, ...]:
-    """Of one entry of a memory."""
+    """Shape of one entry of a memory: a vector [N] or a tile [N, N]."""
     return (native, native) if memory in TILE_FILES else (native,)
 
 
@@ -136,6 +136,8 @@ def _bytes(path: Path, most: int, advice: str) -> bytes:
 
 
 def _read_image(path: Path, program: Program) -> Image:
+    """The memory image of an untrusted file. Raises InputError for anything but binary16 tensors
+    that fit the program's hints, or raw entries, each entry once and all of bounded size."""
     data = _bytes(path, IMAGE_MAX, "write the image again")
     try:
         arrays = safetensors.numpy.load(data)
@@ -226,6 +228,7 @@ def write_program(path: str | os.PathLike[str], program: Program, image: Image) 
 
 
 def _tensors(program: Program, entries: Mapping[str, Mapping[int, Array]]) -> dict[str, Array]:
+    """The arrays of an image's file, by name: what no hint covers as runs of raw entries."""
     arrays: dict[str, Array] = {}
     left = {memory: dict(held) for memory, held in entries.items()}
     for hint in program.hints:

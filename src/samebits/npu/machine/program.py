@@ -71,7 +71,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Program:
-    """What an assembly file says. Memory images travel beside it."""
+    """The contents of an assembly file. Memory images travel beside it."""
 
     native: int
     mantissa: int

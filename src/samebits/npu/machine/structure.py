@@ -47,8 +47,7 @@ def structure(program: Program) -> Block:
         elif record.nesting > 0:
             if len(blocks) > LOOPS_MAX:
                 program.fail(
-                    line,
-                    f"expected loops at most {LOOPS_MAX} deep, found one more; write it out",
+                    line, f"expected loops at most {LOOPS_MAX} deep, found one more; write it out"
                 )
             blocks.append(Block(instruction.value, line))
         elif record.nesting < 0:
@@ -107,8 +106,7 @@ def build(program: Program, instructions: Sequence[Instruction], registers: Regi
     queues = [write for write in writes if write.memory == QUEUE]
     if len(queues) > 1:
         program.fail(
-            queues[1].line,
-            "expected one v_wr netq in a chain, found another; use another chain",
+            queues[1].line, "expected one v_wr netq in a chain, found another; use another chain"
         )
     chain = Chain(
         kind="matrix" if matrix else "vector",
@@ -177,6 +175,10 @@ def _split(
 
 
 def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operation, ...]:
+    """Instructions of the multifunction units with the unit of each, in order of unit and stage.
+
+    An operand's memory says the unit; an activation is in the unit it names, or in the current one.
+    """
     operations: list[Operation] = []
     before = (0, -1)  # (unit, stage in it)
     for instruction in found:
@@ -202,6 +204,7 @@ def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operati
 
 
 def _check_lengths(program: Program, chain: Chain) -> None:
+    """A window must hold as many vectors as the chain reads, from a memory."""
     taken = chain.window * chain.window_run
     if chain.kind == "matrix" or taken == 1:
         return

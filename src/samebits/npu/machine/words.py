@@ -94,6 +94,7 @@ def _check_settings(name: str, native: int, mantissa: int, depths: Mapping[str, 
 
 
 def _instruction(name: str, words: Sequence[int], at: int, line: int) -> Instruction:
+    """The instruction that begins at word `at`. Raises InputError if none does."""
     word = words[at]
     if not 0 <= word < 1 << 32:
         _fail(name, words, at, "32 bits")

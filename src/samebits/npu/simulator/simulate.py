@@ -18,6 +18,7 @@ from samebits.npu.machine.check import check
 from samebits.npu.machine.image import entry_count, pack, unpack
 from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
 from samebits.npu.simulator.machine import (
+    Array,
     Memory,
     Queue,
     ShortBlocks,
@@ -28,12 +29,11 @@ from samebits.npu.simulator.machine import (
 )
 from samebits.npu.simulator.time import Estimate, estimate
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass(frozen=True)
 class Written:
-    """What one execution of the chain at `line` wrote: 64-bit FNV-1a of it, and itself if kept.
+    """The vectors that one execution of the chain at `line` wrote: their 64-bit FNV-1a hash, and
+    themselves if they are kept.
 
     values: binary16 [iterations * vectors, N], or [iterations * tiles, N, N]
     """
@@ -45,7 +45,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Result:
-    """What a program computed.
+    """The results of a program.
 
     outputs: by the names of the output hints, in logical shapes, binary16; with a leading batch
              axis if the inputs have one

@@ -57,7 +57,7 @@ def estimate(actions: Sequence[Action]) -> Estimate:
 
 
 def cycles(chain: Chain) -> int:
-    """Of one execution: the slowest instruction, iteration by iteration, and the fill."""
+    """Cycles of one execution: the slowest instruction, iteration by iteration, and the fill."""
     moves = [r for r in INSTRUCTIONS.values() if r.stage in (Stage.READ, Stage.WRITE)]
     costs = [record.cost for record in moves if record.kind == chain.kind]
     costs += [Cost.PASSES] * (chain.mvm_address is not None)
