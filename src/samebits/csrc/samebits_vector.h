@@ -1,9 +1,88 @@
-/* AVX-512: 16 accumulators at a time. */
+/* What the inference kernels share beyond single numbers: codes of any type at any address, and
+ * runs of accumulators that become codes; with AVX-512, 16 of them at a time.
+ *
+ * The vector forms compute what rescale.c computes one by one (the forms of samebits_kernels.h), so
+ * an instruction set changes speed and no code. */
 #ifndef SAMEBITS_VECTOR_H
 #define SAMEBITS_VECTOR_H
 
+#include "samebits_integer.h"
+#include "samebits_kernels.h"
+
+#if defined(__GNUC__)
+/* The arena holds values of different types one after the other. */
+#define SAMEBITS_MAY_ALIAS __attribute__((may_alias))
+#else
+#define SAMEBITS_MAY_ALIAS
+#endif
+
+typedef int16_t SAMEBITS_MAY_ALIAS samebits_i16;
+typedef uint16_t SAMEBITS_MAY_ALIAS samebits_u16;
+typedef int32_t SAMEBITS_MAY_ALIAS samebits_i32;
+typedef int64_t SAMEBITS_MAY_ALIAS samebits_i64;
+
+/* Elements that a kernel holds in a local array: at least 16, more for wide vectors. */
+#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define SAMEBITS_CHUNK 16
+#else
+#define SAMEBITS_CHUNK 64
+#endif
+
+/* One code of any type. */
+SAMEBITS_INLINE int64_t samebits_get(const void *p, uint8_t type, int32_t i) {
+    switch (type) {
+    case SAMEBITS_INT8: return ((const int8_t *)p)[i];
+    case SAMEBITS_UINT8: return ((const uint8_t *)p)[i];
+    case SAMEBITS_INT16: return ((const samebits_i16 *)p)[i];
+    case SAMEBITS_UINT16: return ((const samebits_u16 *)p)[i];
+    case SAMEBITS_INT32: return ((const samebits_i32 *)p)[i];
+    default: return ((const samebits_i64 *)p)[i];
+    }
+}
+
+SAMEBITS_INLINE void samebits_put(void *p, uint8_t type, int32_t i, int64_t v) {
+    switch (type) {
+    case SAMEBITS_INT8: ((int8_t *)p)[i] = (int8_t)v; break;
+    case SAMEBITS_UINT8: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    case SAMEBITS_INT16: ((samebits_i16 *)p)[i] = (int16_t)v; break;
+    case SAMEBITS_UINT16: ((samebits_u16 *)p)[i] = (uint16_t)v; break;
+    case SAMEBITS_INT32: ((samebits_i32 *)p)[i] = (int32_t)v; break;
+    default: ((samebits_i64 *)p)[i] = v; break;
+    }
+}
+
+/* n codes from `start`, `step` elements apart. */
+void samebits_load32(const void *p, uint8_t type, int32_t start, int32_t step, int32_t n,
+                     int32_t *to);
+void samebits_load64(const void *p, uint8_t type, int32_t start, int32_t step, int32_t n,
+                     int64_t *to);
+
+/* n accumulators of consecutive channels from `channel` become codes at out[start ..]; they are
+ * overwritten. n <= SAMEBITS_CHUNK. */
+void samebits_finish32(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc,
+                       void *out, int32_t start);
+void samebits_finish64(const samebits_rescale *r, int32_t channel, int32_t n, int64_t *acc,
+                       void *out, int32_t start);
+
+/* How many elements from flat index i on can be finished in one call, and their first channel. */
+SAMEBITS_INLINE int32_t samebits_chunk(const samebits_rescale *r, int32_t i, int32_t left,
+                                       int32_t *channel) {
+    int32_t n = SAMEBITS_MIN(left, SAMEBITS_CHUNK);
+    *channel = 0;
+    if (r->channels > 1) {
+        *channel = i % r->channels;
+        n = SAMEBITS_MIN(n, r->channels - *channel);
+    }
+    return n;
+}
+
+/* --- AVX-512 ----------------------------------------------------------------------------- */
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define SAMEBITS_AVX512
+#if defined(__AVX512VNNI__)
+#define SAMEBITS_VNNI /* sums of products of 8 and of 16 bits */
+#endif
 #include <immintrin.h>
 
 /* The first n of 16 lanes. */
@@ -11,9 +90,9 @@ SAMEBITS_INLINE __mmask16 samebits_first(int32_t n) {
     return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1u);
 }
 
-/* Codes that are the upper words of 64-bit products, one channel: of a SAMEBITS_PRODUCT with a shift
- * of at least 32, or less where the multiplier can take the rest; of SAMEBITS_TIES where 32 bits
- * settle a tie, modulo 2**32, as twice the error is at most q. */
+/* Codes that are the upper words of 64-bit products, one channel: of a SAMEBITS_PRODUCT with a
+ * shift of at least 32, or less where the multiplier can take the rest; of SAMEBITS_TIES where 32
+ * bits settle a tie, modulo 2**32, as twice the error is at most q. */
 SAMEBITS_INLINE int samebits_upper(const samebits_rescale *r) {
     if (r->channels == 1 && r->form == SAMEBITS_PRODUCT) {
         const int32_t m = ((const int32_t *)r->multipliers)[0];
@@ -197,7 +276,8 @@ SAMEBITS_INLINE __m512i samebits_load16(uint8_t type, const void *p, int32_t at,
     }
 }
 
-SAMEBITS_INLINE void samebits_store16(uint8_t type, void *p, int32_t at, __mmask16 mask, __m512i v) {
+SAMEBITS_INLINE void samebits_store16(uint8_t type, void *p, int32_t at, __mmask16 mask,
+                                      __m512i v) {
     uint8_t *codes = (uint8_t *)p + at;
     samebits_u16 *shorts = (samebits_u16 *)p + at;
     samebits_i32 *words = (samebits_i32 *)p + at;

@@ -17,8 +17,12 @@ from pathlib import Path
 
 from samebits.csrc import flat
 
-SOURCES = ("conv.c", "depthwise.c", "hash.c", "lstm.c", "pointwise.c", "update.c")
-HEADERS = ("conv.h", "integer.h", "tile.h")
+SOURCES = (
+    *("conv.c", "conv_weight.c", "depthwise.c", "hash.c", "lstm.c", "pointwise.c", "product.c"),
+    "update.c",
+)
+HEADERS = ("conv.h", "parallel.h", "shift.h", "tile.h")
+FILES = ("samebits_integer.h", *(f"training/{name}" for name in SOURCES + HEADERS))
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
 
@@ -73,7 +77,7 @@ def load(arch: str | None = None) -> ctypes.CDLL:
         raise BuildError("SAMEBITS_NATIVE_ARCH is none")
     path = compiler()
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    texts = flat([f"training/{name}" for name in SOURCES + HEADERS])
+    texts = flat(FILES)
     digest = hashlib.sha256()
     for item in (path, version.stdout, " ".join(FLAGS), arch, _processor()):
         digest.update(item.encode() + b"\0")

@@ -125,11 +125,13 @@ def test_make_test_finds_no_difference_and_a_planted_one(cc, tmp_path):
     assert "0 of 512 features differ" in done.stdout
     source = folder / "samebits_audio.c"
     text = source.read_text()
-    assert text.count("0x7ffffu") == 1
-    source.write_text(text.replace("0x7ffffu", "0x80000u"))  # halves up, not to even: no difference
+    rounded = "samebits_round64(v, 20)"
+    assert text.count(rounded) == 1
+    # halves up, not to even: no difference
+    source.write_text(text.replace(rounded, "((v + 0x80000u) >> 20)"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    source.write_text(text.replace("0x7ffffu", "0xfffffu"))
+    source.write_text(text.replace(rounded, "((v + 0xfffffu) >> 20)"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert re.search(r"^[1-9]\d* of 512 features differ$", done.stdout, re.MULTILINE)

@@ -10,7 +10,7 @@ import numpy as np
 
 from samebits.codegen.calls import numbers
 from samebits.codegen.names import CTYPES, checked_prefix
-from samebits.codegen.packaging.harness import HEADERS, filled, makefile
+from samebits.codegen.packaging.harness import filled, makefile
 from samebits.codegen.packaging.package import GENERATOR, REPORT, replace_folder
 from samebits.csrc import flat
 from samebits.data.audio import Codes, LogMel, log_mel
@@ -18,7 +18,7 @@ from samebits.ir.graph import Array
 from samebits.spec.philox import philox4x32
 from samebits.tables.audio import log2_table
 
-RUNTIME = ("audio/samebits_audio.c", "audio/samebits_audio.h", *HEADERS)
+HEADERS = ("audio/samebits_audio.h", "samebits_integer.h", "samebits_io.h")  # of csrc
 TEST_FRAMES = 4
 
 HEADER = """\
@@ -188,9 +188,9 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
         "main.c": filled(MAIN, names),
         "test_vectors.h": _vectors(settings, prefix),
         "Makefile": makefile(
-            prefix, "samebits_audio.c", "samebits_audio.h", results="features", optimize="-O2"
+            prefix, "samebits_audio.c", HEADERS, results="features", optimize="-O2"
         ),
-        **flat(RUNTIME),
+        **flat(("audio/samebits_audio.c", *HEADERS)),
         REPORT: json.dumps(report, indent=2) + "\n",
     }
 

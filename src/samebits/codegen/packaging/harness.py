@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
 from samebits.codegen.stream import sequence_test
-from samebits.csrc import flat
 from samebits.ir.graph import Graph
 
-HEADERS = (
+HEADERS = (  # of csrc, in every package of a model
     *("inference/samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
-)  # of csrc, in every package
+)
 
 MAIN = """\
 /* Harness. Codes are raw little-endian bytes, all inputs of a sample one after the other.
@@ -176,16 +177,20 @@ def _buffers(lines: list[str], inputs: int, largest: int) -> str:
 def makefile(
     prefix: str,
     sources: str = "tables.c samebits_kernels.c",
-    headers: str = "tables.h",
+    headers: Sequence[str] = ("tables.h", *HEADERS),
     *,
     results: str = "outputs",
     optimize: str = "-O3",
 ) -> str:
-    """Makefile of a package; sources and headers beside the model's and the runtime's own."""
+    """Makefile of a package whose main files are `prefix`.c and .h.
+
+    sources, headers: the other files; of a header that is a path in csrc, its name counts.
+    results: what the harness writes, for the head comment; optimize: the default of OPTIMIZE.
+    """
     parts = {
         "model": prefix,
         "sources": sources,
-        "headers": " ".join((headers, *flat(HEADERS))),
+        "headers": " ".join(path.rpartition("/")[2] for path in headers),
         "results": results,
         "optimize": optimize,
     }

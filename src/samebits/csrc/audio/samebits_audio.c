@@ -97,8 +97,7 @@ static int16_t samebits_audio_logarithm(const uint16_t *table, uint64_t energy) 
     r = (uint32_t)(energy >> 41) & 0x3fffffu;
     table += r >> 16;
     v = ((uint32_t)table[0] << 16) + ((uint32_t)table[1] - table[0]) * (r & 0xffffu);
-    v = (v + 0x7ffffu + (v >> 20 & 1u)) >> 20;
-    code = e * 2048 + (int32_t)v - 40 * 2048;
+    code = e * 2048 + (int32_t)samebits_round64(v, 20) - 40 * 2048;
     return (int16_t)samebits_clamp32(code, -SAMEBITS_AUDIO_MAX, SAMEBITS_AUDIO_MAX);
 }
 

@@ -1,9 +1,10 @@
 /* The harness of a bare-metal board: every sample of input.bin through the model to output.bin.
 
    counts.bin: the ticks of each sample. totals.bin, written last: the ticks of an empty measurement
-   and the most bytes of stack used. trace.bin (with SAMEBITS_TRACE): per layer its index, its number
-   of codes and the hash of docs/spec/graph.md, section 7, low word first. All are 32-bit words,
-   little-endian, as the processor is. */
+   and the most bytes of stack used. trace.bin (with SAMEBITS_TRACE): per layer its index, its
+   number of codes and the hash of docs/spec/graph.md, section 7, low word first. All are 32-bit
+   words, little-endian, as the processor is. */
+#include "../samebits_io.h"
 #include "harness.h"
 #include "samebits_glue.h"
 #include "timer.h"
@@ -39,14 +40,9 @@ static int trace_failed;
 
 void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width)
 {
-    const uint8_t *byte = codes;
-    const uint8_t *end = byte + count * width;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    const uint64_t hash = samebits_fnv1a(codes, width, count);
     uint32_t record[4];
 
-    for (; byte < end; ++byte) {
-        hash = (hash ^ *byte) * UINT64_C(0x100000001b3);
-    }
     record[0] = layer;
     record[1] = count;
     record[2] = (uint32_t)(hash & UINT32_C(0xFFFFFFFF));

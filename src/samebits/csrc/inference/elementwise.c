@@ -1,6 +1,13 @@
-/* --- element by element ---------------------------------------------------------------------- */
+/* --- element by element ------------------------------------------------------------------------
+ *
+ * Sums, products, maxima and minima of broadcast tensors, affine maps, clips, and functions of one
+ * code: a table of every code, or piecewise cubics (tables/cubic.py defines their arithmetic, every
+ * step of it integer).
+ *
+ * Bounds: sums and products wrap modulo 2**32, or 2**64 where the lowering says `wide`; it has
+ * proved that what they are at the end fits. The vector forms add the same numbers 16 at a time. */
 
-#include "samebits_integer.h"
+#include "samebits_vector.h"
 
 /* The inner axis of a broadcast in one chunk: n elements of every source. */
 static void samebits_combine32(const samebits_broadcast *c, const void *const *sources,
@@ -69,7 +76,7 @@ static void samebits_combine64(const samebits_broadcast *c, const void *const *s
 #define SAMEBITS_MAX_SOURCES 16
 
 #ifdef SAMEBITS_AVX512
-/* Sums of tensors of one shape in 64 bits, to codes; sources of at most 32 bits. 0 for all others. */
+/* Sums of tensors of one shape in 64 bits, to codes; sources of at most 32 bits. 0 for others. */
 static int samebits_sums64(const samebits_broadcast *c, const void *const *sources, void *out) {
     const int32_t size = c->shape.shape[0];
     const samebits_rescale r = c->rescale; /* no store changes it */
@@ -321,7 +328,8 @@ SAMEBITS_INLINE __m512i samebits_scaled(__m512i v, __m512i r, int32_t shift, con
     even = _mm512_mul_epi32(v, r);
     odd = _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_srli_epi64(r, 32));
     even = _mm512_srl_epi64(even, _mm_cvtsi32_si128(shift));
-    return _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_sll_epi64(odd, _mm_cvtsi32_si128(32 - shift)));
+    odd = _mm512_sll_epi64(odd, _mm_cvtsi32_si128(32 - shift));
+    return _mm512_mask_mov_epi32(even, 0xaaaa, odd);
 }
 
 /* Codes of 16 codes less the middle one of their type, by a table of `segments`. */

@@ -1,6 +1,9 @@
-/* --- data movement --------------------------------------------------------------------------- */
+/* --- data movement -----------------------------------------------------------------------------
+ *
+ * Copies between any strides (transpose, slice, pad, concat), fills and gathers. No arithmetic on
+ * codes, so elements are moved by their width and not by their type. */
 
-#include "samebits_integer.h"
+#include "samebits_vector.h"
 
 #define SAMEBITS_MOVE(T)                                                                           \
     {                                                                                              \

@@ -1,6 +1,13 @@
-/* --- products, pools, reductions ------------------------------------------------------------- */
+/* --- products, pools, reductions ---------------------------------------------------------------
+ *
+ * Matrix products of two tensors, maxima and sums of windows, reductions, softmax, argmax.
+ *
+ * Bounds: products sum up modulo 2**32, or in 64 bits where the lowering says `wide`; it has proved
+ * that the end fits. Windows are summed in 32 bits along a row of at most 2**15 codes of 16 bits,
+ * in 64 beyond. Softmax looks exp of differences up in a table (its entries: docs/spec/graph.md,
+ * section 4) and rounds one exact ratio a code. */
 
-#include "samebits_integer.h"
+#include "samebits_vector.h"
 
 /* The next element of an odometer over `shape`; 0 when it starts again. `a` and `b` are offsets. */
 static int32_t samebits_next(const samebits_shape *shape, int32_t *index, const int32_t *strides_a,
@@ -131,8 +138,8 @@ void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
                         }
                     }
                     for (i = 0; i < count; i++) acc[i] *= factor;
-                    samebits_finish64(&c->rescale, c->rescale.channels > 1 ? channel : 0, count, acc,
-                                      out, target);
+                    samebits_finish64(&c->rescale, c->rescale.channels > 1 ? channel : 0, count,
+                                      acc, out, target);
                 }
             }
         }
@@ -155,7 +162,8 @@ static void samebits_fold(const samebits_reduce *c, const void *x, int32_t start
             for (i = 0; i < n; i++) acc[i] = first ? term[i] : SAMEBITS_MIN(acc[i], term[i]);
         }
         first = 0;
-    } while (samebits_next(&c->reduced, index, c->reduced_strides, &at, c->reduced_strides, &unused));
+    } while (samebits_next(&c->reduced, index, c->reduced_strides, &at, c->reduced_strides,
+                           &unused));
 }
 
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out) {

@@ -1,6 +1,10 @@
-/* --- loads, requantization, stores ----------------------------------------------------------- */
+/* --- loads, requantization, stores -------------------------------------------------------------
+ *
+ * An accumulator becomes a code by one of the forms of samebits_kernels.h. Which form is exact for
+ * which ratio and range of sums is proved when a graph is lowered (codegen/lowering/rescale.py,
+ * docs/spec/graph.md section 6), so nothing here tests for overflow. */
 
-#include "samebits_integer.h"
+#include "samebits_vector.h"
 
 #define SAMEBITS_LOAD(T, WIDE)                                                                     \
     {                                                                                              \
@@ -84,11 +88,12 @@ static void samebits_store64(uint8_t type, int32_t n, const int64_t *y, void *ou
 
 /* acc * m / 2**s rounded half to even, by a product of 128 bits; |acc| and m below 2**62. */
 static int64_t samebits_long(int64_t acc, int64_t m, int32_t s) {
-    const uint64_t u = (uint64_t)(acc < 0 ? -acc : acc), v = (uint64_t)m, mask = 0xffffffffu;
+    const uint64_t u = (uint64_t)samebits_magnitude64(acc), v = (uint64_t)m, mask = 0xffffffffu;
     const uint64_t a = (u & mask) * (v & mask), b = (u >> 32) * (v & mask);
     const uint64_t c = (u & mask) * (v >> 32), d = (u >> 32) * (v >> 32);
     const uint64_t middle = (a >> 32) + (b & mask) + (c & mask);
-    const uint64_t low = (middle << 32) | (a & mask), high = d + (b >> 32) + (c >> 32) + (middle >> 32);
+    const uint64_t low = (middle << 32) | (a & mask);
+    const uint64_t high = d + (b >> 32) + (c >> 32) + (middle >> 32);
     uint64_t quotient, half, rest, below; /* what is shifted out: its first bit, the others */
     if (s > 64) {
         quotient = high >> (s - 64);
@@ -105,12 +110,6 @@ static int64_t samebits_long(int64_t acc, int64_t m, int32_t s) {
     return acc < 0 ? -(int64_t)quotient : (int64_t)quotient;
 }
 
-int64_t samebits_quotient(int64_t numerator, int64_t denominator) {
-    const int64_t quotient = numerator / denominator;
-    const int64_t rest = numerator - quotient * denominator, other = denominator - rest;
-    return quotient + (rest > other || (rest == other && (quotient & 1)));
-}
-
 static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n, int64_t *acc) {
     const int64_t *m = (const int64_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -120,9 +119,8 @@ static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n,
     } else if (r->form == SAMEBITS_DIVIDE) {
         for (i = 0; i < n; i++) {
             const int64_t *ratio = m + 2 * (channel + i) * step;
-            const int64_t v = acc[i] * ratio[0];
-            const int64_t q = samebits_quotient(v < 0 ? -v : v, ratio[1]);
-            acc[i] = samebits_clamp64((v < 0 ? -q : q) + r->zero, r->low, r->high);
+            acc[i] = samebits_quotient(acc[i] * ratio[0], ratio[1]);
+            acc[i] = samebits_clamp64(acc[i] + r->zero, r->low, r->high);
         }
     } else if (r->form == SAMEBITS_LONG) {
         for (i = 0; i < n; i++) {
@@ -131,8 +129,8 @@ static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n,
         }
     } else if (step) {
         for (i = 0; i < n; i++) {
-            acc[i] = samebits_clamp64(
-                samebits_round64(acc[i] * m[channel + i], s[channel + i]) + r->zero, r->low, r->high);
+            acc[i] = samebits_round64(acc[i] * m[channel + i], s[channel + i]);
+            acc[i] = samebits_clamp64(acc[i] + r->zero, r->low, r->high);
         }
     } else {
         const int64_t factor = m[0], low = r->low, high = r->high, zero = r->zero;
@@ -148,7 +146,7 @@ SAMEBITS_INLINE int32_t samebits_product(int32_t acc, int32_t m, int32_t s, int3
                                          int32_t low, int32_t high) {
     const int64_t v = (int64_t)acc * m;
 #if UINTPTR_MAX <= 0xffffffff
-    if (s > 32) { /* the upper word decides but for ties: shifts of 64 bits take many instructions */
+    if (s > 32) { /* the upper word decides but for ties: 64-bit shifts take many instructions */
         const int32_t upper = (int32_t)samebits_floor64(v, 32);
         const int32_t half = (int32_t)((uint32_t)1 << (s - 33));
         const int32_t rest = upper & (half + half - 1);
@@ -160,7 +158,7 @@ SAMEBITS_INLINE int32_t samebits_product(int32_t acc, int32_t m, int32_t s, int3
     return (int32_t)samebits_clamp64(samebits_round64(v, s) + zero, low, high);
 }
 
-/* acc * m / 2**s rounded, and where acc * p / q is a tie, to the even code: m p q of the channel. */
+/* acc * m / 2**s rounded, and where acc * p / q is a tie, to the even code. m: m, p, q. */
 SAMEBITS_INLINE int32_t samebits_tied(int32_t acc, const int64_t *m, int32_t s, int32_t zero,
                                       int32_t low, int32_t high) {
     int64_t v = samebits_round64((int64_t)acc * (int32_t)m[0], s);
@@ -200,7 +198,8 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         } else {
             const int32_t factor = m[0], shift = s[0];
             for (i = 0; i < n; i++) {
-                acc[i] = samebits_clamp32(samebits_round32(acc[i] * factor, shift) + zero, low, high);
+                int32_t q = samebits_round32(acc[i] * factor, shift);
+                acc[i] = samebits_clamp32(q + zero, low, high);
             }
         }
         break;

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* Whether model_steps computes blocks of steps, with memory of its own: elsewhere than on Cortex-M. */
+/* Whether model_steps computes blocks of steps, with memory of its own: not on Cortex-M. */
 #ifndef SAMEBITS_BLOCKS
 #if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
 #define SAMEBITS_BLOCKS 0

@@ -1,5 +1,9 @@
 /* Depthwise convolution (one input and one output channel a group), forward and both gradients:
- * exact integer sums, vectors along the channels of NHWC images (docs/spec/training.md, 5 and 7). */
+ * exact integer sums, vectors along the channels of NHWC images (docs/spec/training.md, 5 and 7).
+ *
+ * With one product per channel and tap there is no operand to use again, so no tile: the bound is
+ * memory. 32 bits hold the sums of 8-bit codes over any window, and those of 16-bit gradients over
+ * 518 taps (518 * 32639 * 127 < 2**31); weight gradients are sums over all pixels, in 64 bits. */
 #include "conv.h"
 
 /* Weights [c][taps] as 16-bit [taps][c]; NULL when memory ran out. */
@@ -34,7 +38,7 @@ int64_t samebits_depthwise(const Conv *s, const int8_t *x, const int8_t *w, int3
                     int32_t v = o[k] < 0 ? -o[k] : o[k];
                     top = v > top ? v : top;
                 }
-                largest = max64(largest, top);
+                largest = SAMEBITS_MAX(largest, top);
             }
     free(wt);
     return largest;
@@ -67,7 +71,7 @@ int64_t samebits_depthwise_input_grad(const Conv *s, const int16_t *g, const int
             int32_t v = o[k] < 0 ? -o[k] : o[k];
             top = v > top ? v : top;
         }
-        largest = max64(largest, top);
+        largest = SAMEBITS_MAX(largest, top);
     }
     free(wt);
     return largest;
@@ -112,6 +116,9 @@ int64_t samebits_depthwise_weight_grad(const Conv *s, const void *g, int width, 
         }
     }
     if (failed) return -1;
-    for (int64_t i = 0; i < taps * c; i++) largest = max64(largest, dw[i] < 0 ? -dw[i] : dw[i]);
+    for (int64_t i = 0; i < taps * c; i++) {
+        int64_t v = samebits_magnitude64(dw[i]);
+        largest = SAMEBITS_MAX(largest, v);
+    }
     return largest;
 }

@@ -2,7 +2,7 @@
  * "UMAC: Fast and Secure Message Authentication", CRYPTO 1999, its pairs half a block apart. */
 #include <string.h>
 
-#include "integer.h"
+#include "parallel.h"
 
 #define HALF 512 /* 32-bit words */
 #define BLOCK (2 * HALF * (int64_t)sizeof(uint32_t))

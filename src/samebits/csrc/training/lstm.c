@@ -1,17 +1,24 @@
 /* The cell of an LSTM, element by element. Section numbers: docs/spec/training.md.
- * Rows are samples of 4H gates (i, f, g, o) or H states; `table` is sigmoid, then tanh. */
-#include "integer.h"
+ * Rows are samples of 4H gates (i, f, g, o) or H states; `table` is sigmoid, then tanh.
+ *
+ * Bounds: gates and states are codes of 16 bits, below 2**15, so that a product of two of them with
+ * 2**30 - u * u stays below 2**60; shifts bring two such terms to an exponent at which their sum
+ * fits (section 3, combine). Vectors come from the compiler: arguments are computed in loops
+ * without branches, lookups follow in loops of their own. */
+#include "parallel.h"
+#include "shift.h"
 
 #define Q_GATE 32767
 #define ONE ((int64_t)1 << 15)
 #define ONE_SQUARED ((int64_t)1 << 30)
 
-INLINE int64_t clamp(int64_t v, int64_t limit) {
-    return v > limit ? limit : v < -limit ? -limit : v;
+/* sat(v, limit) of the specification: codes are symmetric. */
+SAMEBITS_INLINE int64_t clamp(int64_t v, int64_t limit) {
+    return samebits_clamp64(v, -limit, limit);
 }
 
-/* sat(rne(v * 2**exponent), limit); `s` is of an exponent of at most 15 (more saturates as much). */
-INLINE int64_t saturate(int64_t v, Shift s, int64_t limit) {
+/* sat(rne(v * 2**exponent), limit); `s` is of an exponent of at most 15: more saturates as much. */
+SAMEBITS_INLINE int64_t saturate(int64_t v, Shift s, int64_t limit) {
     if (s.left) v = clamp(v, limit);
     return clamp(scale64(v, s), limit);
 }
@@ -23,9 +30,9 @@ static Shift saturating(int64_t exponent) { return shift_by(exponent > 15 ? 15 :
 /* One gate of one row: arguments first, so that this loop vectorises, then the lookups. */
 #define BLOCK 256
 
-INLINE void gate_row(const int32_t *restrict x, const int32_t *restrict h,
-                     const int64_t *restrict bias, int64_t units, Shift sx, Shift sh, Shift sz,
-                     const int16_t *restrict entry, int16_t *restrict out) {
+SAMEBITS_INLINE void gate_row(const int32_t *restrict x, const int32_t *restrict h,
+                              const int64_t *restrict bias, int64_t units, Shift sx, Shift sh,
+                              Shift sz, const int16_t *restrict entry, int16_t *restrict out) {
     int32_t z[BLOCK];
     for (int64_t k = 0; k < units; k += BLOCK) {
         int64_t len = units - k < BLOCK ? units - k : BLOCK;
@@ -40,13 +47,14 @@ INLINE void gate_row(const int32_t *restrict x, const int32_t *restrict h,
 }
 
 static void gates_range(const int32_t *restrict x, const int32_t *restrict h,
-                        const int64_t *restrict bias, int64_t rows, int64_t units, Shift sx, Shift sh,
-                        Shift sz, const int16_t *restrict table, int16_t *restrict out) {
+                        const int64_t *restrict bias, int64_t rows, int64_t units, Shift sx,
+                        Shift sh, Shift sz, const int16_t *restrict table,
+                        int16_t *restrict out) {
     for (int64_t r = 0; r < 4 * rows; r++) {
         const int16_t *entry = table + (r % 4 == 2 ? 2 * Q_GATE + 1 : 0) + Q_GATE;
         int64_t at = r * units;
-        gate_row(x + at, h ? h + at : h, bias ? bias + r % 4 * units : bias, units, sx, sh, sz, entry,
-                 out + at);
+        gate_row(x + at, h ? h + at : h, bias ? bias + r % 4 * units : bias, units, sx, sh, sz,
+                 entry, out + at);
     }
 }
 
@@ -61,7 +69,8 @@ void samebits_lstm_gates(const int32_t *x, const int32_t *h, const int64_t *bias
                          out + lo * c))
 }
 
-/* Step 3 before its rounding: f * c + i * g, each shifted; `c` may be NULL. The largest magnitude. */
+/* Step 3 before its rounding: f * c + i * g, each shifted; `c` may be NULL. Returns the largest
+ * magnitude. */
 int64_t samebits_lstm_state(const int16_t *restrict gates, const int16_t *restrict c, int64_t rows,
                             int64_t units, int64_t shift_c, int64_t shift_g,
                             int64_t *restrict out) {
@@ -73,8 +82,8 @@ int64_t samebits_lstm_state(const int16_t *restrict gates, const int16_t *restri
             int64_t a = scale64((int64_t)gates[k] * gates[2 * units + k], sg);
             if (c) a += scale64((int64_t)gates[units + k] * c[at], sc);
             out[at] = a;
-            a = magnitude(a);
-            top = MAX(top, a);
+            a = samebits_magnitude64(a);
+            top = SAMEBITS_MAX(top, a);
         }
     return top;
 }
@@ -102,8 +111,8 @@ void samebits_lstm_hidden(const int16_t *restrict gates, const int16_t *restrict
             int64_t a = scale64(g[i], sg);                                                     \
             if (back) a += scale64(back[i], sb);                                               \
             out[i] = a;                                                                        \
-            a = magnitude(a);                                                                  \
-            top = MAX(top, a);                                                                 \
+            a = samebits_magnitude64(a);                                                       \
+            top = SAMEBITS_MAX(top, a);                                                        \
         }                                                                                      \
         return top;                                                                            \
     }
@@ -117,8 +126,10 @@ int64_t samebits_lstm_hidden_grad(const void *g, int width_g, const void *back, 
                                   int64_t n, int64_t shift_g, int64_t shift_back, int64_t *out) {
     Shift sg = shift_by(shift_g), sb = shift_by(shift_back);
     if (width_g == 16)
-        return width_back == 64 ? sum_16_64(g, back, n, sg, sb, out) : sum_16_32(g, back, n, sg, sb, out);
-    return width_back == 64 ? sum_32_64(g, back, n, sg, sb, out) : sum_32_32(g, back, n, sg, sb, out);
+        return width_back == 64 ? sum_16_64(g, back, n, sg, sb, out)
+                                : sum_16_32(g, back, n, sg, sb, out);
+    return width_back == 64 ? sum_32_64(g, back, n, sg, sb, out)
+                            : sum_32_32(g, back, n, sg, sb, out);
 }
 
 /* Step 2 before its rounding; `dc` and `after` (gates) of the next step may be NULL. */
@@ -138,8 +149,8 @@ int64_t samebits_lstm_state_grad(const int16_t *restrict dh, const int16_t *rest
             a = scale64(a, sh);
             if (dc) a += scale64((int64_t)dc[at] * after[row + units], sc);
             out[at] = a;
-            a = magnitude(a);
-            top = MAX(top, a);
+            a = samebits_magnitude64(a);
+            top = SAMEBITS_MAX(top, a);
         }
     return top;
 }
@@ -168,10 +179,10 @@ int64_t samebits_lstm_gate_grads(const int16_t *restrict dh, const int16_t *rest
             out[units + k] = df;
             out[2 * units + k] = dg;
             out[3 * units + k] = d_o;
-            di = MAX(magnitude(di), magnitude(df));
-            dg = MAX(magnitude(dg), magnitude(d_o));
-            di = MAX(di, dg);
-            top = MAX(top, di);
+            di = SAMEBITS_MAX(samebits_magnitude64(di), samebits_magnitude64(df));
+            dg = SAMEBITS_MAX(samebits_magnitude64(dg), samebits_magnitude64(d_o));
+            di = SAMEBITS_MAX(di, dg);
+            top = SAMEBITS_MAX(top, di);
         }
     return top;
 }

@@ -1,9 +1,12 @@
 /* Element-wise and per-channel parts of a training step: each reads codes once, writes codes once.
- * Per-channel data is NHWC: `rows` pixels of `c` channels. Section numbers: docs/spec/training.md. */
+ * Per-channel data is NHWC: `rows` pixels of `c` channels. Section numbers are those of
+ * docs/spec/training.md. Each function says which width holds its sums and why; what is returned as
+ * a largest magnitude is what the next requantization chooses its exponent by. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "integer.h"
+#include "parallel.h"
+#include "shift.h"
 
 /* --- largest magnitude and requantization (1.1, 1.2) ---------------------------------------- */
 
@@ -12,7 +15,7 @@
         wide top = 0;                                                                          \
         for (int64_t i = 0; i < n; i++) {                                                      \
             wide a = v[i] < 0 ? -(wide)v[i] : (wide)v[i];                                      \
-            top = MAX(top, a);                                                                 \
+            top = SAMEBITS_MAX(top, a);                                                        \
         }                                                                                      \
         return top;                                                                            \
     }                                                                                          \
@@ -50,7 +53,7 @@ static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Sh
         for (int64_t k = 0; k < c; k++) {
             int32_t v = scale32(acc[k], s) + bias[k], a = v < 0 ? -v : v;
             acc[k] = v;
-            top = MAX(top, a);
+            top = SAMEBITS_MAX(top, a);
         }
     return top;
 }
@@ -63,8 +66,8 @@ int64_t samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, int64_t e_b, c
     int64_t top = 0, bits = 0;
     for (int64_t k = 0; k < c; k++) {
         bias[k] = w[k] * 32768 - a[k];
-        int64_t v = magnitude(bias[k]);
-        top = MAX(top, v);
+        int64_t v = samebits_magnitude64(bias[k]);
+        top = SAMEBITS_MAX(top, v);
     }
     if (top == 0) return -1;
     while (top >> bits) bits++;
@@ -78,7 +81,8 @@ int64_t samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, int64_t e_b, c
 }
 
 /* sum over rows of g, per channel (bias gradient, 7). */
-void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c, int64_t *restrict sum) {
+void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
+                          int64_t *restrict sum) {
     memset(sum, 0, (size_t)c * 8);
     for (int64_t r = 0; r < rows; r++)
         if (width == 16)
@@ -97,7 +101,7 @@ int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, 
         memset(sum, 0, (size_t)c * sizeof *sum);
         for (int64_t o = 0; o < outer; o++, w += c)
             for (int64_t k = 0; k < c; k++) sum[k] += w[k] < 0 ? -w[k] : w[k];
-        for (int64_t k = 0; k < c; k++) top = MAX(top, sum[k]);
+        for (int64_t k = 0; k < c; k++) top = SAMEBITS_MAX(top, sum[k]);
     }
     free(sum);
     return top;
@@ -141,8 +145,8 @@ int samebits_channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *ou
             for (int64_t k = 0; k < c; k++) {
                 out[k] += part[k];
                 out[c + k] += part[c + k];
-                out[2 * c + k] = part[2 * c + k] < out[2 * c + k] ? part[2 * c + k] : out[2 * c + k];
-                out[3 * c + k] = MAX(part[3 * c + k], out[3 * c + k]);
+                out[2 * c + k] = SAMEBITS_MIN(part[2 * c + k], out[2 * c + k]);
+                out[3 * c + k] = SAMEBITS_MAX(part[3 * c + k], out[3 * c + k]);
             }
         }
         free(part);
@@ -208,8 +212,9 @@ int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_
         int64_t top = 0;                                                                       \
         for (int64_t r = 0; r < rows; r++, g += c, z += c)                                     \
             for (int64_t k = 0; k < c; k++) {                                                  \
-                int64_t v = magnitude((int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k]);     \
-                top = MAX(top, v);                                                             \
+                int64_t v = (int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k];                \
+                v = samebits_magnitude64(v);                                                   \
+                top = SAMEBITS_MAX(top, v);                                                    \
             }                                                                                  \
         return top;                                                                            \
     }                                                                                          \
@@ -282,7 +287,7 @@ static int64_t add_max(const int8_t *restrict a, const int8_t *restrict b, int64
     int32_t top = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t v = scale32(a[i], sa) + scale32(b[i], sb), m = v < 0 ? -v : v;
-        top = MAX(top, m);
+        top = SAMEBITS_MAX(top, m);
     }
     return top;
 }
@@ -312,8 +317,8 @@ int64_t samebits_add_i8(const int8_t *a, const int8_t *b, int64_t n, int64_t ea,
                               Shift sb) {                                                      \
         int64_t top = 0;                                                                       \
         for (int64_t i = 0; i < n; i++) {                                                      \
-            int64_t v = magnitude(scale64(a[i], sa) + scale64(b[i], sb));                      \
-            top = MAX(top, v);                                                                 \
+            int64_t v = samebits_magnitude64(scale64(a[i], sa) + scale64(b[i], sb));           \
+            top = SAMEBITS_MAX(top, v);                                                        \
         }                                                                                      \
         return top;                                                                            \
     }                                                                                          \
@@ -414,8 +419,10 @@ static int64_t log2_24(int64_t s) {
     return (length << 24) + bits;
 }
 
-/* Gradient codes (exponent -24) of the mean cross-entropy of logits [n][c]; returns the sum over rows
- * of log2(S) - 24 + u_y in units of 2**-24. `scratch` holds 2 * c. Tables: 256 entries each. */
+/* Gradient codes (exponent -24) of the mean cross-entropy of logits [n][c]; returns the sum over
+ * rows of log2(S) - 24 + u_y in units of 2**-24. `scratch` holds 2 * c; tables have 256 entries.
+ *
+ * With c <= 2**14 (section 6), S <= 2**38 and |p - S| * 2**24 <= 2**62. */
 int64_t samebits_cross_entropy(const int32_t *z, int64_t n, int64_t c, int64_t exponent,
                                const int64_t *target, const int64_t *t1, const int64_t *t2,
                                int64_t *scratch, int32_t *out) {
@@ -425,7 +432,7 @@ int64_t samebits_cross_entropy(const int32_t *z, int64_t n, int64_t c, int64_t e
     int right = shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift;
     for (int64_t r = 0; r < n; r++, z += c, out += c) {
         int64_t top = z[0], total = 0, y = target[r];
-        for (int64_t j = 1; j < c; j++) top = MAX(top, z[j]);
+        for (int64_t j = 1; j < c; j++) top = SAMEBITS_MAX(top, z[j]);
         for (int64_t j = 0; j < c; j++) {
             int64_t v = (top - z[j]) * log2_e >> right;
             v = v > cap >> left ? cap : v << left;
@@ -437,10 +444,7 @@ int64_t samebits_cross_entropy(const int32_t *z, int64_t n, int64_t c, int64_t e
         int64_t divisor = total * n;
         for (int64_t j = 0; j < c; j++) {
             int64_t v = (p[j] - (j == y ? total : 0)) * ((int64_t)1 << 24);
-            int64_t q = v / divisor, rest = v % divisor;
-            if (rest < 0) q--, rest += divisor;
-            q += 2 * rest > divisor || (2 * rest == divisor && (q & 1));
-            out[j] = (int32_t)q;
+            out[j] = (int32_t)samebits_quotient(v, divisor);
         }
         loss += log2_24(total) - (24 << 24) + (u[y] << 8);
     }

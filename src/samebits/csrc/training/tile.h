@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "samebits_integer.h"
+
 #define FLUSH_PAIRS 256
 
 #if defined(__AVX512BW__)
@@ -88,14 +90,14 @@ typedef vec operand;
 
 typedef struct { vec v[MR][2]; } Acc;
 
-static inline __attribute__((always_inline)) void acc_clear(Acc *acc) {
+SAMEBITS_INLINE void acc_clear(Acc *acc) {
     for (int i = 0; i < MR; i++) acc->v[i][0] = acc->v[i][1] = vec_zero();
 }
 
-/* acc += rows * b over `pairs` pairs, the first `vecs` vectors of columns (a constant: 1 or 2). Row i
- * starts at rows[i]; pairs of a row are contiguous. */
-static inline __attribute__((always_inline)) void acc_rows(
-    Acc *acc, const int16_t *const rows[MR], const int16_t *b, int64_t pairs, int vecs) {
+/* acc += rows * b over `pairs` pairs, the first `vecs` vectors of columns (a constant: 1 or 2). Row
+ * i starts at rows[i]; pairs of a row are contiguous. */
+SAMEBITS_INLINE void acc_rows(Acc *acc, const int16_t *const rows[MR], const int16_t *b,
+                              int64_t pairs, int vecs) {
     for (int64_t k = 0; k < pairs; k++) {
         operand b0 = vec_load(b + k * 2 * NR), b1 = vecs > 1 ? vec_load(b + k * 2 * NR + NR) : b0;
 #pragma GCC unroll 8
@@ -108,8 +110,8 @@ static inline __attribute__((always_inline)) void acc_rows(
 }
 
 /* acc += panel * b; the panel is packed [pair][MR][2]. */
-static inline __attribute__((always_inline)) void acc_panel(
-    Acc *acc, const int16_t *panel, const int16_t *b, int64_t pairs, int vecs) {
+SAMEBITS_INLINE void acc_panel(Acc *acc, const int16_t *panel, const int16_t *b, int64_t pairs,
+                               int vecs) {
     for (int64_t k = 0; k < pairs; k++) {
         operand b0 = vec_load(b + k * 2 * NR), b1 = vecs > 1 ? vec_load(b + k * 2 * NR + NR) : b0;
 #pragma GCC unroll 8
@@ -121,7 +123,7 @@ static inline __attribute__((always_inline)) void acc_panel(
     }
 }
 
-static inline __attribute__((always_inline)) void acc_store(const Acc *acc, int32_t out[MR][NR]) {
+SAMEBITS_INLINE void acc_store(const Acc *acc, int32_t out[MR][NR]) {
     for (int i = 0; i < MR; i++) {
         vec_store(out[i], acc->v[i][0]);
         vec_store(out[i] + LANES, acc->v[i][1]);

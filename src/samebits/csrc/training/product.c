@@ -1,0 +1,64 @@
+/* The exact product of a few rows with a matrix of weights, for linear layers at small batches
+ * (docs/spec/training.md, section 5). What takes the time is the weights' way through memory, so
+ * each is read once and no packed copy of them is made. At most 2**16 products of 8 bits a sum:
+ * below 2**30. */
+#include "conv.h"
+#include "tile.h"
+
+/* out [n][m] = x [n][k] * w [m][k]^T. Weights are the rows of the tile and are read once, as they
+ * lie; the few input rows are what is packed. Returns max |out| or -1. */
+int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m, int64_t k,
+                         int32_t *out, int threads) {
+    int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR, blocks = (m + MR - 1) / MR;
+    int64_t largest = 0;
+    int16_t *packed = scratch(panels * pairs * 2 * NR * 2);
+    int failed = 0;
+    if (!packed) return -1;
+    memset(packed, 0, (size_t)(panels * pairs * 2 * NR) * 2);
+    for (int64_t r = 0; r < n; r++) {
+        int16_t *column = packed + r / NR * pairs * 2 * NR + r % NR * 2;
+        for (int64_t i = 0; i < k; i++) column[i / 2 * 2 * NR + i % 2] = x[r * k + i];
+    }
+#pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
+    {
+        int16_t *wide = scratch(MR * pairs * 2 * 2);
+        if (!wide) failed = 1;
+#pragma omp for schedule(static)
+        for (int64_t block = 0; block < blocks; block++) {
+            if (!wide) continue;
+            int64_t rows_here = SAMEBITS_MIN(MR, m - block * MR);
+            const int16_t *rows[MR];
+            for (int64_t i = 0; i < MR; i++) {
+                int16_t *row = wide + SAMEBITS_MIN(i, rows_here - 1) * pairs * 2;
+                const int8_t *src = w + (block * MR + SAMEBITS_MIN(i, rows_here - 1)) * k;
+                for (int64_t j = 0; j < k; j++) row[j] = src[j];
+                if (k & 1) row[k] = 0;
+                rows[i] = row;
+            }
+            for (int64_t panel = 0; panel < panels; panel++) {
+                int64_t cols = SAMEBITS_MIN(NR, n - panel * NR);
+                const int16_t *b = packed + panel * pairs * 2 * NR;
+                int32_t tile[MR][NR], top = 0;
+                Acc acc;
+                acc_clear(&acc);
+                if (cols > LANES)
+                    acc_rows(&acc, rows, b, pairs, 2);
+                else
+                    acc_rows(&acc, rows, b, pairs, 1);
+                acc_store(&acc, tile);
+                for (int64_t j = 0; j < cols; j++) {
+                    int32_t *o = out + (panel * NR + j) * m + block * MR;
+                    for (int64_t i = 0; i < rows_here; i++) {
+                        int32_t v = tile[i][j], a = v < 0 ? -v : v;
+                        o[i] = v;
+                        top = a > top ? a : top;
+                    }
+                }
+                largest = SAMEBITS_MAX(largest, top);
+            }
+        }
+        free(wide);
+    }
+    free(packed);
+    return failed ? -1 : largest;
+}
