@@ -106,7 +106,9 @@ def _program(
     from samebits.model import load
     from samebits.npu.compiler.lower import lower_real_graph
 
-    return lower_real_graph(load(model, arch).real, native, mantissa, requantize=requantize, steps=steps)
+    return lower_real_graph(
+        load(model, arch).real, native, mantissa, requantize=requantize, steps=steps
+    )
 
 
 def _write_firmware(model: Path, out: Path, program: Program, image: Image, as_json: bool) -> None:
