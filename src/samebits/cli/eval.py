@@ -43,7 +43,7 @@ def eval_command(
     from samebits.data import load
     from samebits.train.run.checkpoint import parameter_sha256
     from samebits.train.run.device import run_device
-    from samebits.train.run.evaluate import evaluate, final_classifier
+    from samebits.train.run.evaluate import count_correct, final_classifier
     from samebits.train.run.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
@@ -51,7 +51,7 @@ def eval_command(
     dataset = load(data, input_shape=trained_shape(path, checkpoint))
     engine = restore_engine(path, checkpoint, dataset, arch, run_device(device))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
-    correct = evaluate(classifier, dataset)
+    correct = count_correct(classifier, dataset)
     total = len(dataset.test_labels)
     sha256 = parameter_sha256(checkpoint.model)
     if as_json:
