@@ -238,6 +238,7 @@ class Eager(Kernels):
         momentum: Term | None,
         out: Tensor,
     ) -> int:
+        """Each term scaled to the common exponent in int64, their sum requantized."""
         g, e_g = self.resolve(list(gradient.parts))
         exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
         acc = self.scale(g, by_g)
@@ -294,6 +295,7 @@ class Eager(Kernels):
         shifts: tuple[int, int, int],
         lookup: Tensor,
     ) -> Tensor:
+        """The sum saturated to the tables' range, then looked up gate by gate."""
         total = self.scale(acc_x, shifts[0])
         if acc_h is not None:
             total = total + self.scale(acc_h, shifts[1])
@@ -328,6 +330,7 @@ class Eager(Kernels):
         later: tuple[Tensor, Tensor] | None,
         shifts: tuple[int, int],
     ) -> Sum:
+        """The derivative of tanh is 1 - u * u, at the exponent -30 of gate values squared."""
         o = gates.chunk(4, 1)[3].long()
         u = self._state_tanh(c, shift, lookup)
         acc = self.scale(dh * o * (ONE_SQUARED - u * u), shifts[0])
@@ -347,6 +350,7 @@ class Eager(Kernels):
         before: Tensor | None,
         shifts: tuple[int, int, int, int],
     ) -> Sum:
+        """Derivatives from the gates themselves: s * (1 - s) of a sigmoid, 1 - t * t of tanh."""
         i, f, g, o = gates.long().chunk(4, 1)
         u = self._state_tanh(c, shift, lookup)
         past = torch.zeros_like(c) if before is None else before

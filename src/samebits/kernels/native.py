@@ -65,6 +65,11 @@ class Native(Eager):
         return out
 
     def resolve(self, parts: list[Part]) -> Part:
+        """Two parts in C: a pass for the largest magnitude of their sum, and one that writes it.
+
+        Their exponents decide alone, but for a part that is all zeros, which must not count. More
+        parts are added one by one in torch.
+        """
         if len(parts) != 2:
             return super().resolve(parts)
         (a, ea), (b, eb) = parts
@@ -101,6 +106,10 @@ class Native(Eager):
         return nchw(out), _checked(largest)
 
     def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        """In 32-bit sums where no sum can leave them, which weights and gradient tell beforehand.
+
+        A depthwise kernel is summed in 32 bits always, which holds for MAX_DEPTHWISE_TAPS taps.
+        """
         if s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS:
             return super().conv_input_grad(g16, w, s)
         g, w = nhwc(g16), nhwc(w)
@@ -269,6 +278,14 @@ class Native(Eager):
         momentum: Term | None,
         out: Tensor,
     ) -> int:
+        """One pass over all operands for the largest magnitude, and one that writes the codes.
+
+        Two gradient parts whose sum surely fits 32 bits are added where they are used, without a
+        tensor for their sum. Only one thing can then differ from `resolve`: parts that cancel
+        everywhere would give an exponent of -128, and so a lower common exponent. It does not
+        matter while every term is shifted left, as none is rounded then; otherwise they are summed
+        first.
+        """
         sides = _two_parts(gradient)
         if sides is not None:
             _, *shifts = combine_shifts(sides[2], decay, e_a, momentum)
