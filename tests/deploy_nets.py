@@ -15,7 +15,7 @@ from samebits.spec.training import deploy
 from samebits.spec.training.layers import Parameter
 from samebits.spec.training.step import Node
 from samebits.train import convert
-from samebits.train.deployed.deploy import Exponents, Site
+from samebits.train.deployed.deploy import Exponents, FrozenSite
 from samebits.train.tensor import BFPParameter
 
 SLOPE = 0.01
@@ -188,7 +188,9 @@ def rounds(node):
 def shifted(exponents, seed):
     """The exponents, a few off: more codes saturate, others lose bits."""
     rng = random.Random(seed)
-    moved = [Site(s.name, s.exponent + rng.choice((-3, -1, 0, 0, 2))) for s in exponents.sites]
+    moved = [
+        FrozenSite(s.name, s.exponent + rng.choice((-3, -1, 0, 0, 2))) for s in exponents.sites
+    ]
     return Exponents(tuple(moved))
 
 

@@ -77,12 +77,12 @@ def test_demo_can_run_again_and_speak_json(samebits, short_demo, tmp_path):
 
 def test_demo_fails_where_the_bits_differ(samebits, short_demo, tmp_path, monkeypatch):
     from samebits import kernels
-    from samebits.kernels import eager
+    from samebits.kernels.eager import Eager
 
     if kernels.realisation() != "native":
         pytest.skip("no native kernels: both runs of the demo use the PyTorch kernels")
-    relu = eager.relu
-    monkeypatch.setattr(eager, "relu", lambda x, high=127: relu(x, min(high, 100)))
+    relu = Eager.relu
+    monkeypatch.setattr(Eager, "relu", lambda self, x, high=127: relu(self, x, min(high, 100)))
     monkeypatch.setattr(demo_steps, "BACKENDS", ("torch",))
     monkeypatch.setattr(demo_steps, "BOARDS", ())
     done = samebits("demo", "--out", tmp_path / "demo")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from compare import assert_same
 from samebits.data import Dataset
-from samebits.kernels import conv_shape, eager, selftest
+from samebits.kernels import conv_shape, selftest
+from samebits.kernels.eager import Eager
 from samebits.numerics import philox, realise
 from samebits.numerics.catalog import FORMATS
 from samebits.spec.formats import Q8, Q16, Q32
@@ -48,7 +49,7 @@ def check(on_gpu: Tensor, on_cpu: Tensor) -> None:
 
 
 def test_selftest() -> None:
-    assert selftest.failures(eager, "cuda") == []
+    assert selftest.failures(Eager(), "cuda") == []
 
 
 @pytest.mark.parametrize("geometry", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 2, 2), (2, 2, 1, 8)])
@@ -58,6 +59,7 @@ def test_convolution_equals_cpu(geometry: tuple[int, int, int, int]) -> None:
     w = integers((16, 8 // groups, 3, 3), Q8, torch.int8, 2)
     pairs = ((stride,) * 2, (padding,) * 2, (dilation,) * 2)
     s = conv_shape(tuple(x.shape), tuple(w.shape), *pairs, groups)
+    eager = Eager()
     acc = eager.conv(x, w, s)[0]
     check(eager.conv(x.cuda(), w.cuda(), s)[0], acc)
     for high, dtype in ((Q16, torch.int16), (Q32, torch.int32)):

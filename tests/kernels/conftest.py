@@ -8,7 +8,8 @@ import platform
 import pytest
 import torch
 
-from samebits.kernels import build, eager
+from samebits.kernels import build
+from samebits.kernels.eager import Eager
 from samebits.kernels.native import Native
 
 # Flags of /proc/cpuinfo that tell an x86-64 level from the one below (x86-64 psABI, 3.1.1).
@@ -34,7 +35,7 @@ def cpu_flags() -> frozenset[str]:
 def load(name: str):
     """The kernels, or why they cannot run here."""
     if name == "eager":
-        return eager
+        return Eager()
     if name in LEVELS:
         if platform.machine().lower() not in ("x86_64", "amd64"):
             return f"{name}: this machine is {platform.machine()}"
@@ -50,7 +51,7 @@ def load(name: str):
 
 @pytest.fixture(params=REALISATIONS, scope="module")
 def k(request):
-    """A realisation's functions."""
+    """A realisation."""
     loaded = load(request.param)
     if isinstance(loaded, str):
         pytest.skip(loaded)

@@ -7,7 +7,9 @@ import torch
 
 from compare import assert_same
 from samebits.errors import InputError
-from samebits.kernels import compiled, eager, use
+from samebits.kernels import use
+from samebits.kernels.compiled import Compiled
+from samebits.kernels.eager import Eager
 from samebits.spec import formats
 
 VALUES = [
@@ -18,15 +20,13 @@ VALUES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def module():
-    return compiled.realisation()
+REALISATIONS = {"eager": Eager(), "compiled": Compiled()}
 
 
-@pytest.mark.parametrize("kernels", ["eager", "compiled"])
-def test_scale(kernels, module):
+@pytest.mark.parametrize("kernels", REALISATIONS)
+def test_scale(kernels):
     """Every shift to the right; ties, and what is next to them."""
-    k = eager if kernels == "eager" else module
+    k = REALISATIONS[kernels]
     v = torch.tensor(VALUES)
     for exponent in range(-70, 1):
         expected = [formats.scaled(value, exponent) for value in VALUES]
@@ -36,20 +36,34 @@ def test_scale(kernels, module):
         assert_same(k.scale(small, exponent), small << exponent, small)
 
 
-@pytest.mark.parametrize("kernels", ["eager", "compiled"])
-def test_divide(kernels, module):
-    k = eager if kernels == "eager" else module
+@pytest.mark.parametrize("kernels", REALISATIONS)
+def test_divide(kernels):
+    k = REALISATIONS[kernels]
     v = torch.tensor(VALUES)
     for divisor in (1, 2, 3, 9, 10, 49, 1 << 20, 49 << 31, (1 << 40) + 1):
         expected = [formats.round_ratio(value, divisor) for value in VALUES]
         assert_same(k.divide(v, divisor), expected, VALUES)
 
 
-def test_the_copy_leaves_the_eager_module_alone(module):
-    assert module is not eager
-    assert module.scale is not eager.scale
-    assert module.requantize.__globals__["scale"] is module.scale
-    assert eager.requantize.__globals__["scale"] is eager.scale
+def test_each_calls_its_own(monkeypatch):
+    """The fused functions leave the eager ones alone, and what is not fused calls the fused."""
+    assert Compiled.scale is not Eager.scale
+    assert Compiled.requantize is Eager.requantize
+    called = []
+    for kind in (Eager, Compiled):
+        scale_to = kind.scale_to
+        monkeypatch.setattr(
+            kind,
+            "scale_to",
+            lambda self, *args, kind=kind, scale_to=scale_to: (
+                called.append(kind) or scale_to(self, *args)
+            ),
+        )
+    v = torch.tensor([1 << 20])
+    for kind in (Eager, Compiled):
+        kind().requantize(v, 1 << 20, 0, 8)
+        assert called == [kind]
+        called.clear()
 
 
 def test_the_environment_chooses(monkeypatch):

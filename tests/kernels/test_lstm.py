@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import compare
-from samebits.kernels import eager
-from samebits.kernels.lstm import cell_of
+from samebits.kernels.eager import Eager
 from samebits.spec.formats import Q16, Q32, scaled
 from samebits.train.operations.lstm import tables
 
@@ -17,11 +16,6 @@ ROWS, UNITS = 3, 19
 STATES = ROWS * UNITS
 SIGMOID, TANH = tables("cpu").tolist()
 Q = 32767
-
-
-@pytest.fixture
-def cell(k):
-    return cell_of(k)
 
 
 def integers(count: int, low: int, high: int, seed: object) -> list[int]:
@@ -81,7 +75,7 @@ def same_acc(acc, expected: list[int]) -> None:
     (30, 30, -50), (0, -3, 0), (4, -40, -22), (-90, 3, -20), (30, 0, 12), (0, 0, 40), (1, 1, -70),
 ])  # fmt: skip
 @pytest.mark.parametrize("parts", ["x", "x h", "x bias", "x h bias"])
-def test_gates(cell, shifts, parts) -> None:
+def test_gates(k, shifts, parts) -> None:
     x = integers(4 * STATES, -(2**30), 2**30, "x")
     h = integers(4 * STATES, -(2**30), 2**30, "h") if "h" in parts.split() else None
     bias = integers(4 * UNITS, -(2**60), 2**60, "b") if "bias" in parts else None
@@ -92,7 +86,7 @@ def test_gates(cell, shifts, parts) -> None:
         total += 0 if bias is None else bias[index % (4 * UNITS)]
         table = TANH if index % (4 * UNITS) // UNITS == 2 else SIGMOID
         expected.append(table[sat(scaled(total, shifts[2]), Q) + Q])
-    found = cell.gates(
+    found = k.lstm_gates(
         rows(x, torch.int32),
         None if h is None else rows(h, torch.int32),
         None if bias is None else torch.tensor(bias),
@@ -112,20 +106,20 @@ def test_gates_of_many_units_on_threads(k, threads) -> None:
     )
     bias = torch.randint(-(2**58), 2**58, (4 * units,), generator=generator)
     arguments = (x, h, bias, (28, 29, -46), tables("cpu"))
-    found, expected = cell_of(k).gates(*arguments), cell_of(eager).gates(*arguments)
+    found, expected = k.lstm_gates(*arguments), Eager().lstm_gates(*arguments)
     assert torch.equal(found, expected)
     assert len(expected.unique()) > 10_000
 
 
 @pytest.mark.parametrize("shifts", [(30, 30), (30, 4), (2, 30), (-80, 30), (0, 0)])
-def test_state_sum(cell, shifts) -> None:
+def test_state_sum(k, shifts) -> None:
     gates = gate_values("gates")
     i, f, g, _ = split(gates)
     c = integers(STATES, -Q16, Q16, "c")
     first = [scaled(a * b, shifts[1]) for a, b in zip(i, g, strict=True)]
-    same_acc(cell.state_sum(rows(gates, torch.int16), None, shifts), first)
+    same_acc(k.lstm_state_sum(rows(gates, torch.int16), None, shifts), first)
     both = [n + scaled(a * b, shifts[0]) for n, a, b in zip(first, f, c, strict=True)]
-    same_acc(cell.state_sum(rows(gates, torch.int16), rows(c, torch.int16), shifts), both)
+    same_acc(k.lstm_state_sum(rows(gates, torch.int16), rows(c, torch.int16), shifts), both)
 
 
 SHIFTS_OF_C = [0, -3, -140, 1, 15, 16, 120]
@@ -136,11 +130,11 @@ def tanh_of(c: list[int], shift: int) -> list[int]:
 
 
 @pytest.mark.parametrize("shift", SHIFTS_OF_C)
-def test_hidden(cell, shift) -> None:
+def test_hidden(k, shift) -> None:
     gates, c = gate_values("gates"), integers(STATES, -Q16, Q16, "c")
     pairs = zip(split(gates)[3], tanh_of(c, shift), strict=True)
     expected = [sat(scaled(o * u, -23), 127) for o, u in pairs]
-    found = cell.hidden(rows(gates, torch.int16), rows(c, torch.int16), shift, tables("cpu"))
+    found = k.lstm_hidden(rows(gates, torch.int16), rows(c, torch.int16), shift, tables("cpu"))
     assert found.dtype == torch.int8
     same(found, expected)
 
@@ -148,7 +142,7 @@ def test_hidden(cell, shift) -> None:
 @pytest.mark.parametrize("shifts", [(29, 22), (29, -70), (-70, 22), (0, 0), (-5, -9)])
 @pytest.mark.parametrize("width", [16, 32])
 @pytest.mark.parametrize("back", [None, 32, 64])
-def test_hidden_grad_sum(cell, shifts, width, back) -> None:
+def test_hidden_grad_sum(k, shifts, width, back) -> None:
     limit = Q16 if width == 16 else Q32
     g = integers(STATES, -limit, limit, "g")
     expected = [scaled(v, shifts[0]) for v in g]
@@ -158,7 +152,7 @@ def test_hidden_grad_sum(cell, shifts, width, back) -> None:
         other = integers(STATES, -high, high, "back")
         expected = [a + scaled(v, shifts[1]) for a, v in zip(expected, other, strict=True)]
         other = rows(other, torch.int32 if back == 32 else torch.int64)
-    found = cell.hidden_grad_sum(
+    found = k.lstm_hidden_grad_sum(
         rows(g, torch.int16 if width == 16 else torch.int32), other, shifts
     )
     same_acc(found, expected)
@@ -166,7 +160,7 @@ def test_hidden_grad_sum(cell, shifts, width, back) -> None:
 
 @pytest.mark.parametrize("shift", SHIFTS_OF_C)
 @pytest.mark.parametrize("shifts", [(0, 30), (0, -70), (-70, 30), (-12, 4)])
-def test_state_grad_sum(cell, shift, shifts) -> None:
+def test_state_grad_sum(k, shift, shifts) -> None:
     gates, after = gate_values("gates"), gate_values("after")
     c, dh, dc = (integers(STATES, -Q16, Q16, name) for name in ("c", "dh", "dc"))
     o, u = split(gates)[3], tanh_of(c, shift)
@@ -174,18 +168,18 @@ def test_state_grad_sum(cell, shift, shifts) -> None:
         scaled(a * b * (2**30 - t * t), shifts[0]) for a, b, t in zip(dh, o, u, strict=True)
     ]
     own = (rows(dh, torch.int16), rows(gates, torch.int16), rows(c, torch.int16))
-    same_acc(cell.state_grad_sum(*own, shift, tables("cpu"), None, shifts), expected)
+    same_acc(k.lstm_state_grad_sum(*own, shift, tables("cpu"), None, shifts), expected)
     expected = [
         e + scaled(a * f, shifts[1]) for e, a, f in zip(expected, dc, split(after)[1], strict=True)
     ]
     later = (rows(dc, torch.int16), rows(after, torch.int16))
-    same_acc(cell.state_grad_sum(*own, shift, tables("cpu"), later, shifts), expected)
+    same_acc(k.lstm_state_grad_sum(*own, shift, tables("cpu"), later, shifts), expected)
 
 
 @pytest.mark.parametrize("shift", SHIFTS_OF_C)
 @pytest.mark.parametrize("shifts", [(0, 0, 0, 0), (0, -3, -30, -64), (-70, 0, -1, -2)])
 @pytest.mark.parametrize("started", [False, True])
-def test_gate_grads(cell, shift, shifts, started) -> None:
+def test_gate_grads(k, shift, shifts, started) -> None:
     gates = gate_values("gates")
     c, before, dh, dc = (integers(STATES, -Q16, Q16, n) for n in ("c", "past", "dh", "dc"))
     past = before if started else [0] * STATES
@@ -198,4 +192,4 @@ def test_gate_grads(cell, shift, shifts, started) -> None:
         parts[3].append(scaled(d_h * u * (o * (2**15 - o)), shifts[3]))
     own = [rows(v, torch.int16) for v in (dh, dc, gates, c)]
     last = rows(before, torch.int16) if started else None
-    same_acc(cell.gate_grads(*own, shift, tables("cpu"), last, shifts), join(parts))
+    same_acc(k.lstm_gate_grads(*own, shift, tables("cpu"), last, shifts), join(parts))

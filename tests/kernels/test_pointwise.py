@@ -12,8 +12,10 @@ import torch
 
 import compare
 from samebits.errors import RangeError
-from samebits.kernels import eager
+from samebits.kernels import Window
+from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
+from samebits.kernels.protocol import BITS
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
 from samebits.spec.training import layers
@@ -78,7 +80,7 @@ def paired_layouts(a: torch.Tensor, b: torch.Tensor):
 
 
 def array(v: torch.Tensor, exponent: int) -> Array:
-    return Array(flat(v), tuple(v.shape), exponent, eager.BITS[v.dtype])
+    return Array(flat(v), tuple(v.shape), exponent, BITS[v.dtype])
 
 
 def assert_same(actual, expected, inputs):
@@ -122,14 +124,14 @@ def test_scale(exponent):
     limit = 2**62 if exponent <= 0 else 2**40
     values = [*spread(400, limit, exponent), 2**40, -(2**40)]
     expected = [formats.scaled(v, exponent) for v in values]
-    assert_same(eager.scale(tensor(values, 64), exponent), expected, values)
+    assert_same(Eager().scale(tensor(values, 64), exponent), expected, values)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 100, 49 << 20])
 def test_divide(divisor):
     values = spread(400, 2**61, divisor) + [divisor * i + divisor // 2 for i in range(-20, 20)]
     expected = [formats.round_ratio(v, divisor) for v in values]
-    assert_same(eager.divide(tensor(values, 64), divisor), expected, values)
+    assert_same(Eager().divide(tensor(values, 64), divisor), expected, values)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -470,7 +472,7 @@ def test_max_pool(k, pool, shape, limit, threads):
     x = (x - int(limit == 1)).clamp(-Q8).to(torch.int8)  # for limit 1 also windows below zero
     expected, position = layers.max_pool(array(x, 0), *pool)
     for v in layouts(x):
-        y, where = k.max_pool(v, *pool)
+        y, where = k.max_pool(v, Window(*pool))
         assert tuple(y.shape) == expected.shape
         assert where.dtype == torch.uint8
         assert_same(y, expected.codes, position)
@@ -480,16 +482,16 @@ def test_max_pool(k, pool, shape, limit, threads):
             for code, i in zip(flat(g), position, strict=True):
                 back[i] += code
             for u in layouts(g):
-                acc, largest = k.max_pool_grad(u, where, x.shape, *pool)
+                acc, largest = k.max_pool_grad(u, where, x.shape, Window(*pool))
                 assert_same(acc, back, range(len(back)))
                 assert largest == max(map(abs, back))
 
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("shape", IMAGES)
-def test_window_sums(pool, shape):
+def test_window_sums(k, pool, shape):
     x, (out, members) = codes(shape, Q8, 8, 1), layers.windows(shape, *pool)
-    acc, largest = eager.window_sum(x, *pool)
+    acc, largest = k.window_sum(x, Window(*pool))
     expected = [sum(flat(x)[i] for i in m) for m in members]
     assert_same(acc, expected, range(len(expected)))
     assert largest == max(map(abs, expected))
@@ -499,7 +501,7 @@ def test_window_sums(pool, shape):
         for code, window in zip(flat(g), members, strict=True):
             for i in window:
                 back[i] += code
-        acc, largest = eager.window_sum_grad(g, x.shape, *pool)
+        acc, largest = k.window_sum_grad(g, x.shape, Window(*pool))
         assert_same(acc, back, range(len(back)))
         assert largest == max(map(abs, back))
 
@@ -546,7 +548,7 @@ def test_cross_entropy(k, rows, classes, bits, exponent):
     actual, units = k.cross_entropy(z, exponent, torch.tensor(targets))
     assert math.ldexp(float(units), -24) * 0.6931471805599453 / rows == loss
     same_codes(
-        k.shorten(actual, eager.largest_of(actual), -24),
+        k.shorten(actual, k.largest_of(actual), -24),
         (gradient.codes, gradient.exponent),
         flat(z),
     )

@@ -11,7 +11,7 @@ import torch
 from compare import assert_same
 from samebits import kernels
 from samebits.errors import RangeError
-from samebits.kernels.eager import Gradient, Term
+from samebits.kernels.protocol import Gradient, Term
 from samebits.spec import formats
 from samebits.spec.formats import Q16, Q32
 from samebits.train.optim import lazy_update

@@ -10,7 +10,8 @@ from torch import nn
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
-from samebits.kernels import conv_shape, eager
+from samebits.kernels import conv_shape
+from samebits.kernels.eager import Eager
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss
 from samebits.train.operations.normalization import batch_norm
 from samebits.train.operations.pointwise import avg_pool2d, embedding, max_pool2d
@@ -29,7 +30,7 @@ def test_input_gradient_just_below_the_32_bit_limit() -> None:
     g = torch.full((1, 519, 1, 1), 32639, dtype=torch.int16)
     shape = conv_shape((1, 1, 1, 1), tuple(w.shape))
     found = []
-    for k in (eager, kernels.of(w)):
+    for k in (Eager(), kernels.of(w)):
         acc, largest = k.conv_input_grad(g, w, shape)
         codes, exponent = k.requantize(acc, largest, 0, 16)
         assert largest == 2147483005

@@ -19,7 +19,7 @@ from samebits.pytorch import import_module
 from samebits.quantization import Settings, quantize
 from samebits.train.architectures import build
 from samebits.train.run.config import TrainConfig
-from samebits.train.run.evaluate import evaluate, final_classifier
+from samebits.train.run.evaluate import count_correct, final_classifier
 from samebits.train.run.loop import train
 from samebits.train.run.restore import open_checkpoint, restore_engine
 from samebits.verification.accuracy import correct, image_codes, images
@@ -84,7 +84,7 @@ def test_the_accuracy_is_that_of_the_run(bfp, digits):
     engine = restore_engine(path, checkpoint, digits)
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     assert arithmetic == "deployed"
-    assert evaluate(classifier, digits) == result.correct
+    assert count_correct(classifier, digits) == result.correct
     assert len(model.integer.outputs) == 1
 
 

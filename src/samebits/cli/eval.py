@@ -39,7 +39,7 @@ def eval_command(
     from samebits.data import load
     from samebits.train.run.checkpoint import parameter_sha256
     from samebits.train.run.device import run_device
-    from samebits.train.run.evaluate import evaluate, final_classifier
+    from samebits.train.run.evaluate import count_correct, final_classifier
     from samebits.train.run.restore import open_checkpoint, restore_engine, trained_shape
 
     set_threads(threads)
@@ -49,7 +49,7 @@ def eval_command(
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     record = {"model": str(path), "data": data, "step": checkpoint.step, "arithmetic": arithmetic}
     record["sha256"] = parameter_sha256(checkpoint.model)
-    _print_accuracy(record, evaluate(classifier, dataset), len(dataset.test_labels), as_json)
+    _print_accuracy(record, count_correct(classifier, dataset), len(dataset.test_labels), as_json)
 
 
 def _evaluate_exported(path: Path, name: str, as_json: bool) -> None:

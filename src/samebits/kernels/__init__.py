@@ -1,7 +1,8 @@
 """Exact integer kernels of training, in three realisations with the same bits.
 
-`eager` is torch on any device, `compiled` the same fused by torch.compile; `native` is C on the
-CPU, compiled at first use. `of(tensor)` picks one: native where it can be built, else eager.
+`protocol.Kernels` says what a realisation does. `eager` is torch on any device, `compiled` the same
+fused by torch.compile; `native` is C on the CPU, compiled at first use. `of(tensor)` picks one:
+native where it can be built, else eager.
 $SAMEBITS_KERNELS or, inside a with block, `use("eager")` chooses another. A realisation serves only
 after it has passed a full-range known-answer test on this machine.
 """
@@ -13,17 +14,18 @@ import functools
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels import eager, selftest
+from samebits.kernels import selftest
 from samebits.kernels.build import BuildError
-from samebits.kernels.geometry import ConvShape, conv_shape
+from samebits.kernels.eager import Eager
+from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
+from samebits.kernels.protocol import Kernels
 
-__all__ = ["ConvShape", "conv_shape", "of", "realisation", "use"]
+__all__ = ["ConvShape", "Kernels", "Window", "conv_shape", "of", "realisation", "use"]
 
 REALISATIONS = ("native", "compiled", "eager")
 _forced: list[str] = []
@@ -31,6 +33,7 @@ _forced: list[str] = []
 
 @functools.cache
 def _native() -> Native | None:
+    """The native kernels if they can be built and pass their self-test; otherwise a warning."""
     try:
         native = Native()
     except BuildError as error:
@@ -46,12 +49,15 @@ def _native() -> Native | None:
 
 
 @functools.cache
-def _torch(name: str, device: str) -> Any:
-    kernels: Any = eager
+def _serving(name: str, device: str) -> Kernels:
+    """A realisation that has passed its self-test on a device."""
+    if name == "native" and (native := _native()) is not None:
+        return native
+    kernels = Eager()
     if name == "compiled":
-        from samebits.kernels import compiled  # torch._dynamo takes a second to import
+        from samebits.kernels.compiled import Compiled  # torch._dynamo takes a second to import
 
-        kernels = compiled.realisation()
+        kernels = Compiled()
     if wrong := selftest.failures(kernels, device):
         raise RuntimeError(
             f"the torch build on {device!r} fails the integer self-test in {', '.join(wrong)}: "
@@ -60,11 +66,10 @@ def _torch(name: str, device: str) -> Any:
     return kernels
 
 
-def of(tensor: Tensor) -> Any:
+def of(tensor: Tensor) -> Kernels:
     """The kernels that serve a tensor."""
     device = tensor.device.type
-    name = realisation(device)
-    return _native() if name == "native" else _torch(name, device)
+    return _serving(realisation(device), device)
 
 
 def realisation(device: str = "cpu") -> str:
@@ -80,6 +85,7 @@ def realisation(device: str = "cpu") -> str:
 
 @functools.cache
 def _chosen() -> str:
+    """$SAMEBITS_KERNELS, read once."""
     name = os.environ.get("SAMEBITS_KERNELS", "native")
     if name not in REALISATIONS:
         raise InputError(
@@ -90,7 +96,10 @@ def _chosen() -> str:
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Force a realisation inside a with block; speed only, never bits."""
+    """Force a realisation inside a with block; speed only, never bits.
+
+    Raises UnsupportedError where the native kernels are asked for and not available.
+    """
     if name not in REALISATIONS:
         raise ValueError(f"expected one of {REALISATIONS}, found {name!r}")
     if name == "native" and _native() is None:

@@ -32,7 +32,10 @@ class BuildError(Exception):
 
 
 def cache_folder() -> Path:
-    """Private to the user: a library is code, so nobody else may write here."""
+    """Folder of the compiled libraries, created if need be, that only the user may write to.
+
+    A library is code: BuildError where others can write to the folder, or there can be none.
+    """
     try:
         return _private_folder()
     except OSError as error:
@@ -50,7 +53,7 @@ def _private_folder() -> Path:
 
 
 def compiler() -> str:
-    """The C compiler's path: $CC, cc, gcc or clang."""
+    """Path of the C compiler: $CC, cc, gcc or clang. Raises BuildError where there is none."""
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (path := shutil.which(name)):
             return path
@@ -70,7 +73,8 @@ def load(arch: str | None = None) -> ctypes.CDLL:
     """The compiled kernels for `-march=<arch>` (default: this machine's own instruction set).
 
     `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit; the latter
-    may be none: no native kernels.
+    may be none: no native kernels. Compiled where the cache has no library of the same sources,
+    compiler, flags and processor. Raises BuildError.
     """
     arch = arch or os.environ.get("SAMEBITS_NATIVE_ARCH") or "native"
     if arch == "none":
@@ -93,6 +97,11 @@ def load(arch: str | None = None) -> ctypes.CDLL:
 
 
 def _compile(path: str, arch: str, texts: dict[str, str], target: Path) -> None:
+    """Compile sources (text by file name) with a compiler into the library `target`.
+
+    In a folder beside it, so that the result is moved there whole; with threads first, then
+    without. Raises BuildError with the compiler's first error.
+    """
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         for name, text in texts.items():
             Path(work, name).write_text(text, encoding="utf-8")

@@ -7,44 +7,47 @@ disk. What is fused shifts tensors only: torch 2.13 computes `1 << n` of an inte
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch._dynamo import config as dynamo
 
-from samebits.kernels import eager
+from samebits.kernels.eager import Eager
 
-FUSED = (
-    *("scale", "scale_to", "divide", "relu", "relu_grad", "add_scaled", "carried", "split"),
-    *("joint", "channel_affine", "channel_sum_of_products"),
-)
+P = ParamSpec("P")
+T = TypeVar("T")
+Method = Callable[Concatenate[Eager, P], T]
+PLAIN = Eager()
 VARIANTS = 256
-"""Of one function: types, ranks and memory orders of its operands. torch's own limit is 8."""
+"""Limit of compiled forms of one function, one for each combination of types, ranks and memory
+orders of its operands. torch's own limit is 8."""
 
 
-def realisation() -> ModuleType:
-    """A copy of the eager module whose functions call the fused ones."""
-    specification = eager.__spec__
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    for name in FUSED:
-        setattr(module, name, _fused(getattr(eager, name)))
-    return module
+def _fused(method: Method[P, T]) -> Method[P, T]:
+    """A method of `Eager` compiled together with those that it calls, which need no state."""
+    compiled = torch.compile(method, dynamic=True, fullgraph=True)
 
-
-def _fused(function: Any) -> Any:
-    compiled: Any = torch.compile(function, dynamic=True, fullgraph=True)
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
+    def call(_: Eager, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if dynamo.recompile_limit < VARIANTS:  # every thread has its own setting
             dynamo.recompile_limit = VARIANTS
             dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, VARIANTS)
-        return compiled(*args)
+        return compiled(PLAIN, *args, **kwargs)
 
     return call
+
+
+class Compiled(Eager):
+    """The kernels in torch, what is point-wise fused."""
+
+    scale = _fused(Eager.scale)
+    scale_to = _fused(Eager.scale_to)
+    divide = _fused(Eager.divide)
+    relu = _fused(Eager.relu)
+    relu_grad = _fused(Eager.relu_grad)
+    joint = _fused(Eager.joint)
+    split = _fused(Eager.split)
+    channel_affine = _fused(Eager.channel_affine)
+    _channel_products = _fused(Eager._channel_products)
+    _add_scaled = _fused(Eager._add_scaled)
+    _carried = _fused(Eager._carried)

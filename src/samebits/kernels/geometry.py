@@ -1,14 +1,16 @@
-"""Shapes shared by every realisation, and the integer choice of a shift."""
+"""Shapes and bounds shared by every realisation, and the integer choice of a shift."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN, Q32, round_ratio, scaled
 
+Pair = tuple[int, int]  # (height, width)
 MAX_PRODUCTS = 1 << 16  # of one forward sum: 2**16 * 127**2 < 2**30, leaves room for a bias
 MAX_SUMMED = 1 << 24  # gradients summed into one weight: 2**31 * 2**7 * 2**24 = 2**62
 
@@ -26,23 +28,42 @@ class ConvShape:
     co: int
     kh: int
     kw: int
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    stride: Pair
+    padding: Pair
+    dilation: Pair
     groups: int
 
     @property
     def products(self) -> int:
-        """Products summed for one output."""
+        """Number of products summed for one output."""
         return self.ci // self.groups * self.kh * self.kw
 
     @property
     def depthwise(self) -> bool:
+        """Whether every channel is convolved with a kernel of its own, and several are."""
         return self.groups > 1 and self.groups == self.ci == self.co
 
 
+class Window(NamedTuple):
+    """Geometry of a pooling: kernel, stride and padding, each (height, width)."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+    @property
+    def size(self) -> int:
+        """Number of positions of a window."""
+        return self.kernel[0] * self.kernel[1]
+
+    def counts(self, h: int, w: int) -> Pair:
+        """Number of windows along the height and along the width of an image [h, w]."""
+        rows, columns = zip(*self, strict=True)
+        return window_count(h, *rows), window_count(w, *columns)
+
+
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """Windows along one dimension."""
+    """Number of windows along one dimension."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -50,12 +71,16 @@ def window_count(size: int, kernel: int, stride: int, padding: int, dilation: in
 def conv_shape(
     x: tuple[int, ...],
     weight: tuple[int, ...],
-    stride: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> ConvShape:
-    """The geometry of a convolution; raises UnsupportedError where shapes or bounds do not fit."""
+    """The geometry of a convolution of an image [n, ci, h, w] with [co, ci/groups, kh, kw].
+
+    Raises UnsupportedError where the shapes do not fit each other, or where a sum would have more
+    terms than it is exact for.
+    """
     if len(x) != 4:
         raise UnsupportedError(f"convolution: expected [n, c, h, w], found shape {x}")
     n, ci, h, w = x
@@ -87,7 +112,12 @@ def conv_shape(
 
 
 def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -> int:
-    """The shift s of `exact.requantize` for max|acc| = largest > 0."""
+    """The shift s of `requantize` (training.md 1.1) for max|acc| = largest > 0.
+
+    The smallest s with rne(largest / (divisor * 2**s)) <= Q8 or Q16 and exponent + s >= -128. Bit
+    lengths bound it from below: largest / (divisor * 2**s) is above 2**(bits - 1) at the first s
+    tried, and below 2**(bits - 2) three steps on. Raises RangeError where exponent + s > 127.
+    """
     limit = CODE_MAX[bits]
     shift = largest.bit_length() - divisor.bit_length() - bits
     shift = max(shift, EXPONENT_MIN - exponent)
@@ -102,7 +132,10 @@ def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -
 
 
 def smallest_exponent(largest: float, bits: int) -> int:
-    """`exact.smallest_exponent` in [-128, 127] for a binary64 magnitude."""
+    """The smallest exponent in [-128, 127] at which codes of `bits` hold a binary64 magnitude.
+
+    0 has -128. Raises RangeError where it would be above 127, or the magnitude is not finite.
+    """
     if largest == 0:
         return EXPONENT_MIN
     mantissa, exponent = _integer(largest)
@@ -110,7 +143,7 @@ def smallest_exponent(largest: float, bits: int) -> int:
 
 
 def unlimited_exponent(largest: float, bits: int) -> int:
-    """The smallest exponent that holds a binary64 magnitude > 0, wherever it lies."""
+    """The smallest exponent at which codes of `bits` hold a binary64 magnitude > 0, unlimited."""
     mantissa, exponent = _integer(largest)
     shift = mantissa.bit_length() - 1 - bits
     while scaled(mantissa, -shift) > CODE_MAX[bits]:
@@ -119,7 +152,7 @@ def unlimited_exponent(largest: float, bits: int) -> int:
 
 
 def _integer(value: float) -> tuple[int, int]:
-    """value = integer * 2**exponent, exactly; a non-finite value is a RangeError."""
+    """(m, e) with value = m * 2**e exactly; a value that is not finite is a RangeError."""
     if not math.isfinite(value):
         raise RangeError(f"expected a finite value, found {value}: lower the learning rate")
     fraction, exponent = math.frexp(value)
@@ -133,7 +166,7 @@ def _rounded(value: int, divisor: int, shift: int) -> int:
 
 
 def shorten_shift(largest: int) -> int:
-    """The shift of `exact.shorten` for max|acc| = largest."""
+    """The shift of `shorten` (training.md 1.2) for max|acc| = largest: the smallest that fits."""
     if largest <= Q32:
         return 0
     shift = max(0, largest.bit_length() - 32)

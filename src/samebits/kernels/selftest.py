@@ -6,12 +6,11 @@ sums differ from plain int64 arithmetic on the worst operands is not used.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import conv_shape
+from samebits.kernels.protocol import Kernels
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
 
@@ -26,8 +25,12 @@ def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: 
     return values.view(shape).to(dtype).to(device)
 
 
-def failures(kernels: Any, device: str) -> list[str]:
-    """Names of what differs from plain integers (empty: fit for use)."""
+def failures(kernels: Kernels, device: str) -> list[str]:
+    """Names of what differs from plain integers on a device (empty: fit for use).
+
+    Scaling to 32 bits with ties and the widest operands, and convolutions with their gradients
+    whose codes are mostly at the limits of their formats: a unit that saturates or wraps shows.
+    """
     wrong = []
     for high, exponent in ((1 << 61, -31), (1 << 61, -32), (Q32, -15), (Q16, 3)):
         v = _alternating((2, 7, 5, 4), high, torch.int64, device)

@@ -27,7 +27,11 @@ def power_tables() -> tuple[Tensor, Tensor]:
 
 
 def exponentials(d: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
-    """P = 2**24 * exp(-d * 2**exponent) and u = d * 2**exponent * log2(e) in units of 2**-16."""
+    """P = 2**24 * exp(-d * 2**exponent), and u = d * 2**exponent * log2(e) in units of 2**-16.
+
+    d int64 >= 0, below 2**32. u is exact but for one floor, capped where P is zero anyway; 2**-u is
+    the product of two table entries for its 16 fractional bits, shifted by the whole ones.
+    """
     product = d * LOG2_E
     shift = exponent - 14
     if shift >= 0:
@@ -44,7 +48,11 @@ def exponentials(d: Tensor, exponent: int) -> tuple[Tensor, Tensor]:
 
 
 def _log2(s: Tensor) -> int:
-    """The sum of log2(s) in units of 2**-24 over an int64 tensor of values >= 1 (24 squarings)."""
+    """The sum of log2(s) in units of 2**-24 over an int64 tensor of values >= 1.
+
+    The bit length is the whole part; squaring the rest, a number in [1, 2), doubles its logarithm,
+    whose whole part then is the next bit.
+    """
     values = s.cpu().numpy().ravel()
     length = np.array([int(v).bit_length() - 1 for v in values], dtype=np.int64)
     v = np.where(
@@ -60,7 +68,10 @@ def _log2(s: Tensor) -> int:
 
 
 def gradient_codes(p: Tensor, total: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Numerators (P - S [j = y]) * 2**24 and denominators S * N of the mean gradient."""
+    """Numerators (P - S [j = y]) * 2**24 and denominators S * N of the mean gradient.
+
+    p int64 [N, classes], its row sums `total` [N, 1], targets int64 [N].
+    """
     hit = torch.zeros_like(p).scatter_(1, target.view(-1, 1), 1)
     return (p - total * hit) << 24, total * p.shape[0]
 

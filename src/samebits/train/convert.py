@@ -14,7 +14,7 @@ from samebits.train import layers
 from samebits.train.layers import pair
 from samebits.train.tensor import BFPParameter
 
-Rule = Callable[[Any, str, Iterator[int]], nn.Module]
+LayerRule = Callable[[Any, str, Iterator[int]], nn.Module]
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity)
 """torch.nn modules without arithmetic of their own; they keep their type."""
@@ -130,7 +130,7 @@ def _lstm(m: nn.LSTM, name: str, sites: Iterator[int]) -> nn.Module:
     return layers.LSTM(parameters, m.num_layers, m.bidirectional, m.batch_first)
 
 
-RULES: dict[type[nn.Module], Rule] = {
+RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv2d,
     nn.BatchNorm1d: _batch_norm,
@@ -193,6 +193,12 @@ def _convert(
     done: dict[int, nn.Module],
     misfits: list[str],
 ) -> nn.Module:
+    """The twin of a module and of all inside it; what has no twin stays and joins `misfits`.
+
+    name: the module's path. sites: numbers of dropout layers, in registration order. done: twins by
+    the id of their originals, so that a module used twice has one twin. A container is copied with
+    its hooks, and converted children; it may have no parameters of its own.
+    """
     if id(module) in done:
         return done[id(module)]
     rule = RULES.get(type(module))

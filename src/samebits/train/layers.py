@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
+from samebits.kernels.geometry import Pair
 from samebits.spec import formats
 from samebits.train.operations import normalization, pointwise
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm
-from samebits.train.operations.pointwise import Pair, narrow
+from samebits.train.operations.pointwise import as_bfp8
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
 def pair(value: int | tuple[int, ...]) -> Pair:
-    """PyTorch's size arguments as (height, width)."""
+    """A size argument of PyTorch as (height, width)."""
     if isinstance(value, int):
         return value, value
     if len(value) == 1:
@@ -34,13 +35,18 @@ class Layer(nn.Module):
     name = ""  # path in the converted model, for messages
 
     def forward(self, x: Tensor) -> BFPTensor:
-        """Narrow the input to bfp8 and compute; a RangeError says which layer it was."""
+        """Compute on the input as bfp8; errors say which layer it was."""
         with self.named() as where:
-            return self.compute(narrow(x, where))
+            return self.compute(as_bfp8(x, where))
+
+    def hold(self, **parameters: BFPParameter | None) -> None:
+        """Register parameters by name; None where a layer has no such parameter."""
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)  # type: ignore[arg-type]
 
     @contextmanager
     def named(self) -> Iterator[str]:
-        """Errors raised inside say which layer it was; gives the words for it."""
+        """Let RangeError and UnsupportedError raised inside name the layer; gives the words."""
         where = f"layer {self.name!r} ({type(self).__name__})"
         try:
             yield where
@@ -53,6 +59,7 @@ class Layer(nn.Module):
             ) from None
 
     def compute(self, x: BFPTensor) -> BFPTensor:
+        """The layer's output for a bfp8 input; every layer defines it."""
         raise TypeError(f"{type(self).__name__} defines no compute()")
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -75,6 +82,10 @@ class Layer(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        """Copy the integers that are there, checked; what is missing or wrong goes into the lists.
+
+        torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
+        """
         expected: dict[str, Tensor] = {}
         self._save_to_state_dict(expected, prefix, False)
         for key, own in expected.items():
@@ -103,8 +114,11 @@ class Layer(nn.Module):
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Layer:
-        """Moves to another device; the integer types of codes never change, nor does a parameter
-        that is there already (an optimizer holds it)."""
+        """Move to another device, and do nothing else that torch.nn.Module does here.
+
+        The integer types of codes never change, nor does a parameter that is there already (an
+        optimizer holds it).
+        """
         device = fn(torch.empty(0)).device
         for name, parameter in self._parameters.items():
             if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
@@ -118,7 +132,7 @@ class Layer(nn.Module):
 
 
 def _out_of_range(key: str, value: Tensor) -> str | None:
-    """Why a stored tensor cannot be a parameter's state: checkpoints are untrusted."""
+    """Why a stored tensor cannot be a parameter's state, None if it can: files are untrusted."""
     limits = {
         "codes": (-formats.Q8, formats.Q8),
         "delayed": (-(1 << 14), 1 << 14),
@@ -140,20 +154,25 @@ def _out_of_range(key: str, value: Tensor) -> str | None:
 class Linear(Layer):
     """[..., k] -> [..., m]. `out_width`: 8, or 32 for the layer before a loss."""
 
+    weight: BFPParameter
+    bias: BFPParameter | None
+
     def __init__(self, weight: BFPParameter, bias: BFPParameter | None, out_width: int = 8) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)  # type: ignore[arg-type]
-        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.hold(weight=weight, bias=bias)
         self.out_width = out_width
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         rows = x if x.dim() == 2 else pointwise.reshape(x, (-1, x.shape[-1]))
-        out = linear(rows, self.weight, self.bias, self.out_width)  # type: ignore[arg-type]
+        out = linear(rows, self.weight, self.bias, self.out_width)
         return out if x.dim() == 2 else pointwise.reshape(out, (*x.shape[:-1], -1))
 
 
 class Conv2d(Layer):
     """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups."""
+
+    weight: BFPParameter
+    bias: BFPParameter | None
 
     def __init__(
         self,
@@ -166,19 +185,20 @@ class Conv2d(Layer):
         out_width: int = 8,
     ) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)  # type: ignore[arg-type]
-        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.hold(weight=weight, bias=bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups, self.out_width = groups, out_width
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
-        return conv2d(x, self.weight, self.bias, *geometry, self.out_width)  # type: ignore[arg-type]
+        return conv2d(x, self.weight, self.bias, *geometry, self.out_width)
 
 
 class BatchNorm(Layer):
     """BatchNorm2d and (on [n, c]) BatchNorm1d; float64 running statistics."""
 
+    weight: BFPParameter
+    bias: BFPParameter
     running_mean: Tensor
     running_var: Tensor
 
@@ -192,36 +212,29 @@ class BatchNorm(Layer):
         eps: float,
     ) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)  # type: ignore[arg-type]
-        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.hold(weight=weight, bias=bias)
         self.register_buffer("running_mean", running_mean.double().clone())
         self.register_buffer("running_var", running_var.double().clone())
         self.momentum, self.eps = momentum, eps
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return normalization.batch_norm(
-            x,
-            self.weight,  # type: ignore[arg-type]
-            self.bias,  # type: ignore[arg-type]
-            self.running_mean,
-            self.running_var,
-            self.training,
-            self.momentum,
-            self.eps,
-        )
+        tensors = (self.weight, self.bias, self.running_mean, self.running_var)
+        return normalization.batch_norm(x, *tensors, self.training, self.momentum, self.eps)
 
 
 class LayerNorm(Layer):
-    """Over the last dimension."""
+    """Normalisation over the last dimension."""
+
+    weight: BFPParameter
+    bias: BFPParameter
 
     def __init__(self, weight: BFPParameter, bias: BFPParameter, eps: float) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)  # type: ignore[arg-type]
-        self.register_parameter("bias", bias)  # type: ignore[arg-type]
+        self.hold(weight=weight, bias=bias)
         self.eps = eps
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return normalization.layer_norm(x, self.weight, self.bias, self.eps)  # type: ignore[arg-type]
+        return normalization.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class ReLU(Layer):
@@ -249,26 +262,25 @@ class Activation(Layer):
         return pointwise.activation(x, self.function, self.slope)
 
     def extra_repr(self) -> str:
+        """The function, as torch prints it."""
         return self.function
 
 
-class MaxPool2d(Layer):
-    """Window maxima."""
-
+class _Pool(Layer):
     def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
         super().__init__()
         self.window = (kernel, stride, padding)
+
+
+class MaxPool2d(_Pool):
+    """Window maxima; positions of padding never win."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         return pointwise.max_pool2d(x, *self.window)
 
 
-class AvgPool2d(Layer):
-    """Window means, padding counted."""
-
-    def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
-        super().__init__()
-        self.window = (kernel, stride, padding)
+class AvgPool2d(_Pool):
+    """Window means; positions of padding count as zeros."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         return pointwise.avg_pool2d(x, *self.window)
@@ -315,12 +327,14 @@ class Dropout(Layer):
 class Embedding(Layer):
     """Integer indices [...] -> rows [..., d]."""
 
+    weight: BFPParameter
+
     def __init__(self, weight: BFPParameter) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)  # type: ignore[arg-type]
+        self.hold(weight=weight)
 
     def forward(self, x: Tensor) -> BFPTensor:
-        return pointwise.embedding(x, self.weight)  # type: ignore[arg-type]
+        return pointwise.embedding(x, self.weight)
 
 
 class LSTM(Layer):
@@ -337,8 +351,7 @@ class LSTM(Layer):
         batch_first: bool = False,
     ) -> None:
         super().__init__()
-        for name, parameter in parameters.items():
-            self.register_parameter(name, parameter)  # type: ignore[arg-type]
+        self.hold(**parameters)
         self.num_layers, self.bidirectional = num_layers, bidirectional
         self.batch_first = batch_first
 
@@ -355,7 +368,7 @@ class LSTM(Layer):
                 raise UnsupportedError(
                     f"{where}: expected no initial state (it starts at zero), found one"
                 )
-            x = narrow(x, where)
+            x = as_bfp8(x, where)
             if x.dim() != 3:
                 raise UnsupportedError(
                     f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
@@ -364,6 +377,7 @@ class LSTM(Layer):
             return (transpose(y, 0, 1) if self.batch_first else y), (last, None)
 
     def _run(self, x: BFPTensor) -> tuple[BFPTensor, BFPTensor]:
+        """(output, h_n) of all layers in turn; x [T, N, I]."""
         last = []
         for layer in range(self.num_layers):
             outputs = []
@@ -376,6 +390,7 @@ class LSTM(Layer):
         return x, (pointwise.concat(last, 0) if len(last) > 1 else last[0])
 
     def extra_repr(self) -> str:
+        """The options, as torch prints them."""
         return (
             f"num_layers={self.num_layers}, bidirectional={self.bidirectional}, "
             f"batch_first={self.batch_first}"

@@ -13,15 +13,21 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
-from samebits.kernels.eager import largest_of, scale
 from samebits.spec import formats
-from samebits.train.tensor import BFPTensor, Operation, quantize_real
+from samebits.train.tensor import (
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    combined,
+    quantize_real,
+    requantized,
+)
 
 LN_2 = 0.6931471805599453
 MAX_CLASSES = 1 << 14
 
 
-class CrossEntropy(Operation):
+class CrossEntropy(TensorOperation):
     """Loss (reported) and integer gradient of softmax and cross-entropy together."""
 
     @staticmethod
@@ -40,19 +46,24 @@ class CrossEntropy(Operation):
 
 
 def _times_scalar(acc: Tensor, exponent: int, factor: float) -> BFPTensor:
-    """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32."""
+    """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32.
+
+    1 is left out. Raises RangeError for a scalar that is not finite.
+    """
     if not math.isfinite(factor):
         raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
     if factor != 1.0:
         sign = -1 if factor < 0 else 1
         m, x = formats.coefficient(abs(factor)) if factor else (0, 0)
         acc, exponent = acc * (sign * m), exponent + x
-    k = kernels.of(acc)
-    return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
+    return bfp32(acc, exponent)
 
 
 def cross_entropy(logits: BFPTensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy of logits [n, classes] against class indices [n]; a float64 scalar."""
+    """Mean cross-entropy of logits [n, classes] against class indices [n]; a float64 scalar.
+
+    Raises UnsupportedError for logits or targets of other types, shapes or values.
+    """
     if not isinstance(logits, BFPTensor) or logits.dim() != 2:
         raise UnsupportedError(
             f"cross-entropy: expected BFP logits [n, classes], found {type(logits).__name__} "
@@ -76,16 +87,14 @@ def cross_entropy(logits: BFPTensor, target: Tensor) -> Tensor:
     return CrossEntropy.apply(logits, target.long())
 
 
-class MeanSquare(Operation):
+class MeanSquare(TensorOperation):
     """Loss (reported) and integer gradient of the mean squared error."""
 
     @staticmethod
     def forward(ctx: Any, y: BFPTensor, target: Tensor) -> Tensor:
         codes, e_y = y.resolved()
         t, e_t = quantize_real(target, 16, "target")
-        exponent = max(e_y + 31, e_t + 15) - 60
-        acc = scale(codes, e_y - exponent) + scale(-t.long(), e_t - exponent)
-        d, e_d = kernels.of(acc).requantize(acc, largest_of(acc), exponent, 16)
+        d, e_d = requantized(*combined((codes, e_y, 31), (-t.long(), e_t, 15)), 16)
         ctx.save_for_backward(d)
         ctx.exponent = e_d
         squares = int((d.long() * d.long()).sum())
@@ -100,7 +109,10 @@ class MeanSquare(Operation):
 
 
 def mse_loss(y: BFPTensor, target: Tensor) -> Tensor:
-    """Mean squared error against a real target of the same shape; a float64 scalar."""
+    """Mean squared error against a real target of the same shape; a float64 scalar.
+
+    Raises UnsupportedError where the shapes differ, NonFiniteError for a target that is not finite.
+    """
     if not isinstance(y, BFPTensor) or y.numel() == 0:
         raise UnsupportedError(
             f"mse: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"

@@ -1,4 +1,12 @@
-"""Optimizers with lazy update: integer state, nothing in floating point (training.md 2 to 4)."""
+"""Optimizers with lazy update (training.md 2 to 4).
+
+No weight, gradient or moment is held in floating point between steps. SGD computes in integers
+alone. Adam's formulas divide and take roots: they are binary64, operation by operation in the order
+of the specification, each correctly rounded (+ - * / sqrt, and no libm), and their results are
+stored as integers again; its state holds two binary64 numbers beside them, beta1**t and beta2**t,
+by repeated multiplication. Learning rate, momentum and SGD's weight decay are options in binary64,
+read as 16-bit coefficients.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +19,19 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.kernels.eager import BITS, Gradient, Term, largest_of
 from samebits.kernels.geometry import smallest_exponent
+from samebits.kernels.protocol import BITS, Gradient, Part, Term
 from samebits.spec import formats
-from samebits.train.tensor import BFPParameter, BFPTensor, Part, times_power
+from samebits.train.tensor import BFPParameter, BFPTensor, times_power
 
 CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
 
 
 def coefficient(value: float, what: str) -> tuple[int, int] | None:
-    """`exact.coefficient`, None for 0; a negative or non-finite value is an InputError."""
+    """A number as a 16-bit coefficient (m, x), m * 2**x (training.md 3); None for 0.
+
+    Raises InputError, which says `what` it is, for a number that is negative or not finite.
+    """
     if not (math.isfinite(value) and value >= 0):
         raise InputError(f"{what}: expected a finite number >= 0, found {value}")
     return formats.coefficient(value) if value else None
@@ -29,7 +40,19 @@ def coefficient(value: float, what: str) -> tuple[int, int] | None:
 def lazy_update(
     parameter: BFPParameter, p: Tensor, e_p: int, lr: tuple[int, int], name: str
 ) -> None:
-    """Subtract lr * P (int16 codes) from a parameter in place (training.md 2.1)."""
+    """Subtract lr * P (int16 codes at the exponent e_p) from a parameter, in place (2.1).
+
+    Updates are mostly smaller than one 8-bit code. They gather in A, and only what has grown to a
+    code is carried into W, so no float copy of the weight is needed: the joint value
+    J = W * 2**15 - A falls by exactly u = rne(m * P * 2**shift), whatever moves from A to W. Two
+    things round: u, to the grid of J (2**-15 of a code), and J where the exponent goes up.
+
+    The exponent moves where max|W| leaves [64, 127], which a first pass finds without writing:
+    beyond it J is split again at `by` more (or fewer) bits. Where W, as the last update left it,
+    is so far from both ends that no code of P can carry it there, one pass does both.
+
+    Raises RangeError, which names the parameter, where the exponent would pass 127.
+    """
     codes, exponent = parameter.parts[0]
     delayed, k = parameter.delayed, kernels.of(codes)
     m, x = lr
@@ -67,7 +90,11 @@ def lazy_update(
 
 
 def _stays_in_range(largest: int | None, m: int, shift: int) -> bool:
-    """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough."""
+    """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough.
+
+    A is at most 2**14, and m * P * 2**shift at most that of the largest code; their sum rounded to
+    2**15 bounds what any W is carried by.
+    """
     if largest is None:
         return False
     carry = (
@@ -78,7 +105,10 @@ def _stays_in_range(largest: int | None, m: int, shift: int) -> bool:
 
 
 def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
-    """How far e_W moves for max|W| = largest and max|J| = joint (steps 4 and 5)."""
+    """The change of e_W for max|W| = largest and max|J| = joint (training.md 2.1, 4 and 5).
+
+    Rounding is monotonic, so the largest W after a split follows from the largest J alone.
+    """
     if joint == 0:
         return 0
     by = 0
@@ -117,7 +147,11 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient.
+
+        Raises InputError where no parameter has one, and RangeError, which names the parameter,
+        where an update leaves the range of its format.
+        """
         loss = None
         trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if closure is not None:
@@ -150,14 +184,14 @@ class Optimizer(torch.optim.Optimizer):
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> Part:
-        """The bfp16 direction P for a gradient; updates the optimizer's own state."""
+        """The bfp16 direction P of a gradient; updates the optimizer's own state."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
     STATE: ClassVar[dict[str, Any]] = {}
-    """What a parameter's state may hold: tensors by dtype, and `int` (exponents) or `float`."""
+    """Entries of a parameter's state: the dtype of a tensor, `int` (exponents) or `float`."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Integer state is taken as it is (PyTorch's loader would turn it into floats).
+        """Take integer state as it is (PyTorch's loader would turn it into floats).
 
         Raises CheckpointError for anything that this optimizer could not have saved.
         """
@@ -192,14 +226,18 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _stored(value: Any, kind: Any, parameter: BFPParameter, what: str) -> Any:
-    """One entry of an optimizer's saved state, checked: checkpoints are untrusted."""
+    """One entry of an optimizer's saved state, in the memory order of its parameter.
+
+    kind: the dtype of a tensor, `int` of an exponent or `float` of a power of beta. Checkpoints are
+    untrusted: CheckpointError, which says `what` it is, for another type, shape or range.
+    """
     if isinstance(kind, torch.dtype):
         limit = formats.CODE_MAX[BITS[kind]]
         if (
             not isinstance(value, Tensor)
             or value.dtype != kind
             or value.shape != parameter.shape
-            or largest_of(value) > limit
+            or kernels.of(value).largest_of(value) > limit
         ):
             found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else value
             raise CheckpointError(
@@ -242,6 +280,7 @@ class SGD(Optimizer):
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> Part:
+        """G + decay * J + momentum * V; with Nesterov once more with the new V."""
         codes, exponent = parameter.parts[0]
         decay = coefficient(group["weight_decay"], "weight decay")
         momentum = coefficient(group["momentum"], "momentum")
@@ -308,6 +347,12 @@ class Adam(Optimizer):
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> Part:
+        """Moments, then the direction from the moments as they are stored (training.md 4).
+
+        A result's exponent follows from its largest magnitude over the whole tensor. So each chunk
+        is computed twice, for the exponent and then for the codes, instead of being held in
+        binary64 between.
+        """
         codes, _ = parameter.parts[0]
         state = self.state[parameter]
         if not state:
@@ -328,6 +373,7 @@ class Adam(Optimizer):
         e_first, e_root = state["first_exponent"], state["root_exponent"]
 
         def moments(at: slice) -> tuple[Tensor, Tensor]:
+            """First moment and root of the second of a chunk, binary64."""
             grad = flat.gradient(at)
             m = beta1 * _real(first[at], e_first) + (1.0 - beta1) * grad
             s = _real(root[at], e_root)
@@ -373,17 +419,19 @@ class _Flat:
         self.decoupled = weight_decay if decoupled else 0.0
 
     def gradient(self, at: slice) -> Tensor:
+        """The gradient of a chunk, with Adam's weight decay."""
         grad = _real(self.g[at], self.e_g)
         if self.coupled:
             grad = grad + self.coupled * _real(self.joint[at], self.e_a)
         return grad
 
     def decay(self, at: slice) -> Tensor | float:
+        """AdamW's weight decay of a chunk; 0 without one."""
         return self.decoupled * _real(self.joint[at], self.e_a) if self.decoupled else 0.0
 
 
 def _in_order(v: Tensor, order: Tensor) -> Tensor:
-    """A flat view of v (same shape) in the memory order of `order`."""
+    """A flat view of v (same shape) in the memory order of `order`; a copy where v has another."""
     if v.stride() != order.stride():
         v = torch.empty_like(order, dtype=v.dtype).copy_(v)
     return v.permute(0, 2, 3, 1).reshape(-1) if v.dim() == 4 else v.reshape(-1)

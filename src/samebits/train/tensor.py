@@ -16,25 +16,23 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
-from samebits.kernels.eager import BITS, CODE_TYPE, joint, split
 from samebits.kernels.geometry import smallest_exponent
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part
 from samebits.spec import formats
-
-Part = tuple[Tensor, int]  # (codes, exponent)
 
 
 class BFPTensor(torch.Tensor):
     """value = codes * 2**exponent over the whole tensor; codes int8, int16 or int32.
 
     To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers
-    work as usual. A gradient with several contributions keeps them apart (`parts`) until somebody
-    reads it: sums are taken once, aligned to the largest exponent, whatever the order of arrival
+    work as usual. A gradient with several contributions keeps them apart (`parts`) until it is
+    read: sums are taken once, aligned to the largest exponent, whatever the order of arrival
     (docs/spec/training.md, 1.3).
     """
 
     parts: tuple[Part, ...]
     bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
-    _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once somebody read it
+    _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once it was read
 
     @staticmethod
     def __new__(cls, codes: Tensor, exponent: int, bound: int | None = None) -> BFPTensor:
@@ -59,15 +57,17 @@ class BFPTensor(torch.Tensor):
 
     @property
     def codes(self) -> Tensor:
+        """Integers of 8, 16 or 32 bits, of the sum if there are several parts."""
         return self.resolved()[0]
 
     @property
     def exponent(self) -> int:
+        """Exponent of the whole tensor, of the sum if there are several parts."""
         return self.resolved()[1]
 
     @property
     def bits(self) -> int:
-        """8, 16 or 32."""
+        """Width of a code: 8, 16 or 32."""
         return BITS[self.codes.dtype]
 
     def resolved(self) -> Part:
@@ -112,9 +112,10 @@ class BFPTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What autograd itself needs: detach, and sums of gradient parts. Nothing else.
+        """Do what autograd itself needs: detach, clone, zero, and sums of gradient parts.
 
-        Detaching or cloning a parameter gives its value (the joint value), not its state.
+        A sum only joins the lists of parts and of their bounds. Detaching or cloning a parameter
+        gives its value (the joint value), not its state. Raises UnsupportedError for all else.
         """
         aten = torch.ops.aten
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
@@ -145,8 +146,13 @@ class BFPTensor(torch.Tensor):
         )
 
 
-class Operation(torch.autograd.Function):
+class TensorOperation(torch.autograd.Function):
     """Base of the differentiable operations: forward and backward over BFP tensors."""
+
+    @classmethod
+    def word(cls) -> str:
+        """Name of the operation in messages, frozen exponents and exported graphs: "MaxPool"."""
+        return cls.__name__.removesuffix("Function")
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -156,7 +162,7 @@ class Operation(torch.autograd.Function):
 
     @classmethod
     def compute(cls, *args: Any) -> Any:
-        """torch.autograd.Function.apply, which has no annotation of its own."""
+        """Compute in the training arithmetic: torch.autograd.Function.apply, without a type."""
         return super().apply(*args)  # type: ignore[no-untyped-call]
 
 
@@ -182,7 +188,7 @@ _SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
 def backward_side(side: Side) -> Iterator[None]:
     """Let backward passes of products inside a with block compute one of their gradients only.
 
-    Which gradients `torch.autograd.grad` was asked for, a Python function is not told.
+    `torch.autograd.grad` does not tell a Python function which gradients it was asked for.
     """
     token = _SIDE.set(side)
     try:
@@ -197,13 +203,16 @@ def is_wanted(side: Side) -> bool:
 
 
 def gradient(grad: Tensor) -> Part:
-    """(codes, exponent) of a gradient that arrives in a backward pass."""
+    """(codes, exponent) of a gradient that arrives in a backward pass, its parts summed.
+
+    The sum takes the place of the parts, whose memory is free then. Raises TypeError for a float.
+    """
     if not isinstance(grad, BFPTensor):
         raise TypeError(
             "expected a BFP gradient, found a float tensor: use samebits.train losses and layers"
         )
     part = grad.resolved()
-    grad.parts, grad.bounds, grad._sum = (part,), (None,), None  # nobody adds to it any more
+    grad.parts, grad.bounds, grad._sum = (part,), (None,), None  # nothing is added to it any more
     return part
 
 
@@ -214,7 +223,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 class BFPParameter(BFPTensor):
     """A trained tensor: codes W (int8) and delayed update A (int16), 3 bytes an element.
 
-    Value: (W * 2**15 - A) * 2**(exponent - 15). Changed in place by the optimizers only.
+    Value: (W * 2**15 - A) * 2**(exponent - 15). Products take W alone; A holds what updates have
+    not yet carried into it (training.md 2). Changed in place by the optimizers only.
     """
 
     delayed: Tensor
@@ -234,11 +244,14 @@ class BFPParameter(BFPTensor):
 
     @staticmethod
     def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
-        """The weight state of real values (training.md 2); conv weights are kept channels-last."""
+        """The weight state of real values (training.md 2); conv weights are kept channels-last.
+
+        Raises NonFiniteError, which names the tensor, for NaN or infinity.
+        """
         values = x.detach().double()
         exponent = formats.initial_weight([largest_magnitude(values, name)], name)[2]
         value = torch.round(times_power(values, formats.DELAYED_BITS - exponent)).long()
-        codes, delayed = split(value)
+        codes, delayed = kernels.of(value).split(value)
         order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         return BFPParameter(
             codes.to(torch.int8).contiguous(memory_format=order),
@@ -249,7 +262,8 @@ class BFPParameter(BFPTensor):
     def joint(self) -> Part:
         """J = W * 2**15 - A (int64) and its exponent: the exact value of the parameter."""
         codes, exponent = self.parts[0]
-        return joint(codes, self.delayed), exponent - formats.DELAYED_BITS
+        value = kernels.of(codes).joint(codes, self.delayed)
+        return value, exponent - formats.DELAYED_BITS
 
     def set_exponent(self, exponent: int) -> None:
         """Change e_W (the optimizers and checkpoints do)."""
@@ -296,7 +310,10 @@ _MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def largest_magnitude(x: Tensor, name: str) -> float:
-    """max|x| (0 if empty); NaN or infinity is an error that names the first index."""
+    """max|x| of a real tensor, 0 if it is empty.
+
+    Raises NonFiniteError, which names the tensor and the first index, for NaN or infinity.
+    """
     if x.numel() == 0:
         return 0.0
     low, high = torch.aminmax(x)  # NaN comes through
@@ -311,15 +328,22 @@ def largest_magnitude(x: Tensor, name: str) -> float:
 
 
 def times_power(x: Tensor, exponent: int) -> Tensor:
-    """x * 2**exponent in float64: one product with a power of two, no libm. Exact, or (subnormal)
-    below every rounding threshold of a caller; too large a power is taken in two steps."""
+    """x * 2**exponent in float64: a product with a power of two, no libm.
+
+    Exact, or (subnormal) below every rounding threshold of a caller. A power that float64 does not
+    hold is taken in two steps.
+    """
     if exponent > 1000:
         return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
     return x * float(np.ldexp(1.0, exponent))
 
 
 def quantize_real(x: Tensor, bits: int, name: str) -> Part:
-    """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127]."""
+    """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127].
+
+    One rounding (rne). Raises NonFiniteError, which names the tensor, for NaN or infinity, and
+    RangeError for values that ask for a larger exponent.
+    """
     values = x.detach()
     exponent = smallest_exponent(largest_magnitude(values, name), bits)
     # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it holds
@@ -327,3 +351,32 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     narrow = values.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
     codes = torch.round(times_power(values if narrow else values.double(), -exponent))
     return codes.to(CODE_TYPE[bits]), exponent
+
+
+def requantized(acc: Tensor, exponent: int, bits: int) -> Part:
+    """acc * 2**exponent as bfp8 or bfp16 codes with the smallest exponent (training.md 1.1)."""
+    k = kernels.of(acc)
+    return k.requantize(acc, k.largest_of(acc), exponent, bits)
+
+
+def bfp32(acc: Tensor, exponent: int) -> BFPTensor:
+    """acc * 2**exponent as bfp32, shifted right only as far as it must be (training.md 1.2)."""
+    k = kernels.of(acc)
+    return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
+
+
+def combined(*terms: tuple[Tensor, int, int]) -> Part:
+    """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3).
+
+    The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
+    term is rounded, so that the sum is exact and below 2**62.
+    """
+    k = kernels.of(terms[0][0])
+    common = max(exponent + bits for _, exponent, bits in terms) - 60
+    first, *others = (k.scale(v, exponent - common) for v, exponent, _ in terms)
+    return sum(others, first), common
+
+
+def gradient_in_16_bits(g: Tensor, exponent: int) -> Part:
+    """A gradient as input gradients are computed from it: bfp16, bfp32 requantized to it."""
+    return (g, exponent) if g.dtype == torch.int16 else requantized(g, exponent, 16)

@@ -21,11 +21,12 @@ from deploy_nets import (
 )
 from samebits import kernels
 from samebits.errors import CheckpointError, NonFiniteError, UnsupportedError
+from samebits.kernels import Window
 from samebits.spec import formats
 from samebits.spec.training import deploy as reference_deploy
 from samebits.train import BFPTensor, convert
 from samebits.train.deployed import deploy, operations
-from samebits.train.deployed.deploy import Exponents, Site, calibrate, deployed
+from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 
 
 @pytest.fixture(params=["native", "eager"])
@@ -53,7 +54,7 @@ def test_equals_the_reference(realisation, name, seed):
 def test_saturates_at_minus_128(realisation):
     nodes, model = make_net("image", 1)
     exponents = calibrate(model, [make_images(4, 10)])
-    low = Exponents(tuple(Site(s.name, s.exponent - 9) for s in exponents.sites))
+    low = Exponents(tuple(FrozenSite(s.name, s.exponent - 9) for s in exponents.sites))
     images = make_images(2, 12, scale=4.0)
     steps = []
     deploy.run(deployed(model, low), images, steps.append)
@@ -104,8 +105,9 @@ def test_average_is_exact(site, window):
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(-128, 128, (4, 3, 7, 7), generator=generator, dtype=torch.int8)
     codes[0], codes[1] = 127, -128
+    pool = Window(window, window, (0, 0))
     for exponent in (-60, -5, 0, 3, 60):
-        out, _ = operations.average_pool(site, BFPTensor(codes, exponent), window, window, (0, 0))
+        out, _ = operations.average_pool(site, BFPTensor(codes, exponent), pool)
         sums = codes.long().unfold(2, window[0], window[0]).unfold(3, window[1], window[1])
         unit = formats.power(exponent - site) / (window[0] * window[1])
         sums = sums.sum((-1, -2)).flatten().tolist()
@@ -182,7 +184,7 @@ def test_layers_without_a_deployed_form_are_listed():
     )
     for call in (
         lambda: calibrate(model, [torch.zeros(1, dtype=torch.int64)]),
-        lambda: deployed(model, Exponents((Site("input", 0),))),
+        lambda: deployed(model, Exponents((FrozenSite("input", 0),))),
     ):
         with pytest.raises(UnsupportedError) as caught:
             call()
@@ -223,8 +225,8 @@ def test_exponents_of_another_model_are_refused():
     sites = calibrate(model, [make_images(2, 1)]).sites
     for wrong, text in (
         (sites[:-1], "expected one for 'out (Linear)', found no more"),
-        ((*sites, Site("more", 0)), "found one for 'more', which it does not run"),
-        ((Site("other", 0), *sites[1:]), "expected one for 'input', found 'other'"),
+        ((*sites, FrozenSite("more", 0)), "found one for 'more', which it does not run"),
+        ((FrozenSite("other", 0), *sites[1:]), "expected one for 'input', found 'other'"),
     ):
         with pytest.raises(CheckpointError) as caught:
             deployed(model, Exponents(wrong)).codes(make_images(1, 1))
@@ -232,7 +234,7 @@ def test_exponents_of_another_model_are_refused():
 
 
 def test_exponents_are_json_and_not_trusted():
-    exponents = Exponents((Site("input", -7), Site("0 (Linear)", 60)))
+    exponents = Exponents((FrozenSite("input", -7), FrozenSite("0 (Linear)", 60)))
     assert exponents.to_dict() == {"sites": [["input", -7], ["0 (Linear)", 60]]}
     assert Exponents.from_dict(exponents.to_dict(), "x") == exponents
     for record in (

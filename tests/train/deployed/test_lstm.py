@@ -24,9 +24,9 @@ from samebits.spec.training.layers import Array, Parameter
 from samebits.spec.training.lstm import Direction
 from samebits.train import convert
 from samebits.train.architectures import build, initialise
-from samebits.train.deployed.deploy import Exponents, Site, calibrate, deployed
+from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 from samebits.train.deployed.export import to_graph
-from samebits.train.deployed.lstm import Memory, gate_table, lstm
+from samebits.train.deployed.lstm import CellMemory, gate_table, lstm
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.verification.accuracy import step_codes, streamed
 from samebits.verification.backends.pytorch import PyTorch
@@ -81,7 +81,7 @@ def test_equals_the_reference(realisation: str, seed: int) -> None:
         [rng.randint(-128, 127) for _ in range(steps * samples * features)], dtype=torch.int8
     ).view(steps, samples, features)
     e_x, site, reverse = rng.randint(-9, -3), rng.randint(-16, -9), seed % 4 == 1
-    memory = Memory()
+    memory = CellMemory()
     codes, exponent = lstm(site, BFPTensor(x, e_x), *parts, reverse, memory)  # type: ignore[arg-type]
     p = Direction(*map(plain, parts), reverse)  # type: ignore[arg-type]
     expected, cells = deploy_lstm.layer(
@@ -130,7 +130,7 @@ def images(data: Dataset) -> torch.Tensor:
 def shifted(exponents: Exponents, seed: int) -> Exponents:
     """Some a few off, so that cells and inputs saturate or lose bits."""
     rng = random.Random(seed)
-    moved = [Site(s.name, s.exponent + rng.choice((-2, -1, 0, 1))) for s in exponents.sites]
+    moved = [FrozenSite(s.name, s.exponent + rng.choice((-2, -1, 0, 1))) for s in exponents.sites]
     return Exponents(tuple(moved))
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from samebits.errors import CheckpointError, SamebitsError
-from samebits.train.deployed.deploy import Exponents, Site
+from samebits.train.deployed.deploy import Exponents, FrozenSite
 from samebits.train.run import checkpoint as module
 from samebits.train.run.checkpoint import (
     Checkpoint,
@@ -47,7 +47,7 @@ def example(step=3, seed=0):
         },
         config={"arch": "cnn", "lr": 1 / 3, "input_shape": [1, 8, 8]},
         progress={"epoch": 1, "loss_sum": 2.0**-1074},
-        exponents=Exponents((Site("input", -7), Site("0 (Linear)", 3))),
+        exponents=Exponents((FrozenSite("input", -7), FrozenSite("0 (Linear)", 3))),
     )
 
 

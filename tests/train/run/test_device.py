@@ -12,7 +12,7 @@ from samebits.recompute.training import Planner
 from samebits.train.run.checkpoint import list_checkpoints, parameter_sha256, read_checkpoint
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.device import CPU, device_of, run_device
-from samebits.train.run.evaluate import evaluate, final_classifier
+from samebits.train.run.evaluate import count_correct, final_classifier
 from samebits.train.run.loop import Silent, train
 from samebits.train.run.record import RESULT, read_json
 from samebits.train.run.restore import open_checkpoint, restore_engine
@@ -196,7 +196,7 @@ def test_evaluation(tmp_path):
             assert device_of(engine.model) == place
             classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
             assert arithmetic == "deployed"
-            counts.append(evaluate(classifier, DATA))
+            counts.append(count_correct(classifier, DATA))
             images = DATA.batch("test", torch.arange(8))
             logits.append([c.logits(images) for c in (classifier, engine)])
     assert counts[0] == counts[1]

@@ -9,7 +9,7 @@ from torch import nn
 
 from compare import assert_same
 from samebits import kernels
-from samebits.kernels.eager import CODE_TYPE
+from samebits.kernels.protocol import CODE_TYPE
 from samebits.spec import formats
 from samebits.spec.formats import CODE_MAX, Q16, Q32
 from samebits.train import BFPParameter, BFPTensor, convert, cross_entropy

@@ -8,7 +8,7 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
-from samebits.train.deployed.deploy import Exponents, Site, calibrate
+from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate
 from samebits.train.run import record
 from samebits.train.run.checkpoint import (
     Checkpoint,
@@ -18,7 +18,7 @@ from samebits.train.run.checkpoint import (
     write_checkpoint,
 )
 from samebits.train.run.config import TrainConfig
-from samebits.train.run.evaluate import evaluate, final_classifier
+from samebits.train.run.evaluate import count_correct, final_classifier
 from samebits.train.run.loop import Silent, data_order, train
 from samebits.train.run.record import append_metrics, read_metrics, repair_metrics
 from samebits.train.run.restore import open_deployed, restore_engine
@@ -124,7 +124,7 @@ def test_checkpoint_evaluates_to_the_reported_accuracy(numerics, uninterrupted):
     checkpoint = read_checkpoint(path)
     engine = restore_engine(path, checkpoint, DATA)
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
-    assert (evaluate(classifier, DATA), arithmetic) == (result.correct, result.arithmetic)
+    assert (count_correct(classifier, DATA), arithmetic) == (result.correct, result.arithmetic)
 
 
 def test_only_the_last_checkpoint_has_frozen_exponents(numerics, uninterrupted):
@@ -230,7 +230,7 @@ def test_data_that_the_model_cannot_take(uninterrupted):
     with pytest.raises(InputError, match="expected at most the 3 classes the model"):
         restore_engine(path, checkpoint, make_data(classes=4))
     fewer = make_data(classes=2)
-    assert evaluate(restore_engine(path, checkpoint, fewer), fewer) > 0
+    assert count_correct(restore_engine(path, checkpoint, fewer), fewer) > 0
 
 
 def test_seed_decides_the_result(numerics, uninterrupted, tmp_path):
@@ -589,8 +589,8 @@ def test_forged_exponents_are_refused(uninterrupted):
     _, out = uninterrupted("bfp")
     path = list_checkpoints(out)[-1]
     checkpoint = dataclasses.replace(
-        read_checkpoint(path), exponents=Exponents((Site("input", 1),))
+        read_checkpoint(path), exponents=Exponents((FrozenSite("input", 1),))
     )
     classifier, _ = final_classifier(restore_engine(path, checkpoint, DATA), checkpoint.exponents)
     with pytest.raises(CheckpointError, match="the frozen exponents belong to another model"):
-        evaluate(classifier, DATA)
+        count_correct(classifier, DATA)

@@ -1,7 +1,7 @@
 """Deployed arithmetic in plain Python integers and rationals (docs/spec/training.md section 11).
 
-Nets are those of `reference`, with `narrow` (the rounding of a 32-bit value) as a node of its own;
-the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site).
+Nets are those of `spec.training.step`, with `narrow` (the rounding of a 32-bit value) as a node of
+its own; the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site).
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def batch_norm(
 
 
 def _without(node: Node, x: list[Array], site: int) -> Array:
+    """The output of an operator without parameters; `site` is the frozen exponent if it rounds."""
     first, exponent, shape = x[0], x[0].exponent, x[0].shape
     match node.op:
         case "relu":

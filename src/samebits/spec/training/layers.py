@@ -1,8 +1,9 @@
 """Training layers in plain Python integers: slow, obvious, no torch and no numpy.
 
 A restatement of docs/spec/training.md, sections 5 and 7, for tensors small enough to loop over.
-Every layer's forward and backward stand together; normalisations are in `reference_norm`, losses,
-optimizers and the step in `reference`. The fast realisations are tested against these for equality.
+Every layer's forward and backward stand together; normalisations are in `norm`, the LSTM in `lstm`,
+losses in `loss`, optimizers in `optimizer` and the step in `step`. The fast realisations are tested
+against these for equality.
 """
 
 from __future__ import annotations

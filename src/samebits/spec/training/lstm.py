@@ -109,6 +109,7 @@ def lstm(x: Array, p: Direction, tables: Tables) -> tuple[Array, list[Step]]:
 
 
 def _step(x: Tensor, h: list[int], c: Tensor, p: Direction, tables: Tables) -> Step:
+    """Steps 1 to 4 of section 5: gates, cell state and hidden state from x, and h, c before it."""
     outputs = 4 * p.hidden
     samples = len(h) // p.hidden
     terms = [
@@ -217,7 +218,7 @@ def _gate_gradients(dh: Tensor, dc: Tensor, step: Step, before: Tensor, hidden: 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a backward pass needs of one layer: its input and, per direction, its steps."""
+    """One layer as its backward pass needs it: its input and, per direction, its steps."""
 
     x: Array
     names: list[list[str]]

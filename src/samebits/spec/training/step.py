@@ -2,8 +2,8 @@
 
 A net is a list of `Node` in topological order; the last node is the output that the loss reads.
 `step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
-`reference_layers`, `reference_norm` and `reference_lstm` (sections 5 and 7), losses in
-`reference_loss` (section 6), optimizers in `reference_optimizer` (section 4). No torch, no numpy.
+`layers`, `norm` and `lstm` (sections 5 and 7), losses in `loss` (section 6), optimizers in
+`optimizer` (section 4). No torch, no numpy.
 
 Operators and their attributes (pairs are (vertical, horizontal)):
 

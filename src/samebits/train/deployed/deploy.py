@@ -14,18 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from samebits import kernels
 from samebits.errors import CheckpointError, UnsupportedError
-from samebits.kernels.eager import largest_of
 from samebits.train import layers
-from samebits.train.deployed.lstm import Memory
-from samebits.train.deployed.operations import rule_of, saturate
+from samebits.train.deployed.lstm import CellMemory
+from samebits.train.deployed.operations import rule_of
+from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
 from samebits.train.run.device import device_of
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
-    Operation,
+    TensorOperation,
     interpreting,
     largest_magnitude,
     times_power,
@@ -40,9 +41,11 @@ _LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
-class Site:
-    """A place where a model rounds to 8 bits, or the 16-bit cells of an LSTM layer: its name (for
-    messages) and frozen exponent."""
+class FrozenSite:
+    """A place where a model rounds to 8 bits, or the 16-bit cells of an LSTM layer.
+
+    Its name, for messages, and its frozen exponent.
+    """
 
     name: str
     exponent: int
@@ -52,15 +55,18 @@ class Site:
 class Exponents:
     """The sites of a model in the order of execution; the first is the network input."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[FrozenSite, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The sites as JSON data."""
         return {"sites": [[site.name, site.exponent] for site in self.sites]}
 
     @staticmethod
     def from_dict(record: object, source: object) -> Exponents:
-        """The inverse of `to_dict`, from anywhere. Raises CheckpointError that names `source`."""
+        """The inverse of `to_dict` for an untrusted record.
+
+        Raises CheckpointError, which names `source`, for anything else.
+        """
         sites = record.get("sites") if isinstance(record, Mapping) else None
         if not isinstance(sites, list) or not sites:
             raise CheckpointError(f"{source}: damaged: expected a list of frozen exponents")
@@ -77,12 +83,12 @@ class Exponents:
                     f"{source}: damaged: expected a name and a frozen exponent in "
                     f"[-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], found {site!r:.80}"
                 )
-        return Exponents(tuple(Site(name, exponent) for name, exponent in sites))
+        return Exponents(tuple(FrozenSite(name, exponent) for name, exponent in sites))
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """One operation of a deployed forward pass.
+class DeployedOperation:
+    """One operation of a deployed forward pass, with its arguments and output.
 
     path:   of the layer that computes it, or of the module whose forward() calls it
     layer:  whether that is a layer and this its own operation
@@ -91,7 +97,7 @@ class Step:
 
     path: str
     layer: bool
-    operation: type[Operation]
+    operation: type[TensorOperation]
     arguments: tuple[Any, ...]
     output: BFPTensor
     site: int | None
@@ -105,14 +111,18 @@ class Deployed:
     exponents: Exponents
 
     def codes(self, images: Tensor) -> tuple[Tensor, int]:
-        """Integer logits of real images [n, ...] and their exponent: int32, or int8 where the model
-        ends in a rounding operation."""
+        """Integer logits of real images [n, ...] and their exponent.
+
+        int32, or int8 where the model ends in a rounding operation.
+        """
         return run(self, images)[1].resolved()
 
     def step(self, images: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Integer logits of sequences of one step, and the states after it. states: the codes h and
-        c [n, H] of every LSTM layer before it, one layer after the other."""
-        memory = Memory(list(zip(states[::2], states[1::2], strict=True)))
+        """Integer logits of sequences of one step, and the states after it.
+
+        states: the codes h and c [n, H] of every LSTM layer before it, one layer after the other.
+        """
+        memory = CellMemory(list(zip(states[::2], states[1::2], strict=True)))
         output = run(self, images, memory=memory)[1]
         return output.resolved()[0], [state for pair in memory.after for state in pair]
 
@@ -123,10 +133,11 @@ class Deployed:
 
 
 def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
-    """The frozen exponents of a model from batches of real images. Section 11.
+    """The frozen exponents of a model from batches of real images (training.md 11).
 
-    Leaves the model in evaluation mode. Raises UnsupportedError for a model that cannot be
-    deployed (all its layers without a deployed form are listed).
+    That of a site is the largest that evaluation chose there over the batches; tensors that are all
+    zeros do not count. Leaves the model in evaluation mode. Raises UnsupportedError for a model
+    that cannot be deployed (all its layers without a deployed form are listed).
     """
     _check_deployable(model)
     model.eval()
@@ -156,12 +167,15 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
                 f"found {exponent}: its values are too large or too small to be deployed; scale "
                 "the input or add a normalisation"
             )
-        sites.append(Site(name, ZERO_EXPONENT if exponent is None else exponent))
+        sites.append(FrozenSite(name, ZERO_EXPONENT if exponent is None else exponent))
     return Exponents(tuple(sites))
 
 
 def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
-    """The model in deployed arithmetic. Raises UnsupportedError as `calibrate` does."""
+    """The model in deployed arithmetic; the model itself is not copied.
+
+    Raises UnsupportedError as `calibrate` does.
+    """
     _check_deployable(model)
     return Deployed(model, exponents)
 
@@ -169,11 +183,12 @@ def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
 def run(
     model: Deployed,
     images: Tensor,
-    observe: Callable[[Step], None] | None = None,
-    memory: Memory | None = None,
+    observe: Callable[[DeployedOperation], None] | None = None,
+    memory: CellMemory | None = None,
 ) -> tuple[BFPTensor, BFPTensor]:
-    """One deployed forward pass: its quantized input and its output. `observe` hears every step.
+    """One deployed forward pass: its quantized input and its output.
 
+    observe: hears every operation, in the order of execution.
     memory: states of LSTM layers to start from, and where those at the end go.
 
     Raises CheckpointError where the exponents belong to another model, UnsupportedError where an
@@ -182,6 +197,7 @@ def run(
     sites = iter(model.exponents.sites)
 
     def next_exponent(name: str) -> int:
+        """The frozen exponent of the next site, which must be the one of this name."""
         site = next(sites, None)
         if site is None or site.name != name:
             found = "no more" if site is None else repr(site.name)
@@ -194,16 +210,20 @@ def run(
     model.model.eval()
     with torch.no_grad(), _running(model.model) as running:
 
-        def interpreter(operation: type[Operation], *arguments: Any) -> BFPTensor:
+        def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
+            """Compute an operation at the exponent of its site, and tell the observer."""
             rule = rule_of(operation)
-            path, is_layer = running(operation)
             rounds = rule.rounds(arguments)
             site = next_exponent(_site_name(running, operation)) if rounds else None
-            more = (memory,) if operation is Lstm else ()
-            output = BFPTensor(*rule.frozen(site, *arguments, *more))
+            if rule.frozen is None:
+                output: BFPTensor = operation.compute(*arguments)
+            else:
+                more = (memory,) if operation is Lstm else ()
+                output = BFPTensor(*rule.frozen(site, *arguments, *more))
             if observe is not None:
                 kept = tuple(_snapshot(argument) for argument in arguments)
-                observe(Step(path, is_layer, operation, kept, _snapshot(output), site))
+                where = running(operation)
+                observe(DeployedOperation(*where, operation, kept, _snapshot(output), site))
             return output
 
         x = quantize_input(images.to(device_of(model.model)), next_exponent(INPUT))
@@ -232,7 +252,7 @@ def _snapshot(value: Any) -> Any:
 def quantize_input(images: Tensor, exponent: int) -> BFPTensor:
     """sat8(rne(r / 2**exponent)) of real images. NaN or infinity: NonFiniteError."""
     largest_magnitude(images, INPUT)
-    return BFPTensor(saturate(images.detach(), -exponent), exponent)
+    return BFPTensor(saturated(images.detach(), -exponent), exponent)
 
 
 # --- who runs -------------------------------------------------------------------------------
@@ -245,7 +265,7 @@ class _Running:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[nn.Module] = [model]
 
-    def __call__(self, operation: type[Operation]) -> tuple[str, bool]:
+    def __call__(self, operation: type[TensorOperation]) -> tuple[str, bool]:
         """(path, whether it is a layer and `operation` its own)."""
         module = self.stack[-1]
         helper = operation is pointwise.Narrow or (
@@ -270,9 +290,9 @@ def _running(model: nn.Module) -> Iterator[_Running]:
             handle.remove()
 
 
-def _site_name(running: _Running, operation: type[Operation]) -> str:
+def _site_name(running: _Running, operation: type[TensorOperation]) -> str:
     path, is_layer = running(operation)
-    kind = type(running.stack[-1]).__name__ if is_layer else operation.__name__.lower()
+    kind = type(running.stack[-1]).__name__ if is_layer else operation.word().lower()
     return f"{path} ({kind})" if path else kind
 
 
@@ -297,11 +317,12 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
 
     def note(name: str, tensor: BFPTensor) -> None:
         codes, exponent = tensor.resolved()
-        found.append((name, exponent if largest_of(codes) else None))
+        found.append((name, exponent if kernels.of(codes).largest_of(codes) else None))
 
     with torch.no_grad(), _running(model) as running:
 
-        def interpreter(operation: type[Operation], *arguments: Any) -> BFPTensor:
+        def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
+            """Compute an operation as in training, and note the exponent where it is a site."""
             rule = rule_of(operation)
             if rule.chosen is not None:
                 output, exponent = rule.chosen(*arguments)

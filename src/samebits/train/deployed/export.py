@@ -18,16 +18,15 @@ from torch import nn
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
-from samebits.kernels import ConvShape
-from samebits.train.deployed.deploy import INPUT, Exponents, Step, deployed, run
+from samebits.kernels import ConvShape, Window
+from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
 from samebits.train.deployed.operations import bias_codes
 from samebits.train.operations import normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.pointwise import Pair
-from samebits.train.tensor import BFPParameter, BFPTensor, Operation
+from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 Array = np.ndarray[Any, Any]
 NORMAL = (-126, 127)  # exponents of binary32 numbers that no runtime flushes to zero
@@ -44,7 +43,7 @@ def to_graph(
     `deployed(model, exponents).codes`, there after the last step. Raises UnsupportedError where a
     constant is no binary32 number or a model is not time-wise, and as `deploy.run` does.
     """
-    steps: list[Step] = []
+    steps: list[DeployedOperation] = []
     shape = (batch, *input_shape)
     made = deployed(model, exponents)
     x, output = run(made, torch.zeros(shape), steps.append)
@@ -58,7 +57,7 @@ def to_graph(
 class _Writer:
     """A graph in the making. A BFP tensor is known by its codes: shape changes make new ones."""
 
-    def __init__(self, steps: Sequence[Step], output: BFPTensor) -> None:
+    def __init__(self, steps: Sequence[DeployedOperation], output: BFPTensor) -> None:
         self.steps, self.output = _needed(steps, output), output
         self.following: list[str] = []  # the states after a step
         self.builder = GraphBuilder("model")
@@ -68,13 +67,14 @@ class _Writer:
         self.only_reader = {id(t.codes): step for step in steps for t in inputs_of(step)}
 
     def write(self, x: BFPTensor) -> Graph:
+        """The graph of all operations from the input x on; rounding is QuantizeLinear."""
         images = self.builder.input(INPUT, "float32", tuple(x.shape))
         self.values[id(x.codes)] = self.rounded(INPUT, images, x.exponent)
         for step in self.steps:
             inputs = [self.value_of(t) for t in inputs_of(step)]
             path = step.path
             if not step.layer:
-                path = f"{path}.{step.operation.__name__.lower()}".lstrip(".")
+                path = f"{path}.{step.operation.word().lower()}".lstrip(".")
             if step.operation is Lstm:
                 value = self.lstm(path, inputs[0], step)
             else:
@@ -94,9 +94,12 @@ class _Writer:
                 f"{tuple(tensor.shape)} that forward() makes by itself; it cannot be exported"
             ) from None
 
-    def waits_for_relu(self, step: Step) -> bool:
-        """Whether ReLU alone reads the codes: it commutes with their rounding, as 0 and the clip
-        bound are codes, and so comes first. Runtimes join it with the accumulator."""
+    def waits_for_relu(self, step: DeployedOperation) -> bool:
+        """Whether ReLU alone reads the codes of an operation.
+
+        It commutes with their rounding, as 0 and the clip bound are codes, and so comes first.
+        Runtimes join it with the accumulator.
+        """
         key = id(step.output.codes)
         return (
             step.operation in _BEFORE_RELU
@@ -143,6 +146,7 @@ class _Writer:
         shape: ConvShape,
         out_width: int,
     ) -> str:
+        """Gemm or Conv of constants, with the bias on the grid of the sums."""
         w, e_w = weight.parts[0]
         names = [*inputs, self.constant(f"{path}.weight", w.cpu().contiguous().numpy(), e_w)]
         if bias is not None:
@@ -190,14 +194,14 @@ class _Writer:
             return self.builder.add("Mul", [*inputs, sigmoid], name=path)
         return self.builder.add(name.capitalize(), inputs, name=path)
 
-    def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, *window: Pair) -> str:
-        return self.builder.add("MaxPool", inputs, _pool(*window), path)
+    def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
+        return self.builder.add("MaxPool", inputs, _pool(window), path)
 
-    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, *window: Pair) -> str:
+    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
         kernel, _, padding = window
         if kernel == tuple(x.shape[2:]) and padding == (0, 0):
             return self.builder.add("GlobalAveragePool", inputs, name=path)
-        attributes: Attributes = {**_pool(*window), "count_include_pad": 1}
+        attributes: Attributes = {**_pool(window), "count_include_pad": 1}
         return self.builder.add("AveragePool", inputs, attributes, path)
 
     def add(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
@@ -233,7 +237,7 @@ class _Writer:
             )
         return self.builder.add("Reshape", inputs, {"shape": tuple(found.shape)}, path)
 
-    def lstm(self, path: str, value: str, step: Step) -> str:
+    def lstm(self, path: str, value: str, step: DeployedOperation) -> str:
         builder = self.builder
         nodes = Nodes(
             lambda op, names, attributes, name: builder.add(op, names, attributes, name),
@@ -248,9 +252,9 @@ class _Writer:
         return output
 
 
-_RULES: dict[type[Operation], Callable[..., str]] = {
+_RULES: dict[type[TensorOperation], Callable[..., str]] = {
     Products: _Writer.products,
-    normalization.BatchNorm: _Writer.batch_norm,
+    normalization.BatchNormFunction: _Writer.batch_norm,
     pointwise.Relu: _Writer.relu,
     pointwise.TableActivation: _Writer.activation,
     pointwise.MaxPool: _Writer.max_pool,
@@ -264,7 +268,7 @@ _RULES: dict[type[Operation], Callable[..., str]] = {
 }
 _BEFORE_RELU = (
     Products,
-    normalization.BatchNorm,
+    normalization.BatchNormFunction,
     pointwise.TableActivation,
     pointwise.AveragePool,
     pointwise.Add,
@@ -272,7 +276,7 @@ _BEFORE_RELU = (
 )
 
 
-def _needed(steps: Sequence[Step], output: BFPTensor) -> list[Step]:
+def _needed(steps: Sequence[DeployedOperation], output: BFPTensor) -> list[DeployedOperation]:
     """The steps that the output depends on; of LSTM layers all, for their states."""
     wanted, found = {id(output.codes)}, []
     for step in reversed(steps):
@@ -282,7 +286,7 @@ def _needed(steps: Sequence[Step], output: BFPTensor) -> list[Step]:
     return found[::-1]
 
 
-def inputs_of(step: Step) -> list[BFPTensor]:
+def inputs_of(step: DeployedOperation) -> list[BFPTensor]:
     """The activations that a step reads, in order; parameters are none."""
     return [
         argument
@@ -292,7 +296,11 @@ def inputs_of(step: Step) -> list[BFPTensor]:
 
 
 def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:
-    """codes * 2**exponent as float32, exactly; UnsupportedError that names `path` otherwise."""
+    """codes * 2**exponent as float32, exactly.
+
+    Raises UnsupportedError, which names `path`, where a value has more than 24 bits or is no normal
+    number.
+    """
     for code in codes:
         top = abs(code).bit_length() - 1 + exponent
         if code and not (NORMAL[0] <= top <= NORMAL[1] and top - exponent < CODE_BITS):
@@ -303,6 +311,7 @@ def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:
     return np.ldexp(np.array(codes, np.float64), exponent).astype(np.float32)
 
 
-def _pool(kernel: Pair, stride: Pair, padding: Pair) -> Attributes:
+def _pool(window: Window) -> Attributes:
+    kernel, stride, padding = window
     sizes = {"kernel_shape": kernel, "strides": stride, "pads": padding * 2}
     return {**sizes, "dilations": (1, 1)}

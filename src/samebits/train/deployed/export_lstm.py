@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
-from samebits.kernels.lstm import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT
-from samebits.train.deployed.deploy import Deployed, Step, run
-from samebits.train.deployed.lstm import GATES, bias_codes
+from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT
+from samebits.train.deployed.deploy import Deployed, DeployedOperation, run
+from samebits.train.deployed.lstm import GATES, gate_bias_codes
 from samebits.train.operations import pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
@@ -25,25 +25,26 @@ TIME_WISE = (
 )
 
 
-def is_recurrent(steps: Sequence[Step]) -> bool:
+def is_recurrent(steps: Sequence[DeployedOperation]) -> bool:
     """Whether a deployed run has LSTM layers."""
     return any(step.operation is Lstm for step in steps)
 
 
 def one_step(
-    model: Deployed, whole: Sequence[Step], shape: tuple[int, ...]
-) -> tuple[list[Step], BFPTensor, BFPTensor]:
+    model: Deployed, whole: Sequence[DeployedOperation], shape: tuple[int, ...]
+) -> tuple[list[DeployedOperation], BFPTensor, BFPTensor]:
     """The operations of a run on sequences of one step, its input and output.
 
-    whole: those of a run on [1, *shape]. Raises UnsupportedError where a step of the result does
-    not follow from the same step of the sequence and the states.
+    whole: those of a run on [1, *shape]. Every axis as long as the sequence is tried as the axis of
+    time, the last one first, until the operations of both runs agree. Raises UnsupportedError where
+    a step of the result does not follow from the same step of the sequence and the states.
     """
     length = next(step for step in whole if step.operation is Lstm).output.shape[0]
     device = whole[0].output.codes.device
     for axis in reversed(range(len(shape))):
         if shape[axis] != length:
             continue
-        single: list[Step] = []
+        single: list[DeployedOperation] = []
         images = torch.zeros(1, *shape[:axis], 1, *shape[axis + 1 :], device=device)
         try:
             x, output = run(model, images, single.append)
@@ -58,7 +59,7 @@ def one_step(
     )
 
 
-def _match(whole: Sequence[Step], single: Sequence[Step]) -> bool:
+def _match(whole: Sequence[DeployedOperation], single: Sequence[DeployedOperation]) -> bool:
     """The same operations, and LSTMs of the same features on sequences of one step."""
     if [s.operation for s in whole] != [s.operation for s in single]:
         return False
@@ -66,9 +67,16 @@ def _match(whole: Sequence[Step], single: Sequence[Step]) -> bool:
     return all(b.arguments[0].shape == (1, *a.arguments[0].shape[1:]) for a, b in pairs)
 
 
-def _check_time_wise(whole: Sequence[Step], single: Sequence[Step], length: int) -> None:
+def _check_time_wise(
+    whole: Sequence[DeployedOperation], single: Sequence[DeployedOperation], length: int
+) -> None:
+    """UnsupportedError unless each step of the output follows from the same step of the input.
+
+    An operation may read all steps or the last one, its shape must differ from that of one step in
+    the axis of time alone, and it must leave the steps apart and go forward.
+    """
     for a, b in zip(whole, single, strict=True):
-        where = f"{a.path or 'the model'} ({a.operation.__name__})"
+        where = f"{a.path or 'the model'} ({a.operation.word()})"
         axes = [
             _time_axis(where, x.shape, y.shape, length)
             for x, y in zip(a.arguments, b.arguments, strict=True)
@@ -105,7 +113,7 @@ def _time_axis(where: str, whole: Sequence[int], single: Sequence[int], length: 
     return differing[0] if differing else None
 
 
-def _check_index(where: str, step: Step, axis: int | None, length: int) -> None:
+def _check_index(where: str, step: DeployedOperation, axis: int | None, length: int) -> None:
     """Every step, or the last one."""
     x, index = step.arguments
     assert axis is not None
@@ -120,8 +128,11 @@ def _check_index(where: str, step: Step, axis: int | None, length: int) -> None:
 
 @dataclass(frozen=True)
 class Nodes:
-    """What appends to a graph: an operator, a state of [N, H] (by name), integer constants of an
-    exponent, and a value rounded to codes of an exponent and a type."""
+    """Functions that append to a graph.
+
+    An operator, a state of [N, H] (by name), integer constants of an exponent, and a value rounded
+    to codes of an exponent and a type.
+    """
 
     add: Callable[..., str]
     state: Callable[[str, tuple[int, ...]], str]
@@ -132,12 +143,15 @@ class Nodes:
 def cell(
     nodes: Nodes, path: str, value: str, site: int, arguments: Sequence[Any]
 ) -> tuple[str, tuple[str, str]]:
-    """One step of a deployed LSTM layer on the value of x [1, N, I]: the value of h [1, N, H], and
-    those of the states h and c. Its input and arguments as `frozen_lstm.lstm` takes them."""
+    """One step of a deployed LSTM layer: the value of h [1, N, H], and those of the states h, c.
+
+    value: of x [1, N, I]. site and arguments: as `deployed.lstm.lstm` takes them. One Gemm a gate
+    and side, so that each has a scale of its own, and a QuantizeLinear where the layer rounds.
+    """
     x, weight_ih, weight_hh, *biases, _ = arguments
     (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
     n, size = x.shape[1], w_hh.shape[1]
-    offsets = torch.tensor(bias_codes(x, weight_ih, *biases), dtype=torch.int32)
+    offsets = torch.tensor(gate_bias_codes(x, weight_ih, *biases), dtype=torch.int32)
 
     def constant(name: str, codes: Tensor, exponent: int) -> str:
         return nodes.constant(f"{path}.{name}", codes.cpu().contiguous().numpy(), exponent)

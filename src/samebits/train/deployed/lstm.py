@@ -12,24 +12,26 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels.lstm import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT
+from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT, Part
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
+from samebits.train.deployed.rounding import check_sums, saturated
 from samebits.train.operations.lstm import row_product, unrolled
-from samebits.train.tensor import BFPParameter, BFPTensor, Part, times_power
+from samebits.train.tensor import BFPParameter, BFPTensor
 
 GATES = "ifgo"  # rows of the weights, in this order
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _EXACT_BITS = 53  # of binary64
-_LARGEST_SUM = 1 << 31
 States = tuple[Tensor, Tensor]  # h int8 and c int16, [N, H]
 
 
 @dataclass
-class Memory:
-    """States of the LSTM layers of one run, in the order of execution: those it starts from (none:
-    zeros), and those it ends with."""
+class CellMemory:
+    """States of the LSTM layers of one run, in the order of execution.
+
+    before: those it starts from (none: zeros); after: those it ends with.
+    """
 
     before: Sequence[States] = ()
     after: list[States] = field(default_factory=list)
@@ -50,37 +52,44 @@ def lstm(
     bias_ih: BFPParameter | None,
     bias_hh: BFPParameter | None,
     reverse: bool,
-    memory: Memory | None = None,
+    memory: CellMemory | None = None,
 ) -> Part:
-    """One layer in one direction, [T, N, I] -> [T, N, H]; `site` is the exponent of its cells."""
+    """One layer in one direction, [T, N, I] -> [T, N, H]; `site` is the exponent of its cells.
+
+    Every sum is exact, and rounded once to 16 bits (the hidden state to 8): int32 sums of products
+    at two exponents, at most 20 apart, have at most 53 bits together. Raises UnsupportedError
+    where they are further apart.
+    """
     codes, e_x = x.resolved()
     (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
     steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
-    offsets = torch.tensor(bias_codes(x, weight_ih, bias_ih, bias_hh), device=codes.device)
+    offsets = torch.tensor(gate_bias_codes(x, weight_ih, bias_ih, bias_hh), device=codes.device)
     products = _product(codes.reshape(steps * n, -1), w_ih) + offsets
     exponents = (e_x + e_ih, HIDDEN_EXPONENT + e_hh)
-    memory = Memory() if memory is None else memory
+    memory = memory or CellMemory()
     h, c = memory.start(codes, size)
     found: dict[int, Tensor] = {}
     for t in reversed(range(steps)) if reverse else range(steps):
         sums = (products[t * n : (t + 1) * n], _product(h, w_hh))
-        z = _rounded(*_added(sums, exponents), ARGUMENT_EXPONENT)
+        total, e = _added(sums, exponents)
+        z = saturated(total, e - ARGUMENT_EXPONENT, 16).long()
         i, f, g, o = (
             _looked_up("Tanh" if gate == "g" else "Sigmoid", part, ARGUMENT_EXPONENT)
             for gate, part in zip(GATES, z.chunk(4, 1), strict=True)
         )
-        kept = (f * c, i * g)
-        cell = (GATE_EXPONENT + site, 2 * GATE_EXPONENT)
-        c = _rounded(*_added(kept, cell), site).to(torch.int16)
+        total, e = _added((f * c, i * g), (GATE_EXPONENT + site, 2 * GATE_EXPONENT))
+        c = saturated(total, e - site, 16)
         out = o * _looked_up("Tanh", c.long(), site)
-        scaled = _rounded(out, 2 * GATE_EXPONENT, HIDDEN_EXPONENT)
-        h = found[t] = scaled.clamp(-128, 127).to(torch.int8)
+        h = found[t] = saturated(out, 2 * GATE_EXPONENT - HIDDEN_EXPONENT)
     memory.after.append((h, c))
     return torch.stack([found[t] for t in range(steps)]), HIDDEN_EXPONENT
 
 
-def bias_codes(x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None) -> list[int]:
-    """rne of the sum of the biases on the grid of the product of x, one a row."""
+def gate_bias_codes(x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None) -> list[int]:
+    """rne of the sum of the biases on the grid of the product of x, one a row of the gates.
+
+    Raises UnsupportedError where the product with a bias would not fit 32 bits.
+    """
     w, e_w = weight.parts[0]
     grid = formats.power(x.exponent + e_w)
     total = [formats.power(0) * 0] * w.shape[0]
@@ -89,22 +98,18 @@ def bias_codes(x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None)
             joint, e_b = bias.joint()
             total = [a + j * formats.power(e_b) for a, j in zip(total, joint.tolist(), strict=True)]
     offsets = [formats.round_real(value / grid) for value in total]
-    sums = (w.long().abs().sum(1) * 128).tolist()
-    reach = max(s + abs(b) for s, b in zip(sums, offsets, strict=True))
-    if reach >= _LARGEST_SUM:
-        raise UnsupportedError(
-            "expected gates whose products of x and biases fit 32 bits (128 * sum of |weight| + "
-            f"|bias| < 2**31), found {reach}: a bias is too large for the scale of its weights"
-        )
+    check_sums("gates whose products of x and biases", w, offsets)
     return offsets
 
 
 def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
-    """The output in the training arithmetic and the exponent to freeze: the largest of a cell state
-    that is not all zero."""
-    h, c, e_c = unrolled(*arguments)[:3]  # type: ignore[arg-type]
-    live = [e for codes, e in zip(c, e_c, strict=True) if bool(codes.any())]
-    return BFPTensor(h, HIDDEN_EXPONENT), max(live, default=None)
+    """The output in the training arithmetic, and the exponent to freeze.
+
+    That is the largest of the steps' cell states that are not all zero, None if all are.
+    """
+    run = unrolled(*arguments)  # type: ignore[arg-type]
+    live = [e for codes, e in zip(run.c, run.e_c, strict=True) if bool(codes.any())]
+    return BFPTensor(run.h, HIDDEN_EXPONENT), max(live, default=None)
 
 
 def _product(rows: Tensor, weight: Tensor) -> Tensor:
@@ -113,7 +118,10 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def _added(parts: Sequence[Tensor], exponents: Sequence[int]) -> tuple[Tensor, int]:
-    """The exact sum of two int64 tensors of 31 bits at their exponents, and its exponent."""
+    """The exact sum of two int64 tensors of 31 bits at their exponents, and its exponent.
+
+    Raises UnsupportedError where it could have more than 53 bits, those of a binary64.
+    """
     least = min(exponents)
     if max(exponents) - least > _EXACT_BITS - 33:
         raise UnsupportedError(
@@ -122,12 +130,6 @@ def _added(parts: Sequence[Tensor], exponents: Sequence[int]) -> tuple[Tensor, i
         )
     first, second = (p.long() << (e - least) for p, e in zip(parts, exponents, strict=True))
     return first + second, least
-
-
-def _rounded(value: Tensor, exponent: int, site: int) -> Tensor:
-    """sat16(rne(value * 2**(exponent - site))) as int64; binary64 holds the value exactly."""
-    scaled = torch.round(times_power(value.double(), exponent - site))
-    return scaled.clamp(_LOW, _HIGH).long()
 
 
 def _looked_up(name: str, codes: Tensor, exponent: int) -> Tensor:

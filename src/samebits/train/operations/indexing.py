@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
-from samebits.train.tensor import FUNCTIONS, BFPTensor, Operation, gradient
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient
 
 Index = int | slice | Any  # Any: Ellipsis
 
 
-class Indexed(Operation):
+class Indexed(TensorOperation):
     """x[index]; the gradient of every other place is zero."""
 
     @staticmethod
@@ -31,7 +31,7 @@ class Indexed(Operation):
 
 
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
-    """x[index] for integers, slices and `...`."""
+    """x[index] for integers, slices and `...`: the same codes at the same exponent."""
     parts = index if isinstance(index, tuple) else (index,)
     if not all(isinstance(p, int | slice) or p is Ellipsis for p in parts):
         raise UnsupportedError(
@@ -41,8 +41,8 @@ def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
     return Indexed.apply(x, parts)
 
 
-class Permute(Operation):
-    """x.permute(order)."""
+class Permute(TensorOperation):
+    """x with its axes in another order; the gradient's axes go back."""
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, order: tuple[int, ...]) -> BFPTensor:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
+from samebits.kernels.geometry import Pair
 from samebits.spec import formats
-from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient, is_wanted
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    gradient_in_16_bits,
+    is_wanted,
+)
 
 
-class Products(Operation):
+class Products(TensorOperation):
     """x * weight + bias: convolution [n, ci, h, w], or matrix product of rows [n, k].
 
     x is bfp8, the weight its codes W (int8), the bias its joint value J; the result is bfp8 or
-    bfp32.
-    Rows are the pixels of one image and a matrix is a 1x1 kernel, so both share the kernels.
+    bfp32, with one rounding after the bias. Rows are the pixels of one image and a matrix is a 1x1
+    kernel, so both share the kernels.
     """
 
     @staticmethod
@@ -58,22 +66,26 @@ class Products(Operation):
         k, g = kernels.of(codes), as_image(codes)
         dx = dw = db = None
         if ctx.needs_input_grad[0] and is_wanted("input"):
-            g16, e_16 = g, e_g
-            if g.dtype == torch.int32:
-                g16, e_16 = k.requantize(g, k.largest_of(g), e_g, 16)
+            g16, e_16 = gradient_in_16_bits(g, e_g)
             acc, largest = k.conv_input_grad(g16, as_kernel(w), shape)
             acc, exponent = k.requantize(acc, largest, e_16 + e_w, 16)
             dx = BFPTensor(as_input(acc, x), exponent)
         if ctx.needs_input_grad[1] and is_wanted("weight"):
-            acc, largest = k.conv_weight_grad(g, as_image(x), shape)
-            acc, exponent = k.shorten(acc, largest, e_g + e_x)
-            dw = BFPTensor(
-                acc.view(w.shape) if w.dim() == 2 else acc, exponent, min(largest, formats.Q32)
-            )
+            dw = weight_gradient(g, as_image(x), shape, w, e_g + e_x)
         if ctx.needs_input_grad[2] and is_wanted("weight"):
-            total = k.channel_sum(g)
-            db = BFPTensor(*k.shorten(total, k.largest_of(total), e_g))
+            db = bfp32(k.channel_sum(g), e_g)
         return dx, dw, db, None, None
+
+
+def weight_gradient(
+    g: Tensor, x: Tensor, shape: ConvShape, weight: Tensor, exponent: int
+) -> BFPTensor:
+    """The weight gradient of images g and x as bfp32 in the shape of a weight, with its bound."""
+    k = kernels.of(g)
+    acc, largest = k.conv_weight_grad(g, x, shape)
+    codes, exponent = k.shorten(acc, largest, exponent)
+    codes = codes.view(weight.shape) if weight.dim() == 2 else codes
+    return BFPTensor(codes, exponent, min(largest, formats.Q32))
 
 
 def as_image(rows: Tensor) -> Tensor:
@@ -95,13 +107,16 @@ def conv2d(
     x: BFPTensor,
     weight: BFPParameter,
     bias: BFPParameter | None = None,
-    stride: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
     groups: int = 1,
     out_width: int = 8,
 ) -> BFPTensor:
-    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow]; `out_width` 8, or 32 before a loss."""
+    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow]; `out_width` 8, or 32 before a loss.
+
+    Raises UnsupportedError where a shape or a bound of its sums does not fit.
+    """
     shape = conv_shape(tuple(x.shape), tuple(weight.shape), stride, padding, dilation, groups)
     return Products.apply(x, weight, bias, shape, out_width)
 
@@ -109,7 +124,7 @@ def conv2d(
 def linear(
     x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None = None, out_width: int = 8
 ) -> BFPTensor:
-    """[n, k] -> [n, m]; `out_width` 8, or 32 before a loss."""
+    """Matrix product [n, k] -> [n, m] with a weight [m, k]; `out_width` 8, or 32 before a loss."""
     n, k = x.shape
     if n < 1:
         raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")

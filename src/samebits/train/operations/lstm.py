@@ -16,15 +16,26 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, conv_shape
-from samebits.kernels import lstm as cells
-from samebits.kernels.eager import joint, scale
-from samebits.kernels.lstm import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT, Q_GATE
+from samebits.kernels import ConvShape, Kernels, conv_shape
+from samebits.kernels.protocol import (
+    ARGUMENT_EXPONENT,
+    GATE_EXPONENT,
+    HIDDEN_EXPONENT,
+    Q_GATE,
+    Part,
+)
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
-from samebits.train.operations.linear import as_image, as_kernel
-from samebits.train.tensor import BFPParameter, BFPTensor, Operation, Part, gradient
+from samebits.train.operations.linear import as_image, as_input, as_kernel, weight_gradient
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    gradient_in_16_bits,
+)
 
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 _SUM_BITS = 60  # of `combine`
@@ -42,9 +53,11 @@ def tables(device: str) -> Tensor:
     return torch.tensor(codes, dtype=torch.int16, device=device)
 
 
-class Lstm(Operation):
-    """One layer in one direction, [T, N, I] -> [T, N, H]; saves x and h in one byte an element and
-    c in two."""
+class Lstm(TensorOperation):
+    """One layer in one direction, [T, N, I] -> [T, N, H].
+
+    Saves x and h in one byte an element and c in two; the gates are computed again.
+    """
 
     @staticmethod
     def forward(
@@ -56,46 +69,46 @@ class Lstm(Operation):
         bias_hh: BFPParameter | None,
         reverse: bool,
     ) -> BFPTensor:
-        h, c, e_c, grid, state = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse)
+        """Run all steps; `reverse` takes the last one first."""
+        run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse)
         (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
             x.resolved(),
             weight_ih.parts[0],
             weight_hh.parts[0],
         )
-        ctx.save_for_backward(codes, h, c, w_ih, w_hh, *state)
-        ctx.exponents, ctx.grid, ctx.reverse = (e_x, e_ih, e_hh, e_c), grid, reverse
-        return BFPTensor(h, HIDDEN_EXPONENT)
+        ctx.save_for_backward(codes, run.h, run.c, w_ih, w_hh, *run.state)
+        ctx.exponents, ctx.grid, ctx.reverse = (e_x, e_ih, e_hh, run.e_c), run.grid, reverse
+        return BFPTensor(run.h, HIDDEN_EXPONENT)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Gates of all steps again, the recurrence through time, then one product a gradient."""
         g, e_g = gradient(grad)
         x, h, c, w_ih, w_hh, *state = ctx.saved_tensors
         e_x, e_ih, e_hh, e_c = ctx.exponents
         steps, n, size = h.shape
-        k, cell, lookup = _services(g)
+        k, lookup = kernels.of(g), tables(str(g.device))
         rows = x.reshape(steps * n, -1)
-        past = _past(h, ctx.reverse)
-        acc_h = row_product(k, past.view(steps * n, size), w_hh)
-        gates = cell.gates(
-            row_product(k, rows, w_ih), acc_h, ctx.grid.bias(state), ctx.grid.shifts, lookup
-        ).view(steps, n, 4 * size)
-        through_time = _ThroughTime(k, cell, lookup, gates, c, e_c, (w_hh, e_hh))
-        order = _order(steps, ctx.reverse)
-        d, e_d = through_time.run(g.contiguous(), e_g, order)
+        past = _past(h, ctx.reverse).view(steps * n, size)
+        acc_x, acc_h = row_product(k, rows, w_ih), row_product(k, past, w_hh)
+        gates = k.lstm_gates(acc_x, acc_h, ctx.grid.bias(k, state), ctx.grid.shifts, lookup)
+        through_time = _ThroughTime(k, lookup, gates.view(steps, n, -1), c, e_c, (w_hh, e_hh))
+        d, e_d = through_time.run(g.contiguous(), e_g, _order(steps, ctx.reverse))
         dx = dw_ih = dw_hh = db_ih = db_hh = None
         image = as_image(d.view(steps * n, -1))
         if ctx.needs_input_grad[0]:
-            d16, e_16 = k.requantize(image, k.largest_of(image), e_d, 16)
-            acc, largest = k.conv_input_grad(d16, as_kernel(w_ih), _shape(rows, w_ih))
-            acc, exponent = k.requantize(acc, largest, e_16 + e_ih, 16)
-            dx = BFPTensor(acc.permute(0, 2, 3, 1)[0, 0].reshape(x.shape), exponent)
+            back = _input_product(k, image, e_d, (w_ih, e_ih), rows)
+            codes, exponent = k.requantize(*back, 16)
+            dx = BFPTensor(as_input(codes, rows).reshape(x.shape), exponent)
         if ctx.needs_input_grad[1]:
-            dw_ih = _weight_grad(k, image, rows, w_ih, e_d + e_x)
+            shape = _shape(rows, w_ih)
+            dw_ih = weight_gradient(image, as_image(rows), shape, w_ih, e_d + e_x)
         if ctx.needs_input_grad[2]:
-            dw_hh = _weight_grad(k, image, past.view(steps * n, size), w_hh, e_d + HIDDEN_EXPONENT)
+            shape, exponent = _shape(past, w_hh), e_d + HIDDEN_EXPONENT
+            dw_hh = weight_gradient(image, as_image(past), shape, w_hh, exponent)
         if any(ctx.needs_input_grad[3:5]):
-            total = k.channel_sum(image)
-            db_ih, db_hh = (BFPTensor(*k.shorten(total, k.largest_of(total), e_d)) for _ in "ih")
+            part = bfp32(k.channel_sum(image), e_d).resolved()
+            db_ih, db_hh = BFPTensor(*part), BFPTensor(*part)
         return dx, dw_ih, dw_hh, db_ih, db_hh, None
 
 
@@ -109,16 +122,32 @@ class _Grid:
 
     @staticmethod
     def of(e_x: int, e_h: int, e_biases: list[int]) -> _Grid:
+        """The grid for the exponents of the products with x and with h, and of the biases."""
         e = max(e_x + 30, e_h + 30, *(e_b + 23 for e_b in e_biases)) - _SUM_BITS
         shifts = (e_x - e, e_h - e, e - ARGUMENT_EXPONENT)
         return _Grid(e, shifts, tuple(e_b - e for e_b in e_biases))
 
-    def bias(self, state: list[Tensor]) -> Tensor | None:
-        """The biases [4H] on the grid, from the codes and delayed updates of each."""
+    def bias(self, k: Kernels, state: list[Tensor]) -> Tensor | None:
+        """The sum of the biases [4H] on the grid, from the codes and delayed updates of each."""
         if not self.bias_shifts:
             return None
         pairs = zip(state[::2], state[1::2], self.bias_shifts, strict=True)
-        return torch.stack([scale(joint(w, a), shift) for w, a, shift in pairs]).sum(0)
+        return torch.stack([k.scale(k.joint(w, a), shift) for w, a, shift in pairs]).sum(0)
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """A forward pass over T steps: states, and what its backward pass needs again.
+
+    h int8 and c int16, [T, N, H]; e_c: the exponent of c in each step; state: codes and delayed
+    updates of the biases.
+    """
+
+    h: Tensor
+    c: Tensor
+    e_c: list[int]
+    grid: _Grid
+    state: list[Tensor]
 
 
 def unrolled(
@@ -128,9 +157,8 @@ def unrolled(
     bias_ih: BFPParameter | None,
     bias_hh: BFPParameter | None,
     reverse: bool,
-) -> tuple[Tensor, Tensor, list[int], _Grid, list[Tensor]]:
-    """The forward pass: h [T, N, H], c [T, N, H] and its exponents, one a step; the grid of the
-    pre-activations, and codes and delayed updates of the biases."""
+) -> Unrolled:
+    """The forward pass of one layer in one direction, [T, N, I] -> [T, N, H] (training.md 5)."""
     (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
         x.resolved(),
         weight_ih.parts[0],
@@ -141,8 +169,8 @@ def unrolled(
     state = [v for b in biases for v in (b.codes, b.delayed)]
     grid = _Grid.of(e_x + e_ih, e_hh + HIDDEN_EXPONENT, e_biases)
     steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
-    k, cell, lookup = _services(codes)
-    bias = grid.bias(state)
+    k, lookup = kernels.of(codes), tables(str(codes.device))
+    bias = grid.bias(k, state)
     acc_x = row_product(k, codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
     h = torch.empty(steps, n, size, dtype=torch.int8, device=codes.device)
     c = torch.empty(steps, n, size, dtype=torch.int16, device=codes.device)
@@ -150,24 +178,23 @@ def unrolled(
     last: int | None = None
     for t in _order(steps, reverse):
         acc_h = None if last is None else row_product(k, h[last], w_hh)
-        gates = cell.gates(acc_x[t], acc_h, bias, grid.shifts, lookup)
+        gates = k.lstm_gates(acc_x[t], acc_h, bias, grid.shifts, lookup)
         e_last = formats.EXPONENT_MIN if last is None else e_c[last]
         e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
         e = max(e_kept, e_new) + 30 - _SUM_BITS
         before = None if last is None else c[last]
-        acc, largest = cell.state_sum(gates, before, (e_kept - e, e_new - e))
+        acc, largest = k.lstm_state_sum(gates, before, (e_kept - e, e_new - e))
         c[t], e_c[t] = k.requantize(acc, largest, e, 16)
-        h[t] = cell.hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
+        h[t] = k.lstm_hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
         last = t
-    return h, c, e_c, grid, state
+    return Unrolled(h, c, e_c, grid, state)
 
 
 @dataclass(frozen=True)
 class _ThroughTime:
     """The backward recurrence: the gradients of all pre-activations from that of the output."""
 
-    k: Any
-    cell: Any
+    k: Kernels
     lookup: Tensor
     gates: Tensor
     c: Tensor
@@ -175,7 +202,11 @@ class _ThroughTime:
     weight_hh: Part
 
     def run(self, g: Tensor, e_g: int, order: list[int]) -> Part:
-        """D int32 [T, N, 4H] and its exponent."""
+        """D int32 [T, N, 4H] and its exponent, of the output's gradient g [T, N, H].
+
+        order: the steps as the forward pass took them; this goes through them from the last to the
+        first (training.md 7, steps 1 to 3), and then aligns the gradients of all steps.
+        """
         found: dict[int, Part] = {}
         later: int | None = None
         dc: Part | None = None
@@ -202,30 +233,25 @@ class _ThroughTime:
         """dh of a step; `after`: D of the next."""
         if after is None:
             e = e_g + 31 - _SUM_BITS
-            acc, largest = self.cell.hidden_grad_sum(g, None, (e_g - e, 0))
-        else:
-            (d, e_d), (w, e_w) = after, self.weight_hh
-            image = as_image(d)
-            d16, e_16 = self.k.requantize(image, self.k.largest_of(image), e_d, 16)
-            back, _ = self.k.conv_input_grad(d16, as_kernel(w), _shape(g, w))
-            back, e_back = back.permute(0, 2, 3, 1)[0, 0], e_16 + e_w
-            e = max(e_g + 31, e_back + 38) - _SUM_BITS
-            acc, largest = self.cell.hidden_grad_sum(g, back, (e_g - e, e_back - e))
-        codes, exponent = self.k.requantize(acc, largest, e, 16)
-        return codes, exponent
+            return self.k.requantize(*self.k.lstm_hidden_grad_sum(g, None, (e_g - e, 0)), e, 16)
+        image = as_image(after[0])
+        product, _, e_back = _input_product(self.k, image, after[1], self.weight_hh, g)
+        e = max(e_g + 31, e_back + 38) - _SUM_BITS
+        shifts = (e_g - e, e_back - e)
+        acc = self.k.lstm_hidden_grad_sum(g, as_input(product, g), shifts)
+        return self.k.requantize(*acc, e, 16)
 
     def _state(self, dh: Part, t: int, later: int | None, dc: Part | None) -> Part:
         """dc of step t from dh and from dc of the step after it."""
         e_through = dh[1] + 3 * GATE_EXPONENT
         e_kept = e_through + 30 if dc is None else dc[1] + GATE_EXPONENT
         e = max(e_through + 60, e_kept + 30) - _SUM_BITS
-        acc, largest = self.cell.state_grad_sum(
+        acc = self.k.lstm_state_grad_sum(
             *(dh[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT, self.lookup),
             None if dc is None else (dc[0], self.gates[later]),
             (e_through - e, e_kept - e),
         )
-        codes, exponent = self.k.requantize(acc, largest, e, 16)
-        return codes, exponent
+        return self.k.requantize(*acc, e, 16)
 
     def _gates(self, dh: Part, dc: Part, t: int, before: int | None) -> Part:
         """D of step t; `before`: the step whose cell state it started from."""
@@ -233,18 +259,12 @@ class _ThroughTime:
         e_i = e_g = dc[1] + 3 * GATE_EXPONENT
         e_f, e_o = dc[1] + e_before + 2 * GATE_EXPONENT, dh[1] + 3 * GATE_EXPONENT
         e = max(e_i, e_f, e_o)
-        acc, largest = self.cell.gate_grads(
+        acc = self.k.lstm_gate_grads(
             *(dh[0], dc[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT),
             *(self.lookup, None if before is None else self.c[before]),
             (e_i - e, e_f - e, e_g - e, e_o - e),
         )
-        codes, exponent = self.k.shorten(acc, largest, e)
-        return codes, exponent
-
-
-def _services(like: Tensor) -> tuple[Any, Any, Tensor]:
-    """Kernels, cell functions and tables for a device."""
-    return kernels.of(like), cells.of(like), tables(str(like.device))
+        return self.k.shorten(*acc, e)
 
 
 def _order(steps: int, reverse: bool) -> list[int]:
@@ -261,17 +281,22 @@ def _shape(rows: Tensor, weight: Tensor) -> ConvShape:
     return conv_shape((1, weight.shape[1], 1, rows.shape[0]), (*weight.shape, 1, 1))
 
 
-def row_product(k: Any, rows: Tensor, weight: Tensor) -> Tensor:
-    """Exact sums [rows, outputs]."""
+def row_product(k: Kernels, rows: Tensor, weight: Tensor) -> Tensor:
+    """Exact sums [rows, outputs] of 8-bit rows [rows, inputs] and a weight [outputs, inputs]."""
     acc, _ = k.conv(as_image(rows), as_kernel(weight), _shape(rows, weight))
-    sums: Tensor = acc.permute(0, 2, 3, 1)[0, 0]
-    return sums
+    return as_input(acc, rows)
 
 
-def _weight_grad(k: Any, image: Tensor, rows: Tensor, weight: Tensor, exponent: int) -> BFPTensor:
-    acc, largest = k.conv_weight_grad(image, as_image(rows), _shape(rows, weight))
-    codes, exponent = k.shorten(acc, largest, exponent)
-    return BFPTensor(codes.view(weight.shape), exponent, min(largest, formats.Q32))
+def _input_product(
+    k: Kernels, image: Tensor, exponent: int, weight: Part, rows: Tensor
+) -> tuple[Tensor, int, int]:
+    """The input gradient's sums as an image, their largest and exponent; 16 bits of the gradient.
+
+    rows: of the shape [rows, inputs] that the sums have as rows.
+    """
+    w, e_w = weight
+    g16, e_16 = gradient_in_16_bits(image, exponent)
+    return *k.conv_input_grad(g16, as_kernel(w), _shape(rows, w)), e_16 + e_w
 
 
 def lstm(
@@ -285,6 +310,7 @@ def lstm(
     """Hidden states [T, N, H] of a sequence [T, N, I]; `reverse` takes its last step first.
 
     Parameters as in torch.nn.LSTM: weights [4H, I] and [4H, H], biases [4H], gates i, f, g, o.
+    Raises UnsupportedError for an empty sequence, other shapes, or more than 2**14 units.
     """
     size, features = weight_hh.shape[1], weight_ih.shape[1]
     if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:

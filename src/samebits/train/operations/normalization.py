@@ -16,11 +16,18 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
-from samebits.kernels.eager import BITS, joint, largest_of, scale
 from samebits.kernels.geometry import requantize_shift, unlimited_exponent
+from samebits.kernels.protocol import BITS
 from samebits.spec import formats
-from samebits.train.operations.pointwise import bfp32
-from samebits.train.tensor import BFPParameter, BFPTensor, Operation, gradient
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    combined,
+    gradient,
+    requantized,
+)
 
 MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
@@ -53,7 +60,11 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
 
 @dataclass(frozen=True)
 class RunningUpdate:
-    """One shard's sums S1 and S2 [channels], of n codes, on their way into running statistics."""
+    """One shard's sums S1 and S2 [channels] of n codes, on their way into running statistics.
+
+    Shards are applied in shard order, whoever computed them, so that every worker holds the same
+    statistics (training.md 5 and 8).
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -64,7 +75,7 @@ class RunningUpdate:
     exponent: int
 
     def apply(self) -> None:
-        """Shards are applied in shard order (training.md 5)."""
+        """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
         n, spread = self.n, self.n * self.s2 - self.s1 * self.s1
         mean = np.ldexp(self.s1.astype(np.float64) / float(n), self.exponent)
         var = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * self.exponent)
@@ -74,8 +85,10 @@ class RunningUpdate:
             buffer.copy_(torch.from_numpy(new))
 
     def to_bytes(self) -> bytes:
-        """Exponent, S1 and S2 as little-endian integers of 32 bits, S2 of 64 where n asks for it:
-        |S1| <= 127 * n < 2**31, S2 <= 127**2 * n."""
+        """Exponent, S1 and S2 as little-endian integers of 32 bits, S2 of 64 where n asks for it.
+
+        |S1| <= 127 * n < 2**31, S2 <= 127**2 * n.
+        """
         exponent = self.exponent.to_bytes(4, "little", signed=True)
         return exponent + self.s1.astype("<i4").tobytes() + self.s2.astype(self._wide).tobytes()
 
@@ -101,7 +114,7 @@ _DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", defau
 
 @contextlib.contextmanager
 def deferred_updates() -> Iterator[list[RunningUpdate]]:
-    """Inside a with block running statistics stay as they are; the updates are listed instead."""
+    """List the updates of running statistics inside a with block instead of applying them."""
     updates: list[RunningUpdate] = []
     token = _DEFERRED.set(updates)
     try:
@@ -110,7 +123,19 @@ def deferred_updates() -> Iterator[list[RunningUpdate]]:
         _DEFERRED.reset(token)
 
 
-class BatchNorm(Operation):
+@dataclass(frozen=True)
+class _Channels:
+    """Scalars of a batch norm that its backward pass needs beside z, a binary64 per channel."""
+
+    mean: Scalars  # in units of the codes of z
+    inv: Scalars  # 1 / standard deviation
+    a: Scalars  # gamma * inv
+    e_z: int
+    n: int  # elements of a channel
+    training: bool
+
+
+class BatchNormFunction(TensorOperation):
     """z (bfp8) -> bfp8 by an integer multiply-add per channel; saves z, one byte an element."""
 
     @staticmethod
@@ -125,6 +150,11 @@ class BatchNorm(Operation):
         momentum: float,
         eps: float,
     ) -> BFPTensor:
+        """Statistics of the shard from exact sums (in evaluation the running ones), one rounding.
+
+        An affine function of a code is largest at the smallest or the largest code, so the output's
+        exponent follows from the statistics, without a pass over the output.
+        """
         z, e_z = x.resolved()
         k = kernels.of(z)
         n = z.numel() // z.shape[1]
@@ -147,16 +177,10 @@ class BatchNorm(Operation):
         a = _scalars(gamma) * inv
         alpha = np.ldexp(a, e_z)
         offset = mean * alpha if training else centre * a
-        shift = _scalars(beta) - offset
-        bound = float((127.0 * np.abs(alpha) + np.abs(shift)).max())
         ctx.save_for_backward(z)
-        ctx.scalars = (mean, inv, a, e_z, n, training)
-        _check_finite(bound)
-        if bound == 0:
-            return BFPTensor(torch.zeros_like(z), formats.EXPONENT_MIN)
-        exponent = formats.fits(bound, 30)
-        m, b = _integers(alpha, exponent), _integers(shift, exponent)
-        ends = np.stack([low, high]) * m.numpy() + b.numpy()  # affine: largest at an end
+        ctx.channels = _Channels(mean, inv, a, e_z, n, training)
+        m, b, exponent = _multiply_add(alpha, _scalars(beta) - offset, 127.0, 30)
+        ends = np.stack([low, high]) * m.numpy() + b.numpy()
         largest = int(np.abs(ends).max())
         if largest == 0:
             return BFPTensor(torch.zeros_like(z), formats.EXPONENT_MIN)
@@ -165,61 +189,68 @@ class BatchNorm(Operation):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
         g, e_g = gradient(grad)
         (z,) = ctx.saved_tensors
-        mean, inv, a, e_z, n, training = ctx.scalars
-        k = kernels.of(g)
-        sg, sgz = k.channel_grad_sums(g, z).numpy().astype(np.float64)
-        gg = np.ldexp(sgz - mean * sg, e_z) * inv
+        c: _Channels = ctx.channels
+        sg, sgz = kernels.of(g).channel_grad_sums(g, z).numpy().astype(np.float64)
+        gg = np.ldexp(sgz - c.mean * sg, c.e_z) * c.inv
         dgamma = _bfp32_of_scalars(np.ldexp(gg, e_g), g.device)
         dbeta = _bfp32_of_scalars(np.ldexp(sg, e_g), g.device)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = _input_grad(k, g, e_g, z, e_z, mean, inv, a, gg, sg, n, training)
+        dx = _input_grad(g, e_g, z, c, gg, sg) if ctx.needs_input_grad[0] else None
         return dx, dgamma, dbeta, None, None, None, None, None
 
 
-def _input_grad(
-    k: Any,
-    g: Tensor,
-    e_g: int,
-    z: Tensor,
-    e_z: int,
-    mean: Scalars,
-    inv: Scalars,
-    a: Scalars,
-    gg: Scalars,
-    sg: Scalars,
-    n: int,
-    training: bool,
-) -> BFPTensor:
-    """(a * g + beta_z * z + gamma0) * 2**e_g as one integer multiply-add and one rounding."""
-    top = float(np.abs(a).max())
-    if top == 0:
-        return BFPTensor(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
-    beta_z, gamma0 = np.zeros_like(a), np.zeros_like(a)
-    if training:
-        b0 = (gg / float(n)) * inv
-        beta_z = np.ldexp(-(a * b0), e_z)
-        gamma0 = -(a * (sg / float(n))) - mean * beta_z
-    limit = float(formats.CODE_MAX[BITS[g.dtype]])
-    reach = float((np.abs(a) * limit + 127.0 * np.abs(beta_z) + np.abs(gamma0)).max())
-    exponent = max(formats.fits(top, 24), formats.fits(reach, 61))
-    abc = torch.stack([_integers(v, exponent) for v in (a, beta_z, gamma0)])
-    return BFPTensor(*k.batch_norm_grad(g, z, abc, e_g + exponent))
+def _multiply_add(
+    alpha: Scalars, shift: Scalars, code_max: float, bits: int
+) -> tuple[Tensor, Tensor, int]:
+    """(M, B, e): int64 per channel with alpha * z + shift about (z * M + B) * 2**e for codes z.
 
-
-def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
-    with np.errstate(invalid="ignore", divide="ignore"):  # `_check_finite` tells
-        return 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
-
-
-def _check_finite(bound: float) -> None:
+    Batch norm is an affine function of its input's codes, so a channel of it is one multiply-add of
+    integers: both coefficients are rounded at one exponent e, the smallest at which
+    |z * M + B| <= 2**bits for |z| <= code_max, but for the roundings of M and B (less than
+    code_max together). What follows is one shift that rounds. With 30 bits the sum fits int32, and
+    rounding the coefficients moves it by at most 2**6, where an output code is about 2**23. For
+    example alpha = 0.75, shift = -10: the bound is 127 * 0.75 + 10 = 105.25 <= 2**7, so e = -23,
+    M = 6291456 and B = -83886080; the code 100 gives 545259520, which is 65 at the exponent 0.
+    Raises RangeError where a coefficient is not finite.
+    """
+    bound = float((code_max * np.abs(alpha) + np.abs(shift)).max())
     if not math.isfinite(bound):
         raise RangeError(
             "batch norm: the scale of a channel is not finite: expected running statistics, "
             f"gamma and beta that give finite values, found {bound}"
         )
+    exponent = formats.fits(bound, bits) if bound else 0
+    return _integers(alpha, exponent), _integers(shift, exponent), exponent
+
+
+def _input_grad(
+    g: Tensor, e_g: int, z: Tensor, c: _Channels, gg: Scalars, sg: Scalars
+) -> BFPTensor:
+    """(a * g + beta_z * z + gamma0) * 2**e_g as one integer multiply-add and one rounding.
+
+    gg, sg: the sums of g * xhat and of g. The common exponent gives the largest `a` 24 bits, unless
+    the sum would leave 61 bits (training.md 7).
+    """
+    top = float(np.abs(c.a).max())
+    if top == 0:
+        return BFPTensor(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
+    beta_z, gamma0 = np.zeros_like(c.a), np.zeros_like(c.a)
+    if c.training:
+        b0 = (gg / float(c.n)) * c.inv
+        beta_z = np.ldexp(-(c.a * b0), c.e_z)
+        gamma0 = -(c.a * (sg / float(c.n))) - c.mean * beta_z
+    limit = float(formats.CODE_MAX[BITS[g.dtype]])
+    reach = float((np.abs(c.a) * limit + 127.0 * np.abs(beta_z) + np.abs(gamma0)).max())
+    exponent = max(formats.fits(top, 24), formats.fits(reach, 61))
+    abc = torch.stack([_integers(v, exponent) for v in (c.a, beta_z, gamma0)])
+    return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, abc, e_g + exponent))
+
+
+def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
+    with np.errstate(invalid="ignore", divide="ignore"):  # `_multiply_add` tells
+        return 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
 
 
 def frozen_affine(
@@ -235,12 +266,8 @@ def frozen_affine(
     |z * M + B| < 2**24 for every 8-bit code z. Not finite: RangeError.
     """
     a = _scalars(gamma) * _running_inverse(running_var, eps)
-    alpha = np.ldexp(a, e_z)
     shift = _scalars(beta) - running_mean.cpu().numpy() * a
-    bound = float((128.0 * np.abs(alpha) + np.abs(shift)).max())
-    _check_finite(bound)
-    exponent = formats.fits(bound, FROZEN_BITS) if bound else 0
-    return _integers(alpha, exponent), _integers(shift, exponent), exponent
+    return _multiply_add(np.ldexp(a, e_z), shift, 128.0, FROZEN_BITS)
 
 
 def batch_norm(
@@ -253,7 +280,11 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> BFPTensor:
-    """[n, c, h, w] or [n, c] per channel. The float64 running buffers are updated in training."""
+    """Normalise [n, c, h, w] or [n, c] per channel, as bfp8.
+
+    gamma, beta [c]. The float64 running buffers [c] are updated in training, and used in
+    evaluation. Raises UnsupportedError for other shapes, or fewer than two values a channel.
+    """
     if x.dim() not in (2, 4) or x.shape[1] != gamma.numel():
         raise UnsupportedError(
             f"batch norm: expected [n, {gamma.numel()}] or [n, {gamma.numel()}, h, w], "
@@ -264,16 +295,23 @@ def batch_norm(
         raise UnsupportedError(
             f"batch norm: expected 2 to {MAX_BATCH_ELEMENTS} values per channel, found {n}"
         )
-    return BatchNorm.apply(x, gamma, beta, running_mean, running_var, training, momentum, eps)
+    return BatchNormFunction.apply(
+        x, gamma, beta, running_mean, running_var, training, momentum, eps
+    )
 
 
-class LayerNorm(Operation):
+class LayerNormFunction(TensorOperation):
     """Over the last dimension; z as rows [rows, d]."""
 
     @staticmethod
     def forward(
         ctx: Any, x: BFPTensor, gamma: BFPParameter, beta: BFPParameter, eps: float
     ) -> BFPTensor:
+        """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
+
+        d * z - S1 is exact (below 2**20), and the factor inv / d of each row has 24 bits. xhat has
+        16 bits for the output; 8 bits of it, and the factors, are saved for the backward pass.
+        """
         z, e_z = x.resolved()
         d = z.shape[-1]
         rows = z.reshape(-1, d).long()
@@ -283,52 +321,46 @@ class LayerNorm(Operation):
         factor = np.ldexp(inv / float(d), e_z)
         e_k = formats.fits(float(factor.max()), 24)
         row_factor = _integers(factor, e_k).to(z.device).view(-1, 1)
-        wide = (d * rows - s1.view(-1, 1)) * row_factor
-        xhat32 = bfp32(wide, e_k)
-        (codes, e_32), (jg, e_gamma), (jb, e_beta) = (
-            xhat32.resolved(),
-            gamma.joint(),
-            beta.joint(),
-        )
-        largest = largest_of(codes)
-        k = kernels.of(codes)
-        xhat, e_x = k.requantize(codes, largest, e_32, 16)
-        saved, e_saved = k.requantize(codes, largest, e_32, 8)
+        codes, e_32 = bfp32((d * rows - s1.view(-1, 1)) * row_factor, e_k).resolved()
+        (jg, e_gamma), (jb, e_beta) = gamma.joint(), beta.joint()
+        xhat, e_x = requantized(codes, e_32, 16)
+        saved, e_saved = requantized(codes, e_32, 8)
         ctx.save_for_backward(saved, row_factor.to(torch.int32), gamma.codes, gamma.delayed)
         ctx.exponents = (e_saved, e_k, e_z, e_gamma)
         ctx.shape = z.shape
-        exponent = max(e_x + e_gamma + 38, e_beta + 23) - 60
-        acc = scale(xhat.long() * jg, e_x + e_gamma - exponent) + scale(jb, e_beta - exponent)
-        y, e_y = k.requantize(acc, largest_of(acc), exponent, 8)
+        acc = combined((xhat.long() * jg, e_x + e_gamma, 38), (jb, e_beta, 23))
+        y, e_y = requantized(*acc, 8)
         return BFPTensor(y.view(z.shape), e_y)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
+
+        h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
+        """
         g, e_g = gradient(grad)
         xhat, row_factor, *state = ctx.saved_tensors
-        jg = joint(*state)
         e_x, e_k, e_z, e_gamma = ctx.exponents
         d = g.shape[-1]
         g = g.reshape(-1, d).long()
-        k = kernels.of(g)
         dgamma = bfp32((g * xhat).sum(0), e_g + e_x)
         dbeta = bfp32(g.sum(0), e_g)
-        acc = g * jg
-        h16, e_h = k.requantize(acc, largest_of(acc), e_g + e_gamma, 16)
+        h16, e_h = requantized(g * kernels.of(g).joint(*state), e_g + e_gamma, 16)
         h = h16.long()
         sh, shx = h.sum(1, keepdim=True), (h * xhat).sum(1, keepdim=True)
-        exponent = max(e_h + 28, e_h + 2 * e_x + 42) - 60
-        t = scale(d * h - sh, e_h - exponent) + scale(-(shx * xhat), e_h + 2 * e_x - exponent)
-        t16, e_t = k.requantize(t, largest_of(t), exponent, 16)
-        dx = bfp32(t16.long() * row_factor, e_t + e_k - e_z)
-        codes, exponent = dx.resolved()
+        t = combined((d * h - sh, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
+        t16, e_t = requantized(*t, 16)
+        codes, exponent = bfp32(t16.long() * row_factor, e_t + e_k - e_z).resolved()
         return BFPTensor(codes.view(ctx.shape), exponent), dgamma, dbeta, None
 
 
 def layer_norm(
     x: BFPTensor, gamma: BFPParameter, beta: BFPParameter, eps: float = 1e-5
 ) -> BFPTensor:
-    """Normalise the last dimension (at most 4096 elements)."""
+    """Normalise the last dimension (at most 4096 elements), as bfp8; gamma, beta of its size.
+
+    Raises UnsupportedError for other shapes.
+    """
     if x.shape[-1] != gamma.numel() or x.numel() == 0:
         raise UnsupportedError(
             f"layer norm: expected rows of {gamma.numel()} elements, found shape {tuple(x.shape)}"
@@ -337,4 +369,4 @@ def layer_norm(
         raise UnsupportedError(
             f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {x.shape[-1]}"
         )
-    return LayerNorm.apply(x, gamma, beta, eps)
+    return LayerNormFunction.apply(x, gamma, beta, eps)

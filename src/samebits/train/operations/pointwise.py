@@ -12,38 +12,40 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels.eager import largest_of, scale, window_sum, window_sum_grad
-from samebits.kernels.geometry import window_count
+from samebits.kernels import Window
+from samebits.kernels.geometry import Pair
+from samebits.kernels.protocol import Part
 from samebits.numerics import philox
 from samebits.spec import formats
 from samebits.tables.activation import activation_table
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor, Operation, Part, gradient
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    requantized,
+)
 
-Pair = tuple[int, int]
 
-
-def bfp32(acc: Tensor, exponent: int) -> BFPTensor:
-    """shorten(acc, exponent) as a tensor."""
-    k = kernels.of(acc)
-    return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
-
-
-class Narrow(Operation):
+class Narrow(TensorOperation):
     """bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
-        codes, exponent = x.resolved()
-        k = kernels.of(codes)
-        return BFPTensor(*k.requantize(codes, k.largest_of(codes), exponent, 8))
+        return BFPTensor(*requantized(*x.resolved(), 8))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         return BFPTensor(*gradient(grad))
 
 
-def narrow(x: Tensor, where: str) -> BFPTensor:
-    """x as bfp8, which every layer takes; a float tensor is an error that says what to do."""
+def as_bfp8(x: Tensor, where: str) -> BFPTensor:
+    """x as bfp8, which every layer takes; `where` names the layer.
+
+    Raises UnsupportedError, which says what to do, for a float tensor.
+    """
     if not isinstance(x, BFPTensor):
         raise UnsupportedError(
             f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
@@ -55,8 +57,8 @@ def narrow(x: Tensor, where: str) -> BFPTensor:
 # --- activations ----------------------------------------------------------------------------
 
 
-class Relu(Operation):
-    """min(max(x, 0), high) on codes; high = 127 is plain ReLU."""
+class Relu(TensorOperation):
+    """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
@@ -89,7 +91,7 @@ def relu6(x: BFPTensor) -> BFPTensor:
     return Relu.apply(x, 6)
 
 
-class TableActivation(Operation):
+class TableActivation(TensorOperation):
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
 
     @staticmethod
@@ -99,9 +101,7 @@ class TableActivation(Operation):
         entries = torch.tensor(table.codes, dtype=torch.int32, device=codes.device)
         ctx.save_for_backward(codes)
         ctx.table = table
-        acc = entries[codes.long() + 127]
-        k = kernels.of(acc)
-        return BFPTensor(*k.requantize(acc, k.largest_of(acc), table.exponent, 8))
+        return BFPTensor(*requantized(entries[codes.long() + 127], table.exponent, 8))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -120,15 +120,15 @@ def activation(x: BFPTensor, name: str, slope: float | None = None) -> BFPTensor
 # --- pooling --------------------------------------------------------------------------------
 
 
-class MaxPool(Operation):
+class MaxPool(TensorOperation):
     """Window maxima; saves the one-byte position of each."""
 
     @staticmethod
-    def forward(ctx: Any, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
+    def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
         codes, exponent = x.resolved()
-        y, where = kernels.of(codes).max_pool(codes, kernel, stride, padding)
+        y, where = kernels.of(codes).max_pool(codes, window)
         ctx.save_for_backward(where)
-        ctx.shape, ctx.window = codes.shape, (kernel, stride, padding)
+        ctx.shape, ctx.window = codes.shape, window
         return BFPTensor(y, exponent)
 
     @staticmethod
@@ -136,79 +136,88 @@ class MaxPool(Operation):
         g, e_g = gradient(grad)
         (where,) = ctx.saved_tensors
         k = kernels.of(g)
-        acc, largest = k.max_pool_grad(g, where, ctx.shape, *ctx.window)
-        return BFPTensor(*k.shorten(acc, largest, e_g)), None, None, None
+        acc, largest = k.max_pool_grad(g, where, ctx.shape, ctx.window)
+        return BFPTensor(*k.shorten(acc, largest, e_g)), None
 
 
 def max_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
-    """Window maxima [n, c, h, w] -> [n, c, oh, ow]; at most 255 positions a window."""
-    if kernel[0] * kernel[1] > 255:
+    """Window maxima [n, c, h, w] -> [n, c, oh, ow]; at most 255 positions a window.
+
+    Raises UnsupportedError for a larger window, and for one that does not fit.
+    """
+    window = Window(kernel, stride, padding)
+    if window.size > 255:
         raise UnsupportedError(f"max pool: expected at most 255 positions, found window {kernel}")
-    _check_windows("max pool", x, kernel, stride, padding)
-    return MaxPool.apply(x, kernel, stride, padding)
+    _check_window("max pool", x, window)
+    return MaxPool.apply(x, window)
 
 
-def _check_windows(what: str, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> None:
+def _check_window(what: str, x: BFPTensor, window: Window) -> None:
     """Every window holds a position of the input, and there is at least one window."""
     if x.dim() != 4 or x.numel() == 0:
         raise UnsupportedError(f"{what}: expected [n, c, h, w], found shape {tuple(x.shape)}")
-    for size, window, step, pad in zip(x.shape[2:], kernel, stride, padding, strict=True):
-        if 2 * pad > window or window_count(size, window, step, pad) < 1:
-            raise UnsupportedError(
-                f"{what}: expected a window that fits into {tuple(x.shape[2:])} with padding of at "
-                f"most half its size, found window {kernel}, padding {padding}"
-            )
+    size, (kernel, _, padding) = x.shape[2:], window
+    padded = any(2 * pad > side for pad, side in zip(padding, kernel, strict=True))
+    if padded or min(window.counts(*size)) < 1:
+        raise UnsupportedError(
+            f"{what}: expected a window that fits into {tuple(size)} with padding of at most half "
+            f"its size, found window {kernel}, padding {padding}"
+        )
 
 
-class AveragePool(Operation):
+class AveragePool(TensorOperation):
     """Window means: exact sums, one rounding."""
 
     @staticmethod
-    def forward(ctx: Any, x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
+    def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
         codes, exponent = x.resolved()
-        acc, largest = window_sum(codes, kernel, stride, padding)
-        ctx.shape, ctx.window = codes.shape, (kernel, stride, padding)
-        k = kernels.of(acc)
-        return BFPTensor(*k.requantize(acc, largest, exponent, 8, kernel[0] * kernel[1]))
+        k = kernels.of(codes)
+        acc, largest = k.window_sum(codes, window)
+        ctx.shape, ctx.window = codes.shape, window
+        return BFPTensor(*k.requantize(acc, largest, exponent, 8, window.size))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         k = kernels.of(g)
-        acc, largest = window_sum_grad(g, ctx.shape, *ctx.window)
+        acc, largest = k.window_sum_grad(g, ctx.shape, ctx.window)
         up = max(0, 30 - largest.bit_length())
-        divisor = ctx.window[0][0] * ctx.window[0][1]
-        return bfp32(k.divide(acc << up, divisor), e_g - up), None, None, None
+        return bfp32(k.divide(acc << up, ctx.window.size), e_g - up), None
 
 
 def avg_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTensor:
-    """Window means; padded positions count as zeros."""
-    _check_windows("average pool", x, kernel, stride, padding)
-    return AveragePool.apply(x, kernel, stride, padding)
+    """Window means [n, c, h, w] -> [n, c, oh, ow]; padded positions count as zeros.
+
+    Raises UnsupportedError for a window that does not fit.
+    """
+    window = Window(kernel, stride, padding)
+    _check_window("average pool", x, window)
+    return AveragePool.apply(x, window)
 
 
 def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
-    """[n, c, h, w] -> [n, c, 1, 1]."""
+    """Means of whole channels, [n, c, h, w] -> [n, c, 1, 1]."""
     if x.dim() != 4 or x.numel() == 0:
         raise UnsupportedError(f"average pool: expected [n, c, h, w], found {tuple(x.shape)}")
-    window = (x.shape[2], x.shape[3])
-    return AveragePool.apply(x, window, window, (0, 0))
+    whole = (x.shape[2], x.shape[3])
+    return AveragePool.apply(x, Window(whole, whole, (0, 0)))
 
 
 # --- addition and shape ---------------------------------------------------------------------
 
 
-class Add(Operation):
+class Add(TensorOperation):
     """a + b at a common exponent; the gradient goes to both."""
 
     @staticmethod
     def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
         (u, ea), (v, eb) = a.resolved(), b.resolved()
-        live = [e for codes, e in ((u, ea), (v, eb)) if kernels.of(u).largest_of(codes)]
+        k = kernels.of(u)
+        live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
         if not live:
             return BFPTensor(torch.zeros_like(u), formats.EXPONENT_MIN)
         exponent = max(min(live), max(live) - 22)
-        return BFPTensor(*kernels.of(u).add(u, ea, v, eb, exponent))
+        return BFPTensor(*k.add(u, ea, v, eb, exponent))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -217,26 +226,30 @@ class Add(Operation):
 
 
 def add(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
-    """Residual addition of two tensors of one shape."""
+    """Residual addition of two tensors of one shape, as bfp8.
+
+    Raises UnsupportedError for float tensors, other shapes, or alpha other than 1.
+    """
     if alpha != 1 or not (isinstance(a, BFPTensor) and isinstance(b, BFPTensor)):
         raise UnsupportedError("add: expected two BFP tensors (and alpha = 1)")
     if a.shape != b.shape:
         raise UnsupportedError(
             f"add: expected one shape, found {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    return Add.apply(narrow(a, "add"), narrow(b, "add"))
+    return Add.apply(as_bfp8(a, "add"), as_bfp8(b, "add"))
 
 
-class Concat(Operation):
+class Concat(TensorOperation):
     """Codes side by side at the largest exponent."""
 
     @staticmethod
     def forward(ctx: Any, dim: int, *tensors: BFPTensor) -> BFPTensor:
         parts = [t.resolved() for t in tensors]
-        live = [e for codes, e in parts if largest_of(codes)]
+        k = kernels.of(parts[0][0])
+        live = [e for codes, e in parts if k.largest_of(codes)]
         exponent = max(live, default=formats.EXPONENT_MIN)
         ctx.dim, ctx.sizes = dim, [codes.shape[dim] for codes, _ in parts]
-        codes = [scale(c, min(e - exponent, 0)).to(torch.int8) for c, e in parts]
+        codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
         return BFPTensor(torch.cat(codes, dim), exponent)
 
     @staticmethod
@@ -247,11 +260,11 @@ class Concat(Operation):
 
 
 def concat(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
-    """Concatenation at the largest exponent of the inputs."""
-    return Concat.apply(dim, *(narrow(t, "concat") for t in tensors))
+    """Concatenation at the largest exponent of the inputs that are not all zeros, as bfp8."""
+    return Concat.apply(dim, *(as_bfp8(t, "concat") for t in tensors))
 
 
-class Reshape(Operation):
+class Reshape(TensorOperation):
     """The same codes in another shape."""
 
     @staticmethod
@@ -267,7 +280,7 @@ class Reshape(Operation):
 
 
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
-    """The same codes in another shape, row-major (PyTorch's order)."""
+    """The same codes in another shape, row-major (PyTorch's order); sizes as torch takes them."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return Reshape.apply(x, tuple(sizes))
 
@@ -282,7 +295,7 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 # --- dropout and embedding ------------------------------------------------------------------
 
 
-class Dropout(Operation):
+class DropoutFunction(TensorOperation):
     """The mask is not stored: the counter-based generator gives it again in the backward pass."""
 
     @staticmethod
@@ -290,9 +303,7 @@ class Dropout(Operation):
         codes, exponent = x.resolved()
         ctx.mask = (p, key, step, shard)
         factors, by = dropout_factors(codes, *ctx.mask)
-        acc = codes.long() * factors
-        k = kernels.of(acc)
-        return BFPTensor(*k.requantize(acc, k.largest_of(acc), exponent + by, 8))
+        return BFPTensor(*requantized(codes.long() * factors, exponent + by, 8))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -310,11 +321,14 @@ def dropout_factors(like: Tensor, p: float, key: Pair, step: int, shard: int) ->
 
 
 def dropout(x: BFPTensor, p: float, key: Pair, step: int, shard: int) -> BFPTensor:
-    """Zero each element with probability p; `key` = (seed, site). p = 0 is the identity."""
-    return x if p == 0 else Dropout.apply(x, p, key, step, shard)
+    """Zero each element with probability p and scale the others by 1 / (1 - p), as bfp8.
+
+    key: (seed, site). p = 0 is the identity.
+    """
+    return x if p == 0 else DropoutFunction.apply(x, p, key, step, shard)
 
 
-class Embedding(Operation):
+class EmbeddingFunction(TensorOperation):
     """Rows of W; the gradient of a row is the sum over its uses."""
 
     @staticmethod
@@ -334,7 +348,10 @@ class Embedding(Operation):
 
 
 def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
-    """Rows of W [count, d] at integer indices [...] -> [..., d]."""
+    """Rows of W [count, d] at integer indices [...] -> [..., d].
+
+    Raises UnsupportedError for indices that are no integers or no rows.
+    """
     if index.dtype not in (torch.int64, torch.int32):
         raise UnsupportedError(f"embedding: expected integer indices, found {index.dtype}")
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
@@ -342,7 +359,7 @@ def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
             f"found {int(index.min())} to {int(index.max())}"
         )
-    return Embedding.apply(index, weight)
+    return EmbeddingFunction.apply(index, weight)
 
 
 def add_in_place(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
@@ -368,8 +385,8 @@ FUNCTIONS.update(
         torch.Tensor.reshape: reshape,
         torch.reshape: reshape,
         torch.Tensor.view: reshape,
-        torch.relu: lambda x: relu(narrow(x, "relu")),
-        torch.Tensor.relu: lambda x: relu(narrow(x, "relu")),
-        torch.nn.functional.relu: lambda x, inplace=False: relu(narrow(x, "relu")),
+        torch.relu: lambda x: relu(as_bfp8(x, "relu")),
+        torch.Tensor.relu: lambda x: relu(as_bfp8(x, "relu")),
+        torch.nn.functional.relu: lambda x, inplace=False: relu(as_bfp8(x, "relu")),
     }
 )

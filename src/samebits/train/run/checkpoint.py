@@ -32,7 +32,7 @@ RESUME = "earlier checkpoints are intact: free some space and run again with --r
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds. `optimizer` is shaped like `torch.optim.Optimizer.state_dict()`.
+    """State of a run after a step. `optimizer` is shaped like torch's `Optimizer.state_dict()`.
 
     `progress` holds ints, floats, strings and None (epoch, partial sums); `config` is the run's;
     `exponents` are the frozen ones of a finished run that can be deployed.

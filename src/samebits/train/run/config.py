@@ -46,6 +46,7 @@ class TrainConfig:
     augment: str = "none"  # as in data.augment.Augmentation.parse
 
     def __post_init__(self) -> None:
+        """Raises InputError, which names the option, for a type or a value that is not allowed."""
         for field in fields(self):
             value = getattr(self, field.name)
             kinds = _KINDS[str(field.type)]
@@ -86,7 +87,7 @@ class TrainConfig:
         self.shard_count()
 
     def shard_count(self) -> int:
-        """Shards a batch is cut into. Raises InputError when the batch cannot be cut evenly."""
+        """Number of shards of a batch. Raises InputError where it cannot be cut evenly."""
         if self.shards is None:
             shards = max(1, self.batch // SHARD_SAMPLES)
             if self.batch % shards:
@@ -123,7 +124,10 @@ class TrainConfig:
             )
 
     def steps_per_epoch(self, data: Dataset) -> int:
-        """Whole batches in an epoch; the last partial batch is dropped."""
+        """Number of whole batches in an epoch; the last partial batch is dropped.
+
+        Raises InputError where there is none.
+        """
         count = len(data.train_labels)
         if count < self.batch:
             raise InputError(
@@ -133,8 +137,10 @@ class TrainConfig:
         return count // self.batch
 
     def schedule_for(self, data: Dataset) -> Schedule:
+        """Learning rates of all steps on a data set. Raises InputError as `steps_per_epoch`."""
         total = self.steps_per_epoch(data) * self.epochs
         return Schedule(self.schedule, self.lr, total, self.warmup)
 
     def to_dict(self) -> dict[str, Any]:
+        """The choices as JSON data."""
         return asdict(self)

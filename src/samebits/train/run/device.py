@@ -1,4 +1,4 @@
-"""Where a run computes: the CPU, or a GPU of its own for every worker.
+"""Devices of a run: the CPU, or a GPU of its own for every worker.
 
 Hashes, files and results are made on the CPU.
 """
@@ -45,5 +45,5 @@ def run_device(name: str) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model's parameters lie; the CPU if it has none."""
+    """Device of a model's parameters; the CPU if it has none."""
     return next((p.device for p in model.parameters()), CPU)

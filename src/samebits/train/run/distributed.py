@@ -260,14 +260,14 @@ class _Joined(Workers):
             os._exit(2)
 
     def close(self) -> None:
-        """Leave the group, all jobs being done."""
+        """Leave the group once all jobs are done."""
         self._jobs.put(None)
         self._thread.join()
         dist.destroy_process_group()
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong, without the source line of the library that says it."""
+    """An error's first line, without the source line of the library that raised it."""
     text = str(error).strip().split("\n")[0].split(". ")[0]
     return text.rpartition(".cc:")[2].partition("] ")[2] or text
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,36 +27,54 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Engine(Protocol):
-    """A model with its optimizer.
+class Engine:
+    """A model with its optimizer, in one of the two numerics.
 
     forward: what training steps call in the model's place, with the same results (a plan's
     executor); None for the model itself.
     """
 
-    model: nn.Module
-    optimizer: Any
-    recorder: Recorder | None
-    forward: Forward | None
+    optimizer: Any  # of torch's interface
+
+    def __init__(self, model: nn.Module, criterion: nn.Module, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.recorder: Recorder | None = None
+        self.forward: Forward | None = None
+        self._criterion, self._device = criterion, device
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update; the mean loss of the batch before it. `batch`: this worker's share of it."""
-        ...
+        raise TypeError(f"{type(self).__name__} defines no step")
+
+    def real_input(self, images: torch.Tensor) -> torch.Tensor:
+        """Real images as the model takes them, on its device."""
+        return images.to(self._device)
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         """The model's input for a batch as one shard, and the loss of its output."""
-        ...
+        images, labels = batch[0], batch[1].to(self._device)
+        return self.real_input(images), lambda logits: self._criterion(logits, labels)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Forward pass only, of a batch as one shard, with the graph for its backward pass."""
-        ...
+        x, criterion = self.prepare(batch)
+        return criterion(self.model(x))
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         """float logits [N, classes] in evaluation mode, on the CPU."""
-        ...
+        self.model.eval()
+        with torch.no_grad():
+            output: torch.Tensor = self.model(self.real_input(images))
+            return (output.dequantize() if isinstance(output, BFPTensor) else output).cpu()
+
+    def _start(self, lr: float) -> None:
+        """Training mode, and the learning rate of a step."""
+        self.model.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
 
 
-class Float32Engine:
+class Float32Engine(Engine):
     """Ordinary PyTorch: the loss is taken over the whole batch.
 
     On several workers it is PyTorch's DistributedDataParallel: the mean of the workers' gradients,
@@ -69,16 +88,17 @@ class Float32Engine:
         workers: Workers = ALONE,
         device: torch.device = CPU,
     ) -> None:
-        self.model, self._workers, self._device = model.to(device), workers, device
-        self.recorder: Recorder | None = None
-        self.forward: Forward | None = None
+        super().__init__(model, nn.CrossEntropyLoss(), device)
+        self._workers = workers
         self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
-        self._criterion = nn.CrossEntropyLoss()
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
-        self.model.train()
-        _set_lr(self.optimizer, lr)
+        """One update by the mean of the workers' gradients.
+
+        Raises RangeError where the mean loss is not finite, in all workers at once.
+        """
+        self._start(lr)
         x, criterion = self.prepare(batch)
         with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
             loss = criterion(self._replica(x))
@@ -95,23 +115,9 @@ class Float32Engine:
             statistics.copy_(self._workers.gather(statistics)[0])
         return value
 
-    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = (tensor.to(self._device) for tensor in batch)
-        return images, lambda logits: self._criterion(logits, labels)
-
-    def loss(self, batch: Batch) -> torch.Tensor:
-        x, criterion = self.prepare(batch)
-        return criterion(self.model(x))
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        self.model.eval()
-        with torch.no_grad():
-            result: torch.Tensor = self.model(images.to(self._device))
-        return result.cpu()
-
 
 class _Steps(nn.Module):
-    """What the steps of an engine call, with the parameters of its model."""
+    """The model of an engine as its steps call it: itself, or what a plan has put in its place."""
 
     def __init__(self, engine: Float32Engine) -> None:
         super().__init__()
@@ -122,7 +128,7 @@ class _Steps(nn.Module):
         return (self._engine.forward or self.model)(x)
 
 
-class BfpEngine:
+class BfpEngine(Engine):
     """BFP training with lazy update; a batch is cut into equal shards (training.md section 8)."""
 
     def __init__(
@@ -135,12 +141,9 @@ class BfpEngine:
         gradient_bits: int = 32,
         device: torch.device = CPU,
     ) -> None:
-        self.model, self._device = convert(model).to(device), device
-        self.recorder: Recorder | None = None
-        self.forward: Forward | None = None
+        super().__init__(convert(model), CrossEntropyLoss(), device)
         self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
         self.optimizer.name_parameters(self.model)
-        self._criterion = CrossEntropyLoss()
         self._shards, self._own = shards, shards // workers.size
         self._first = workers.rank * self._own
         self._seed = seed
@@ -149,8 +152,11 @@ class BfpEngine:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
-        self.model.train()
-        _set_lr(self.optimizer, lr)
+        """One update by the gradients of all shards, this worker's and (exchanged) the others'.
+
+        Running statistics wait for those of the other workers, to be applied in shard order.
+        """
+        self._start(lr)
         if self._exchange is None:
             losses = self._backward(batch, step)
         else:
@@ -164,6 +170,9 @@ class BfpEngine:
         for loss in losses:  # in this order: `sum` compensates in some versions of Python
             total += loss
         return total / self._shards
+
+    def real_input(self, images: torch.Tensor) -> torch.Tensor:
+        return BFPTensor.from_real(super().real_input(images), name="input")
 
     def _backward(self, batch: Batch, step: int) -> list[float]:
         """Gradients of this worker's shards; their losses."""
@@ -179,22 +188,6 @@ class BfpEngine:
                 self.recorder.shard_ends(loss)
         return losses
 
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        self.model.eval()
-        with torch.no_grad():
-            output = self.model(BFPTensor.from_real(images.to(self._device), name="input"))
-            result: torch.Tensor = output.dequantize()
-        return result.cpu()
-
-    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        images, labels = (tensor.to(self._device) for tensor in batch)
-        x = BFPTensor.from_real(images, name="input")
-        return x, lambda logits: self._criterion(logits, labels)
-
-    def loss(self, batch: Batch) -> torch.Tensor:
-        x, criterion = self.prepare(batch)
-        return criterion(self.model(x))
-
     def _parts(self, batch: Batch) -> list[Batch]:
         images, labels = batch
         size = len(labels) // self._own
@@ -206,30 +199,19 @@ def _heard(recorder: Recorder | None) -> contextlib.AbstractContextManager[None]
     return contextlib.nullcontext() if recorder is None else recorder.forward_pass()
 
 
+@dataclass(frozen=True)
 class OptimizerSettings:
     """Which optimizer and its constants; builds PyTorch's or ours from the same arguments."""
 
-    def __init__(
-        self, name: str, lr: float, momentum: float, nesterov: bool, weight_decay: float
-    ) -> None:
-        self.name = name
-        self.lr = lr
-        self.momentum = momentum
-        self.nesterov = nesterov
-        self.weight_decay = weight_decay
+    name: str
+    lr: float
+    momentum: float
+    nesterov: bool
+    weight_decay: float
 
     def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter]) -> Any:
+        """An optimizer of the given classes for SGD and Adam."""
+        options = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name == "adam":
-            return adam(parameters, lr=self.lr, weight_decay=self.weight_decay)
-        return sgd(
-            parameters,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
-
-
-def _set_lr(optimizer: Any, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+            return adam(parameters, **options)
+        return sgd(parameters, momentum=self.momentum, nesterov=self.nesterov, **options)

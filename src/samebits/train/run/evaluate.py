@@ -1,4 +1,4 @@
-"""What a trained model is evaluated with, and on which samples."""
+"""Evaluation of a trained model: its arithmetic, and the samples that freeze its exponents."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ EVALUATION_BATCH = 32
 
 
 class Classifier(Protocol):
-    """What is evaluated: an engine, or a deployed model."""
+    """Gives logits for images: an engine, or a deployed model."""
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """[N, classes]."""
+        """Logits [N, classes] of real images, on the CPU."""
         ...
 
 
-def evaluate(
+def count_correct(
     classifier: Classifier, data: Dataset, split: Split = "test", workers: Workers = ALONE
 ) -> int:
-    """Correctly classified samples of a split, in batches of 32 in stored order.
+    """Number of correctly classified samples of a split, in batches of 32 in stored order.
 
     Workers take the batches in turns; each returns the number of all.
     """
@@ -49,7 +49,7 @@ def evaluate(
 
 
 def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:
-    """What the accuracy of a trained model is measured with, and the name of its arithmetic."""
+    """The classifier that gives a trained model's accuracy, and the name of its arithmetic."""
     if isinstance(engine, Float32Engine):
         return engine, "float32"
     if exponents is None:
@@ -58,8 +58,10 @@ def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Class
 
 
 def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
-    """Exponents from the first training images (training.md 11); None, and the reason said, where
-    the model cannot be deployed."""
+    """Frozen exponents from the first training images (training.md 11).
+
+    None, and the reason said, where the model cannot be deployed.
+    """
     if isinstance(engine, Float32Engine):
         return None
     count = min(CALIBRATION_IMAGES, len(data.train_labels))

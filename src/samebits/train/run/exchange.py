@@ -1,4 +1,4 @@
-"""What the workers of a step send each other: gradients, batch-norm statistics, losses.
+"""Exchange between the workers of a step: gradients, batch-norm statistics, losses.
 
 Gradients go in buckets as soon as the backward pass of a worker's last shard has left them, while
 it computes the next ones. A bucket's sum is that of `resolve` (training.md 1.3 and 8), whatever
@@ -8,6 +8,12 @@ the number of workers:
 2. every worker aligns its parts to it, sums them exactly, and sends each worker its slice;
 3. each worker sums its slice exactly; the largest magnitude of every parameter: maximum again;
 4. each worker shortens its slice to bfp32 codes, and sends them to all.
+
+Why no bit depends on the number of workers. Only two things are rounded, a part to the common
+exponent and the total to 32 bits, and both exponents are maxima over all workers; between them are
+sums of integers, which may be taken in any order and grouping. For example the parts 300 * 2**-2
+and 5 * 2**0 of one element on two workers: the largest exponent is 0, so the workers hold
+rne(300 / 4) = 75 and 5, and the total is 80 * 2**0, as it would be on one.
 
 Steps 2 and 4 each send what half a ring all-reduce of int32 sends, (size - 1) / size * 4 bytes an
 element. A sum of k parts has up to 31 + log2(k) bits and a sign: where a worker has k > 1 parts,
@@ -22,18 +28,17 @@ import struct
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from samebits import kernels
-from samebits.kernels.eager import CODE_TYPE
 from samebits.kernels.geometry import requantize_shift, shorten_shift
+from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.spec import formats
 from samebits.train.operations.normalization import RunningUpdate
 from samebits.train.run.distributed import Workers
-from samebits.train.tensor import BFPParameter, BFPTensor, Part
+from samebits.train.tensor import BFPParameter, BFPTensor, requantized
 
 BUCKET = 1 << 16  # elements from which a bucket is closed: 256 KiB
 GRANULE = 8  # slices are multiples of it, so that bits pack into whole bytes
@@ -52,7 +57,7 @@ class Bucket:
 class Exchange:
     """The gradient sums of one model over all workers, each computing `shards` of a step's.
 
-    bits: of a gradient, 32 (`exact.resolve`) or 16 (`exact.resolve_short`).
+    bits: of a gradient, 32 (`resolve`) or 16 (`resolve_short`; training.md 1.3).
     `start` before the backward passes of a step, `finish` after them.
     """
 
@@ -105,9 +110,13 @@ class Exchange:
     def _sum(
         self, parameters: list[BFPParameter], parts: list[tuple[Part, ...]]
     ) -> list[Part | None]:
-        """Steps 1 to 4 for one bucket."""
+        """Steps 1 to 4 for one bucket: every parameter's gradient, None where nobody has one.
+
+        parts: this worker's, of each parameter. Elements lie in one row, cut into equal slices; a
+        worker totals and shortens its own, by the largest magnitude of the whole parameter.
+        """
         if self._bits == 16:
-            parts = [tuple(map(_short, mine)) for mine in parts]
+            parts = [tuple(requantized(*part, 16) for part in mine) for mine in parts]
         facts = torch.tensor([*(_exponent(p) for p in parts), max(map(len, parts))])
         *exponents, count = self._workers.largest(facts).tolist()
         sizes = [p.numel() for p in parameters]
@@ -128,18 +137,13 @@ class Exchange:
         codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits], device=device)
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):
             if top and total[at].numel():
-                codes[at] = self._rounded(k, total[at], top, exponent)
+                # By the largest magnitude of the whole parameter, not of this slice.
+                own_sums = (total[at], top, exponent)
+                rounded = k.requantize(*own_sums, 16) if self._bits == 16 else k.shorten(*own_sums)
+                codes[at] = rounded[0]
         pieces = self._workers.collect(codes).view(-1)[: sum(sizes)].split(sizes)
-        sums = zip(parameters, pieces, exponents, largest, strict=True)
-        return [None if e == ABSENT else self._part(p, piece, e, top) for p, piece, e, top in sums]
-
-    def _rounded(self, k: Any, total: Tensor, top: int, exponent: int) -> Tensor:
-        """A slice of a parameter's total as codes, by the largest magnitude of the whole."""
-        if self._bits == 16:
-            codes: Tensor = k.requantize(total, top, exponent, 16)[0]
-        else:
-            codes = k.shorten(total, top, exponent)[0]
-        return codes
+        found = zip(parameters, pieces, exponents, largest, strict=True)
+        return [None if e == ABSENT else self._part(p, piece, e, top) for p, piece, e, top in found]
 
     def _part(self, parameter: BFPParameter, codes: Tensor, exponent: int, top: int) -> Part:
         """The sum of a parameter's parts, in its shape."""
@@ -152,7 +156,11 @@ class Exchange:
         return codes.view(shape), exponent + shift
 
     def _exchanged(self, losses: list[float], updates: list[RunningUpdate]) -> list[float]:
-        """All losses; every shard's statistics applied, those of a shard in order of execution."""
+        """All shards' losses, once every shard's statistics are applied, in shard order.
+
+        A worker sends one row of bytes a shard: the loss in binary64, then the updates of its
+        batch norms in the order of execution.
+        """
         per_shard = len(updates) // self._shards
         own = bytearray()
         for shard, loss in enumerate(losses):
@@ -194,25 +202,17 @@ def _add_aligned(out: Tensor, parts: tuple[Part, ...], exponent: int) -> None:
     """out += sum of rne(codes * 2**(e - exponent)); an all-zero part may have any exponent."""
     for codes, e in parts:
         if exponent > ZERO:
-            out += flat(kernels.of(codes).align(codes, min(e - exponent, 0)))
+            out += flat(kernels.of(codes).scale_to(codes, min(e - exponent, 0), 32))
 
 
 def _ranges(sizes: list[int], start: int, length: int) -> list[slice]:
-    """Where each of several tensors, laid out in a row, lies inside [start, start + length)."""
+    """Each tensor's place inside [start, start + length) of all of them laid out in a row."""
     ranges, position = [], -start
     for size in sizes:
         low, high = max(position, 0), min(position + size, length)
         ranges.append(slice(low, max(low, high)))
         position += size
     return ranges
-
-
-def _short(part: Part) -> Part:
-    """A part as bfp16."""
-    codes, exponent = part
-    k = kernels.of(codes)
-    short: Part = k.requantize(codes, k.largest_of(codes), exponent, 16)
-    return short
 
 
 def flat(v: Tensor) -> Tensor:
@@ -224,12 +224,19 @@ def flat(v: Tensor) -> Tensor:
 
 
 def extra_bits(parts: int) -> int:
-    """Bits beyond a code's for a sum of `parts` codes: k * Q32 < 2**(31 + bits); so for Q16."""
+    """Number of bits beyond a code's that a sum of k = `parts` codes needs.
+
+    k * Q32 < 2**(31 + bits), and k * Q16 < 2**(15 + bits).
+    """
     return (parts - 1).bit_length() if parts else 0
 
 
 def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
-    """Sums [n, m] of `parts` codes of 16 or 32 bits as bytes [n, m * (width + extra_bits) / 8]."""
+    """Sums [n, m] of `parts` codes of 16 or 32 bits as bytes [n, m * (width + extra_bits) / 8].
+
+    The low `width` bits of every sum as they lie in memory, then each further bit as a plane of m
+    bits. m is a multiple of 8.
+    """
     low = rows.to(CODE_TYPE[width]).contiguous().view(torch.uint8)  # modulo 2**width
     if extra_bits(parts) == 0:
         return low
@@ -243,7 +250,7 @@ def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
 
 
 def decode(rows: Tensor, count: int, parts: int, width: int = 32) -> Tensor:
-    """The sum over the rows of `encode`, int64 [count]."""
+    """The sum over the rows of `encode`, int64 [count]; rows of bytes, of sums of `parts` codes."""
     size = count * width // 8
     low = rows[:, :size].reshape(-1).view(CODE_TYPE[width]).view(len(rows), count)
     total = low.sum(0, dtype=torch.int64)
@@ -255,7 +262,6 @@ def decode(rows: Tensor, count: int, parts: int, width: int = 32) -> Tensor:
         weights = 1 << torch.arange(bits, device=rows.device)
         weights[-1] = -weights[-1]  # of the sign
         high = (ones.sum(0, dtype=torch.int64) * weights.view(-1, 1)).sum(0)
-        total = total + (
-            (high + (low < 0).sum(0)) << width
-        )  # low bits are those of two's complement
+        # The low bits are those of two's complement: a negative one stands for 2**width more.
+        total = total + ((high + (low < 0).sum(0)) << width)
     return total

@@ -36,7 +36,7 @@ from samebits.train.run.checkpoint import (
 )
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.device import CPU
-from samebits.train.run.distributed import ALONE, Workers, join, world_size
+from samebits.train.run.distributed import ALONE, Workers, join
 from samebits.train.run.engine import (
     Batch,
     BfpEngine,
@@ -45,7 +45,7 @@ from samebits.train.run.engine import (
     Forward,
     OptimizerSettings,
 )
-from samebits.train.run.evaluate import evaluate, final_classifier, frozen_exponents
+from samebits.train.run.evaluate import count_correct, final_classifier, frozen_exponents
 from samebits.train.run.measure import bytes_per_parameter, saved_activations
 from samebits.train.run.record import (
     CONFIG,
@@ -69,37 +69,29 @@ class Reporter(Protocol):
     """Hears what a run does."""
 
     def say(self, text: str) -> None:
-        """A line for the user's log."""
+        """Hear a line for the user's log."""
+        return
 
     def started(self, first_step: int, steps: int) -> None:
-        """The run goes from `first_step` up to `steps`."""
+        """Hear that the run goes from `first_step` up to `steps`."""
+        return
 
     def stepped(self, step: int, loss: float) -> None:
-        """`step` steps are done."""
+        """Hear that `step` steps are done, and the loss of the last one."""
+        return
 
     def epoch_done(self, record: dict[str, Any]) -> None:
-        """A line was added to metrics.jsonl."""
+        """Hear that a line was added to metrics.jsonl."""
+        return
 
 
-class Silent:
+class Silent(Reporter):
     """A reporter that drops everything."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def started(self, first_step: int, steps: int) -> None:
-        pass
-
-    def stepped(self, step: int, loss: float) -> None:
-        pass
-
-    def epoch_done(self, record: dict[str, Any]) -> None:
-        pass
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run reports; written as result.json. Times in seconds.
+    """Figures of a finished run, written as result.json. Times in seconds.
 
     `arithmetic` is that of the accuracy: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
@@ -125,6 +117,7 @@ class TrainResult:
     plan: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """The result as JSON data."""
         return asdict(self)
 
 
@@ -181,28 +174,13 @@ def train(
     """
     if checkpoint_every < 0:
         raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
-    if workers is None and world_size() > 1:
-        with join(device=device) as joined:
-            return train(
-                config,
-                data,
-                out,
-                model=model,
-                resume=resume,
-                overwrite=overwrite,
-                checkpoint_every=checkpoint_every,
-                trace=trace,
-                reporter=reporter,
-                workers=joined,
-                planner=planner,
-                device=device,
-            )
-    workers = workers or ALONE
-    config.check_workers(workers.size)
-    run = _Run(config, data, out, model, reporter or Silent(), workers, device)
-    if planner is not None:
-        run.plan_with(planner)
     with contextlib.ExitStack() as stack:
+        if workers is None:
+            workers = stack.enter_context(join(device=device))
+        config.check_workers(workers.size)
+        run = _Run(config, data, out, model, reporter or Silent(), workers, device)
+        if planner is not None:
+            run.plan_with(planner)
         if workers.first:
             stack.enter_context(run_folder(out, run.identity, resume=resume, overwrite=overwrite))
         first = run.restore() if resume else 0
@@ -253,8 +231,13 @@ class _Run:
         self.plan: dict[str, Any] | None = None
 
     def plan_with(self, planner: Planner) -> None:
-        """Let steps call what a planner gives."""
-        self.engine.forward, self.plan = planner(self.engine, self._first_pass())
+        """Let steps call what a planner gives for the batch of one forward pass.
+
+        That is a shard, in float32 this worker's part of the batch.
+        """
+        shards = self.config.numerics == "bfp"
+        first = self._first_images(self.config.shard_count() if shards else self.workers.size)
+        self.engine.forward, self.plan = planner(self.engine, first)
 
     def agree(self, first: int) -> None:
         """InputError unless every worker is about to take the same step of the same run."""
@@ -269,7 +252,10 @@ class _Run:
         )
 
     def restore(self) -> int:
-        """Continue from the newest intact checkpoint; the number of steps already done."""
+        """Continue from the newest intact checkpoint; gives the number of steps already done.
+
+        Raises CheckpointError where it belongs to another model or run, or none is intact.
+        """
         checkpoint = newest_checkpoint(self.out, self.reporter.say)
         if checkpoint is None:
             self.reporter.say(f"{self.out}: no checkpoint yet, starting from the first step")
@@ -316,7 +302,11 @@ class _Run:
             self.trace.close()
 
     def steps(self, first: int, checkpoint_every: int) -> list[float]:
-        """Train from step `first` to the end; the seconds of every step."""
+        """Train from step `first` to the end; gives the seconds of every step.
+
+        An epoch's order and random words are made where it starts, or where a resumed run enters
+        it: they follow from seed and epoch alone.
+        """
         self.reporter.started(first, self.schedule.total)
         seconds: list[float] = []
         for step in range(first, self.schedule.total):
@@ -344,18 +334,10 @@ class _Run:
                 self._save(done)
         return seconds
 
-    def _shard(self) -> Batch:
-        """As many training images as a shard has."""
-        shard = torch.arange(self.config.batch // self.config.shard_count())
-        return self.data.batch("train", shard), self.data.train_labels[shard]
-
-    def _first_pass(self) -> Batch:
-        """As many training images as one forward pass takes: a shard, in float32 this worker's
-        part of the batch."""
-        if self.config.numerics == "bfp":
-            return self._shard()
-        batch = torch.arange(self.config.batch // self.workers.size)
-        return self.data.batch("train", batch), self.data.train_labels[batch]
+    def _first_images(self, parts: int) -> Batch:
+        """As many training images as one of `parts` parts of a batch has."""
+        indices = torch.arange(self.config.batch // parts)
+        return self.data.batch("train", indices), self.data.train_labels[indices]
 
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
         """Training images, augmented by the words of their samples."""
@@ -363,6 +345,7 @@ class _Run:
         return self.data.values(images), self.data.train_labels[indices]
 
     def _step(self, batch: Batch, step: int, epoch: int) -> float:
+        """One step's loss; a RangeError says where training diverged and what to do."""
         lr = self.schedule.at(step)
         try:
             return self.engine.step(batch, lr, step)
@@ -375,9 +358,10 @@ class _Run:
             ) from error
 
     def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
+        """Evaluate, write a line of metrics, and tell the reporter."""
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
-        correct = evaluate(self.engine, self.data, workers=self.workers)
+        correct = count_correct(self.engine, self.data, workers=self.workers)
         record = {
             "epoch": epoch + 1,
             "step": step,
@@ -391,6 +375,7 @@ class _Run:
         self.reporter.epoch_done(record)
 
     def _save(self, step: int) -> None:
+        """Write a checkpoint, after the last step with the frozen exponents of the model."""
         if step == self.schedule.total:
             self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
         if not self.workers.first:
@@ -414,10 +399,12 @@ class _Run:
     def finish(self, seconds: list[float]) -> TrainResult:
         """Measure and write result.json; a run that was finished already is evaluated again."""
         classifier, arithmetic = final_classifier(self.engine, self.exponents)
-        correct = evaluate(classifier, self.data, workers=self.workers)
+        correct = count_correct(classifier, self.data, workers=self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         per_parameter = bytes_per_parameter(self.engine, self.parameters)
-        saved, elements = saved_activations(self.engine, self._shard())
+        saved, elements = saved_activations(
+            self.engine, self._first_images(self.config.shard_count())
+        )
         median = statistics.median(seconds) if seconds else None
         earlier = read_json(self.out / RESULT)
         wire_bytes = self.wire_bytes

@@ -95,6 +95,11 @@ def _lock(path: Path) -> int:
 def _prepare(
     out: Path, identity: Mapping[str, Any], resume: bool, overwrite: bool, interrupted: bool
 ) -> None:
+    """Make a locked folder ready for a run: its own files, those of an earlier run, or none.
+
+    Refuses files that no run wrote, an earlier run unless `resume` or `overwrite`, and to overwrite
+    a run of another `identity`. Removes what killed runs have left behind. Raises InputError.
+    """
     checkpoints = list_checkpoints(out)
     present = [out / name for name in (CONFIG, METRICS, RESULT) if (out / name).exists()]
     present += checkpoints

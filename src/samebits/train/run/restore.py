@@ -1,4 +1,4 @@
-"""Trained models back from their checkpoints, which may come from anywhere."""
+"""Trained models back from their checkpoints, which are untrusted files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def restore_engine(
     """The trained model of a checkpoint, ready to evaluate on `data`, whose samples it takes to
     `device`.
 
-    A checkpoint may come from anywhere, so the code that a `module:callable` architecture names
+    A checkpoint is an untrusted file, so the code that a `module:callable` architecture names
     runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
     the data does not fit the model.
     """
@@ -154,8 +154,10 @@ def _restored(
 def _check_sizes(
     path: Path, checkpoint: Checkpoint, config: TrainConfig, input_shape: Shape, classes: int
 ) -> None:
-    """CheckpointError where the tensors are not those of the stored sizes, before memory is taken
-    for such a model."""
+    """CheckpointError where the tensors are not those of the stored sizes.
+
+    On torch's meta device, before memory is taken for such a model.
+    """
     with torch.device("meta"):
         model = build(config.arch, input_shape, classes)
     end, dtype = (".codes", torch.int8) if config.numerics == "bfp" else ("", torch.float32)
@@ -168,7 +170,10 @@ def _check_sizes(
 
 
 def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, Shape, int]:
-    """Options, input shape and class count of a checkpoint. Raises CheckpointError."""
+    """Options, input shape and class count of a checkpoint, checked one by one.
+
+    Raises CheckpointError, with advice, for a configuration that samebits does not write.
+    """
     stored = checkpoint.config
     fields = TrainConfig.__dataclass_fields__
     missing = [key for key in (*fields, "input_shape", "classes") if key not in stored]

@@ -39,7 +39,7 @@ def tensor_hash(tensor: Tensor) -> int:
     """64 bits of codes and exponent (of a float tensor: its bits).
 
     The first 8 bytes (little-endian, signed) of the SHA-256 over the exponent (none for plain
-    tensors), the number of bytes, and the block sums (`kernels.eager.block_sums`; keys: the Philox
+    tensors), the number of bytes, and the block sums (`block_sums` of the kernels; keys: the Philox
     words of key (0, 0)) of the elements in row-major order, image-like ones channels last; all
     numbers as 8 little-endian bytes.
     """
@@ -85,7 +85,10 @@ class Recorder:
             yield
 
     def shard_ends(self, loss: Tensor) -> None:
-        """A shard's backward pass is done."""
+        """Hear that a shard's backward pass is done.
+
+        Raises UnsupportedError where its layers ran in another order than the shards' before.
+        """
         if self.layers != self._names:
             if self.layers:
                 raise UnsupportedError(
@@ -111,7 +114,7 @@ class Recorder:
         return sorted(self._model.state_dict())
 
     def hear(self, name: str, output: Tensor) -> Callable[[Tensor], None]:
-        """Note the output of the next layer; what is to hear its gradient."""
+        """Note the output of the next layer; gives the function that is to hear its gradient."""
         index = len(self._outputs)
         self._names.append(name)
         self._outputs.append(tensor_hash(output))
@@ -158,8 +161,11 @@ class TraceFile:
         self._file: Any = None
 
     def start(self, step: int) -> None:
-        """After `step` steps. A trace of the same run that goes so far is continued, any other
-        file is replaced; InputError if the file cannot be written."""
+        """Open the file after `step` steps.
+
+        A trace of the same run that goes so far is continued, any other file is replaced. Raises
+        InputError if the file cannot be written.
+        """
         if not self._workers.first:
             return
         self._header: dict[str, Any] | None = None
@@ -177,7 +183,7 @@ class TraceFile:
             ) from error
 
     def step_done(self, step: int) -> None:
-        """Write what the recorder heard in a step, of all workers."""
+        """Write what the recorders of all workers heard in a step, and the state after it."""
         shards = self._workers.gather(self.recorder.take()).flatten(0, 1)
         if not self._workers.first:
             return
@@ -211,12 +217,13 @@ class TraceFile:
             ) from error
 
     def close(self) -> None:
+        """Close the file, where this worker has one."""
         if self._file is not None:
             self._file.close()
 
 
 def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
-    """Where the line of a step ends in a trace of this run; 0 if there is no such line."""
+    """Offset of the end of a step's line in a trace of this run; 0 if there is no such line."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.readline(LONGEST_LINE))

@@ -1,0 +1,166 @@
+"""The compiled kernels as ctypes functions: what each takes and returns, and how memory reaches C.
+
+Tensors go to C as pointers to dense memory, images as NHWC ("channels last"), weights as OHWI.
+Every function is `samebits_<name>` of the C sources in `csrc/training`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_int, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from samebits.kernels import build
+from samebits.kernels.geometry import ConvShape, Window
+
+_CTYPES = {"p": c_void_p, "n": c_int64, "i": c_int, "-": None}
+_INTEGERS = ("i8", "i16", "i32")
+SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, - none
+    "product": "n ppnnnpi",
+    **dict.fromkeys(("conv", "depthwise", "depthwise_input_grad"), "n ppppi"),
+    "conv_input_grad": "n ppppii",
+    "conv_weight_grad": "n ppippii",
+    "depthwise_weight_grad": "n ppippi",
+    "reach": "n pnnn",
+    **dict.fromkeys((f"max_{a}" for a in (*_INTEGERS, "i64")), "n pni"),
+    **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _INTEGERS), "- pnnpi"),
+    "with_bias": "n pnnnppppi",
+    "channel_sum": "- pinnp",
+    "channel_stats": "i pnnpi",
+    "channel_affine": "- pnnppnpi",
+    "channel_grad_sums": "i pipnnpi",
+    "batch_norm_grad": "n pipnnpnpi",
+    "relu": "- pnipi",
+    "relu_grad": "- pipnipi",
+    "add_i8": "n ppnnnnpi",
+    "add_grad": "n pinpinnnpi",
+    "max_pool": "- ppppi",
+    "max_pool_grad": "- ppippi",
+    "cross_entropy": "n pnnnppppp",
+    "combine": "n pnnpi",
+    "lazy_update": "n pppnnnii",
+    "joint_max": "n pppnnni",
+    "lazy_resplit": "- pppnnnni",
+    "block_sums": "- pnppi",
+    "lstm_gates": "- pppnnnnnppi",
+    "lstm_state": "n ppnnnnp",
+    "lstm_hidden": "- ppnnnpp",
+    "lstm_hidden_grad": "n pipinnnp",
+    "lstm_state_grad": "n pppnnnpppnnp",
+    "lstm_gate_grads": "n ppppnnnppnnnnp",
+}
+
+
+def load(arch: str | None) -> ctypes.CDLL:
+    """The compiled kernels for an instruction set (`build.load`), their signatures declared.
+
+    ctypes would pass a plain integer as a C int, and cut a size of 64 bits; with its signature
+    declared a function converts its arguments, and refuses a wrong number of them.
+    """
+    library = build.load(arch)
+    for name, signature in SIGNATURES.items():
+        result, arguments = signature.split()
+        function = getattr(library, f"samebits_{name}")
+        function.restype = _CTYPES[result]
+        function.argtypes = [_CTYPES[argument] for argument in arguments]
+    return library
+
+
+class ConvStruct(ctypes.Structure):
+    """`Conv` of conv.h: the geometry of a convolution."""
+
+    _fields_ = [
+        (name, c_int64)
+        for name in (
+            *("n", "h", "w", "ci", "oh", "ow", "co", "kh", "kw"),
+            *("stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w", "groups"),
+        )
+    ]
+
+
+class PoolStruct(ctypes.Structure):
+    """`Pool` of pointwise.c: the geometry of a max pool."""
+
+    _fields_ = [
+        (name, c_int64)
+        for name in (
+            *("n", "h", "w", "c", "oh", "ow", "kh", "kw"),
+            *("stride_h", "stride_w", "pad_h", "pad_w"),
+        )
+    ]
+
+
+class TermsStruct(ctypes.Structure):
+    """`Terms` of update.c: the addends of a direction; a null pointer leaves one out."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("g", "second", "w", "a", "v")),
+        *(
+            (name, c_int64)
+            for name in (
+                *("decay", "momentum", "shift_first", "shift_second"),
+                *("shift_g", "shift_decay", "shift_momentum"),
+            )
+        ),
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def conv_struct(s: ConvShape) -> ConvStruct:
+    """A convolution's geometry as C reads it."""
+    return ConvStruct(
+        *(s.n, s.h, s.w, s.ci, s.oh, s.ow, s.co, s.kh, s.kw),
+        *(*s.stride, *s.padding, *s.dilation, s.groups),
+    )
+
+
+def pool_struct(shape: torch.Size, window: Window) -> PoolStruct:
+    """The geometry of a max pool of images of `shape` [n, c, h, w] as C reads it."""
+    n, c, h, w = shape
+    kernel, stride, padding = window
+    return PoolStruct(n, h, w, c, *window.counts(h, w), *kernel, *stride, *padding)
+
+
+# --- memory order -----------------------------------------------------------------------------
+
+
+def pointer(v: Tensor | None) -> int | None:
+    """Address of a tensor's first element; a null pointer for none."""
+    return None if v is None else v.data_ptr()
+
+
+def nhwc(v: Tensor) -> Tensor:
+    """An image or weights [n, c, h, w] as dense [n, h, w, c]."""
+    return v.permute(0, 2, 3, 1).contiguous()
+
+
+def nchw(v: Tensor) -> Tensor:
+    """The inverse of `nhwc`, a view."""
+    return v.permute(0, 3, 1, 2)
+
+
+def rows(v: Tensor) -> Tensor:
+    """Channels last and dense: [n, h, w, c] or [n, c]."""
+    return nhwc(v) if v.dim() == 4 else v.contiguous()
+
+
+def unrows(v: Tensor) -> Tensor:
+    """The inverse of `rows`, a view."""
+    return nchw(v) if v.dim() == 4 else v
+
+
+def dense(v: Tensor) -> Tensor:
+    """A tensor whose elements fill its memory, in whatever order."""
+    if v.is_contiguous() or (v.dim() == 4 and v.permute(0, 2, 3, 1).is_contiguous()):
+        return v
+    return v.contiguous()
+
+
+def like(v: Tensor, order: Tensor) -> Tensor:
+    """v in the memory order of `order` (same shape, dense)."""
+    if v.stride() == order.stride():
+        return v
+    return torch.empty_like(order, dtype=v.dtype).copy_(v)

@@ -1,0 +1,330 @@
+"""The kernels of training: what each takes, gives and rounds, and why its sums are exact.
+
+`Kernels` is what a realisation must have; docs/spec/training.md says what each integer is. The
+realisations are `eager.Eager` (torch, any device), and two that inherit from it what they do not do
+faster: `native.Native` (C on the CPU) and `compiled.Compiled` (torch.compile). Which one serves may
+change the time of a step, never a bit of it.
+
+Conventions. Tensors have PyTorch's shapes (images NCHW, weights OIHW, rows [n, k]) in any memory
+order. A code is an integer of int8, int16 or int32 whose magnitude is at most Q8, Q16 or Q32 (127,
+32639, 2139062143). A *sum* is a tensor of exact integers, int32 or int64 as the realisation likes,
+beside the largest magnitude in it, so that it is not read again to find its exponent. Rounding is
+rne, to the nearest integer and ties to even; a kernel that rounds says so, all others are exact.
+
+Why sums are exact. Q8, Q16 and Q32 are one, two and four balanced base-256 digits of 127, so every
+code of 16 or 32 bits is that many digits in [-128, 127], and its product with an 8-bit code is as
+many products of 8 by 8 bits, each shifted by whole bytes. 32639 = 127 * 256 + 127, for example, and
+32639 * 100 = 12700 * 256 + 12700. No digit overflows, because no code is beyond digits of 127 (the
+next one, 32640 = 127 * 256 + 128, would need the digit 128): a machine that multiplies 8-bit
+integers alone can train. The realisations here cut less: 16-bit codes are multiplied whole, and
+32-bit codes as high * 2**16 + low, two halves that fit 16 bits for the same reason.
+
+The number of terms of every sum is bounded so that it and all its partial sums fit the accumulator
+(int64, or binary64 below 2**53). Then the order of the terms does not matter, and with it neither
+threads, nor vector width, nor the blocking of a matrix product.
+
+    sum                         largest term           terms    below
+    forward                     2**7 * 2**7            2**16    2**30   MAX_PRODUCTS; 1 bit: a bias
+    input gradient              2**15 * 2**7           2**25    2**47   16-bit gradient
+    weight gradient             2**31 * 2**7           2**24    2**62   MAX_SUMMED
+    bias gradient               2**31                  2**24    2**55
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from samebits.kernels.geometry import ConvShape, Window
+
+Part = tuple[Tensor, int]  # codes and their exponent
+Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
+CODE_TYPE = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
+HASH_BLOCK = 4096  # bytes of a block of `block_sums`
+
+# Of an LSTM cell: gate values and their tables' arguments have magnitudes of at most Q_GATE.
+Q_GATE = 32767
+ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT = -12, -15, -7
+
+
+@dataclass(frozen=True)
+class Term:
+    """One addend of a direction: integers `v` times a 16-bit coefficient m * 2**x."""
+
+    v: Tensor
+    exponent: int
+    coefficient: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The parts of a gradient, and for each an upper bound of max|codes| where one is known.
+
+    A bound of 0 says that the part is all zeros.
+    """
+
+    parts: tuple[Part, ...]
+    bounds: tuple[int | None, ...]
+
+
+class Kernels(Protocol):
+    """The operations of a realisation. Sections are those of docs/spec/training.md."""
+
+    # --- scaling and rounding ---------------------------------------------------------------
+
+    def largest_of(self, v: Tensor) -> int:
+        """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""
+
+    def scale(self, v: Tensor, exponent: int) -> Tensor:
+        """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
+
+    def scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+        """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
+
+    def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
+        """rne(v / divisor) as int64; divisor > 0, and twice the divisor fits int64."""
+
+    def requantize(
+        self, acc: Tensor, largest: int, exponent: int, bits: int, divisor: int = 1
+    ) -> Part:
+        """acc * 2**exponent / divisor as bfp8 or bfp16, one rounding (1.1).
+
+        The smallest exponent in [-128, 127] with which `largest` = max|acc| does not saturate; all
+        zeros have -128. Raises RangeError where it would be above 127.
+        """
+
+    def shorten(self, acc: Tensor, largest: int, exponent: int) -> Part:
+        """acc * 2**exponent as bfp32 (1.2), shifted right only as far as it must be.
+
+        Exact where `largest` = max|acc| <= Q32, else one rounding. All zeros have exponent -128.
+        """
+
+    def resolve(self, parts: list[Part]) -> Part:
+        """The sum of gradient parts, aligned to the largest exponent among those not zero (1.3).
+
+        One part is returned as it is; the sum of several is bfp32. Each part is rounded to the
+        common exponent, the sum is exact and then shortened: the order of the parts is free.
+        """
+
+    # --- convolution and matrix product -----------------------------------------------------
+
+    def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        """Sums of products of bfp8 codes x [n, ci, h, w] and w [co, ci/groups, kh, kw].
+
+        [n, co, oh, ow], below 2**30: at most MAX_PRODUCTS products of at most 127**2. A matrix
+        product is the 1x1 convolution of one image whose pixels are the rows.
+        """
+
+    def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        """The input gradient's sums [n, ci, h, w] of a 16-bit gradient g16 [n, co, oh, ow].
+
+        Each is over the outputs that its pixel reaches, co/groups * kh * kw products below 2**22:
+        below 2**47 for 2**16 output channels and 2**9 taps, and so exact in binary64 too.
+        """
+
+    def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
+        """The weight gradient's sums [co, ci/groups, kh, kw] of g [n, co, oh, ow], 16 or 32 bits.
+
+        Over at most MAX_SUMMED positions: below 2**31 * 2**7 * 2**24 = 2**62.
+        """
+
+    def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
+        """rne(acc * 2**exponent) + bias[channel]; acc [n, co, ...], bias int64 [co]."""
+
+    def with_bias(
+        self, acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
+    ) -> tuple[Tensor, int, int]:
+        """(acc, largest, exponent) with a bias J * 2**e_b added, J the joint value of its state.
+
+        codes int8 and delayed int16, [co]. The common exponent leaves J at most 30 bits, so that a
+        sum below 2**30 and a bias below 2**30 still fit int32. Both are rounded to it. A bias that
+        is all zeros changes nothing. int32 `acc` may be written in place.
+        """
+
+    def channel_sum(self, g: Tensor) -> Tensor:
+        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits."""
+
+    # --- batch normalisation (5 and 7) ------------------------------------------------------
+
+    def channel_stats(self, z: Tensor) -> Tensor:
+        """int64 [4, channels] on the CPU: sum, sum of squares, smallest and largest code of z."""
+
+    def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
+        """rne((z * m + b) * 2**exponent) as int8, one rounding; m, b integers [channels].
+
+        The caller has chosen m and b so that |z * m + b| <= 2**30 + 2**7 fits int32, and the
+        exponent so that every result fits 8 bits.
+        """
+
+    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
+        """int64 [2, channels] on the CPU: the sum of g, and of g * z; below 2**62."""
+
+    def batch_norm_grad(self, g: Tensor, z: Tensor, abc: Tensor, exponent: int) -> Part:
+        """(a * g + b * z + c) * 2**exponent as bfp32, one rounding; abc int64 [3, channels].
+
+        The caller has chosen a, b and c so that every sum is at most about 2**61.
+        """
+
+    # --- activations, addition, pooling -----------------------------------------------------
+
+    def relu(self, x: Tensor, high: int = 127) -> Tensor:
+        """min(max(x, 0), high) of 8-bit codes."""
+
+    def relu_grad(self, g: Tensor, y: Tensor, high: int = 128) -> Tensor:
+        """g (16 or 32 bits) where the output 0 < y < high, else 0; 128 is no upper limit."""
+
+    def add(self, a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> Part:
+        """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to bfp8.
+
+        Of 8-bit codes; `exponent` is at most 22 below that of an operand that is not all zeros.
+        """
+
+    def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+        """Window maxima [n, c, oh, ow] of 8-bit codes, and where each was found (uint8).
+
+        The position is that of the first maximum in its window, row by row; padding never wins.
+        """
+
+    def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
+        """g added at the saved positions of the input, int64 of `shape` [n, c, h, w]."""
+
+    def window_sum(self, x: Tensor, window: Window) -> Sum:
+        """The sum over each window, int64 [n, c, oh, ow]; padded positions count as zeros."""
+
+    def window_sum_grad(self, g: Tensor, shape: torch.Size, window: Window) -> Sum:
+        """For every input position the sum of g over the windows that hold it, int64 of `shape`."""
+
+    # --- loss (6) ---------------------------------------------------------------------------
+
+    def cross_entropy(self, z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
+        """Gradient codes of the mean cross-entropy (int32, exponent -24), and the loss.
+
+        Logits [n, classes] of 8 or 32 bits, int64 targets [n]. The loss is the sum over the rows,
+        divided by ln 2, in units of 2**-24.
+        """
+
+    # --- weights and optimizers (2 to 4) ----------------------------------------------------
+
+    def joint(self, codes: Tensor, delayed: Tensor) -> Tensor:
+        """J = W * 2**15 - A, the exact value of a weight state, int64; |J| < 2**23."""
+
+    def split(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """(W, A) of joint values, int64: W = rne(J / 2**15), A = W * 2**15 - J, |A| <= 2**14."""
+
+    def direction(
+        self,
+        gradient: Gradient,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+        out: Tensor,
+    ) -> int:
+        """out (int16) = G + decay * J + momentum * V as bfp16; returns its exponent (4).
+
+        G = resolve(gradient), J the joint value of (codes, delayed) at the exponent e_a, decay a
+        coefficient (m, x). Terms are rounded to a common exponent at which their sum is below
+        2**62, the sum is exact, and then rounded once more. `out` may be the momentum's own V.
+        """
+
+    def lazy_carry(
+        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
+    ) -> int:
+        """max|W - r| of one lazy update, where t = A + rne(m * P * 2**shift), r = rne(t / 2**15).
+
+        With `commit` it writes W - r and t - r * 2**15 in place (2.1, step 3). The update is
+        rounded once and then only moved: J = W * 2**15 - A goes down by exactly the integer
+        u = rne(m * P * 2**shift), because (W - r) * 2**15 - (t - r * 2**15) = W * 2**15 - A - u.
+        Nothing is lost below an 8-bit code: what does not reach W waits in A. For example W = 3,
+        A = 16000 (J = 82304) and u = 1000: t = 17000, r = 1, so W = 2, A = -15768 (J = 81304). An
+        optimizer that rounded to W itself would lose u, 0.03 of a code, in every step.
+        """
+
+    def joint_max(self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:
+        """max|J - rne(m * P * 2**shift)|: the largest joint value that an update would leave."""
+
+    def lazy_resplit(
+        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
+    ) -> None:
+        """J = rne((J - rne(m * P * 2**shift)) * 2**-by), split again, in place (2.1, 2, 4, 5).
+
+        The exponent of the weight goes up by `by`; for by <= 0 the second rounding is exact.
+        """
+
+    # --- hashes (9) -------------------------------------------------------------------------
+
+    def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
+        """One 64-bit sum per block of bytes (uint8 [n], the last block filled with zeros), int64.
+
+        The block as little-endian 32-bit words w, and keys k (int32 [1024]): the sum over j < 512
+        of (w[j] + k[j]) * (w[512 + j] + k[512 + j]), each factor modulo 2**32, the sum modulo
+        2**64. NH of J. Black et al., "UMAC: Fast and Secure Message Authentication", CRYPTO 1999.
+        """
+
+    # --- the cell of an LSTM (5 and 7) ------------------------------------------------------
+    #
+    # n samples (or steps times samples), H units: `gates` are int16 [n, 4H] in the order i, f, g,
+    # o, cell states c int16 [n, H]; `lookup` is int16 [2, 65535], the sigmoid and tanh of the
+    # arguments -32767..32767. u is the tanh of c, looked up at c * 2**shift. Shifts are differences
+    # of exponents; the caller has chosen them so that left shifts fit int64.
+
+    def lstm_gates(
+        self,
+        acc_x: Tensor,
+        acc_h: Tensor | None,
+        bias: Tensor | None,
+        shifts: tuple[int, int, int],
+        lookup: Tensor,
+    ) -> Tensor:
+        """i, f, g, o of pre-activations: sums acc_x, acc_h [n, 4H], bias int64 [4H].
+
+        shifts: of acc_x and of acc_h to the grid of the sum, on which the bias lies, and of the sum
+        to the tables' argument, which saturates at 32767. Each shift rounds.
+        """
+
+    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: tuple[int, int]) -> Sum:
+        """f * c + i * g, int64 [n, H], each shifted and rounded; c of the step before (None: 0)."""
+
+    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
+        """h = o * u rounded to the exponent -7 and saturated at 127, int8 [n, H]."""
+
+    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: tuple[int, int]) -> Sum:
+        """The gradient of h from outside (16 or 32 bits), and from the next step (None: 0)."""
+
+    def lstm_state_grad_sum(
+        self,
+        dh: Tensor,
+        gates: Tensor,
+        c: Tensor,
+        shift: int,
+        lookup: Tensor,
+        later: tuple[Tensor, Tensor] | None,
+        shifts: tuple[int, int],
+    ) -> Sum:
+        """The gradient of c through h, dh * o * (2**30 - u * u), and through time, int64 [n, H].
+
+        later: dc and gates of the next step, which add dc * f. dh, dc int16. Below 2**60 before the
+        shifts: 2**15 * 2**15 * 2**30.
+        """
+
+    def lstm_gate_grads(
+        self,
+        dh: Tensor,
+        dc: Tensor,
+        gates: Tensor,
+        c: Tensor,
+        shift: int,
+        lookup: Tensor,
+        before: Tensor | None,
+        shifts: tuple[int, int, int, int],
+    ) -> Sum:
+        """The gradients of the pre-activations, int64 [n, 4H]; before: c of the step before.
+
+        dc * g * i * (2**15 - i), dc * before * f * (2**15 - f), dc * i * (2**30 - g * g) and
+        dh * u * o * (2**15 - o), below 2**60, each with a shift of its own.
+        """
