@@ -15,7 +15,7 @@ from samebits.data import load
 from samebits.ir.rewrite import simplify
 from samebits.model import load_model, model_of
 from samebits.pytorch import import_module
-from samebits.quantization import Settings, quantize
+from samebits.quantization import Settings, quantize_graph
 from samebits.train.architectures import build
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.evaluate import evaluate, final_classifier
@@ -150,7 +150,7 @@ def quantized(digits, smooth):
             samples = [{name: x[None]} for x in images(digits, "train", 64)]
             weights = "power-of-two-s8" if scheme.startswith("power") else "symmetric-s8"
             settings = Settings(activations=scheme, weights=weights)
-            model = model_of(quantize(smooth, samples, settings)[0], scheme)
+            model = model_of(quantize_graph(smooth, samples, settings)[0], scheme)
             codes = image_codes(model, digits)
             made[scheme] = (model, codes, Reference().run(model, codes))
         return made[scheme]

@@ -26,7 +26,7 @@ from samebits.npu.machine.image import write_program
 from samebits.npu.simulator.simulate import simulate
 from samebits.onnx import save_qdq
 from samebits.pytorch import import_module
-from samebits.quantization import quantize, quantize_recurrent
+from samebits.quantization import quantize_graph, quantize_recurrent
 from samebits.recompute.plan.cost import find_device
 from samebits.recompute.plan.plan import Plan, write_plan
 from samebits.recompute.training import Planner, architecture_network
@@ -162,7 +162,7 @@ def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
     name = graph.inputs[0]
     samples = [{name: image[None]} for image in images(data, "train", CALIBRATION)]
     with Status("calibrating", console=log_console()):
-        quantized, report = quantize(graph, samples)
+        quantized, report = quantize_graph(graph, samples)
     save_qdq(quantized, out / "smooth-int8.onnx")
     float_percent = 100 * correct(float_outputs(graph, data), data) / len(data.test_labels)
     return _deployment(

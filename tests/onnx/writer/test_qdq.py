@@ -9,7 +9,7 @@ import pytest
 from compare import assert_same
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir import GraphBuilder, interpreter
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.ops import known_ops
 from samebits.onnx import binary32_exact, exact_form, from_model, load, save_qdq, to_qdq
 
@@ -416,7 +416,7 @@ def test_a_quantized_network_goes_out_and_comes_back(tmp_path, seed):
     np.testing.assert_array_equal(
         interpreter.run(found, inputs)[0], interpreter.run(graph, inputs)[0]
     )
-    lowered = lower(found), lower(graph)
+    lowered = lower_graph(found), lower_graph(graph)
     assert len(lowered[0].nodes) == len(lowered[1].nodes)
     first = path.read_bytes()
     save_qdq(graph, path)
@@ -530,7 +530,7 @@ def test_tables_in_every_pair_of_types():
 
 
 def test_scales_stay_fractions_of_binary32():
-    graph = lower(network(1, power=False))
+    graph = lower_graph(network(1, power=False))
     for name in (*graph.inputs, *graph.outputs):
         quantization = graph.values[name].quantization
         assert quantization is not None

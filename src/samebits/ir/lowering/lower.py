@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.ir.graph import Array, Graph, GraphBuilder, Node, Quantization
+from samebits.ir.graph import Array, Graph, GraphBuilder, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import CODES, limits
 from samebits.ir.lowering import pointwise, products
@@ -24,14 +24,15 @@ from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
     NONE,
     ONE,
+    Affine,
     Codes,
     ConstantCodes,
     ConstantReals,
-    Emitter,
-    Linear,
-    Point,
+    LoweringBuilder,
+    Pointwise,
     Softmax,
     State,
+    States,
     Sum,
     common_unit,
     integers,
@@ -41,16 +42,17 @@ from samebits.ir.lowering.states import (
 )
 from samebits.ir.lowering.sums import shorten_sums
 from samebits.ir.rewrite import remove_dead
+from samebits.ir.value import Quantization
 from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.transfer import CodeRange, exp_table, transfer_table
 
 SOFTMAX_OUTPUT = Quantization(Fraction(1, 1 << 16))  # of a Softmax that leaves the graph: uint16
 LARGEST_SUM = 1 << 31
 LARGEST_TABLE = 1 << 24  # entries of one per-channel table
-Rule = Callable[[Emitter, Graph, Node, Sequence[State | None]], list[State]]
+Rule = Callable[[LoweringBuilder, Node, States], list[State]]
 
 
-def lower(graph: Graph) -> Graph:
+def lower_graph(graph: Graph) -> Graph:
     """The integer graph of a quantized real graph: the same function, on codes.
 
     Inputs and outputs keep their names and order and carry their Quantization. Raises
@@ -90,7 +92,7 @@ def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
 class _Lowering:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.emitter = Emitter(graph.name)
+        self.builder = LoweringBuilder(graph)
         self.states: dict[str, State] = {}
         self.used: set[str] = set()  # values that are outputs
 
@@ -113,7 +115,7 @@ class _Lowering:
                 raise UnsupportedError(f"node {node.name!r} ({node.op}): {error}") from None
         outputs = [self._output(name) for name in self.graph.outputs]
         self._states(outputs)
-        return self.emitter.builder.build(outputs)
+        return self.builder.build(outputs)
 
     # --- edges of the graph -----------------------------------------------------------------
 
@@ -126,9 +128,7 @@ class _Lowering:
                     f"input {name!r}: expected real numbers or codes of 8 or 16 bits, found "
                     f"{value.dtype}"
                 )
-            self.states[name] = Codes(
-                self.emitter.builder.input(name, value.dtype, value.shape), order
-            )
+            self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
         readers = self.graph.consumers()[name]
         wanted = {
@@ -142,17 +142,17 @@ class _Lowering:
                 f"{', '.join(node.op for node in readers) or 'nothing'}; quantize the model first"
             )
         scale, zero, dtype = wanted.pop()
-        codes = self.emitter.builder.input(name, dtype, value.shape, Quantization(scale, zero))
-        self.states[name] = Linear(Codes(codes, order), scale, zero)
+        codes = self.builder.input(name, dtype, value.shape, Quantization(scale, zero))
+        self.states[name] = Affine(Codes(codes, order), scale, zero)
 
     def _output(self, name: str) -> str:
         state = self.states[name]
         order = tuple(range(len(self.graph.values[name].shape)))
-        builder = self.emitter.builder
+        builder = self.builder
         if isinstance(state, Softmax):
             state = self._quantize_softmax(state, SOFTMAX_OUTPUT.scale, 0, "uint16", name)
         quantization = None
-        if isinstance(state, Linear):
+        if isinstance(state, Affine):
             if isinstance(state.source, Sum):
                 state = with_offset(state, Node("output", name, (), (name,)))
             quantization = quantization_of(state)
@@ -161,18 +161,18 @@ class _Lowering:
                     f"output {name!r}: expected quantized values or an accumulator with one scale; "
                     "add a QuantizeLinear at the output"
                 )
-            state = self.emitter.stored(state)
+            state = self.builder.stored(state)
         if not isinstance(state, Codes):
             raise UnsupportedError(
                 f"output {name!r}: expected quantized values, found {type(state).__name__}; "
                 "add a QuantizeLinear at the output"
             )
-        stored = self.emitter.arranged(state, order)
+        stored = self.builder.arranged(state, order)
         if quantization is None:
             quantization = builder.values[stored].quantization
         taken = stored in builder.inputs or stored in builder.constants or stored in self.used
         if taken:  # an output is a value of its own
-            shape = self.emitter.shape(stored)
+            shape = self.builder.shape(stored)
             stored = builder.add("reshape", [stored], {"shape": shape}, name=f"{name}.copy")
         builder.values[stored] = replace(builder.values[stored], quantization=quantization)
         self.used.add(stored)
@@ -180,7 +180,7 @@ class _Lowering:
 
     def _states(self, outputs: Sequence[str]) -> None:
         """States must have the codes that they get; their first values are rounded to such."""
-        builder, count = self.emitter.builder, len(self.graph.states)
+        builder, count = self.builder, len(self.graph.states)
         for index, state in enumerate(self.graph.states, -count):
             before, after = builder.values[builder.inputs[index]], builder.values[outputs[index]]
             if (before.dtype, before.quantization) != (after.dtype, after.quantization):
@@ -203,7 +203,7 @@ class _Lowering:
 
     # --- nodes ------------------------------------------------------------------------------
 
-    def _node(self, node: Node, states: Sequence[State | None]) -> list[State]:
+    def _node(self, node: Node, states: States) -> list[State]:
         if node.op == "QuantizeLinear":
             return [self._quantize(node, states[0])]
         if node.op == "DequantizeLinear":
@@ -211,7 +211,7 @@ class _Lowering:
         rule = RULES.get(node.op)
         if rule is None:
             raise UnsupportedError("this operator has no integer form")
-        return rule(self.emitter, self.graph, node, states)
+        return rule(self.builder, node, states)
 
     def _constants(self, node: Node, index: int) -> Array:
         name = node.inputs[index] if index < len(node.inputs) else ""
@@ -250,8 +250,8 @@ class _Lowering:
             raise UnsupportedError("expected one zero point for an activation")
         zero_point = int(zeros[0])
         if axis is None:
-            return Linear(x, exact[0], zero_point)
-        return Linear(x, Fraction(1), zero_point, gain=exact, axis=axis)
+            return Affine(x, exact[0], zero_point)
+        return Affine(x, Fraction(1), zero_point, gain=exact, axis=axis)
 
     def _quantize(self, node: Node, x: State | None) -> State:
         _no_blocks(node)
@@ -262,11 +262,11 @@ class _Lowering:
             return self._constant_codes(x, scale, zero, dtype, name)
         if isinstance(x, Softmax):
             return self._quantize_softmax(x, scale, zero, dtype, name)
-        if isinstance(x, Linear) and isinstance(x.source, Sum):
+        if isinstance(x, Affine) and isinstance(x.source, Sum):
             return self._requantize(with_offset(x, node), scale, zero, dtype, name)
-        if isinstance(x, Linear):
+        if isinstance(x, Affine):
             return self._recode(x, scale, zero, dtype, name)
-        if isinstance(x, Point):
+        if isinstance(x, Pointwise):
             return self._table(x, scale, zero, dtype, name)
         raise UnsupportedError("expected real numbers, found codes")
 
@@ -278,12 +278,12 @@ class _Lowering:
         reals = np.broadcast_to(x.exact(), shape).flat
         low, high = limits(dtype)
         codes = [min(max(round_real(r / scale) + zero, low), high) for r in reals]
-        stored = self.emitter.builder.constant(
+        stored = self.builder.constant(
             name, np.array(codes, dtype).reshape(shape), Quantization(scale, zero)
         )
         return Codes(stored, tuple(range(len(shape))))
 
-    def _requantize(self, x: Linear, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _requantize(self, x: Affine, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
         """A sum of codes: one product with the exact ratio, one rounding, saturate."""
         assert isinstance(x.source, Sum)
         if min(x.gain) <= 0:
@@ -292,9 +292,9 @@ class _Lowering:
             raise UnsupportedError(
                 f"expected scales along the channels of the accumulator, found axis {x.axis}"
             )
-        total = self.emitter.accumulate(x.source)
+        total = self.builder.accumulate(x.source)
         low, high = _code_range(x, scale, zero, dtype)
-        codes = self.emitter.builder.add(
+        codes = self.builder.add(
             "requantize",
             [total.name],
             {
@@ -310,16 +310,16 @@ class _Lowering:
         )
         return Codes(codes, total.order)
 
-    def _recode(self, x: Linear, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _recode(self, x: Affine, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
         """Codes to other codes: nothing, a clip, a multiply-add per channel, or a table."""
         assert isinstance(x.source, Codes)
-        source = self.emitter.dtype(x.source.name)
+        source = self.builder.dtype(x.source.name)
         same = (x.unit, x.zero, source) == (scale, zero, dtype) and x.gain == ONE
         if same and x.offset == NONE:
             if not x.clipped:
                 return x.source
             low, high = _code_range(x, scale, zero, dtype)
-            codes = self.emitter.builder.add(
+            codes = self.builder.add(
                 "clip",
                 [x.source.name],
                 {"low": low, "high": high},
@@ -334,32 +334,32 @@ class _Lowering:
                 return self._requantize(affine, scale, zero, dtype, name)
         return self._table(point_of(x), scale, zero, dtype, name)
 
-    def _affine(self, x: Linear, name: str) -> Linear | None:
+    def _affine(self, x: Affine, name: str) -> Affine | None:
         """gain * unit * (code - zero) + offset as integers m * code + b in one common unit, or None
         where those are too large."""
         assert isinstance(x.source, Codes)
         assert x.axis is not None
-        size = self.emitter.shape(x.source.name)[x.source.order.index(x.axis)]
+        size = self.builder.shape(x.source.name)[x.source.order.index(x.axis)]
         pairs = [(gain * x.unit, offset - gain * x.unit * x.zero) for gain, offset in x.over(size)]
         unit = common_unit([v for pair in pairs for v in pair])
         m = [int(a / unit) for a, _ in pairs]
         b = [int(c / unit) for _, c in pairs]
-        low, high = limits(self.emitter.dtype(x.source.name))
+        low, high = limits(self.builder.dtype(x.source.name))
         reach = max(abs(low), abs(high))
         if any(abs(mc) * reach + abs(bc) >= LARGEST_SUM for mc, bc in zip(m, b, strict=True)):
             return None
         order = (*(axis for axis in x.source.order if axis != x.axis), x.axis)
         inputs = (
-            self.emitter.arranged(x.source, order),
-            self.emitter.builder.constant(f"{name}.m", integers(m)),
-            self.emitter.builder.constant(f"{name}.b", integers(b)),
+            self.builder.arranged(x.source, order),
+            self.builder.constant(f"{name}.m", integers(m)),
+            self.builder.constant(f"{name}.b", integers(b)),
         )
         total = Sum("affine", inputs, {}, order, f"{name}.affine")
-        return Linear(total, gain=(unit,), low=x.low, high=x.high)
+        return Affine(total, gain=(unit,), low=x.low, high=x.high)
 
-    def _table(self, x: Point, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _table(self, x: Pointwise, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
         """A transfer table: every code of the input through the function, correctly rounded."""
-        source = self.emitter.dtype(x.source.name)
+        source = self.builder.dtype(x.source.name)
         entries = CodeRange(x.unit, x.zero, *limits(source))
         target = CodeRange(scale, zero, *limits(dtype))
         if source not in CODES:
@@ -374,11 +374,11 @@ class _Lowering:
         if x.axis is not None:
             order = (*(axis for axis in order if axis != x.axis), x.axis)
         values = np.array(rows if len(rows) > 1 else rows[0]).astype(dtype)
-        codes = self.emitter.builder.add(
+        codes = self.builder.add(
             "table",
             [
-                self.emitter.arranged(x.source, order),
-                self.emitter.builder.constant(f"{name}.table", values),
+                self.builder.arranged(x.source, order),
+                self.builder.constant(f"{name}.table", values),
             ],
             {},
             name=f"{name}.transfer",
@@ -390,15 +390,15 @@ class _Lowering:
     def _quantize_softmax(
         self, x: Softmax, scale: Fraction, zero: int, dtype: str, name: str
     ) -> Codes:
-        low, high = limits(self.emitter.dtype(x.source.name))
+        low, high = limits(self.builder.dtype(x.source.name))
         order = (*(axis for axis in x.source.order if axis != x.axis), x.axis)
         powers = np.array(exp_table(x.unit, high - low + 1), np.int32)
         least, most = limits(dtype)
-        codes = self.emitter.builder.add(
+        codes = self.builder.add(
             "softmax",
             [
-                self.emitter.arranged(x.source, order),
-                self.emitter.builder.constant(f"{name}.exp", powers),
+                self.builder.arranged(x.source, order),
+                self.builder.constant(f"{name}.exp", powers),
             ],
             {
                 "ratio": round_binary32(1 / scale),
@@ -431,7 +431,7 @@ def _constant(array: Array) -> State:
     return ConstantReals(array)
 
 
-def _code_range(x: Linear, scale: Fraction, zero: int, dtype: str) -> tuple[int, int]:
+def _code_range(x: Affine, scale: Fraction, zero: int, dtype: str) -> tuple[int, int]:
     """The clip as codes; rounding is monotone, so clip and rounding change places."""
     least, most = limits(dtype)
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from samebits.ir.ops import is_known
 from samebits.pytorch.call import Call, Result, aten, binary32, dtype_name
 
 # --- point-wise -------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ _BINARY = {
 @aten(*_BINARY)
 def _binary(call: Call) -> Result:
     op = _BINARY[str(call.node.target).split(".")[1]]
-    if op in ("And", "Or", "Xor") and call.out_dtype != "bool":
+    if is_known(f"Bitwise{op}") and call.out_dtype != "bool":
         op = f"Bitwise{op}"
     return call.emit(op, *(call.operand(name, call.out_dtype) for name in ("self", "other")))
 

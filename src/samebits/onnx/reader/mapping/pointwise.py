@@ -5,20 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Trait, ops_with
 from samebits.ir.ops import op_named
 from samebits.ir.real.define import ANY, NUMBERS
-from samebits.onnx.reader.step import Result, Step, onnx_op
+from samebits.onnx.reader.step import RULES, Result, Step, onnx_op
 
 
-@onnx_op(
-    *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid"),
-    *("HardSigmoid", "HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log"),
-    *("Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan"),
-    *("Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Swish", "Shrink"),
-    *("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean", "Equal", "Greater"),
-    *("GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "Where"),
-    *("IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Det"),
-)
 def same(step: Step) -> Result:
     """The real operator of the same name; its attributes are numbers or text."""
     attributes = {
@@ -131,3 +123,7 @@ def dropout(step: Step) -> Result:
         return step.input(0)
     kept = step.array(np.array(True))
     return step.input(0), step.emit("Expand", [kept], shape=step.shape())
+
+
+_RULED = {name for domain, name in RULES if not domain}
+onnx_op("Det", *ops_with(Trait.POINTWISE) - _RULED)(same)

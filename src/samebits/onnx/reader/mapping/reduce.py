@@ -7,14 +7,12 @@ import math
 import numpy as np
 
 from samebits.errors import InputError
+from samebits.ir import Trait, ops_with
 from samebits.onnx.reader.mapping.data import axes_of
 from samebits.onnx.reader.step import Result, Step, onnx_op
 
 
-@onnx_op(
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
-    *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
-)
+@onnx_op(*ops_with(Trait.REDUCES))
 def reduce(step: Step) -> Result:
     """Axes from an attribute or, later, an input. None or empty: all, or with
     noop_with_empty_axes none."""
