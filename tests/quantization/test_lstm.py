@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from compare import assert_same
 from recurrent_nets import GATES, Net
@@ -17,6 +18,8 @@ from samebits.ir import Graph, GraphBuilder
 from samebits.ir.interpreter import initial_state, run, run_steps
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
+from samebits.ir.steps import step_graph
+from samebits.pytorch import import_module
 from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization.lstm import (
     GROWTH,
@@ -100,6 +103,30 @@ def test_formats_of_an_lstm(bits: int) -> None:
         assert np.abs(codes.astype(int)).max() in (126, 127)  # the scale is rounded up
     assert (report.settings.bits, report.samples, report.sequences) == (bits, 3, 3)
     lower_graph(simplify(made))
+
+
+class SineOfStates(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(FEATURES, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.lstm(x)[0])
+
+
+def test_a_function_behind_a_layer_of_pytorch() -> None:
+    """Any operator that is point-wise may follow: it was refused where a list did not name it."""
+    torch.manual_seed(0)
+    graph = simplify(import_module(SineOfStates().eval(), (torch.zeros(STEPS, 1, FEATURES),)))
+    random = np.random.default_rng(0)
+    samples = [[random.standard_normal((STEPS, 1, FEATURES)).astype(np.float32)] for _ in range(3)]
+    step = step_graph(graph)
+    found = run_steps(step, [samples[0][0][:, np.newaxis]])[0]
+    expected = run(graph, samples[0])[0]
+    assert_same(found.reshape(expected.shape), expected, expected)
+    made, _ = quantize_recurrent(graph, samples)
+    integer = lower_graph(simplify(made))
+    assert "table" in {node.op for node in integer.nodes}
 
 
 def test_each_matrix_has_its_own_scale() -> None:

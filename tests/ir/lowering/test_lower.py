@@ -260,6 +260,20 @@ def unsupported(net, y):
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("GlobalMaxPool", {}),
+        ("ReduceMax", {"axes": (2, 3)}),
+        ("ReduceMin", {"axes": (1,), "keepdims": 0}),
+        ("Split", {"axis": 1, "sizes": (4,)}),
+    ],
+)
+def test_rounding_moves_before_what_selects_of_an_accumulator(op, attributes):
+    net, y = conv_net()
+    assert_same_function(net.b.build([net.q(net.b.add(op, [y], attributes), 0.75, "int8", -5)]))
+
+
 def test_errors_name_the_node_and_say_what_to_do():
     net, y = conv_net()
     tanh = net.b.add("Tanh", [y], name="act")

@@ -505,6 +505,42 @@ def test_products_with_data_and_unquantized_inputs():
     assert messages("Exp", "y") == ["its result is rounded in binary32"]
 
 
+def test_decisions_and_picked_elements_are_exact():
+    build = Network(0)
+    x = build.quantized(build.input("x", F, (4, 4)), -3)
+    index = build.constant("i", np.array([[3, 0]], np.int64))
+    zero = build.constant("zero", np.zeros((4, 4), F))
+    finite = build.add("Where", [build.add("IsNaN", [x]), zero, x])
+    outputs = [
+        build.add("Where", [build.add("IsInf", [x]), zero, finite]),
+        build.add("GatherElements", [x, index], {"axis": 1}),
+        build.add("GatherND", [x, index]),
+    ]
+    graph = build.build([build.quantized(y, -3) for y in outputs])
+    assert binary32_exact(graph) == []
+    third = build.add("Div", [x, build.constant("n", np.float32(3))])
+    assert proof(build, [build.add("IsNaN", [third])]) == [
+        "it compares quotients that were rounded"
+    ]
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+@pytest.mark.parametrize("bound", [0.3, -0.0625, 100.0])
+def test_bounds_with_scales_of_powers_of_two_need_no_table(op, bound):
+    """A Max with a constant rounds no more than a Clip does."""
+    build = Network(0)
+    x = build.quantized(build.input("x", F, (16, 16)), -5)
+    y = build.add(op, [x, build.constant("bound", np.float32(bound))])
+    graph = build.build([build.quantized(y, -3, "uint8", 17)])
+    exact = exact_form(graph)
+    assert op in {node.op for node in exact.nodes}
+    assert binary32_exact(exact) == []
+    inputs = [(np.arange(-128, 128).reshape(16, 16) / 32).astype(np.float32)]
+    expected = interpreter.run(graph, inputs, exact=True)[0]
+    found = interpreter.run(exact, inputs)[0]
+    assert_same(found, expected.astype(found.dtype), np.arange(256))
+
+
 def test_tables_in_every_pair_of_types():
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     for source in ("int8", "uint8", "int16", "uint16"):

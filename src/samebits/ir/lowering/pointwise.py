@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -125,31 +125,32 @@ def _with_constant(
     return replace(x, expressions=tuple(out), axis=axis if x.axis is None else x.axis)
 
 
+_LINEAR: Mapping[str, Callable[[Fraction, Fraction, Fraction, bool], tuple[Fraction, ...]]] = {
+    "Add": lambda gain, offset, c, swapped: (gain, offset + c),
+    "Sub": lambda gain, offset, c, swapped: (-gain, c - offset) if swapped else (gain, offset - c),
+    "Mul": lambda gain, offset, c, swapped: (gain * c, offset * c),
+    "Div": lambda gain, offset, c, swapped: (gain / c, offset / c),
+}
+"""Gain and offset of gain * x + offset after an operator with a constant c, or of c with it."""
+
+
 def _linear_constant(
     op: str, x: Affine, values: tuple[Fraction, ...], axis: int | None, swapped: bool
 ) -> Affine | None:
     """The cases that stay linear."""
     if op in ("Max", "Min") and len(values) == 1:
         return x.clip(values[0], None) if op == "Max" else x.clip(None, values[0])
-    if x.clipped or op not in ("Add", "Sub", "Mul", "Div"):
+    rule = _LINEAR.get(op)
+    if x.clipped or rule is None:
         return None
     if op == "Div" and (swapped or 0 in values):
         return None
     if x.axis is not None and axis is not None and x.axis != axis:
         return None
     count = max(len(values), len(x.gain), len(x.offset))
-    out = []
-    for (gain, offset), c in zip(
-        x.over(count), values if len(values) == count else values * count, strict=True
-    ):
-        if op == "Mul":
-            out.append((gain * c, offset * c))
-        elif op == "Div":
-            out.append((gain / c, offset / c))
-        elif op == "Add":
-            out.append((gain, offset + c))
-        else:
-            out.append((-gain, c - offset) if swapped else (gain, offset - c))
+    constants = values if len(values) == count else values * count
+    pairs = zip(x.over(count), constants, strict=True)
+    out = [rule(gain, offset, c, swapped) for (gain, offset), c in pairs]
     gains, offsets = (tuple(column) for column in zip(*out, strict=True))
     if any(g == 0 for g in gains) and isinstance(x.source, Sum):
         raise UnsupportedError(

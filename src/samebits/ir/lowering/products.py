@@ -41,8 +41,8 @@ def activation(x: State | None, e: LoweringBuilder, what: str = "input") -> Affi
             f"expected quantized codes as {what} (a QuantizeLinear and a DequantizeLinear before "
             "this node)"
         )
-    if e.dtype(x.source.name) not in CODE_TYPES:
-        raise UnsupportedError(f"expected 8- or 16-bit codes, found {e.dtype(x.source.name)}")
+    if e.dtype(x.codes.name) not in CODE_TYPES:
+        raise UnsupportedError(f"expected 8- or 16-bit codes, found {e.dtype(x.codes.name)}")
     return x
 
 
@@ -50,9 +50,8 @@ def _clipped(x: Affine, e: LoweringBuilder) -> Affine:
     """One positive gain as part of the scale, and the clip as a node, where both are exact."""
     if len(x.gain) > 1 or x.gain[0] <= 0 or x.offset != NONE:
         return x
-    assert isinstance(x.source, Codes)
     unit = x.unit * x.gain[0]
-    least, most = limits(e.dtype(x.source.name))
+    least, most = limits(e.dtype(x.codes.name))
     ends = [None if end is None else end / unit + x.zero for end in (x.low, x.high)]
     if any(end is not None and end.denominator != 1 for end in ends):
         return x
@@ -127,8 +126,7 @@ def _convolution(
     kernel, attributes = _two_dimensional(w.codes, a)
     rows = weights(kernel.transpose(0, 2, 3, 1))
     outputs = rows.shape[0]
-    assert isinstance(x.source, Codes)
-    image = image_of(e, x.source)
+    image = image_of(e, x.codes)
     total = np.asarray(bias_codes(bias, x.unit, w.scale, outputs), object)
     total = total - x.zero * rows.astype(np.int64).sum((1, 2, 3)).astype(object)
     total_sum = Sum(
@@ -197,10 +195,9 @@ def _conv_transpose(e: LoweringBuilder, node: Node, states: States) -> list[Stat
     rows = weights(grouped.transpose(0, 2, 3, 4, 1).reshape(-1, kh, kw, inputs // groups))
     shape = e.graph.values[node.output].shape
     size = (1, shape[2]) if len(shape) == 3 else shape[2:]
-    assert isinstance(x.source, Codes)
     total = Sum(
         "conv_transpose",
-        (image_of(e, x.source), e.constant(f"{node.name}.weight", rows)),
+        (image_of(e, x.codes), e.constant(f"{node.name}.weight", rows)),
         {**attributes, "groups": groups, "zero": x.zero, "size": tuple(size)},
         NCHW_TO_NHWC,
         node.name,
@@ -276,11 +273,10 @@ def _linear(
     outputs = stored.shape[0]
     total = np.asarray(bias_codes(bias, x.unit, scales, outputs), object)
     total = total - x.zero * stored.astype(np.int64).sum(1).astype(object)
-    assert isinstance(x.source, Codes)
     result = Sum(
         "linear",
         (
-            e.arranged(x.source, tuple(sorted(x.source.order))),
+            e.arranged(x.codes, tuple(sorted(x.codes.order))),
             e.constant(f"{node.name}.weight", stored),
         ),
         {},
@@ -318,8 +314,7 @@ def _product(e: LoweringBuilder, node: Node, a: State | None, b: State | None) -
             units.append(state.scale[0])
             continue
         x = activation(state, e, f"input {index}")
-        assert isinstance(x.source, Codes)
-        names.append(e.arranged(x.source, tuple(sorted(x.source.order))))
+        names.append(e.arranged(x.codes, tuple(sorted(x.codes.order))))
         zeros.append(x.zero)
         units.append(x.unit)
     total = Sum(
@@ -378,8 +373,7 @@ def _sum_pool(
     include_pad: bool,
 ) -> Affine:
     x = activation(state, e)
-    assert isinstance(x.source, Codes)
-    image = image_of(e, x.source)
+    image = image_of(e, x.codes)
     size = e.shape(image)[1:3]
     divisor = prod(attributes["kernel"])
     balance = False
@@ -410,12 +404,11 @@ def _reduced_sum(
     mean: bool,
 ) -> Affine:
     x = activation(state, e)
-    assert isinstance(x.source, Codes)
     shape = e.graph.values[node.inputs[0]].shape
-    stored = x.source.order
+    stored = x.codes.order
     total = Sum(
         "reduce_sum",
-        (x.source.name,),
+        (x.codes.name,),
         {
             "axes": tuple(sorted(stored.index(axis) for axis in axes)),
             "keepdims": keepdims,
@@ -446,9 +439,8 @@ def _reduce_sum(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 def _softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = activation(states[0], e)
-    assert isinstance(x.source, Codes)
     rank = len(e.graph.values[node.inputs[0]].shape)
-    return [Softmax(x.source, x.unit, node.attributes["axis"] % rank)]
+    return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank)]
 
 
 RULES: dict[str, Callable[..., list[State]]] = {

@@ -297,8 +297,7 @@ def _ordered(e: LoweringBuilder, x: State | None) -> tuple[State, Codes]:
     if isinstance(x, Codes):
         return x, x
     linear = activation(x, e)
-    assert isinstance(linear.source, Codes)
-    return linear, linear.source
+    return linear, linear.codes
 
 
 def _max_pool(e: LoweringBuilder, node: Node, states: States) -> list[State]:

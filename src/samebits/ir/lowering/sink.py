@@ -57,8 +57,12 @@ def _wanted(graph: Graph, reader: Node, name: str, moved: dict[str, Node]) -> No
 
 def _movement(node: Node) -> bool:
     """Whether each element of its one output is an element of the input, the greatest or least of
-    some, or a constant. Rounding to codes is monotone: it changes places with all of these."""
-    return has(node.op, Trait.MOVEMENT, Trait.SELECTION) and len(node.outputs) == 1
+    some, or a constant. Rounding to codes is monotone: it changes places with all of these.
+
+    An Identity is lowered to nothing: there is no movement to carry codes instead of numbers.
+    """
+    moves = has(node.op, Trait.MOVEMENT, Trait.SELECTION) and node.op != "Identity"
+    return moves and len(node.outputs) == 1
 
 
 def _moving(node: Node) -> Parameters:

@@ -33,6 +33,10 @@ class Codes:
     name: str
     order: Order
 
+    def last(self, axis: int) -> Order:
+        """The order with real axis `axis` behind the others."""
+        return (*(other for other in self.order if other != axis), axis)
+
 
 @dataclass(frozen=True)
 class Sum:
@@ -66,6 +70,12 @@ class Affine:
     axis: int | None = None
     low: Fraction | None = None
     high: Fraction | None = None
+
+    @property
+    def codes(self) -> Codes:
+        """The source, which is no sum."""
+        assert isinstance(self.source, Codes)
+        return self.source
 
     @property
     def plain(self) -> bool:

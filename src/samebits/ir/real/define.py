@@ -168,6 +168,14 @@ def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(sorted(listed))
 
 
+def counted_from_zero(indices: Array, size: int) -> Array:
+    """Indices counted from 0; ValueError for one outside [-size, size)."""
+    outside = (indices < -size) | (indices >= size)
+    if outside.any():
+        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
+    return np.where(indices < 0, indices + size, indices).astype(np.int64)
+
+
 def is_integer(value: Any) -> bool:
     """An int and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)

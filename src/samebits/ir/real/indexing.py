@@ -24,6 +24,7 @@ from samebits.ir.real.define import (
     check_same_type,
     check_type,
     choice,
+    counted_from_zero,
     define,
     is_integer,
 )
@@ -107,14 +108,6 @@ for _name, _running, _neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumpr
 # --- indexing -------------------------------------------------------------------------------
 
 
-def _inside(indices: Array, size: int) -> Array:
-    """Indices counted from 0; ValueError for one outside [-size, size)."""
-    outside = (indices < -size) | (indices >= size)
-    if outside.any():
-        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
-    return np.where(indices < 0, indices + size, indices).astype(np.int64)
-
-
 def _infer_gather_elements(values: Inputs, attributes: Attributes) -> list[Type]:
     x, indices = values
     kind = check_type(x, ANY)
@@ -134,7 +127,7 @@ def _check_beside(shape: Ints, indices: Ints, axis: Any) -> None:
 def _places(indices: Array, size: int, axis: int) -> tuple[Array, ...]:
     """The full index of each element that `indices` picks along `axis`."""
     grid: list[Array] = list(np.indices(indices.shape, sparse=True))
-    grid[axis] = _inside(indices, size)
+    grid[axis] = counted_from_zero(indices, size)
     return tuple(grid)
 
 
@@ -160,7 +153,7 @@ def _infer_gather_nd(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _tuples(indices: Array, shape: Ints) -> tuple[Array, ...]:
-    return tuple(_inside(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
+    return tuple(counted_from_zero(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
 
 
 def _gather_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:

@@ -20,6 +20,7 @@ from samebits.ir.real.define import (
     check_same_type,
     check_type,
     choice,
+    counted_from_zero,
     define,
     integers,
     is_integer,
@@ -206,12 +207,8 @@ def _infer_gather(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _gather(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    x, indices = arrays
-    size = x.shape[attributes["axis"]]
-    outside = (indices < -size) | (indices >= size)
-    if outside.any():
-        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
-    return [np.take(x, indices, axis=attributes["axis"])]
+    x, axis = arrays[0], attributes["axis"]
+    return [np.take(x, counted_from_zero(arrays[1], x.shape[axis]), axis=axis)]
 
 
 define(
