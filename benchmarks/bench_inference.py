@@ -36,7 +36,7 @@ from samebits.model import Model
 from samebits.numerics import philox
 from samebits.onnx import to_qdq
 from samebits.pytorch import import_module
-from samebits.quantization import quantize
+from samebits.quantization import quantize_graph
 from samebits.train.architectures import build as build_architecture
 from samebits.train.architectures import initialise
 from samebits.verification.backends.onnxruntime import BACKENDS as RUNTIMES
@@ -66,7 +66,7 @@ def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
             module(samples(shape, 32, site))
     graph = simplify(import_module(module.eval(), (torch.zeros(1, *shape),)))
     calibration = [{graph.inputs[0]: x[None].numpy()} for x in samples(shape, 16, 9)]
-    real, _ = quantize(graph, calibration)
+    real, _ = quantize_graph(graph, calibration)
     return graph, Model(arch, real)
 
 

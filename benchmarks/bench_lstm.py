@@ -31,7 +31,7 @@ from samebits.codegen import write_package
 from samebits.codegen.run.toolchain import host_compiler
 from samebits.ir import Graph
 from samebits.ir.interpreter import run_steps
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.onnx import from_model
 from samebits.quantization.lstm import RecurrentSettings, quantize_recurrent
@@ -200,7 +200,7 @@ def measure(shape: tuple[int, int, int], folder: Path) -> dict[str, Any]:
         made, _ = quantize_recurrent(
             from_model(whole), [[s] for s in sequences[:16]], RecurrentSettings(bits=bits)
         )
-        graph = lower(simplify(made))
+        graph = lower_graph(simplify(made))
         codes = np.ascontiguousarray(quantize_samples(x[:, None], graph.values[graph.inputs[0]]))
         name, expected_codes = f"ours, {bits} bits", run_steps(graph, [codes])[0]
         for blocks, way in enumerate(("by steps", "whole")):

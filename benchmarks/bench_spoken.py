@@ -27,7 +27,7 @@ from samebits.data import load
 from samebits.data.dataset import Dataset
 from samebits.ir import Graph
 from samebits.ir.interpreter import initial_state
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.pytorch import TorchExecutor, import_module
 from samebits.quantization import RecurrentReport, RecurrentSettings, quantize_recurrent
@@ -51,7 +51,7 @@ def integer_correct(graph: Graph, recordings: Array, labels: Array, folder: Path
 
     Raises SystemExit where a step of one of the first differs from the torch executor's.
     """
-    integer = lower(simplify(graph))
+    integer = lower_graph(simplify(graph))
     value = integer.values[integer.inputs[0]]
     codes = quantize_samples(recordings, value).reshape(len(recordings), -1, *value.shape)
     sequence = codes[0].copy()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.quantization.lstm import (
     GATE_FORMATS,
@@ -134,4 +134,4 @@ def quantized_network(seed: int) -> tuple[Graph, RecurrentReport]:
     """The integer step graph of `random_network`, calibrated on one sequence."""
     net, graph, settings = random_network(seed)
     made, report = quantize_recurrent(graph, net.samples(1), settings)
-    return lower(simplify(made)), report
+    return lower_graph(simplify(made)), report

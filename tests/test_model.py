@@ -52,6 +52,15 @@ def test_a_graph():
     ]  # fmt: skip
 
 
+def test_what_makes_a_graph_quantized():
+    builder = GraphBuilder("g")
+    x = builder.input("x", "float32", (4,))
+    plain = builder.build([builder.add("Relu", [x])])
+    assert not is_quantized(plain)
+    codes, *_ = builder.add_all("DynamicQuantizeLinear", [x])
+    assert is_quantized(builder.build([codes]))
+
+
 def test_an_onnx_file(tmp_path):
     path = quantized_file(tmp_path / "m.onnx")
     model = load(path)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from samebits.errors import InputError
-from samebits.ir import Graph, Value
-from samebits.ir.lowering.lower import lower
+from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program
@@ -17,7 +16,6 @@ from samebits.npu.machine.program import Image, Program
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
-QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "ConvInteger", "MatMulInteger"}
 
 Kind = Literal["graph", "firmware", "training"]
 
@@ -72,7 +70,7 @@ class Model:
                 "nodes), found a float one; quantize it first: samebits quantize MODEL.onnx "
                 "--calibration X.npz --out Q.onnx"
             )
-        integer = lower(real)
+        integer = lower_graph(real)
         verify(integer)
         return integer
 
@@ -114,7 +112,7 @@ class Model:
 
 def is_quantized(graph: Graph) -> bool:
     """Whether anything in a real graph is quantized."""
-    return any(node.op in QUANTIZING for node in graph.nodes)
+    return any(has(node.op, Trait.QUANTIZES) for node in graph.nodes)
 
 
 def kind_of(path: Path) -> Kind | None:

@@ -12,7 +12,7 @@ from samebits.codegen.run.targets import TARGETS, host
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.layers import layers
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.model import Model
 from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.backends.onnxruntime import OnnxRuntime
@@ -54,7 +54,7 @@ def graphs_per_program(kind: str, without: tuple[str, ...] = ()) -> list[list[Gr
         graphs.sort(key=lambda graph: graph.values[graph.inputs[0]].shape[0])  # stable
     else:
         seeds = QUICK_SEEDS if kind == "quick" else SLOW_SEEDS
-        graphs = [lower(random_graph(seed, 1 + seed % 12)) for seed in seeds]
+        graphs = [lower_graph(random_graph(seed, 1 + seed % 12)) for seed in seeds]
     groups: list[list[Graph]] = []
     room = samples = 0
     for graph in graphs:

@@ -10,7 +10,7 @@ from backends.test_backends import side_by_side
 from compare import assert_same
 from random_graphs import awkward_inputs, random_graph
 from samebits.codegen.run.targets import host
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.model import Model
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
@@ -27,7 +27,7 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
         graphs = []
         for seed in range(start, min(start + PROGRAM, first + count)):
             dtypes = EIGHT_BITS if seed % 4 else ("int8", "uint8", "int16", "uint16")
-            graphs.append(lower(random_graph(seed, 1 + seed % 30, dtypes)))
+            graphs.append(lower_graph(random_graph(seed, 1 + seed % 30, dtypes)))
         graph = side_by_side(graphs)
         model = Model(f"seeds {start}...", graph)
         inputs = awkward_inputs(graph, start, samples=2)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from samebits.ir.interpreter import run
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.onnx import load
 
 
@@ -58,7 +58,7 @@ def test_a_model_is_quantized(samebits, tmp_path, model, samples):
     onnx.checker.check_model(onnx.load(out))
     quantized, float_graph = load(out), load(model)
     assert sum(node.op == "QuantizeLinear" for node in quantized.nodes) == 3
-    lower(quantized)
+    lower_graph(quantized)
     with np.load(samples) as arrays:
         for x in arrays["x"][:, None]:
             assert abs(run(quantized, [x])[0] - run(float_graph, [x])[0]).max() < 0.2

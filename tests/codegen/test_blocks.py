@@ -16,7 +16,7 @@ from samebits.codegen.blocks import STEPS, Blocks, blocks
 from samebits.codegen.lowering.lower import lower
 from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph, GraphBuilder
-from samebits.ir.lowering.lower import lower as integer_graph
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.quantization.lstm import quantize_recurrent
@@ -156,7 +156,7 @@ def test_lstm_layers() -> None:
     (y, *_) = net.layer("LSTM", flat, 4)
     samples = [[a.astype(np.float32)] for a in net.rng.standard_normal((4, 5, 1, 6))]
     made, _ = quantize_recurrent(net.builder.build([y]), samples)
-    found = found_in(integer_graph(simplify(made)))
+    found = found_in(lower_graph(simplify(made)))
     assert [phase.rows for phase in found.phases] == [True, False, True, False]
     for phase in found.phases:
         products = sum(call.function == "conv8" for step in phase.steps for call in step.calls)

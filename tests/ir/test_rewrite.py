@@ -302,6 +302,18 @@ def test_nodes_that_do_something_stay(op: str, attributes: dict[str, Any]) -> No
     assert drop_identity(graph) is graph
 
 
+@pytest.mark.parametrize("op", ["DepthToSpace", "SpaceToDepth"])
+def test_blocks_of_one_pixel_do_nothing(op: str) -> None:
+    build = GraphBuilder("g")
+    x = build.input("x", "float32", (1, 4, 2, 2))
+    one = build.add(op, [build.add("Abs", [x])], {"blocksize": 1})
+    graph = build.build([build.add("Neg", [one])])
+    after = drop_identity(graph)
+    assert ops(after) == ["Abs", "Neg"]
+    array = np.random.default_rng(0).standard_normal((1, 4, 2, 2)).astype(np.float32)
+    np.testing.assert_array_equal(run(after, [array])[0], run(graph, [array])[0])
+
+
 def test_identities_between_two_outputs() -> None:
     build = GraphBuilder("g")
     x = build.input("x", "float32", (2, 3))

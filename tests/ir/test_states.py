@@ -11,7 +11,7 @@ from compare import assert_same
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, GraphBuilder, State
 from samebits.ir.interpreter import run, run_steps
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.printer import text
 from samebits.ir.rewrite import remove_dead, simplify
 from samebits.ir.verify import GraphError, verify
@@ -164,7 +164,7 @@ def quantized(initial: float | None, zero: int, output_scale: float = 2**-4) -> 
 @pytest.mark.parametrize("zero", [0, 5, -128])
 def test_lowered_states_are_codes(initial: float | None, zero: int) -> None:
     graph = quantized(initial, zero)
-    integer = lower(graph)
+    integer = lower_graph(graph)
     verify(integer)
     (state,) = integer.states
     assert (state.input, state.output) == (integer.inputs[-1], integer.outputs[-1])
@@ -179,4 +179,4 @@ def test_lowered_states_are_codes(initial: float | None, zero: int) -> None:
 
 def test_states_of_two_scales_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"state 's': expected the codes of its next value"):
-        lower(quantized(None, 0, 2**-3))
+        lower_graph(quantized(None, 0, 2**-3))

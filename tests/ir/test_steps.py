@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from compare import assert_same
 from samebits.errors import UnsupportedError
-from samebits.ir import Graph, GraphBuilder
+from samebits.ir import Graph, GraphBuilder, Trait, ops_with
 from samebits.ir.interpreter import run, run_steps
+from samebits.ir.ops import op_named
 from samebits.ir.rewrite import simplify
 from samebits.ir.steps import is_recurrent, step_graph, time_axes
 from samebits.ir.verify import verify
@@ -189,6 +191,51 @@ def test_products_and_functions_around() -> None:
     check(net.graph(head, net("Softmax", head, axis=-1), net("MatMul", y, net.numbers(HIDDEN))))
 
 
+def pointwise(net: Net, op: str, y: str) -> str:
+    """A point-wise operator on y in (-1, 1), of a type and range that it takes, as float32."""
+    record = op_named(op)
+    small = net("Add", net("Mul", net("Abs", y), net.constant(0.875)), net.constant(0.0625))
+    x = net("Add", small, net.constant(1)) if op == "Acosh" else small
+    given = {"to": "float32"} if op == "Cast" else {"direction": "LEFT"} if op == "BitShift" else {}
+    count = record.inputs[0] if record.inputs[1] else 2
+    for types in product(("float32", "bool", "uint8"), repeat=count):
+        try:
+            made = net(op, *(net("Cast", x, to=kind) for kind in types), **given)
+        except ValueError:
+            continue
+        return net("Cast", made, to="float32")
+    raise AssertionError(f"expected types that {op} takes, found none")
+
+
+@pytest.mark.parametrize("op", sorted(ops_with(Trait.POINTWISE)))
+def test_every_point_wise_operator_behind_a_layer(op: str) -> None:
+    net = Net()
+    y = net.sequence(net.layer("LSTM", net.x)[0])
+    check(net.graph(pointwise(net, op, y)))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("Hardmax", {}),
+        ("LogSoftmax", {}),
+        ("CumSum", {"axis": 2}),
+        ("CumProd", {"axis": 1, "reverse": 1}),
+    ],
+)
+def test_operators_along_another_axis(op: str, attributes: dict[str, Any]) -> None:
+    net = Net()
+    y = net.sequence(net.layer("LSTM", net.x)[0])
+    check(net.graph(net(op, y, **attributes)))
+
+
+def test_the_largest_features() -> None:
+    net = Net()
+    y = net.sequence(net.layer("LSTM", net.x)[0])
+    values, indices = net.builder.add_all("TopK", [y], {"k": 2})
+    check(net.graph(values, net("Cast", indices, to="float32")))
+
+
 def test_the_last_step() -> None:
     net = Net()
     y, h, _ = net.layer("LSTM", net.x)
@@ -245,6 +292,16 @@ def test_quantized_weights_and_activations() -> None:
     check(net.graph(net("DequantizeLinear", codes, scale, zero)))
 
 
+def test_one_scale_has_no_axis() -> None:
+    """The axis that a QuantizeLinear and a DequantizeLinear state counts for many scales only."""
+    net = Net(BATCH, STEPS, FEATURES)
+    y = net.sequence(net.layer("LSTM", net("Transpose", net.x, perm=(1, 0, 2)))[0])
+    scale = net.constant(2**-5)
+    zero = net.builder.constant("zero", np.int8(0))
+    codes = net("QuantizeLinear", net("Transpose", y, perm=(1, 0, 2)), scale, zero, axis=1)
+    check(net.graph(net("DequantizeLinear", codes, scale, zero, axis=1)))
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -274,6 +331,7 @@ def refused() -> Any:
     yield net(lambda n, x: n("Relu", x)), "expected recurrent layers on whole sequences, found none"
     time = "expected steps that stay apart"
     yield net(lambda n, x: n("Softmax", y(n, x), axis=0)), rf"\(Softmax\): {time}"
+    yield net(lambda n, x: n("CumSum", y(n, x), axis=0)), rf"\(CumSum\): {time}"
     yield net(lambda n, x: n("Split", y(n, x), axis=0, sizes=(3, 4))), rf"\(Split\): {time}"
     yield net(lambda n, x: n("Reshape", y(n, x), shape=(14, 4))), rf"\(Reshape\): {time}"
     for op in ("ReduceMean", "ReduceMax"):

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from samebits.verification.backends.program import Program
+
 from pins.registry import Array, Pins, UnavailableError, digest, digest_of_set, route
 from pins.samples import fractions, integers
 from samebits.codegen.run.targets import TARGETS
@@ -22,7 +24,6 @@ from samebits.ir.interpreter import run_steps
 from samebits.ir.rewrite import simplify
 from samebits.model import Model, model_of
 from samebits.quantization import RecurrentSettings, Settings, quantize, quantize_recurrent
-from samebits.verification.backends.program import Program
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes

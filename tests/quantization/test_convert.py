@@ -14,10 +14,10 @@ from compare import assert_same
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run, trace
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.verify import verify
 from samebits.numerics import ScaleRule
-from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize
+from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
 from samebits.quantization.calibrate import from_range
 from samebits.quantization.convert import softmax_numbers
 from samebits.quantization.weights import LARGEST_BIAS, bias_codes, encode, weight_codes
@@ -41,9 +41,9 @@ def test_every_code_is_the_definition_s(residual_net, scheme, method):
     same codes. Samples inside and beyond the calibrated range, of both signs."""
     graph, samples = residual_net
     settings = Settings(activations=scheme, calibration=method, percentile=97.0)
-    quantized, report = quantize(graph, samples, settings)
+    quantized, report = quantize_graph(graph, samples, settings)
     verify(quantized)
-    integer = lower(quantized)
+    integer = lower_graph(quantized)
     formats = {t.name: ACTIVATIONS[t.format] for t in report.tensors}
     quantizers = [n for n in quantized.nodes if n.op == "QuantizeLinear"]
     assert len(quantizers) == len(report.tensors) == 7
@@ -66,7 +66,7 @@ def test_the_restricted_range_leaves_out_one_code(residual_net):
     """Codes of activations stay in +-127; those of the graph's input saturate to the type."""
     graph, samples = residual_net
     for scheme, least in (("symmetric-s8", -127), ("symmetric-s8-full", -128)):
-        quantized, _ = quantize(graph, samples, Settings(activations=scheme))
+        quantized, _ = quantize_graph(graph, samples, Settings(activations=scheme))
         values = trace(quantized, [-WIDE])
         assert values["x.codes"].min() == -128
         codes = {name: int(a.min()) for name, a in values.items() if name.endswith(".codes")}
@@ -78,7 +78,7 @@ def test_softmax_has_a_fixed_scale(net, scheme):
     n = net()
     logits = n.gemm("l", n.input("x", 1, 4), 3, 4)
     graph = n.build(n.add("Softmax", "y", logits, axis=1))
-    quantized, report = quantize(graph, [[n.normal(1, 4)]], Settings(activations=scheme))
+    quantized, report = quantize_graph(graph, [[n.normal(1, 4)]], Settings(activations=scheme))
     fmt = ACTIVATIONS[scheme]
     tensor = report.tensors[-1]
     if fmt.rule is ScaleRule.ASYMMETRIC:
@@ -88,16 +88,18 @@ def test_softmax_has_a_fixed_scale(net, scheme):
     assert softmax_numbers(fmt).quantization.scale == Fraction(tensor.scale)
     x = n.normal(1, 4)
     values = trace(quantized, [x])
-    assert_same(run(lower(quantized), [values["x.codes"]])[0], values["y.codes"], values["y.codes"])
+    assert_same(
+        run(lower_graph(quantized), [values["x.codes"]])[0], values["y.codes"], values["y.codes"]
+    )
 
 
 def test_outputs_of_16_bits(residual_net):
     graph, samples = residual_net
-    quantized, report = quantize(graph, samples, Settings(output_bits=16))
+    quantized, report = quantize_graph(graph, samples, Settings(output_bits=16))
     formats = [t.format for t in report.tensors]
     assert formats == ["asymmetric-s8"] * 6 + ["asymmetric-s16"]
     assert quantized.values["y.codes"].dtype == "int16"
-    eight, _ = quantize(graph, samples, Settings(activations="symmetric-s16", output_bits=8))
+    eight, _ = quantize_graph(graph, samples, Settings(activations="symmetric-s16", output_bits=8))
     assert eight.values["y.codes"].dtype == "int8"
 
 
@@ -106,7 +108,7 @@ def test_an_output_that_is_read_inside_keeps_the_bits_of_activations(net):
     a = n.add("Tanh", "a", n.input("x", 1, 4))
     b = n.add("Reshape", "b", n.gemm("b0", a, 4, 4), shape=(4, 1))
     graph = n.build(a, b)
-    _, report = quantize(graph, [[n.normal(1, 4)]], Settings(output_bits=16))
+    _, report = quantize_graph(graph, [[n.normal(1, 4)]], Settings(output_bits=16))
     assert [t.format for t in report.tensors] == ["asymmetric-s8"] * 2 + ["asymmetric-s16"]
 
 
@@ -117,7 +119,7 @@ def test_names_of_the_interface_stay(net):
     a = n.builder.add("Relu", [x], {}, "y", ["a"])
     b = n.builder.add("Tanh", [a], {}, "b_node", ["a.codes"])
     graph = n.build(a, b, n.builder.add("Reshape", [b], {"shape": (4, 1)}, "r", ["x.quantize"]))
-    quantized, _ = quantize(graph, [[n.normal(1, 4)]])
+    quantized, _ = quantize_graph(graph, [[n.normal(1, 4)]])
     verify(quantized)
     assert quantized.inputs == ("x",)
     assert quantized.outputs == graph.outputs == ("a", "a.codes", "x.quantize")
@@ -190,9 +192,9 @@ def test_the_integer_graph_has_the_codes_of_the_quantized_graph(net, build, weig
     if weights == "asymmetric-s16":
         weights = "asymmetric-s8"  # `lower` has no room for 17-bit differences of codes
     settings = Settings(weights=weights, per_channel=per_channel)
-    quantized, report = quantize(graph, samples, settings)
+    quantized, report = quantize_graph(graph, samples, settings)
     verify(quantized)
-    integer = lower(quantized)
+    integer = lower_graph(quantized)
     for x in (*(sample[0] for sample in samples), 3 * n.normal(*shape)):
         values = trace(quantized, [x])
         codes = run(integer, [values["x.codes"]])[0]
@@ -206,7 +208,7 @@ def test_a_constant_that_is_joined_has_the_scale_of_the_others(net):
     a = n.add("Tanh", "a", n.input("x", 1, 4))
     k = n.constant("k", [[5.0, -1.0]])
     graph = n.build(n.add("Concat", "y", a, k, axis=1))
-    quantized, report = quantize(graph, [[n.normal(1, 4)]])
+    quantized, report = quantize_graph(graph, [[n.normal(1, 4)]])
     (constant,) = report.constants
     tensor = report.tensors[-1]
     assert (tensor.low, tensor.high) == (-1, 5)
@@ -327,7 +329,7 @@ def test_weights_that_are_not_finite(net):
         "quantizing"
     )
     with pytest.raises(NonFiniteError, match="tensor 'y': expected finite values, found nan"):
-        quantize(n.build(y), [[n.normal(1, 2)]])
+        quantize_graph(n.build(y), [[n.normal(1, 2)]])
 
 
 def test_biases_beyond_int32(net):
@@ -338,7 +340,7 @@ def test_biases_beyond_int32(net):
     y = n.add("Gemm", "y", x, weight, n.constant("b", [3.0, 1.0]))
     graph = n.build(y)
     with pytest.raises(InputError, match=r"bias 'b': expected int32 codes in units of the product"):
-        quantize(graph, [[n.normal(2, 4)]])
+        quantize_graph(graph, [[n.normal(2, 4)]])
     scales = [Fraction(2) ** -100]
     with pytest.raises(InputError, match=r"bias 'b': expected int32 codes"):
         bias_codes(np.zeros(1, np.float32), scales[0], scales, "b")
@@ -348,7 +350,7 @@ def test_a_negative_product_keeps_its_bias(net):
     n = net()
     x = n.input("x", 2, 4)
     y = n.add("Gemm", "y", x, n.input("w", 4, 2), n.constant("b", [3.0, 1.0]), alpha=-1.0)
-    quantized, report = quantize(n.build(y), [[n.normal(2, 4), n.normal(4, 2)]])
+    quantized, report = quantize_graph(n.build(y), [[n.normal(2, 4), n.normal(4, 2)]])
     assert "b" in quantized.constants
     assert not report.constants
 
@@ -358,7 +360,7 @@ def test_operands_that_are_not_finite(net):
     mask = n.constant("mask", np.array([[0, -np.inf], [0, 0]]))
     y = n.add("Max", "y", n.input("x", 2, 2), mask)
     with pytest.raises(NonFiniteError, match="constant 'mask': expected finite values, found -inf"):
-        quantize(n.build(y), [[n.normal(2, 2)]])
+        quantize_graph(n.build(y), [[n.normal(2, 2)]])
 
 
 def test_empty_weights():
@@ -383,7 +385,7 @@ def test_states_of_a_step_graph_stay():
         {"x": random.standard_normal((1, 4)).astype("f4"), "h": np.zeros((1, 3), "f4")}
         for _ in range(4)
     ]
-    made, _ = quantize(graph, samples)
+    made, _ = quantize_graph(graph, samples)
     verify(made)
     (state,) = made.states
     assert (state.input, made.outputs[-1]) == ("h", state.output)

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from compare import assert_same
 from recurrent_nets import GATES, Net
 from samebits.errors import InputError, NonFiniteError, RangeError, SamebitsError, UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.interpreter import initial_state, run, run_steps
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
+from samebits.ir.steps import step_graph
+from samebits.pytorch import import_module
 from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization.lstm import (
     GROWTH,
@@ -99,7 +102,31 @@ def test_formats_of_an_lstm(bits: int) -> None:
         assert not zero.any()
         assert np.abs(codes.astype(int)).max() in (126, 127)  # the scale is rounded up
     assert (report.settings.bits, report.samples, report.sequences) == (bits, 3, 3)
-    lower(simplify(made))
+    lower_graph(simplify(made))
+
+
+class SineOfStates(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(FEATURES, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.lstm(x)[0])
+
+
+def test_a_function_behind_a_layer_of_pytorch() -> None:
+    """Any operator that is point-wise may follow: it was refused where a list did not name it."""
+    torch.manual_seed(0)
+    graph = simplify(import_module(SineOfStates().eval(), (torch.zeros(STEPS, 1, FEATURES),)))
+    random = np.random.default_rng(0)
+    samples = [[random.standard_normal((STEPS, 1, FEATURES)).astype(np.float32)] for _ in range(3)]
+    step = step_graph(graph)
+    found = run_steps(step, [samples[0][0][:, np.newaxis]])[0]
+    expected = run(graph, samples[0])[0]
+    assert_same(found.reshape(expected.shape), expected, expected)
+    made, _ = quantize_recurrent(graph, samples)
+    integer = lower_graph(simplify(made))
+    assert "table" in {node.op for node in integer.nodes}
 
 
 def test_each_matrix_has_its_own_scale() -> None:
@@ -141,7 +168,7 @@ def test_symmetry_by_the_ends_of_a_matrix(symmetry: float, asymmetric: bool) -> 
         )
         assert 1 <= float(scale) / ((high - low) / 255) <= 1 + 2.0**-7
     assert not found["lstm0.i_h"][2]  # its ends are equal: symmetric at any threshold
-    integer = lower(simplify(made))
+    integer = lower_graph(simplify(made))
     kinds = {name: array.dtype.name for name, array in integer.constants.items()}
     assert kinds["lstm0.i_x.weight"] == ("int16" if asymmetric else "int8")
     assert kinds["lstm0.i_h.weight"] == "int8"
@@ -164,7 +191,7 @@ def test_gates_over_their_calibrated_range(gates: str) -> None:
         assert width <= scale <= width * (1 + 2.0**-7)
         assert zero == (0 if gates == "symmetric" else -32768)
         assert 0 < low < high < 1
-    lower(simplify(made))
+    lower_graph(simplify(made))
 
 
 def test_functions_beyond_one_have_a_coarser_format() -> None:
@@ -181,7 +208,7 @@ def test_functions_beyond_one_have_a_coarser_format() -> None:
     assert kind == "int16"
     assert 32767 * step >= largest > 32767 * step / 2
     assert steps["lstm0.i_gate.out"] == (2.0**-15, "int16")
-    lower(simplify(made))
+    lower_graph(simplify(made))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -200,7 +227,7 @@ def test_peepholes_are_terms_of_the_sum(bits: int) -> None:
     muls = [n.output for n in made.nodes if n.op == "Mul" and n.name.endswith("_c")]
     assert len(muls) == 3
     assert not read & set(muls)
-    integer = lower(simplify(made))
+    integer = lower_graph(simplify(made))
     assert sum(n.op == "affine" for n in integer.nodes) == (3 if bits == 8 else 11)
     assert all(a.ndim < 2 for a in integer.constants.values() if a.shape[-1:] == (1 << 16,))
     assert report.sqnr_db is not None
@@ -216,7 +243,7 @@ def test_float_bias() -> None:
     gemm = next(n for n in made.nodes if n.op == "Gemm" and n.name.endswith("_x"))
     bias = made.producers()[gemm.inputs[2]]
     assert made.constants[bias.inputs[0]].dtype == np.int32
-    lower(simplify(made))
+    lower_graph(simplify(made))
 
 
 @pytest.mark.parametrize("op", GATES)
@@ -231,7 +258,7 @@ def test_other_layers_have_the_same_roles(op: str) -> None:
         assert sorted(g.gate for g in report.gates) == sorted(
             {"LSTM": "ifco", "GRU": "zrh", "RNN": "i"}[op]
         )
-        lower(simplify(made))
+        lower_graph(simplify(made))
 
 
 def test_dead_rows_have_scales_that_sums_can_hold() -> None:
@@ -245,7 +272,7 @@ def test_dead_rows_have_scales_that_sums_can_hold() -> None:
     for bits in (8, 16):
         settings = RecurrentSettings(bits=bits)
         made, report = quantize_recurrent(graph, net.samples(2), settings)
-        lower(simplify(made))
+        lower_graph(simplify(made))
         assert report.sqnr_db is not None
         assert report.sqnr_db > 30
         data = scales(made)
@@ -377,7 +404,7 @@ def test_data_that_barely_varies(value: float) -> None:
     data = np.full((STEPS, 1, FEATURES), value, np.float32)
     data[-1, 0, -1] = np.nextafter(np.float32(value), np.float32(1))
     made, report = quantize_recurrent(graph, [[data]])
-    integer = lower(simplify(made))
+    integer = lower_graph(simplify(made))
     codes = np.zeros((2, *integer.values[integer.inputs[0]].shape), np.int8)
     for array in run_steps(integer, [codes]):
         assert len(array) == 2
@@ -392,7 +419,7 @@ def test_data_beyond_every_sum() -> None:
     with pytest.raises(
         RangeError, match=r"node 'lstm0\.i_sum' \(add\): expected sums below 2\*\*62"
     ):
-        lower(simplify(made))
+        lower_graph(simplify(made))
 
 
 def refused() -> Iterator[tuple[str, Any, type[SamebitsError], str]]:
@@ -562,7 +589,7 @@ def stress(bits: int) -> Iterator[float]:
     made, _ = quantize_recurrent(
         graph, net.samples(16), RecurrentSettings(bits=bits, report_samples=1)
     )
-    integer = lower(simplify(made))
+    integer = lower_graph(simplify(made))
     executor = TorchExecutor(integer)
     x_value, y_value = (integer.values[n] for n in (integer.inputs[0], integer.outputs[0]))
     x = net.rng.standard_normal((lengths[-1], 1, features)).astype(np.float32)

@@ -12,7 +12,7 @@ from samebits.data.digits import load_digits
 from samebits.errors import InputError
 from samebits.ir.interpreter import run
 from samebits.ir.rewrite import simplify
-from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize
+from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
 
 pytest.importorskip("sklearn", reason="scikit-learn holds the digits")
 
@@ -87,7 +87,7 @@ def test_a_cnn_keeps_its_accuracy(net, digits, cnn, method):
         Settings(calibration=method),
         Settings("power-of-two-s8", "power-of-two-s8", calibration=method, per_channel=False),
     ):
-        quantized, report = quantize(graph, samples, settings)
+        quantized, report = quantize_graph(graph, samples, settings)
         assert abs(accuracy(quantized, tests, labels) - before) <= 2
         # Pixels are sixteenths: powers of two hold them exactly.
         ratios = [t.sqnr_db for t in report.tensors if t.sqnr_db is not None]
@@ -120,7 +120,9 @@ def test_an_mlp_in_every_scheme(net, digits):
     samples = [[image[None]] for image in images[:20].numpy()]
     for scheme in ACTIVATIONS:
         for weights in WEIGHTS:
-            quantized, _ = quantize(graph, samples, Settings(scheme, weights, report_samples=1))
+            quantized, _ = quantize_graph(
+                graph, samples, Settings(scheme, weights, report_samples=1)
+            )
             assert abs(accuracy(quantized, tests, test_labels) - before) <= 3
 
 
@@ -131,8 +133,8 @@ def test_an_mlp_in_every_scheme(net, digits):
 def test_the_order_of_the_samples_does_not_matter(residual_net, method):
     graph, samples = residual_net
     settings = Settings(calibration=method)
-    one, report = quantize(graph, samples, settings)
-    other, again = quantize(graph, iter(samples[::-1]), settings)
+    one, report = quantize_graph(graph, samples, settings)
+    other, again = quantize_graph(graph, iter(samples[::-1]), settings)
     for a, b in zip(report.tensors, again.tensors, strict=True):
         assert (a.scale, a.zero_point, a.low, a.high) == (b.scale, b.zero_point, b.low, b.high)
         assert (a.seen_low, a.seen_high, a.clip_rate) == (b.seen_low, b.seen_high, b.clip_rate)
@@ -147,7 +149,7 @@ def test_the_order_of_the_samples_does_not_matter(residual_net, method):
 
 def test_report(residual_net):
     graph, samples = residual_net
-    _, report = quantize(graph, samples, Settings(report_samples=4))
+    _, report = quantize_graph(graph, samples, Settings(report_samples=4))
     assert (report.calibration_samples, report.samples) == (10, 4)
     assert [t.op for t in report.tensors] == [
         "Input", "Relu", "Conv", "HardSwish", "Relu", "GlobalAveragePool", "Gemm",
@@ -179,7 +181,7 @@ def test_clip_rate_and_ratio_by_definition(net):
     graph = n.build(n.add("Identity", "y", n.input("x", 1, 1000)))
     x = n.normal(1, 1000)
     settings = Settings(calibration="percentile", percentile=60.0)
-    quantized, report = quantize(graph, [[x]], settings)
+    quantized, report = quantize_graph(graph, [[x]], settings)
     (tensor,) = report.tensors
     steps = x.astype(np.float64) / tensor.scale + tensor.zero_point
     assert tensor.clip_rate == np.mean((steps < -128.5) | (steps > 127.5))
@@ -194,9 +196,9 @@ def test_ratios_without_noise_or_signal(net):
     x = n.input("x", 1, 2)
     graph = n.build(n.add("Exp", "y", n.add("Sub", "z", x, x)), n.add("Floor", "f", x))
     zeros = np.zeros((1, 2), np.float32)
-    _, report = quantize(graph, [[zeros]])
+    _, report = quantize_graph(graph, [[zeros]])
     assert [t.sqnr_db for t in report.tensors] == [None, None, None]
-    _, report = quantize(graph, [[np.full((1, 2), -1e-9, np.float32)], [zeros + 5]])
+    _, report = quantize_graph(graph, [[np.full((1, 2), -1e-9, np.float32)], [zeros + 5]])
     assert report.to_dict()["tensors"][1]["name"] in ("y", "f")
     json.dumps(report.to_dict(), allow_nan=False)
 
@@ -205,7 +207,7 @@ def test_constant_inputs(net):
     n = net()
     y = n.conv("y", n.input("x", 1, 2, 4, 4), 2, 2, 3, 3)
     for value in (0.0, -2.0, 1e-30):
-        quantized, report = quantize(n.build(y), [[np.full((1, 2, 4, 4), value, np.float32)]])
+        quantized, report = quantize_graph(n.build(y), [[np.full((1, 2, 4, 4), value, np.float32)]])
         assert report.tensors[0].seen_low == report.tensors[0].seen_high == np.float32(value)
         assert np.isfinite(run(quantized, [np.ones((1, 2, 4, 4), np.float32)])[0]).all()
 
@@ -213,6 +215,6 @@ def test_constant_inputs(net):
 def test_bad_samples_end_in_messages(residual_net):
     graph, _ = residual_net
     with pytest.raises(InputError, match="expected at least one sample, found none"):
-        quantize(graph, [])
+        quantize_graph(graph, [])
     with pytest.raises(InputError, match=r"sample 0: expected the inputs x, found z"):
-        quantize(graph, [{"z": np.zeros(1, np.float32)}])
+        quantize_graph(graph, [{"z": np.zeros(1, np.float32)}])

@@ -16,7 +16,7 @@ from samebits.ir.rewrite import simplify
 from samebits.model import Model
 from samebits.model import load as load_model
 from samebits.pytorch import import_module
-from samebits.quantization import Settings, quantize
+from samebits.quantization import Settings, quantize_graph
 from samebits.train.architectures import build
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.evaluate import count_correct, final_classifier
@@ -151,7 +151,7 @@ def quantized(digits, smooth):
             samples = [{name: x[None]} for x in images(digits, "train", 64)]
             weights = "power-of-two-s8" if scheme.startswith("power") else "symmetric-s8"
             settings = Settings(activations=scheme, weights=weights)
-            model = Model(scheme, quantize(smooth, samples, settings)[0])
+            model = Model(scheme, quantize_graph(smooth, samples, settings)[0])
             codes = image_codes(model, digits)
             made[scheme] = (model, codes, Reference().run(model, codes))
         return made[scheme]

@@ -29,7 +29,7 @@ from samebits.npu.machine.image import write_program
 from samebits.npu.simulator.simulate import simulate
 from samebits.onnx import save_qdq
 from samebits.pytorch import import_module
-from samebits.quantization import quantize, quantize_recurrent
+from samebits.quantization import quantize_graph, quantize_recurrent
 from samebits.recompute.plan.cost import find_device
 from samebits.recompute.plan.plan import Plan, write_plan
 from samebits.recompute.training import Planner, architecture_network
@@ -171,7 +171,7 @@ def deploy_float(out: Path, data: Dataset, seed: int) -> Deployment:
     """A float model with tanh, GELU and sigmoid: trained, imported, quantized, compiled."""
     _, graph, samples = _float_network("smooth", SMOOTH_EPOCHS, out, data, seed)
     with Status("calibrating", console=log_console()):
-        quantized, report = quantize(graph, samples)
+        quantized, report = quantize_graph(graph, samples)
     save_qdq(quantized, out / "smooth-int8.onnx")
     float_percent = 100 * correct(float_outputs(graph, data), data) / len(data.test_labels)
     return _deployment(

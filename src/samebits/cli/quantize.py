@@ -13,7 +13,7 @@ from samebits.cli.options import AsJson
 from samebits.cli.output import log_console, print_json, print_table
 
 if TYPE_CHECKING:
-    from samebits.quantization import RecurrentReport, Report
+    from samebits.quantization import QuantizationReport, RecurrentReport
 
 
 def quantize_command(
@@ -91,7 +91,7 @@ def quantize_command(
         RecurrentSettings,
         Settings,
         load_samples,
-        quantize,
+        quantize_graph,
         quantize_recurrent,
     )
 
@@ -127,7 +127,7 @@ def quantize_command(
         print_gates(found)
         print(f"wrote {out}: one time step, {len(quantized.states)} states")
         return
-    quantized, report = quantize(graph, shown, settings)
+    quantized, report = quantize_graph(graph, shown, settings)
     save_qdq(quantized, out)
     if as_json:
         print_json({"model": str(model), "out": str(out), **report.to_dict()})
@@ -136,7 +136,7 @@ def quantize_command(
     print(f"wrote {out}")
 
 
-def print_report(report: Report) -> None:
+def print_report(report: QuantizationReport) -> None:
     """The activations as a table, then the totals."""
     table = Table("tensor", "operator", "format", "scale", "zero", "range", "clipped", "SQNR dB")
     for column in table.columns[3:]:

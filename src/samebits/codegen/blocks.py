@@ -16,7 +16,7 @@ from samebits.codegen.lowering.move import copied
 from samebits.codegen.lowering.program import Call, Program, Step
 from samebits.codegen.memory import Place, byte_size, last_reads, lifetimes, views
 from samebits.codegen.plan import Buffer, aligned, plan
-from samebits.ir.graph import Value
+from samebits.ir.value import Value
 
 STEPS = 16  # time steps of a block
 LEAST_TILE = 8  # pixels that the kernels compute together

@@ -14,7 +14,7 @@ from samebits.codegen.lowering.move import copied
 from samebits.codegen.lowering.program import Array, Call, Program
 from samebits.codegen.memory import Layout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
-from samebits.ir.graph import Value
+from samebits.ir.value import Value
 
 
 def header(program: Program, layout: Layout, prefix: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from samebits.codegen.lowering.program import Program
 from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.codegen.plan import Buffer, Plan, aligned, plan
-from samebits.ir.graph import Value
+from samebits.ir.value import Value
 
 # Bytes of stack of samebits_run_<function> and what it calls, on Cortex-M with gcc at any
 # optimisation level; tests/codegen measures them with -fstack-usage.

@@ -12,8 +12,9 @@ from samebits.codegen.calls import Calls, aligned
 from samebits.codegen.lowering.program import Array, Program
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
-from samebits.ir.graph import Graph, Value
+from samebits.ir.graph import Graph
 from samebits.ir.interpreter import initial_state
+from samebits.ir.value import Value
 
 STEPS = 16  # of the test sequence: chunks of 1, of 7 (which leave a rest), and one of all
 

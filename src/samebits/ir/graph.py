@@ -1,49 +1,19 @@
-"""Graphs as data: values, nodes, and the builder that makes them. docs/spec/graph.md section 1."""
+"""Graphs as data: nodes, states, and the builder that makes them. docs/spec/graph.md section 1."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from samebits.ir.ops import Attribute, op_named
+from samebits.ir.value import Quantization, Value
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """value = scale * (code - zero_point), exactly."""
-
-    scale: Fraction
-    zero_point: int = 0
-
-    def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise ValueError(f"expected a positive scale, found {self.scale}")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor of a graph: its type and shape, and what its integers stand for (if known)."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    quantization: Quantization | None = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, RangeError, SamebitsError
-from samebits.ir.graph import Graph, Node, State, Value
+from samebits.ir.graph import Graph, Node, State
 from samebits.ir.ops import Array, op_named
 from samebits.ir.real.define import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
+from samebits.ir.value import Value
 
 
 def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]:

@@ -1,6 +1,6 @@
 """The operator registry: one record per operator, real or integer.
 
-`real_*.py` and `integer_*.py` fill it; docs/spec/graph.md sections 2 and 3 list it.
+The rooms `real` and `integer` fill it; docs/spec/graph.md sections 2 and 3 list it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from samebits.ir.graph import Value
+from samebits.ir.traits import Trait, closed
+from samebits.ir.value import Value
 
 Attribute = int | float | str | bool | Fraction | None | tuple[Any, ...]
 Attributes = Mapping[str, Any]
@@ -43,6 +42,7 @@ class Op:
     meaning:    (arrays, None where left out; complete attributes) -> output arrays. Exact: real
                 operators that are rational also take object arrays of Fraction.
     integer:    an operator of integer graphs
+    traits:     what passes may conclude from it, all that is implied included
     """
 
     name: str
@@ -51,6 +51,10 @@ class Op:
     infer: Callable[[Sequence[Value | None], Attributes], list[Type]]
     meaning: Callable[[Sequence[Array | None], Attributes], list[Array]]
     integer: bool = False
+    traits: frozenset[Trait] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traits", closed(self.traits))
 
     def complete(self, attributes: Attributes, where: str) -> dict[str, Any]:
         """The attributes with defaults; ValueError for an unknown or missing one."""
@@ -93,6 +97,18 @@ def known_ops() -> list[Op]:
     return list(_OPS.values())
 
 
+def has(name: str, *traits: Trait) -> bool:
+    """Whether the operator has one of the traits; False where there is no such operator."""
+    return name in _OPS and not _OPS[name].traits.isdisjoint(traits)
+
+
+def ops_with(*traits: Trait, integer: bool = False) -> frozenset[str]:
+    """The names of all real, or all integer, operators that have one of the traits."""
+    return frozenset(
+        op.name for op in _OPS.values() if op.integer == integer and has(op.name, *traits)
+    )
+
+
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """numpy's broadcasting of shapes; ValueError if they do not fit."""
     try:
@@ -114,5 +130,5 @@ def window_count(size: int, kernel: int, stride: int, pads: int, dilation: int =
 
 
 def elements(shape: Sequence[int]) -> int:
-    """How many."""
+    """Number of elements of a shape."""
     return math.prod(shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from samebits.ir.graph import Graph, Node, State, Value
+from samebits.ir.graph import Graph, Node, State
+from samebits.ir.value import Value
 
 SHOWN = 4  # items of a long attribute
 

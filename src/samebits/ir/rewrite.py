@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import SamebitsError
-from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.graph import Graph, Node
 from samebits.ir.interpreter import carry, evaluate
-from samebits.ir.ops import Array, op_named
+from samebits.ir.ops import Array, has, op_named
 from samebits.ir.real.define import FLOATS
+from samebits.ir.traits import Trait
+from samebits.ir.value import Value
 
 FOLDED_MAX = 2**20  # elements that folding may make where the operands hold fewer
 
@@ -265,7 +267,7 @@ def _multiplied(edit: Edit, node: Node, affine: _Affine) -> list[Node] | None:
 
 def _folded(edit: Edit, producer: Node, affine: _Affine, output: str) -> Node | None:
     """The producer with the normalisation in its weights and bias, or None where it has none."""
-    if producer.op not in ("Conv", "ConvTranspose", "Gemm"):
+    if not has(producer.op, Trait.WEIGHTED):
         return None
     x, w, *rest = producer.inputs
     bias_name = rest[0] if rest else ""
@@ -433,6 +435,4 @@ def _is_identity(graph: Graph, node: Node) -> bool:
     if node.op == "Pad":
         pads = node.attributes["pads"]
         return isinstance(pads, tuple) and not any(pads)
-    same_shape = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile", "Split")
-    alone = ("Concat", "Sum", "Mean", "Min", "Max")
-    return node.op in ("Identity", "Cast", *same_shape, *alone)
+    return has(node.op, Trait.NEUTRAL)

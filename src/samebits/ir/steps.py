@@ -16,7 +16,7 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Graph, GraphBuilder, Node
-from samebits.ir.ops import op_named
+from samebits.ir.ops import has, op_named, ops_with
 from samebits.ir.real.cell import LAYERS, Cell, activations, weights
 from samebits.ir.real.recurrent import (
     CELL,
@@ -31,24 +31,10 @@ from samebits.ir.real.recurrent import (
     parameters,
     recurrent_sizes,
 )
+from samebits.ir.traits import Trait
 
 LAST = -1  # the time axis of a value that belongs to the last step only
 Shape = tuple[int, ...]
-
-POINTWISE = frozenset(
-    (
-        *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid", "Clip"),
-        *("HardSigmoid", "HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log"),
-        *("Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Swish", "Shrink"),
-        *("Cast", "Identity", "Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"),
-        *("Mean", "Where"),
-    )
-)
-RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-ALONG = frozenset(
-    ("Split", "Softmax", "LogSoftmax", "LayerNormalization", "QuantizeLinear", "DequantizeLinear")
-)
-"""Operators along an axis other than that of time, or along those behind it."""
 
 
 def is_recurrent(graph: Graph) -> bool:
@@ -92,7 +78,7 @@ def _before(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     before, after = graph.values[name].shape, graph.values[node.output].shape
     if node.op == "Transpose":
         return int(node.attributes["perm"][axis])
-    if node.op in RESHAPES:
+    if has(node.op, Trait.RESHAPES):
         return _moved(after, before, axis)
     if node.op == "Gather":
         return axis - node.attributes["axis"] if name == node.inputs[1] else axis
@@ -304,7 +290,7 @@ class _Stepping:
         if axis is None:
             raise UnsupportedError("expected steps that stay apart, found some that are mixed")
         self.times.update(dict.fromkeys((name for name in node.outputs if name), axis))
-        if node.op in RESHAPES:
+        if has(node.op, Trait.RESHAPES):
             inputs = [self.names[name] for name in node.inputs]
             self.put(node, node.output, "Reshape", inputs, shape=self.one_step(node.output))
         else:
@@ -374,7 +360,7 @@ def _along(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     x, *others = node.inputs
     rank = len(steps.graph.values[x].shape)
     axis = node.attributes["axis"] % rank
-    single = "Quantize" in node.op and steps.graph.values[others[0]].size == 1
+    single = has(node.op, Trait.QUANTIZES) and steps.graph.values[others[0]].size == 1
     mixed = axis <= axes[x] if node.op == "LayerNormalization" else axis == axes[x]
     if set(others) & set(axes) or (mixed and not single):
         raise UnsupportedError("expected steps that stay apart, found some that are mixed")
@@ -425,9 +411,9 @@ def _gather(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(POINTWISE, _pointwise),
-    **dict.fromkeys(RESHAPES, _reshape),
-    **dict.fromkeys(ALONG, _along),
+    **dict.fromkeys(ops_with(Trait.POINTWISE), _pointwise),
+    **dict.fromkeys(ops_with(Trait.RESHAPES), _reshape),
+    **dict.fromkeys(ops_with(Trait.ALONG), _along),
     "Transpose": _transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,

@@ -4,8 +4,8 @@ from samebits.quantization.convert import Converted, convert
 from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.quantization.observe import Statistics, observe
 from samebits.quantization.placement import Placement, place
-from samebits.quantization.post_training import quantize
-from samebits.quantization.report import ConstantReport, Report, TensorReport
+from samebits.quantization.post_training import quantize_graph
+from samebits.quantization.report import ConstantReport, QuantizationReport, TensorReport
 from samebits.quantization.samples import Samples, load_samples
 from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings
 
@@ -16,9 +16,9 @@ __all__ = [
     "ConstantReport",
     "Converted",
     "Placement",
+    "QuantizationReport",
     "RecurrentReport",
     "RecurrentSettings",
-    "Report",
     "Samples",
     "Settings",
     "Statistics",
@@ -27,6 +27,6 @@ __all__ = [
     "load_samples",
     "observe",
     "place",
-    "quantize",
+    "quantize_graph",
     "quantize_recurrent",
 ]

@@ -13,13 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from samebits.ir import Graph, GraphBuilder, Node
+from samebits.ir import Graph, GraphBuilder, Node, Trait, has
 from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range
 from samebits.quantization.observe import Statistics, merged, statistics
-from samebits.quantization.placement import LINEAR, Placement, is_movement
+from samebits.quantization.placement import Placement, is_movement
 from samebits.quantization.settings import Settings, code_type, narrow
-from samebits.quantization.weights import Codes, bias_codes, check_constant, encode, weight_codes
+from samebits.quantization.weights import (
+    WeightCodes,
+    bias_codes,
+    check_constant,
+    encode,
+    weight_codes,
+)
 from samebits.spec import formats
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +54,7 @@ class QuantizedConstant:
     node: str
     op: str
     values: Array
-    codes: Codes
+    codes: WeightCodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +198,7 @@ class _Conversion:
     def operands(self, node: Node) -> tuple[list[str], dict[str, Any]]:
         """Inputs and attributes of a node in the quantized graph."""
         attributes = dict(node.attributes)
-        if node.op in LINEAR and self.placement.weights:
+        if has(node.op, Trait.PRODUCT) and self.placement.weights:
             return self.linear(node, attributes), attributes
         summed = next((name for name in node.inputs if name in self.placement.biases), "")
         inputs = []
@@ -289,7 +295,7 @@ class _Conversion:
 
     def weights(
         self, values: Array, axis: int | None, name: str, scale_x: Fraction, bias: Array | None
-    ) -> Codes:
+    ) -> WeightCodes:
         check_constant(values, name)
         fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
         bits = self.settings.scale_bits
@@ -308,7 +314,7 @@ class _Conversion:
             return 0 if node.attributes["transB"] else 1
         return 1 if rank == 2 else None
 
-    def dequantized(self, node: Node, name: str, values: Array, found: Codes) -> str:
+    def dequantized(self, node: Node, name: str, values: Array, found: WeightCodes) -> str:
         """DequantizeLinear of the codes of a constant that `node` reads."""
         self.constants.append(QuantizedConstant(name, node.name, node.op, values, found))
         codes = self.builder.constant(self.fresh(f"{name}.codes"), found.codes)

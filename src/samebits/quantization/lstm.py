@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.ir import Graph, Node
+from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.interpreter import run_steps, trace
 from samebits.ir.rewrite import simplify
 from samebits.ir.steps import Steps, stepped, time_axes
@@ -34,7 +34,7 @@ from samebits.quantization.observe import (
     merged,
     statistics,
 )
-from samebits.quantization.placement import LINEAR, POINTWISE, Placement, place
+from samebits.quantization.placement import Placement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
 from samebits.quantization.report import constant_report, sqnr
 from samebits.quantization.settings import ACTIVATIONS, Settings
@@ -287,12 +287,13 @@ def _parts(graph: Graph, quantized: Sequence[str]) -> dict[str, tuple[str, str]]
             node = producers.get(waiting.pop())
             if node is None:
                 continue
-            if node.op in LINEAR:
+            if has(node.op, Trait.PRODUCT):
                 products.append(node)
-            elif node.op in ("Add", "Sub", "Clip"):
+            elif node.op in ("Add", "Sub") or node.op == "Clip":
                 waiting += [n for n in node.inputs if n not in kept]
             elif node.op == "Mul":  # a GRU that resets after the product
-                waiting += [n for n in node.inputs if n in producers and producers[n].op in LINEAR]
+                made = [n for n in node.inputs if n in producers]
+                waiting += [n for n in made if has(producers[n].op, Trait.PRODUCT)]
         recurrent = [node for node in products if hidden & _factors(producers, node.inputs[0])]
         inputs = [node for node in products if node not in recurrent]
         if len(recurrent) == 1 and len(inputs) == 1:
@@ -311,13 +312,13 @@ def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str
     consumers = graph.consumers()
     roles = {}
     for state in graph.states:
-        if not any(node.op in LINEAR for node in consumers[state.input]):
+        if not any(has(node.op, Trait.PRODUCT) for node in consumers[state.input]):
             roles[placement.group[state.input]] = CELL
     roles.update({placement.group[name]: SUM for name in parts})
     inside: set[str] = set()  # of the function of a gate, which may be several operators
     for node in graph.nodes:
         variables = [name for name in node.inputs if name and name not in graph.constants]
-        if node.op not in POINTWISE or len(variables) != 1:
+        if not has(node.op, Trait.POINTWISE) or len(variables) != 1:
             continue
         group = placement.group.get(node.output, "")
         role = roles.get(placement.group.get(variables[0], ""), DATA)
@@ -422,7 +423,7 @@ def _gate_reports(
             for node in consumers[waiting.pop()]:
                 if node.output in seen:
                     output = node.output
-                elif node.op in POINTWISE:
+                elif has(node.op, Trait.POINTWISE):
                     waiting.append(node.output)
         px, ph, out = ((seen[name].low, seen[name].high) for name in (x, h, output or total))
         yield GateReport(layer, gate, px, ph, out, _saturated(seen[total]))

@@ -20,33 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir import Graph, Node
+from samebits.ir import Graph, Node, Trait, has
 
-POINTWISE = frozenset(
-    (
-        *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid", "Clip"),
-        *("HardSigmoid", "HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log"),
-        *("Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Swish", "Shrink"),
-        *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-        *("Cast", "Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Mod", "Min", "Max", "Sum", "Mean"),
-        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not"),
-        *("Where",),
-    )
-)
-LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-ACCUMULATORS = LINEAR | frozenset(
-    (
-        *("Add", "Sub", "Mul", "Sum", "Mean"),
-        *("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"),
-    )
-)
-MOVEMENT = frozenset(
-    (
-        *("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split"),
-        *("Slice", "Expand", "Tile", "Gather", "Resize", "DepthToSpace", "SpaceToDepth"),
-        *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"),
-    )
-)
 MERGING = frozenset(("Relu", "Clip"))
 
 
@@ -80,7 +55,7 @@ def is_movement(node: Node) -> bool:
     if node.op == "Pad":
         # Zero has a code in every format; another fill value gets a scale of its own.
         return node.attributes["mode"] != "constant" or node.attributes["value"] == 0
-    return node.op in MOVEMENT
+    return has(node.op, Trait.MOVEMENT, Trait.SELECTION)
 
 
 def moved_inputs(node: Node) -> tuple[int, ...]:
@@ -102,7 +77,8 @@ def place(graph: Graph, exact_sums: bool = False) -> Placement:
 
 def _check(graph: Graph) -> None:
     for node in graph.nodes:
-        if "QuantizeLinear" in node.op or "Integer" in node.op:
+        # DequantizeLinear alone: weights that the file stores as codes.
+        if has(node.op, Trait.QUANTIZES) and node.op != "DequantizeLinear":
             raise InputError(
                 f"graph {graph.name!r}: expected a float model, found {node.op} (node "
                 f"{node.name!r}); it is quantized already"
@@ -177,7 +153,7 @@ class _Search:
             self.read_constants(node, moved_inputs(node))
             self.shared.append([*moved, *node.outputs])
             return moved
-        if node.op in POINTWISE and variables:
+        if has(node.op, Trait.POINTWISE) and variables:
             if self.sums & set(variables):
                 terms = [self.term(v) for v in variables if v not in self.sums]
                 return [*terms, *self.accumulator(node)]
@@ -195,7 +171,7 @@ class _Search:
             self.read_constants(node, range(len(node.inputs)))
             if node.op in ("Max", "Min"):
                 self.shared.append([*inputs, output])
-        if node.op in ACCUMULATORS:
+        if has(node.op, Trait.ACCUMULATES):
             return [*variables, *self.accumulator(node)]
         return [*variables, *node.outputs]
 

@@ -11,15 +11,15 @@ from samebits.ir import Graph
 from samebits.quantization.convert import convert
 from samebits.quantization.observe import Sample, checked, observe
 from samebits.quantization.placement import place
-from samebits.quantization.report import Report, report
+from samebits.quantization.report import QuantizationReport, report
 from samebits.quantization.settings import Settings
 
 Array = np.ndarray[Any, Any]
 
 
-def quantize(
+def quantize_graph(
     graph: Graph, samples: Iterable[Sample], settings: Settings | None = None
-) -> tuple[Graph, Report]:
+) -> tuple[Graph, QuantizationReport]:
     """A float32 real graph in QDQ form, with scales calibrated on samples, and a report.
 
     graph:   simplified (samebits.ir.rewrite.simplify); inputs and outputs keep names and types

@@ -61,7 +61,7 @@ class ConstantReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class QuantizationReport:
     """Of a whole graph. Bytes are of the quantized constants; samples: how many were compared."""
 
     settings: Settings
@@ -98,7 +98,7 @@ def report(
     samples: Sequence[Sequence[Array]],
     calibration_samples: int,
     settings: Settings,
-) -> Report:
+) -> QuantizationReport:
     """Compare the float graph with the quantized one, tensor by tensor, on the samples.
 
     Ratios are measurements in float64; nothing that is computed later depends on them.
@@ -115,7 +115,7 @@ def report(
             total.count += x.size
             total.clipped += clipped(x, tensor)
     constants = tuple(constant_report(constant) for constant in converted.constants)
-    return Report(
+    return QuantizationReport(
         settings,
         calibration_samples,
         len(samples),

@@ -34,7 +34,7 @@ ZERO_CHANNEL_BITS = 16  # of the code of a bias whose channel has no weights
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class WeightCodes:
     """A quantized constant. axis: along which `scales` run, None if there is one."""
 
     codes: Array
@@ -53,7 +53,7 @@ class Codes:
         return np.asarray((self.codes.astype(np.int64) - zero_points) * scales)
 
 
-def encode(values: Array, numbers: Sequence[Calibrated], axis: int | None) -> Codes:
+def encode(values: Array, numbers: Sequence[Calibrated], axis: int | None) -> WeightCodes:
     """exact.encode of every element; values: float32, numbers: one, or one per index of `axis`.
 
     The quotient of two binary32 numbers is a tie or at least 2**-25 away from one, so its binary64
@@ -69,7 +69,7 @@ def encode(values: Array, numbers: Sequence[Calibrated], axis: int | None) -> Co
     with np.errstate(over="ignore"):  # beyond binary64 saturates
         rounded = np.rint(values.astype(np.float64) / scales) + zero_points
     codes = np.clip(rounded, fmt.code_min, fmt.code_max).astype(code_type(fmt))
-    return Codes(
+    return WeightCodes(
         codes,
         fmt,
         tuple(n.scale for n in numbers),
@@ -98,7 +98,7 @@ def weight_codes(
     bias: Array | None = None,
     scale_bits: int = 24,
     finest: Fraction = Fraction(0),
-) -> Codes:
+) -> WeightCodes:
     """Weights over their whole range, one scale per index of `axis` or one for all.
 
     bias: float32, one number, or one per output. Where its codes in units of scale_x * scale would
@@ -160,7 +160,7 @@ def _power_above(value: Fraction) -> Fraction:
 
 def bias_codes(
     values: Array, scale_x: Fraction, scales: Sequence[Fraction], name: str = "bias"
-) -> Codes:
+) -> WeightCodes:
     """rne(values / (scale_x * scale)) as int32; values: float32, scales along the last axis.
 
     A single number with several scales becomes one number for each. Raises InputError for codes
@@ -180,7 +180,7 @@ def bias_codes(
             f"bias {name!r}: expected int32 codes in units of the product of the scales (about "
             f"{float(min(products)):g}), found {largest}; scale the data or the weights up"
         )
-    return Codes(
+    return WeightCodes(
         np.array(codes, dtype=np.int32).reshape(values.shape),
         BIAS,
         stored,

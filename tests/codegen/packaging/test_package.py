@@ -16,9 +16,10 @@ import pytest
 from samebits.codegen import write_package
 from samebits.codegen.memory import STACK
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir.graph import Graph, GraphBuilder, Quantization
+from samebits.ir.graph import Graph, GraphBuilder
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.ir.interpreter import run, trace
+from samebits.ir.value import Quantization
 
 GOLDEN = ("model.h", "model.c", "tables.h", "tables.c", "main.c", "test_vectors.h", "Makefile")
 CODES = {"low": -128, "high": 127, "dtype": "int8"}

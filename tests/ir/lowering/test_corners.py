@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ir.test_lower import Net, assert_same_function, conv_net, lower, unsupported
 
+from ir.lowering.test_lower import Net, assert_same_function, conv_net, lower_graph, unsupported
 from samebits.errors import UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.integer.layers import layers
@@ -26,7 +26,7 @@ def test_clips_beyond_the_codes(bounds):
     graph = net.b.build([net.q(gemm(net, clipped), 20.0)])
     if bounds[0] > 64 or bounds[1] < -64:
         with pytest.raises(UnsupportedError, match="expected quantized codes"):
-            lower(graph)
+            lower_graph(graph)
     else:
         assert_same_function(graph)
 
@@ -81,7 +81,7 @@ def test_outputs_that_are_one_value():
     for scale in (0.5, 2.0):
         s = b.constant("s", np.array(scale, np.float32))
         outs.append(b.add("DequantizeLinear", [codes, s, zero], {"axis": 1}))
-    graph = lower(b.build([*outs, outs[0]]))
+    graph = lower_graph(b.build([*outs, outs[0]]))
     assert len(set(graph.outputs)) == 3
     assert [float(graph.values[n].quantization.scale) for n in graph.outputs] == [0.5, 2.0, 0.5]
 
@@ -140,7 +140,7 @@ def test_long_chains_of_movement_take_linear_time():
     net, y = conv_net()
     for index in range(600):
         y = net.b.add("Reshape", [y], {"shape": (1, 100) if index % 2 else (10, 10)})
-    graph = lower(net.b.build([net.q(y, 3.0)]))
+    graph = lower_graph(net.b.build([net.q(y, 3.0)]))
     assert sum(n.op == "requantize" for n in graph.nodes) == 1
 
 
@@ -148,7 +148,7 @@ def test_inputs_that_are_no_codes():
     b = GraphBuilder("flags")
     x = b.input("x", "bool", (1, 3))
     with pytest.raises(UnsupportedError, match=r"input 'x': expected real numbers or codes"):
-        lower(b.build([b.add("Identity", [x])]))
+        lower_graph(b.build([b.add("Identity", [x])]))
 
 
 def test_a_node_named_like_the_output():
@@ -159,4 +159,4 @@ def test_a_node_named_like_the_output():
     d = b.add("DequantizeLinear", [q, s, z], {"axis": 1})
     y = b.add("Relu", [d], name="relu")
     y = b.add("QuantizeLinear", [y, s, z], {"axis": 1}, name="q2", outputs=["y"])
-    assert lower(b.build([y])).outputs == ("y",)
+    assert lower_graph(b.build([y])).outputs == ("y",)

@@ -11,7 +11,7 @@ from random_graphs import awkward_inputs, random_graph
 from samebits.errors import RangeError, UnsupportedError
 from samebits.ir import GraphBuilder, interpreter
 from samebits.ir.integer.bounds import bounds
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.printer import text
 from samebits.ir.verify import verify
 from samebits.verification.inputs import dequantize, quantize_samples
@@ -25,7 +25,7 @@ def dequantized(codes, value):
 def assert_same_function(real, seed=0, samples=2):
     """Exact rationals of the real graph against the codes of the integer graph."""
     verify(real)
-    integer = lower(real)
+    integer = lower_graph(real)
     verify(integer)
     assert integer.integer
     assert integer.inputs == real.inputs
@@ -152,7 +152,7 @@ def test_a_constant_per_channel_is_a_multiply_add_or_a_table_per_channel():
 
 def test_equal_quantization_moves_nothing():
     net = Net((1, 4), 0.25)
-    graph = lower(net.b.build([net.q(net.b.add("Relu", [net.x]), 0.25)]))
+    graph = lower_graph(net.b.build([net.q(net.b.add("Relu", [net.x]), 0.25)]))
     assert [n.op for n in graph.nodes] == ["clip"]
 
 
@@ -177,7 +177,7 @@ def test_a_bias_scale_rounded_to_binary32_stands_for_the_product():
     w = net.weight(np.array([[3, 4]], np.int8), 0.3)
     product = np.float32(0.1) * np.float32(0.3)
     y = net.b.add("Gemm", [net.x, w, net.weight(np.array([17], np.int32), product)], {"transB": 1})
-    graph = lower(net.b.build([net.q(y, 0.01)]))
+    graph = lower_graph(net.b.build([net.q(y, 0.01)]))
     linear = next(n for n in graph.nodes if n.op == "linear")
     assert graph.constants[linear.inputs[2]].tolist() == [17]
 
@@ -242,7 +242,7 @@ def test_sums_beyond_64_bits_say_so():
         parts = [net.b.add("Gemm", [net.x, matrix], {"transB": 1}) for matrix in w]
         graph = net.b.build([net.q(net.b.add("Add", parts), 1.0)])
         with pytest.raises(RangeError, match=r"expected (sums|constants) below 2\*\*6[23]"):
-            lower(graph)
+            lower_graph(graph)
 
 
 def test_wide_sums_are_int64():
@@ -256,8 +256,22 @@ def test_wide_sums_are_int64():
 
 def unsupported(net, y):
     with pytest.raises(UnsupportedError) as caught:
-        lower(net.b.build([y]))
+        lower_graph(net.b.build([y]))
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("GlobalMaxPool", {}),
+        ("ReduceMax", {"axes": (2, 3)}),
+        ("ReduceMin", {"axes": (1,), "keepdims": 0}),
+        ("Split", {"axis": 1, "sizes": (4,)}),
+    ],
+)
+def test_rounding_moves_before_what_selects_of_an_accumulator(op, attributes):
+    net, y = conv_net()
+    assert_same_function(net.b.build([net.q(net.b.add(op, [y], attributes), 0.75, "int8", -5)]))
 
 
 def test_errors_name_the_node_and_say_what_to_do():
@@ -279,4 +293,4 @@ def test_errors_name_the_node_and_say_what_to_do():
     b = GraphBuilder("float")
     x = b.input("x", "float32", (1, 3))
     with pytest.raises(UnsupportedError, match=r"input 'x'.*quantize the model first"):
-        lower(b.build([b.add("Relu", [x])]))
+        lower_graph(b.build([b.add("Relu", [x])]))

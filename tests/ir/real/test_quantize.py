@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compare import assert_same
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
-from samebits.ir.real.quantize import quantize
+from samebits.ir.real.quantize import quantize_reals
 from samebits.spec import formats as arithmetic
 
 RANGES = {
@@ -81,7 +81,7 @@ def test_binary32_arrays_divide_in_binary32_as_onnx_does() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 100, 200000).astype(np.float32)
     scale = np.float32(0.3)
-    codes = quantize(x, np.asarray(scale), 0, "uint16")
+    codes = quantize_reals(x, np.asarray(scale), 0, "uint16")
     assert np.array_equal(codes, np.rint(x / scale).astype(np.uint16))
 
 

@@ -176,6 +176,7 @@ def nets():
         lambda n, x: n.conv(n("Transpose", x, perm=(0, 3, 1, 2)), 9, 3, pads=1),
     )
     yield from net("shuffled", image, shuffled)
+    yield from moved(net, image)
     yield from net(
         "sliced",
         image,
@@ -194,6 +195,33 @@ def nets():
     yield from net("input_output", (20,), lambda n, x: (n.gemm(x, 9), n("Identity", x)))
     yield from net(
         "cast", (20,), lambda n, x: n.gemm(n("Cast", n("Cast", x, to="float64"), to="float32"), 9)
+    )
+
+
+def moved(net, image):
+    """Data movement of every kind is places that the next operator reads."""
+
+    def picked(n, x, count, axis=1):
+        order = np.random.default_rng(0).permutation(count)
+        return n("Gather", x, n.builder.constant("order", order), axis=axis)
+
+    yield from net("picked", image, lambda n, x: n.conv(picked(n, n.conv(x, 9, 1), 9), 7, 3))
+    yield from net("picked_flat", (20,), lambda n, x: n.gemm(picked(n, n.gemm(x, 9), 9), 7))
+    yield from net("tiled", (20,), lambda n, x: n.gemm(n("Tile", n.gemm(x, 9), repeats=(1, 3)), 7))
+    yield from net(
+        "expanded",
+        image,
+        lambda n, x: n("Add", x, n("Expand", n("GlobalMaxPool", x), shape=(1, 20, 6, 5))),
+    )
+    yield from net(
+        "depth_to_space",
+        (20, 3, 3),
+        lambda n, x: n.gemm(n("Flatten", n("DepthToSpace", n.conv(x, 16, 1), blocksize=2)), 5),
+    )
+    yield from net(
+        "resized",
+        (20, 3, 4),
+        lambda n, x: n.gemm(n("Flatten", n("Resize", x, sizes=(1, 20, 2, 3))), 5),
     )
 
 

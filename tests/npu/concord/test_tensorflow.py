@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from samebits.npu.compiler.lower_real_graph import lower_real_graph
 
 from npu.compiler.test_lower import NETS, SMALL
 from npu.concord.test_formula import BINARY, FORMULAS, UNARY, compiled, expected_of, number_pairs

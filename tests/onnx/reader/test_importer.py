@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compare import assert_same
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir import Graph, interpreter
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.onnx import from_model, load
 
 Array = np.ndarray[Any, Any]
@@ -374,7 +374,7 @@ def test_a_quantized_convolution_is_its_parts() -> None:
     assert [Fraction(float(s)) for s in graph.constants[bias.inputs[1]]] == product
     x = rng.integers(-128, 128, (1, 2, 5, 5)).astype(np.int8)
     (real,) = interpreter.run(graph, [x], exact=True)
-    (integer,) = interpreter.run(lower(graph), [x])
+    (integer,) = interpreter.run(lower_graph(graph), [x])
     assert_same(integer, real, range(real.size))
 
 

@@ -9,7 +9,7 @@ import pytest
 from compare import assert_same
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir import GraphBuilder, interpreter
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.ops import known_ops
 from samebits.onnx import binary32_exact, exact_form, from_model, load, save_qdq, to_qdq
 
@@ -416,7 +416,7 @@ def test_a_quantized_network_goes_out_and_comes_back(tmp_path, seed):
     np.testing.assert_array_equal(
         interpreter.run(found, inputs)[0], interpreter.run(graph, inputs)[0]
     )
-    lowered = lower(found), lower(graph)
+    lowered = lower_graph(found), lower_graph(graph)
     assert len(lowered[0].nodes) == len(lowered[1].nodes)
     first = path.read_bytes()
     save_qdq(graph, path)
@@ -505,6 +505,42 @@ def test_products_with_data_and_unquantized_inputs():
     assert messages("Exp", "y") == ["its result is rounded in binary32"]
 
 
+def test_decisions_and_picked_elements_are_exact():
+    build = Network(0)
+    x = build.quantized(build.input("x", F, (4, 4)), -3)
+    index = build.constant("i", np.array([[3, 0]], np.int64))
+    zero = build.constant("zero", np.zeros((4, 4), F))
+    finite = build.add("Where", [build.add("IsNaN", [x]), zero, x])
+    outputs = [
+        build.add("Where", [build.add("IsInf", [x]), zero, finite]),
+        build.add("GatherElements", [x, index], {"axis": 1}),
+        build.add("GatherND", [x, index]),
+    ]
+    graph = build.build([build.quantized(y, -3) for y in outputs])
+    assert binary32_exact(graph) == []
+    third = build.add("Div", [x, build.constant("n", np.float32(3))])
+    assert proof(build, [build.add("IsNaN", [third])]) == [
+        "it compares quotients that were rounded"
+    ]
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+@pytest.mark.parametrize("bound", [0.3, -0.0625, 100.0])
+def test_bounds_with_scales_of_powers_of_two_need_no_table(op, bound):
+    """A Max with a constant rounds no more than a Clip does."""
+    build = Network(0)
+    x = build.quantized(build.input("x", F, (16, 16)), -5)
+    y = build.add(op, [x, build.constant("bound", np.float32(bound))])
+    graph = build.build([build.quantized(y, -3, "uint8", 17)])
+    exact = exact_form(graph)
+    assert op in {node.op for node in exact.nodes}
+    assert binary32_exact(exact) == []
+    inputs = [(np.arange(-128, 128).reshape(16, 16) / 32).astype(np.float32)]
+    expected = interpreter.run(graph, inputs, exact=True)[0]
+    found = interpreter.run(exact, inputs)[0]
+    assert_same(found, expected.astype(found.dtype), np.arange(256))
+
+
 def test_tables_in_every_pair_of_types():
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     for source in ("int8", "uint8", "int16", "uint16"):
@@ -530,7 +566,7 @@ def test_tables_in_every_pair_of_types():
 
 
 def test_scales_stay_fractions_of_binary32():
-    graph = lower(network(1, power=False))
+    graph = lower_graph(network(1, power=False))
     for name in (*graph.inputs, *graph.outputs):
         quantization = graph.values[name].quantization
         assert quantization is not None

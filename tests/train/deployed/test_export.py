@@ -11,7 +11,7 @@ from compare import assert_same
 from deploy_nets import NETS, SHAPE, make_images, make_net, shifted
 from samebits.errors import UnsupportedError
 from samebits.ir.interpreter import run
-from samebits.ir.lowering.lower import lower
+from samebits.ir.lowering.lower import lower_graph
 from samebits.spec import formats
 from samebits.train import convert
 from samebits.train.architectures import ARCHITECTURES, build, initialise
@@ -34,7 +34,7 @@ def check(model, images, exponents=None):
     found = [v if isinstance(v, Fraction) else Fraction(float(v)) for v in out.flatten()]
     assert_same(found, values, range(len(values)))
     quantized = quantize_input(images, exponents.sites[0].exponent).codes.numpy()
-    assert_same(run(lower(graph), [quantized])[0], codes, range(len(values)))
+    assert_same(run(lower_graph(graph), [quantized])[0], codes, range(len(values)))
     return graph
 
 

@@ -33,7 +33,7 @@ from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Graph, Node
+from samebits.ir import Graph, Node, Trait, ops_with
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.layers import fused
@@ -316,7 +316,7 @@ def _reduce(site: Site) -> Step:
         "kept_strides": tuple(walks[0][1][0]),
         "reduced_strides": tuple(walks[1][1][0]),
         "zero": site.bounded("zero") if "zero" in site.a else 0,
-        "operation": ("reduce_sum", "reduce_max", "reduce_min").index(site.node.op),
+        "operation": {"reduce_sum": 0, "reduce_max": 1, "reduce_min": 2}[site.node.op],
         "type": TYPES[x.dtype],
         "rescale": site.rescale,
     }
@@ -360,19 +360,24 @@ def _argmax(site: Site) -> Step:
 
 
 _RULES: dict[str, Callable[[Site], Step]] = {
-    **dict.fromkeys(("conv", "conv_transpose", "linear"), _conv),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED, integer=True), _conv),
     "matmul": _matmul,
     "affine": _affine,
-    **dict.fromkeys(("add", "multiply", "maximum", "minimum"), _broadcast),
+    "add": _broadcast,
+    "multiply": _broadcast,
+    "maximum": _broadcast,
+    "minimum": _broadcast,
     "requantize": _requantize,
     "clip": _clip,
     "table": _table,
     **dict.fromkeys(("max_pool", "sum_pool"), _pool),
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min"), _reduce),
+    **dict.fromkeys(ops_with(Trait.REDUCES, integer=True), _reduce),
     "softmax": _softmax,
     "argmax": _argmax,
     "reshape": lambda site: site.view(),
-    **dict.fromkeys(("transpose", "expand", "slice"), moved),
+    "transpose": moved,
+    "expand": moved,
+    "slice": moved,
     "concat": concat,
     "pad": pad,
     "gather": gather,

@@ -12,7 +12,7 @@ from samebits.codegen.lowering.rescale import TYPES, WIDTHS
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Site
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Value
+from samebits.ir.value import Value
 
 
 def _copy(

@@ -9,9 +9,10 @@ from typing import Any
 from samebits.codegen.lowering.program import Array, Call, Step, Struct
 from samebits.codegen.lowering.rescale import fits32
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Graph, Node, Value
+from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.interpreter import evaluate
+from samebits.ir.value import Value
 
 
 @dataclass(frozen=True)

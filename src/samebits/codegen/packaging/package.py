@@ -22,9 +22,10 @@ from samebits.codegen.names import checked_prefix
 from samebits.codegen.packaging.harness import HEADERS, main_source, makefile
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir.graph import Array, Graph, Value
+from samebits.ir.graph import Array, Graph
 from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run, run_steps
+from samebits.ir.value import Value
 from samebits.spec.philox import philox4x32
 
 REPORT = "report.json"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, SamebitsError, UnsupportedError
-from samebits.ir.graph import Graph, Value
+from samebits.ir.graph import Graph
+from samebits.ir.value import Value
 
 Array = np.ndarray[Any, Any]
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

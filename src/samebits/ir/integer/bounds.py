@@ -16,6 +16,8 @@ from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.windows import balance_factors, window_counts
+from samebits.ir.ops import ops_with
+from samebits.ir.traits import Trait
 from samebits.numerics.multiplier import requantized
 
 LARGEST = 1 << 62
@@ -306,7 +308,7 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("conv", "conv_transpose", "linear"), _products),
+    **dict.fromkeys(ops_with(Trait.WEIGHTED, integer=True), _products),
     "matmul": _matmul,
     "affine": _affine,
     "add": _add,
@@ -322,5 +324,5 @@ _RULES: dict[str, Rule] = {
     "minimum": _pair(min),
     "argmax": _argmax,
     "max_pool": lambda graph, node, ins: ins[0],
-    **dict.fromkeys(("reshape", "transpose", "expand", "slice", "concat", "pad", "gather"), _moved),
+    **dict.fromkeys(ops_with(Trait.MOVEMENT, integer=True), _moved),
 }

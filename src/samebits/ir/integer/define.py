@@ -16,6 +16,7 @@ import numpy as np
 
 from samebits.errors import RangeError
 from samebits.ir.ops import REQUIRED, Array, Attributes, Op, Type, register
+from samebits.ir.traits import Trait
 
 CODES = ("int8", "uint8", "int16", "uint16")
 ACCUMULATORS = ("int32", "int64")
@@ -111,8 +112,9 @@ def register_integer(
     attributes: Attributes,
     infer: Callable[[Values, Attributes], list[Type]],
     meaning: Callable[[Arrays, Attributes], list[Array]],
+    *traits: Trait,
 ) -> None:
-    """Put an operator's record into the registry. inputs: how many, at least and at most."""
+    """Put an operator's record into the registry. inputs: their number, at least and at most."""
 
     def checked(values: Values, a: Attributes) -> list[Type]:
         least, most = inputs
@@ -124,4 +126,4 @@ def register_integer(
         )
         return infer(values, a)
 
-    register(Op(name, inputs, attributes, checked, meaning, integer=True))
+    register(Op(name, inputs, attributes, checked, meaning, True, frozenset(traits)))

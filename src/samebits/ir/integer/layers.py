@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from samebits.ir.graph import Array, Graph
+from samebits.ir.ops import has
+from samebits.ir.traits import Trait
 
-ACCUMULATING = {
-    *("conv", "conv_transpose", "linear", "matmul", "affine"),
-    *("add", "multiply", "sum_pool", "reduce_sum"),
-}
 FNV_OFFSET, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
@@ -17,7 +15,7 @@ def fused(graph: Graph) -> frozenset[str]:
     return frozenset(
         node.output
         for node in graph.nodes
-        if node.op in ACCUMULATING
+        if has(node.op, Trait.ACCUMULATES)
         and node.output not in graph.outputs
         and [reader.op for reader in readers[node.output]] == ["requantize"]
     )

@@ -4,6 +4,7 @@ docs/spec/graph.md section 3."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -28,6 +29,7 @@ from samebits.ir.integer.define import (
     wide,
 )
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
+from samebits.ir.traits import Trait
 
 
 def _infer_affine(values: Values, a: Attributes) -> list[Type]:
@@ -143,16 +145,20 @@ def _infer_pair(values: Values, a: Attributes) -> list[Type]:
     return [(x.dtype, broadcast(x.shape, y.shape))]
 
 
+def _extreme(best: Callable[..., Array]) -> Callable[[Arrays, Attributes], list[Array]]:
+    return lambda arrays, a: [np.asarray(best(*arrays))]
+
+
 _ZEROS = {"a_zero": 0, "b_zero": 0, "dtype": "int32"}
-register_integer("affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine)
-register_integer(
-    "add", (1, None), {"factors": REQUIRED, "offset": 0, "dtype": "int32"}, _infer_add, _add
-)
-register_integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply)
-register_integer(
-    "requantize", (1, 1), {"ratios": REQUIRED, **TO_CODES}, _infer_requantize, _requantize
-)
-register_integer("table", (2, 2), {}, _infer_table, _table)
-register_integer("clip", (1, 1), {"low": REQUIRED, "high": REQUIRED}, _infer_clip, _clip)
-register_integer("maximum", (2, 2), {}, _infer_pair, lambda v, a: [np.asarray(np.maximum(*v))])
-register_integer("minimum", (2, 2), {}, _infer_pair, lambda v, a: [np.asarray(np.minimum(*v))])
+_SUM = (Trait.POINTWISE, Trait.ACCUMULATES)
+_ADD = {"factors": REQUIRED, "offset": 0, "dtype": "int32"}
+_RATIOS = {"ratios": REQUIRED, **TO_CODES}
+_BOUNDS = {"low": REQUIRED, "high": REQUIRED}
+register_integer("affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine, *_SUM)
+register_integer("add", (1, None), _ADD, _infer_add, _add, *_SUM)
+register_integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply, *_SUM)
+register_integer("requantize", (1, 1), _RATIOS, _infer_requantize, _requantize, Trait.POINTWISE)
+register_integer("table", (2, 2), {}, _infer_table, _table, Trait.POINTWISE)
+register_integer("clip", (1, 1), _BOUNDS, _infer_clip, _clip, Trait.POINTWISE)
+for _name, _best in (("maximum", np.maximum), ("minimum", np.minimum)):
+    register_integer(_name, (2, 2), {}, _infer_pair, _extreme(_best), Trait.POINTWISE)

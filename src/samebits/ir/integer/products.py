@@ -22,6 +22,7 @@ from samebits.ir.integer.define import (
 )
 from samebits.ir.integer.windows import SPATIAL, image_shape, output_size, taps, window
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
+from samebits.ir.traits import Trait
 
 
 def _kernel(w: Any, b: Any, c: int, a: Attributes) -> tuple[int, int, int]:
@@ -121,13 +122,15 @@ def _matmul(arrays: Arrays, a: Attributes) -> list[Array]:
 
 _CONV = {**SPATIAL, "groups": 1, "dtype": "int32"}
 _ZEROS = {"a_zero": 0, "b_zero": 0, "dtype": "int32"}
-register_integer("conv", (3, 3), {**_CONV, "pad_code": 0}, _infer_conv, _conv)
+_IMAGE = (Trait.WEIGHTED, Trait.SPATIAL)
+register_integer("conv", (3, 3), {**_CONV, "pad_code": 0}, _infer_conv, _conv, *_IMAGE)
 register_integer(
     "conv_transpose",
     (3, 3),
     {**_CONV, "zero": 0, "size": REQUIRED},
     _infer_conv_transpose,
     _conv_transpose,
+    *_IMAGE,
 )
-register_integer("linear", (3, 3), {"dtype": "int32"}, _infer_linear, _linear)
-register_integer("matmul", (2, 2), _ZEROS, _infer_matmul, _matmul)
+register_integer("linear", (3, 3), {"dtype": "int32"}, _infer_linear, _linear, Trait.WEIGHTED)
+register_integer("matmul", (2, 2), _ZEROS, _infer_matmul, _matmul, Trait.PRODUCT)

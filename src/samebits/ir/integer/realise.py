@@ -72,13 +72,13 @@ class Quotient:
 
 
 @dataclass(frozen=True)
-class Steps:
+class Staircase:
     """code = low + the number of values <= acc; int64 [1, T] or [C, T], rows ascending."""
 
     values: Array
 
 
-def requantization(acc: Interval, attributes: Attributes) -> Quotient | Steps:
+def requantization(acc: Interval, attributes: Attributes) -> Quotient | Staircase:
     """`requantize` over the interval of its input in 64-bit integers; exactly the operator."""
     ratios: tuple[Fraction, ...] = attributes["ratios"]
     channels = max(len(ratios), len(acc.low))
@@ -91,10 +91,10 @@ def requantization(acc: Interval, attributes: Attributes) -> Quotient | Steps:
     if len(fitting) == len(pairs):
         numerators, denominators = zip(*fitting, strict=True)
         return Quotient(np.array(numerators, np.int64), np.array(denominators, np.int64))
-    rows = [_steps(ratio, ends, attributes) for ratio, ends in cases]
+    rows = [_staircase(ratio, ends, attributes) for ratio, ends in cases]
     longest = max(len(row) for row in rows)
     padded = [row + [INT64_MAX] * (longest - len(row)) for row in rows]
-    return Steps(np.array(padded, np.int64).reshape(len(rows), longest))
+    return Staircase(np.array(padded, np.int64).reshape(len(rows), longest))
 
 
 def _limits(attributes: Attributes) -> tuple[int, int, int]:
@@ -118,7 +118,7 @@ def _fits(largest: int, numerator: int, denominator: int) -> bool:
     return largest * numerator < 1 << 62 and denominator <= 1 << 62
 
 
-def _steps(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> list[int]:
+def _staircase(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> list[int]:
     """The least acc that reaches each code above `low`, up to the greatest that is reached."""
     zero, low, high = _limits(attributes)
     first, last = (requantized(end, ratio, zero, low, high) for end in ends)

@@ -34,6 +34,7 @@ from samebits.ir.integer.windows import (
     window_counts,
 )
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type
+from samebits.ir.traits import Trait
 
 
 def _infer_pool(values: Values, a: Attributes) -> list[Type]:
@@ -143,18 +144,23 @@ def _argmax(arrays: Arrays, a: Attributes) -> list[Array]:
 
 _POOL = {"kernel": REQUIRED, **SPATIAL}
 _AXES = {"axes": REQUIRED, "keepdims": True}
-register_integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool)
+_IMAGE = (Trait.SPATIAL, Trait.SELECTION)
+register_integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool, *_IMAGE)
 register_integer(
     "sum_pool",
     (1, 1),
     {**_POOL, "zero": 0, "balance": False, "dtype": "int32"},
     _infer_sum_pool,
     _sum_pool,
+    Trait.SPATIAL,
+    Trait.ACCUMULATES,
 )
-register_integer(
-    "reduce_sum", (1, 1), {**_AXES, "zero": 0, "dtype": "int32"}, _infer_reduce_sum, _reduce_sum
-)
-register_integer("reduce_max", (1, 1), _AXES, _infer_reduce, _reduce(np.max))
-register_integer("reduce_min", (1, 1), _AXES, _infer_reduce, _reduce(np.min))
+_SUM = (Trait.REDUCES, Trait.ACCUMULATES)
+_MOST = (Trait.REDUCES, Trait.SELECTION)
+_LEAST = {**_AXES, "zero": 0, "dtype": "int32"}
+register_integer("reduce_sum", (1, 1), _LEAST, _infer_reduce_sum, _reduce_sum, *_SUM)
+register_integer("reduce_max", (1, 1), _AXES, _infer_reduce, _reduce(np.max), *_MOST)
+register_integer("reduce_min", (1, 1), _AXES, _infer_reduce, _reduce(np.min), *_MOST)
 register_integer("softmax", (2, 2), {"ratio": REQUIRED, **TO_CODES}, _infer_softmax, _softmax)
-register_integer("argmax", (1, 1), {"axis": REQUIRED, "keepdims": True}, _infer_argmax, _argmax)
+_AXIS = {"axis": REQUIRED, "keepdims": True}
+register_integer("argmax", (1, 1), _AXIS, _infer_argmax, _argmax, Trait.DECISION)

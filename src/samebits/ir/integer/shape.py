@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from samebits.errors import RangeError
 from samebits.ir.integer.define import Arrays, Values, expect, limits, register_integer
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
+from samebits.ir.traits import Trait
 
 
 def _infer_reshape(values: Values, a: Attributes) -> list[Type]:
@@ -95,38 +97,40 @@ def _gather(arrays: Arrays, a: Attributes) -> list[Array]:
     return [np.take(x, indices, a["axis"])]
 
 
-register_integer(
+def _movement(*record: Any) -> None:
+    register_integer(*record, Trait.MOVEMENT)
+
+
+_movement(
     "reshape", (1, 1), {"shape": REQUIRED}, _infer_reshape, lambda v, a: [v[0].reshape(a["shape"])]
 )
-register_integer(
+_movement(
     "transpose",
     (1, 1),
     {"perm": REQUIRED},
     _infer_transpose,
     lambda v, a: [np.ascontiguousarray(v[0].transpose(a["perm"]))],
 )
-register_integer(
+_movement(
     "expand",
     (1, 1),
     {"shape": REQUIRED},
     _infer_expand,
     lambda v, a: [np.broadcast_to(v[0], a["shape"]).copy()],
 )
-register_integer(
+_movement(
     "slice",
     (1, 1),
     {"starts": REQUIRED, "stops": REQUIRED, "steps": REQUIRED},
     _infer_slice,
     _slice,
 )
-register_integer(
+_movement(
     "concat",
     (1, None),
     {"axis": REQUIRED},
     _infer_concat,
     lambda v, a: [np.concatenate(list(v), a["axis"])],
 )
-register_integer(
-    "pad", (1, 1), {"before": REQUIRED, "after": REQUIRED, "code": 0}, _infer_pad, _pad
-)
-register_integer("gather", (2, 2), {"axis": 0}, _infer_gather, _gather)
+_movement("pad", (1, 1), {"before": REQUIRED, "after": REQUIRED, "code": 0}, _infer_pad, _pad)
+_movement("gather", (2, 2), {"axis": 0}, _infer_gather, _gather)

@@ -8,14 +8,14 @@ into integer operators. The rules per operator are in `lower_products`, `lower_p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.ir.graph import Array, Graph, GraphBuilder, Node, Quantization
+from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import CODES, limits
 from samebits.ir.lowering import pointwise, products
@@ -24,14 +24,16 @@ from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
     NONE,
     ONE,
+    Affine,
     Codes,
     ConstantCodes,
     ConstantReals,
-    Emitter,
-    Linear,
-    Point,
+    LoweringBuilder,
+    Order,
+    Pointwise,
     Softmax,
     State,
+    States,
     Sum,
     common_unit,
     integers,
@@ -39,19 +41,20 @@ from samebits.ir.lowering.states import (
     quantization_of,
     with_offset,
 )
-from samebits.ir.lowering.sums import shorten_sums
+from samebits.ir.lowering.sums import rebuilt, shorten_sums
 from samebits.ir.rewrite import remove_dead
+from samebits.ir.value import Quantization
 from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.interval import CodeRange
 from samebits.tables.transfer import exp_table, transfer_table
 
-SOFTMAX_OUTPUT = Quantization(Fraction(1, 1 << 16))  # of a Softmax that leaves the graph: uint16
+SOFTMAX_OUTPUT = Fraction(1, 1 << 16)  # of a Softmax that leaves the graph: uint16
 LARGEST_SUM = 1 << 31
 LARGEST_TABLE = 1 << 24  # entries of one per-channel table
-Rule = Callable[[Emitter, Graph, Node, Sequence[State | None]], list[State]]
+Rule = Callable[[LoweringBuilder, Node, States], list[State]]
 
 
-def lower(graph: Graph) -> Graph:
+def lower_graph(graph: Graph) -> Graph:
     """The integer graph of a quantized real graph: the same function, on codes.
 
     Inputs and outputs keep their names and order and carry their Quantization. Raises
@@ -64,34 +67,46 @@ def lower(graph: Graph) -> Graph:
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
     """int32 for every accumulator that provably fits, int64 for the others; outputs renamed."""
     found = bounds(graph)
-    wished = dict(zip(graph.outputs, outputs, strict=True))
-    builder, renamed = GraphBuilder.like(graph)
+    low, high = limits("int32")
+    changed: dict[str, dict[str, Any]] = {}
     for node in graph.nodes:
-        attributes = dict(node.attributes)
-        if attributes.get("dtype") == "int64":
-            hull = found[node.output].hull
-            low, high = limits("int32")
-            if low <= hull.low[0] and hull.high[0] <= high:
-                attributes["dtype"] = "int32"
-        renamed[node.output] = builder.add(
-            node.op,
-            [renamed[name] for name in node.inputs],
-            attributes,
-            node.name,
-            [
-                wished.get(
-                    node.output, f"{node.output}.inner" if node.output in outputs else node.output
-                )
-            ],
-            graph.values[node.output].quantization,
-        )
-    return builder.build(renamed[name] for name in graph.outputs)
+        hull = found[node.output].hull
+        fits = low <= hull.low[0] and hull.high[0] <= high
+        if node.attributes.get("dtype") == "int64" and fits:
+            changed[node.output] = {"dtype": "int32"}
+    inner = {name: f"{name}.inner" for name in outputs}
+    return rebuilt(graph, changed, {**inner, **dict(zip(graph.outputs, outputs, strict=True))})
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The codes that a QuantizeLinear asks for: value = scale * (code - zero), in a tensor of this
+    name."""
+
+    scale: Fraction
+    zero: int
+    dtype: str
+    name: str
+
+    @property
+    def quantization(self) -> Quantization:
+        return Quantization(self.scale, self.zero)
+
+    def code(self, real: Fraction) -> int:
+        """The code of a number: to nearest, ties to even, saturated."""
+        low, high = limits(self.dtype)
+        return min(max(round_real(real / self.scale) + self.zero, low), high)
+
+    def ends(self, x: Affine) -> dict[str, int]:
+        """The clip as codes; rounding is monotone, so clip and rounding change places."""
+        ends = zip(("low", "high"), limits(self.dtype), (x.low, x.high), strict=True)
+        return {key: end if real is None else self.code(real) for key, end, real in ends}
 
 
 class _Lowering:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.emitter = Emitter(graph.name)
+        self.builder = LoweringBuilder(graph)
         self.states: dict[str, State] = {}
         self.used: set[str] = set()  # values that are outputs
 
@@ -114,7 +129,7 @@ class _Lowering:
                 raise UnsupportedError(f"node {node.name!r} ({node.op}): {error}") from None
         outputs = [self._output(name) for name in self.graph.outputs]
         self._states(outputs)
-        return self.emitter.builder.build(outputs)
+        return self.builder.build(outputs)
 
     # --- edges of the graph -----------------------------------------------------------------
 
@@ -127,13 +142,11 @@ class _Lowering:
                     f"input {name!r}: expected real numbers or codes of 8 or 16 bits, found "
                     f"{value.dtype}"
                 )
-            self.states[name] = Codes(
-                self.emitter.builder.input(name, value.dtype, value.shape), order
-            )
+            self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
         readers = self.graph.consumers()[name]
         wanted = {
-            (*self._target(node), self.graph.values[node.output].dtype)
+            (*self._scale_and_zero(node), self.graph.values[node.output].dtype)
             for node in readers
             if node.op == "QuantizeLinear" and node.inputs[0] == name
         }
@@ -143,17 +156,17 @@ class _Lowering:
                 f"{', '.join(node.op for node in readers) or 'nothing'}; quantize the model first"
             )
         scale, zero, dtype = wanted.pop()
-        codes = self.emitter.builder.input(name, dtype, value.shape, Quantization(scale, zero))
-        self.states[name] = Linear(Codes(codes, order), scale, zero)
+        codes = self.builder.input(name, dtype, value.shape, Quantization(scale, zero))
+        self.states[name] = Affine(Codes(codes, order), scale, zero)
 
     def _output(self, name: str) -> str:
         state = self.states[name]
         order = tuple(range(len(self.graph.values[name].shape)))
-        builder = self.emitter.builder
+        builder = self.builder
         if isinstance(state, Softmax):
-            state = self._quantize_softmax(state, SOFTMAX_OUTPUT.scale, 0, "uint16", name)
+            state = self._quantize_softmax(state, _Target(SOFTMAX_OUTPUT, 0, "uint16", name))
         quantization = None
-        if isinstance(state, Linear):
+        if isinstance(state, Affine):
             if isinstance(state.source, Sum):
                 state = with_offset(state, Node("output", name, (), (name,)))
             quantization = quantization_of(state)
@@ -162,18 +175,18 @@ class _Lowering:
                     f"output {name!r}: expected quantized values or an accumulator with one scale; "
                     "add a QuantizeLinear at the output"
                 )
-            state = self.emitter.stored(state)
+            state = self.builder.stored(state)
         if not isinstance(state, Codes):
             raise UnsupportedError(
                 f"output {name!r}: expected quantized values, found {type(state).__name__}; "
                 "add a QuantizeLinear at the output"
             )
-        stored = self.emitter.arranged(state, order)
+        stored = self.builder.arranged(state, order)
         if quantization is None:
             quantization = builder.values[stored].quantization
         taken = stored in builder.inputs or stored in builder.constants or stored in self.used
         if taken:  # an output is a value of its own
-            shape = self.emitter.shape(stored)
+            shape = self.builder.shape(stored)
             stored = builder.add("reshape", [stored], {"shape": shape}, name=f"{name}.copy")
         builder.values[stored] = replace(builder.values[stored], quantization=quantization)
         self.used.add(stored)
@@ -181,7 +194,7 @@ class _Lowering:
 
     def _states(self, outputs: Sequence[str]) -> None:
         """States must have the codes that they get; their first values are rounded to such."""
-        builder, count = self.emitter.builder, len(self.graph.states)
+        builder, count = self.builder, len(self.graph.states)
         for index, state in enumerate(self.graph.states, -count):
             before, after = builder.values[builder.inputs[index]], builder.values[outputs[index]]
             if (before.dtype, before.quantization) != (after.dtype, after.quantization):
@@ -199,12 +212,12 @@ class _Lowering:
                 numbers = before.quantization.scale, before.quantization.zero_point
                 reals = self.states[state.initial]
                 assert isinstance(reals, ConstantReals)
-                name = self._constant_codes(reals, *numbers, before.dtype, name).name
+                name = self._constant_codes(reals, _Target(*numbers, before.dtype, name)).name
             builder.initial.append(name)
 
     # --- nodes ------------------------------------------------------------------------------
 
-    def _node(self, node: Node, states: Sequence[State | None]) -> list[State]:
+    def _node(self, node: Node, states: States) -> list[State]:
         if node.op == "QuantizeLinear":
             return [self._quantize(node, states[0])]
         if node.op == "DequantizeLinear":
@@ -212,7 +225,7 @@ class _Lowering:
         rule = RULES.get(node.op)
         if rule is None:
             raise UnsupportedError("this operator has no integer form")
-        return rule(self.emitter, self.graph, node, states)
+        return rule(self.builder, node, states)
 
     def _constants(self, node: Node, index: int) -> Array:
         name = node.inputs[index] if index < len(node.inputs) else ""
@@ -222,7 +235,7 @@ class _Lowering:
             raise UnsupportedError("expected a constant scale and zero point")
         return self.graph.constants[name]
 
-    def _target(self, node: Node) -> tuple[Fraction, int]:
+    def _scale_and_zero(self, node: Node) -> tuple[Fraction, int]:
         """Scale and zero point of a QuantizeLinear with one of each."""
         scale, zero = self._constants(node, 1), self._constants(node, 2)
         if scale.size != 1 or zero.size != 1:
@@ -251,40 +264,43 @@ class _Lowering:
             raise UnsupportedError("expected one zero point for an activation")
         zero_point = int(zeros[0])
         if axis is None:
-            return Linear(x, exact[0], zero_point)
-        return Linear(x, Fraction(1), zero_point, gain=exact, axis=axis)
+            return Affine(x, exact[0], zero_point)
+        return Affine(x, Fraction(1), zero_point, gain=exact, axis=axis)
 
     def _quantize(self, node: Node, x: State | None) -> State:
+        """What a QuantizeLinear makes of its input: the only place where lowering rounds."""
         _no_blocks(node)
-        scale, zero = self._target(node)
-        dtype = self.graph.values[node.output].dtype
-        name = node.output
+        target = _Target(
+            *self._scale_and_zero(node), self.graph.values[node.output].dtype, node.output
+        )
         if isinstance(x, (ConstantReals, ConstantCodes)):
-            return self._constant_codes(x, scale, zero, dtype, name)
+            return self._constant_codes(x, target)
         if isinstance(x, Softmax):
-            return self._quantize_softmax(x, scale, zero, dtype, name)
-        if isinstance(x, Linear) and isinstance(x.source, Sum):
-            return self._requantize(with_offset(x, node), scale, zero, dtype, name)
-        if isinstance(x, Linear):
-            return self._recode(x, scale, zero, dtype, name)
-        if isinstance(x, Point):
-            return self._table(x, scale, zero, dtype, name)
+            return self._quantize_softmax(x, target)
+        if isinstance(x, Affine) and isinstance(x.source, Sum):
+            return self._requantize(with_offset(x, node), target)
+        if isinstance(x, Affine):
+            return self._recode(x, target)
+        if isinstance(x, Pointwise):
+            return self._table(x, target)
         raise UnsupportedError("expected real numbers, found codes")
 
-    def _constant_codes(
-        self, x: ConstantReals | ConstantCodes, scale: Fraction, zero: int, dtype: str, name: str
+    def _coded(
+        self, op: str, inputs: Sequence[str], order: Order, to: _Target, name: str, attributes: Any
     ) -> Codes:
+        """A node that writes the codes of a target. order: of their axes as stored."""
+        codes = self.builder.add(op, inputs, attributes, name, [to.name], to.quantization)
+        return Codes(codes, order)
+
+    def _constant_codes(self, x: ConstantReals | ConstantCodes, to: _Target) -> Codes:
         """Codes of constants."""
         shape = (x.values if isinstance(x, ConstantReals) else x.codes).shape
-        reals = np.broadcast_to(x.exact(), shape).flat
-        low, high = limits(dtype)
-        codes = [min(max(round_real(r / scale) + zero, low), high) for r in reals]
-        stored = self.emitter.builder.constant(
-            name, np.array(codes, dtype).reshape(shape), Quantization(scale, zero)
-        )
+        codes = [to.code(real) for real in np.broadcast_to(x.exact(), shape).flat]
+        array = np.array(codes, to.dtype).reshape(shape)
+        stored = self.builder.constant(to.name, array, to.quantization)
         return Codes(stored, tuple(range(len(shape))))
 
-    def _requantize(self, x: Linear, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _requantize(self, x: Affine, to: _Target) -> Codes:
         """A sum of codes: one product with the exact ratio, one rounding, saturate."""
         assert isinstance(x.source, Sum)
         if min(x.gain) <= 0:
@@ -293,76 +309,52 @@ class _Lowering:
             raise UnsupportedError(
                 f"expected scales along the channels of the accumulator, found axis {x.axis}"
             )
-        total = self.emitter.accumulate(x.source)
-        low, high = _code_range(x, scale, zero, dtype)
-        codes = self.emitter.builder.add(
-            "requantize",
-            [total.name],
-            {
-                "ratios": tuple(gain / scale for gain in x.gain),
-                "zero": zero,
-                "low": low,
-                "high": high,
-                "dtype": dtype,
-            },
-            name=f"{x.source.name}.requantize",
-            outputs=[name],
-            quantization=Quantization(scale, zero),
-        )
-        return Codes(codes, total.order)
+        total = self.builder.accumulate(x.source)
+        ratios = tuple(gain / to.scale for gain in x.gain)
+        attributes = {"ratios": ratios, "zero": to.zero, "dtype": to.dtype, **to.ends(x)}
+        name = f"{x.source.name}.requantize"
+        return self._coded("requantize", [total.name], total.order, to, name, attributes)
 
-    def _recode(self, x: Linear, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _recode(self, x: Affine, to: _Target) -> Codes:
         """Codes to other codes: nothing, a clip, a multiply-add per channel, or a table."""
-        assert isinstance(x.source, Codes)
-        source = self.emitter.dtype(x.source.name)
-        same = (x.unit, x.zero, source) == (scale, zero, dtype) and x.gain == ONE
+        source, dtype = x.codes, self.builder.dtype(x.codes.name)
+        same = (x.unit, x.zero, dtype) == (to.scale, to.zero, to.dtype) and x.gain == ONE
         if same and x.offset == NONE:
             if not x.clipped:
-                return x.source
-            low, high = _code_range(x, scale, zero, dtype)
-            codes = self.emitter.builder.add(
-                "clip",
-                [x.source.name],
-                {"low": low, "high": high},
-                name=f"{name}.clip",
-                outputs=[name],
-                quantization=Quantization(scale, zero),
-            )
-            return Codes(codes, x.source.order)
+                return source
+            name = f"{to.name}.clip"
+            return self._coded("clip", [source.name], source.order, to, name, to.ends(x))
         if max(len(x.gain), len(x.offset)) > 1:
-            affine = self._affine(x, name)
+            affine = self._affine(x, to.name)
             if affine is not None:
-                return self._requantize(affine, scale, zero, dtype, name)
-        return self._table(point_of(x), scale, zero, dtype, name)
+                return self._requantize(affine, to)
+        return self._table(point_of(x), to)
 
-    def _affine(self, x: Linear, name: str) -> Linear | None:
+    def _affine(self, x: Affine, name: str) -> Affine | None:
         """gain * unit * (code - zero) + offset as integers m * code + b in one common unit, or None
         where those are too large."""
-        assert isinstance(x.source, Codes)
+        source = x.codes
         assert x.axis is not None
-        size = self.emitter.shape(x.source.name)[x.source.order.index(x.axis)]
+        size = self.builder.shape(source.name)[source.order.index(x.axis)]
         pairs = [(gain * x.unit, offset - gain * x.unit * x.zero) for gain, offset in x.over(size)]
         unit = common_unit([v for pair in pairs for v in pair])
         m = [int(a / unit) for a, _ in pairs]
         b = [int(c / unit) for _, c in pairs]
-        low, high = limits(self.emitter.dtype(x.source.name))
-        reach = max(abs(low), abs(high))
+        reach = max(map(abs, limits(self.builder.dtype(source.name))))
         if any(abs(mc) * reach + abs(bc) >= LARGEST_SUM for mc, bc in zip(m, b, strict=True)):
             return None
-        order = (*(axis for axis in x.source.order if axis != x.axis), x.axis)
+        order = source.last(x.axis)
         inputs = (
-            self.emitter.arranged(x.source, order),
-            self.emitter.builder.constant(f"{name}.m", integers(m)),
-            self.emitter.builder.constant(f"{name}.b", integers(b)),
+            self.builder.arranged(source, order),
+            self.builder.constant(f"{name}.m", integers(m)),
+            self.builder.constant(f"{name}.b", integers(b)),
         )
         total = Sum("affine", inputs, {}, order, f"{name}.affine")
-        return Linear(total, gain=(unit,), low=x.low, high=x.high)
+        return Affine(total, gain=(unit,), low=x.low, high=x.high)
 
-    def _table(self, x: Point, scale: Fraction, zero: int, dtype: str, name: str) -> Codes:
+    def _table(self, x: Pointwise, to: _Target) -> Codes:
         """A transfer table: every code of the input through the function, correctly rounded."""
-        source = self.emitter.dtype(x.source.name)
-        entries = CodeRange(x.unit, x.zero, *limits(source))
-        target = CodeRange(scale, zero, *limits(dtype))
+        source = self.builder.dtype(x.source.name)
         if source not in CODES:
             raise UnsupportedError(f"expected codes of 8 or 16 bits, found {source}")
         if len(x.expressions) << (8 * np.dtype(source).itemsize) > LARGEST_TABLE:
@@ -370,49 +362,29 @@ class _Lowering:
                 f"a table per channel of {len(x.expressions)} channels of {source} codes: expected "
                 f"at most {LARGEST_TABLE} entries; use 8-bit codes there"
             )
+        entries = CodeRange(x.unit, x.zero, *limits(source))
+        target = CodeRange(to.scale, to.zero, *limits(to.dtype))
         rows = [transfer_table(e, entries, target).codes for e in x.expressions]
-        order = x.source.order
-        if x.axis is not None:
-            order = (*(axis for axis in order if axis != x.axis), x.axis)
-        values = np.array(rows if len(rows) > 1 else rows[0]).astype(dtype)
-        codes = self.emitter.builder.add(
-            "table",
-            [
-                self.emitter.arranged(x.source, order),
-                self.emitter.builder.constant(f"{name}.table", values),
-            ],
-            {},
-            name=f"{name}.transfer",
-            outputs=[name],
-            quantization=Quantization(scale, zero),
+        values = np.array(rows if len(rows) > 1 else rows[0]).astype(to.dtype)
+        order = x.source.order if x.axis is None else x.source.last(x.axis)
+        inputs = (
+            self.builder.arranged(x.source, order),
+            self.builder.constant(f"{to.name}.table", values),
         )
-        return Codes(codes, order)
+        return self._coded("table", inputs, order, to, f"{to.name}.transfer", {})
 
-    def _quantize_softmax(
-        self, x: Softmax, scale: Fraction, zero: int, dtype: str, name: str
-    ) -> Codes:
-        low, high = limits(self.emitter.dtype(x.source.name))
-        order = (*(axis for axis in x.source.order if axis != x.axis), x.axis)
+    def _quantize_softmax(self, x: Softmax, to: _Target) -> Codes:
+        """Powers of e from a table, and one quotient per element (docs/spec/graph.md section 5)."""
+        low, high = limits(self.builder.dtype(x.source.name))
+        order = x.source.last(x.axis)
         powers = np.array(exp_table(x.unit, high - low + 1), np.int32)
-        least, most = limits(dtype)
-        codes = self.emitter.builder.add(
-            "softmax",
-            [
-                self.emitter.arranged(x.source, order),
-                self.emitter.builder.constant(f"{name}.exp", powers),
-            ],
-            {
-                "ratio": round_binary32(1 / scale),
-                "zero": zero,
-                "low": least,
-                "high": most,
-                "dtype": dtype,
-            },
-            name=f"{name}.softmax",
-            outputs=[name],
-            quantization=Quantization(scale, zero),
+        inputs = (
+            self.builder.arranged(x.source, order),
+            self.builder.constant(f"{to.name}.exp", powers),
         )
-        return Codes(codes, order)
+        ratio, ends = round_binary32(1 / to.scale), to.ends(Affine(x.source))
+        attributes = {"ratio": ratio, "zero": to.zero, "dtype": to.dtype, **ends}
+        return self._coded("softmax", inputs, order, to, f"{to.name}.softmax", attributes)
 
 
 def _no_blocks(node: Node) -> None:
@@ -430,18 +402,6 @@ def _constant(array: Array) -> State:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise UnsupportedError("expected finite constants, found NaN or infinity")
     return ConstantReals(array)
-
-
-def _code_range(x: Linear, scale: Fraction, zero: int, dtype: str) -> tuple[int, int]:
-    """The clip as codes; rounding is monotone, so clip and rounding change places."""
-    least, most = limits(dtype)
-
-    def code(real: Fraction) -> int:
-        return min(max(round_real(real / scale) + zero, least), most)
-
-    low = least if x.low is None else code(x.low)
-    high = most if x.high is None else code(x.high)
-    return low, high
 
 
 RULES: dict[str, Rule] = {

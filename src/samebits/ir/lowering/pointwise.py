@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,68 +10,62 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Graph, Node
+from samebits.ir.graph import Node
 from samebits.ir.lowering.products import activation
 from samebits.ir.lowering.states import (
+    Affine,
     Codes,
     ConstantCodes,
     ConstantReals,
-    Emitter,
-    Linear,
+    LoweringBuilder,
     Order,
-    Point,
+    Pointwise,
     State,
+    States,
     Sum,
     common_unit,
     integers,
     point_of,
     with_offset,
 )
-from samebits.ir.ops import broadcast
+from samebits.ir.ops import broadcast, op_named, ops_with
+from samebits.ir.traits import Trait
 from samebits.spec.formats import round_binary32
 from samebits.tables.expression import Expression, apply
-
-UNARY = (
-    *("LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid", "HardSigmoid"),
-    *("HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt"),
-    *("Reciprocal", "Abs", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos"),
-    *("Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Swish", "Shrink"),
-)
-
 
 LARGEST_SPREAD = 1 << 16  # elements of a constant that may turn out to be equal
 
 
-def _real(x: State | None) -> Linear | Point:
-    if isinstance(x, (Linear, Point)):
+def _real(x: State | None) -> Affine | Pointwise:
+    if isinstance(x, (Affine, Pointwise)):
         return x
     raise UnsupportedError(
         f"expected a dequantized tensor, found {'nothing' if x is None else type(x).__name__}"
     )
 
 
-def _mapped(x: Point, function: Callable[[Expression], Expression]) -> Point:
+def _mapped(x: Pointwise, function: Callable[[Expression], Expression]) -> Pointwise:
     return replace(x, expressions=tuple(function(e) for e in x.expressions))
 
 
-def _identity(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _identity(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     assert states[0] is not None
     return [states[0]]
 
 
-def _cast(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _cast(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     if not str(node.attributes["to"]).startswith("float"):
         raise UnsupportedError(f"expected a cast to a float type, found {node.attributes['to']}")
     if isinstance(states[0], Codes):
-        return [Linear(states[0])]
-    return _identity(e, graph, node, states)
+        return [Affine(states[0])]
+    return _identity(e, node, states)
 
 
-def _clip(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _clip(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     ends = (0.0, None) if node.op == "Relu" else (node.attributes["min"], node.attributes["max"])
     low, high = (None if end is None or np.isinf(end) else Fraction(end) for end in ends)
     x = _real(states[0])
-    if isinstance(x, Linear):
+    if isinstance(x, Affine):
         return [x.clip(low, high)]
     if low is not None:
         x = _mapped(x, lambda f: apply("Max", f, low))
@@ -80,12 +74,12 @@ def _clip(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) 
     return [x]
 
 
-def _unary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _unary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = point_of(_real(states[0]))
     return [_mapped(x, lambda f: apply(node.op, f, **node.attributes))]
 
 
-def _neg(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _neg(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = _real(states[0])
     return [_with_constant("Mul", x, (Fraction(-1),), None, False)]
 
@@ -112,10 +106,10 @@ def _channels(
 
 
 def _with_constant(
-    op: str, x: Linear | Point, values: tuple[Fraction, ...], axis: int | None, swapped: bool
+    op: str, x: Affine | Pointwise, values: tuple[Fraction, ...], axis: int | None, swapped: bool
 ) -> State:
     """x op constant, or constant op x where `swapped`."""
-    if isinstance(x, Linear):
+    if isinstance(x, Affine):
         moved = _linear_constant(op, x, values, axis, swapped)
         if moved is not None:
             return moved
@@ -131,31 +125,32 @@ def _with_constant(
     return replace(x, expressions=tuple(out), axis=axis if x.axis is None else x.axis)
 
 
+_LINEAR: Mapping[str, Callable[[Fraction, Fraction, Fraction, bool], tuple[Fraction, ...]]] = {
+    "Add": lambda gain, offset, c, swapped: (gain, offset + c),
+    "Sub": lambda gain, offset, c, swapped: (-gain, c - offset) if swapped else (gain, offset - c),
+    "Mul": lambda gain, offset, c, swapped: (gain * c, offset * c),
+    "Div": lambda gain, offset, c, swapped: (gain / c, offset / c),
+}
+"""Gain and offset of gain * x + offset after an operator with a constant c, or of c with it."""
+
+
 def _linear_constant(
-    op: str, x: Linear, values: tuple[Fraction, ...], axis: int | None, swapped: bool
-) -> Linear | None:
+    op: str, x: Affine, values: tuple[Fraction, ...], axis: int | None, swapped: bool
+) -> Affine | None:
     """The cases that stay linear."""
     if op in ("Max", "Min") and len(values) == 1:
         return x.clip(values[0], None) if op == "Max" else x.clip(None, values[0])
-    if x.clipped or op not in ("Add", "Sub", "Mul", "Div"):
+    rule = _LINEAR.get(op)
+    if x.clipped or rule is None:
         return None
     if op == "Div" and (swapped or 0 in values):
         return None
     if x.axis is not None and axis is not None and x.axis != axis:
         return None
     count = max(len(values), len(x.gain), len(x.offset))
-    out = []
-    for (gain, offset), c in zip(
-        x.over(count), values if len(values) == count else values * count, strict=True
-    ):
-        if op == "Mul":
-            out.append((gain * c, offset * c))
-        elif op == "Div":
-            out.append((gain / c, offset / c))
-        elif op == "Add":
-            out.append((gain, offset + c))
-        else:
-            out.append((-gain, c - offset) if swapped else (gain, offset - c))
+    constants = values if len(values) == count else values * count
+    pairs = zip(x.over(count), constants, strict=True)
+    out = [rule(gain, offset, c, swapped) for (gain, offset), c in pairs]
     gains, offsets = (tuple(column) for column in zip(*out, strict=True))
     if any(g == 0 for g in gains) and isinstance(x.source, Sum):
         raise UnsupportedError(
@@ -172,12 +167,12 @@ def _linear_constant(
 # --- of two tensors ---------------------------------------------------------------------------
 
 
-def _binary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _binary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     if len(states) == 1:
-        return _identity(e, graph, node, states)
-    state, shape = states[0], graph.values[node.inputs[0]].shape
+        return _identity(e, node, states)
+    state, shape = states[0], e.graph.values[node.inputs[0]].shape
     for other, name in zip(states[1:], node.inputs[1:], strict=True):
-        own = graph.values[name].shape
+        own = e.graph.values[name].shape
         state = _pair(e, node, state, other, (shape, own))
         shape = broadcast(shape, own)
     if node.op == "Mean":
@@ -187,7 +182,7 @@ def _binary(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
 
 
 def _pair(
-    e: Emitter,
+    e: LoweringBuilder,
     node: Node,
     a: State | None,
     b: State | None,
@@ -197,7 +192,7 @@ def _pair(
     shape = broadcast(*shapes)
     constants = (ConstantReals, ConstantCodes)
     for x, c, own, swapped in ((a, b, shapes[0], False), (b, a, shapes[1], True)):
-        if not (isinstance(c, constants) and isinstance(x, (Linear, Point))):
+        if not (isinstance(c, constants) and isinstance(x, (Affine, Pointwise))):
             continue
         found = _channels(_meant(op, c, x, shape), shape) if own == shape else None
         if found is not None:
@@ -217,7 +212,7 @@ def _pair(
                 "expected constants along one axis in a point-wise function, found two"
             )
         return replace(p, expressions=tuple(apply(op, *pair) for pair in pairs), axis=axis)
-    if not (isinstance(x, Linear) and isinstance(y, Linear)):
+    if not (isinstance(x, Affine) and isinstance(y, Affine)):
         raise UnsupportedError(
             "expected quantized tensors: put a QuantizeLinear after each point-wise function whose "
             "result meets another tensor"
@@ -232,13 +227,13 @@ def _pair(
 
 
 def _meant(
-    op: str, c: ConstantReals | ConstantCodes, x: Linear | Point, shape: tuple[int, ...]
+    op: str, c: ConstantReals | ConstantCodes, x: Affine | Pointwise, shape: tuple[int, ...]
 ) -> ConstantReals | ConstantCodes:
     """A bias in the units of the sum it is added to: its scale may be the binary32 rounding of the
     sum's, and then stands for that (as in Conv and Gemm)."""
     if op not in ("Add", "Sub") or not isinstance(c, ConstantCodes):
         return c
-    if not (isinstance(x, Linear) and isinstance(x.source, Sum)):
+    if not (isinstance(x, Affine) and isinstance(x.source, Sum)):
         return c
     count = max(len(c.scale), len(x.gain))
     own, gains = (v if len(v) == count else v * count for v in (c.scale, x.gain))
@@ -253,14 +248,14 @@ def _meant(
     return replace(c, scale=x.gain, axis=axis)
 
 
-def _operand(e: Emitter, x: State | None) -> Linear | Point:
+def _operand(e: LoweringBuilder, x: State | None) -> Affine | Pointwise:
     """Constants that are tensors of codes are operands like any other."""
     if isinstance(x, ConstantCodes) and len(x.scale) == 1:
         codes = x.codes
         if codes.min(initial=0) >= -(1 << 15) and codes.max(initial=0) < 1 << 15:
             wide = codes.min(initial=0) < -128 or codes.max(initial=0) > 127
-            stored = e.builder.constant("operand", codes.astype(np.int16 if wide else np.int8))
-            return Linear(Codes(stored, tuple(range(codes.ndim))), x.scale[0], 0)
+            stored = e.constant("operand", codes.astype(np.int16 if wide else np.int8))
+            return Affine(Codes(stored, tuple(range(codes.ndim))), x.scale[0], 0)
     if isinstance(x, (ConstantReals, ConstantCodes)):
         raise UnsupportedError(
             "expected a constant with one value, or one per channel, or quantized; quantize it"
@@ -268,11 +263,11 @@ def _operand(e: Emitter, x: State | None) -> Linear | Point:
     return _real(x)
 
 
-def _base(x: Linear | Point) -> tuple[Any, ...] | None:
+def _base(x: Affine | Pointwise) -> tuple[Any, ...] | None:
     return (x.source, x.unit, x.zero) if isinstance(x.source, Codes) else None
 
 
-def _aligned(e: Emitter, codes: Sequence[Codes]) -> tuple[tuple[str, ...], Order]:
+def _aligned(e: LoweringBuilder, codes: Sequence[Codes]) -> tuple[tuple[str, ...], Order]:
     """Stored tensors that broadcast as their real ones do, and the order of the result."""
     ranks = {len(c.order) for c in codes}
     order = codes[0].order if len(ranks) == 1 else tuple(range(max(ranks)))
@@ -280,7 +275,7 @@ def _aligned(e: Emitter, codes: Sequence[Codes]) -> tuple[tuple[str, ...], Order
     return tuple(names), order
 
 
-def _term(e: Emitter, node: Node, x: Linear) -> Linear:
+def _term(e: LoweringBuilder, node: Node, x: Affine) -> Affine:
     """One scale, no clip."""
     if isinstance(x.source, Sum):
         x = with_offset(x, node)
@@ -293,7 +288,7 @@ def _term(e: Emitter, node: Node, x: Linear) -> Linear:
     return x
 
 
-def _sum(e: Emitter, node: Node, x: Linear, y: Linear, sign: int) -> Linear:
+def _sum(e: LoweringBuilder, node: Node, x: Affine, y: Affine, sign: int) -> Affine:
     """All terms in the largest unit of which their scales and offsets are multiples."""
     terms = [(_term(e, node, x), 1), (_term(e, node, y), sign)]
     pairs = [term.over(max(len(term.gain), len(term.offset))) for term, _ in terms]
@@ -318,10 +313,10 @@ def _sum(e: Emitter, node: Node, x: Linear, y: Linear, sign: int) -> Linear:
             offset += b[0]
     names, order = _aligned(e, parts)
     attributes = {"factors": tuple(factors), "offset": offset}
-    return Linear(Sum("add", names, attributes, order, node.name), gain=(unit,))
+    return Affine(Sum("add", names, attributes, order, node.name), gain=(unit,))
 
 
-def _scaled(e: Emitter, node: Node, x: Linear, m: list[int], b: list[int]) -> Codes:
+def _scaled(e: LoweringBuilder, node: Node, x: Affine, m: list[int], b: list[int]) -> Codes:
     """m[c] * x + b[c], channels along the last axis as stored."""
     stored = e.stored(x)
     if x.axis is None or stored.order[-1] != x.axis:
@@ -331,38 +326,35 @@ def _scaled(e: Emitter, node: Node, x: Linear, m: list[int], b: list[int]) -> Co
         )
     inputs = (
         stored.name,
-        e.builder.constant(f"{node.name}.m", integers(m)),
-        e.builder.constant(f"{node.name}.b", integers(b)),
+        e.constant(f"{node.name}.m", integers(m)),
+        e.constant(f"{node.name}.b", integers(b)),
     )
     return e.accumulate(Sum("affine", inputs, {}, stored.order, f"{node.name}.affine"))
 
 
-def _product(e: Emitter, node: Node, x: Linear, y: Linear) -> Linear:
+def _product(e: LoweringBuilder, node: Node, x: Affine, y: Affine) -> Affine:
     x, y = activation(x, e, "first factor"), activation(y, e, "second factor")
     names, order = _aligned(e, [e.stored(x), e.stored(y)])
     attributes = {"a_zero": x.zero, "b_zero": y.zero}
     total = Sum("multiply", names, attributes, order, node.name)
-    return Linear(total, gain=(x.unit * y.unit,))
+    return Affine(total, gain=(x.unit * y.unit,))
 
 
-def _extreme(e: Emitter, node: Node, x: Linear, y: Linear) -> Linear:
+def _extreme(e: LoweringBuilder, node: Node, x: Affine, y: Affine) -> Affine:
     x, y = activation(x, e), activation(y, e)
     same = (x.unit, x.zero) == (y.unit, y.zero)
     if not same or e.dtype(e.stored(x).name) != e.dtype(e.stored(y).name):
         raise UnsupportedError("expected both tensors with one scale, zero point and type")
     names, order = _aligned(e, [e.stored(x), e.stored(y)])
     op = "maximum" if node.op == "Max" else "minimum"
-    return replace(x, source=Codes(e.builder.add(op, names, {}, node.name), order))
+    return replace(x, source=Codes(e.add(op, names, {}, node.name), order))
 
 
 RULES: dict[str, Callable[..., list[State]]] = {
+    **{op: _unary if op_named(op).inputs == (1, 1) else _binary for op in ops_with(Trait.FUNCTION)},
     "Identity": _identity,
     "Cast": _cast,
     "Relu": _clip,
     "Clip": _clip,
     "Neg": _neg,
-    **dict.fromkeys(UNARY, _unary),
-    **dict.fromkeys(
-        ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean"), _binary
-    ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.graph import Array, Node
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.lowering.states import (
     NONE,
+    Affine,
     Codes,
     ConstantCodes,
     ConstantReals,
-    Emitter,
-    Linear,
+    LoweringBuilder,
     Softmax,
     State,
+    States,
     Sum,
     weights,
 )
@@ -31,27 +32,26 @@ NCHW_TO_NHWC = (0, 2, 3, 1)
 CODE_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
-def activation(x: State | None, emitter: Emitter, what: str = "input") -> Linear:
+def activation(x: State | None, e: LoweringBuilder, what: str = "input") -> Affine:
     """Plain codes of 8 or 16 bits. A clip whose ends are codes is carried out on the codes."""
-    if isinstance(x, Linear) and isinstance(x.source, Codes):
-        x = _clipped(x, emitter)
-    if not isinstance(x, Linear) or not x.plain or not isinstance(x.source, Codes):
+    if isinstance(x, Affine) and isinstance(x.source, Codes):
+        x = _clipped(x, e)
+    if not isinstance(x, Affine) or not x.plain or not isinstance(x.source, Codes):
         raise UnsupportedError(
             f"expected quantized codes as {what} (a QuantizeLinear and a DequantizeLinear before "
             "this node)"
         )
-    if emitter.dtype(x.source.name) not in CODE_TYPES:
-        raise UnsupportedError(f"expected 8- or 16-bit codes, found {emitter.dtype(x.source.name)}")
+    if e.dtype(x.codes.name) not in CODE_TYPES:
+        raise UnsupportedError(f"expected 8- or 16-bit codes, found {e.dtype(x.codes.name)}")
     return x
 
 
-def _clipped(x: Linear, emitter: Emitter) -> Linear:
+def _clipped(x: Affine, e: LoweringBuilder) -> Affine:
     """One positive gain as part of the scale, and the clip as a node, where both are exact."""
     if len(x.gain) > 1 or x.gain[0] <= 0 or x.offset != NONE:
         return x
-    assert isinstance(x.source, Codes)
     unit = x.unit * x.gain[0]
-    least, most = limits(emitter.dtype(x.source.name))
+    least, most = limits(e.dtype(x.codes.name))
     ends = [None if end is None else end / unit + x.zero for end in (x.low, x.high)]
     if any(end is not None and end.denominator != 1 for end in ends):
         return x
@@ -64,9 +64,9 @@ def _clipped(x: Linear, emitter: Emitter) -> Linear:
     low, high = max(low, least), min(high, most)
     source = x.source
     if (low, high) != (least, most):
-        name = emitter.builder.add("clip", [source.name], {"low": low, "high": high}, "clip")
+        name = e.add("clip", [source.name], {"low": low, "high": high}, "clip")
         source = Codes(name, source.order)
-    return Linear(source, unit, x.zero)
+    return Affine(source, unit, x.zero)
 
 
 def constant_weights(x: State | None, axis: int) -> ConstantCodes:
@@ -113,32 +113,31 @@ def bias_codes(
 # --- convolution ------------------------------------------------------------------------------
 
 
-def _conv(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _conv(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = activation(states[0], e)
     w = constant_weights(states[1], 0)
-    return [_convolution(e, graph, node, x, w, states[2] if len(states) > 2 else None)]
+    return [_convolution(e, node, x, w, states[2] if len(states) > 2 else None)]
 
 
 def _convolution(
-    e: Emitter, graph: Graph, node: Node, x: Linear, w: ConstantCodes, bias: State | None
-) -> Linear:
+    e: LoweringBuilder, node: Node, x: Affine, w: ConstantCodes, bias: State | None
+) -> Affine:
     a = node.attributes
     kernel, attributes = _two_dimensional(w.codes, a)
     rows = weights(kernel.transpose(0, 2, 3, 1))
     outputs = rows.shape[0]
-    assert isinstance(x.source, Codes)
-    image = image_of(e, x.source)
+    image = image_of(e, x.codes)
     total = np.asarray(bias_codes(bias, x.unit, w.scale, outputs), object)
     total = total - x.zero * rows.astype(np.int64).sum((1, 2, 3)).astype(object)
     total_sum = Sum(
         "conv",
-        (image, e.builder.constant(f"{node.name}.weight", rows)),
+        (image, e.constant(f"{node.name}.weight", rows)),
         {**attributes, "groups": a["group"], "pad_code": x.zero},
         NCHW_TO_NHWC,
         node.name,
         tuple(int(v) for v in np.broadcast_to(total, (outputs,))),
     )
-    return _image_result(e, graph, node, total_sum, tuple(x.unit * s for s in w.scale))
+    return _image_result(e, node, total_sum, tuple(x.unit * s for s in w.scale))
 
 
 def _two_dimensional(kernel: Array, a: Any) -> tuple[Array, dict[str, Any]]:
@@ -156,37 +155,33 @@ def _two_dimensional(kernel: Array, a: Any) -> tuple[Array, dict[str, Any]]:
     return kernel, {"strides": strides, "pads": pads, "dilations": dilations}
 
 
-def image_of(e: Emitter, codes: Codes) -> str:
+def image_of(e: LoweringBuilder, codes: Codes) -> str:
     """The tensor as [N, H, W, C]; a signal [N, C, L] has H = 1."""
     if len(codes.order) == 4:
         return e.arranged(codes, NCHW_TO_NHWC)
     signal = e.arranged(codes, (0, 2, 1))
     n, length, c = e.shape(signal)
-    return e.builder.add("reshape", [signal], {"shape": (n, 1, length, c)}, f"{signal}.image")
+    return e.add("reshape", [signal], {"shape": (n, 1, length, c)}, f"{signal}.image")
 
 
-def _image_result(
-    e: Emitter, graph: Graph, node: Node, total: Sum, gain: tuple[Fraction, ...]
-) -> Linear:
+def _image_result(e: LoweringBuilder, node: Node, total: Sum, gain: tuple[Fraction, ...]) -> Affine:
     """The accumulator as a state of the real shape."""
     axis = 1 if len(gain) > 1 else None
-    if len(graph.values[node.output].shape) == 4:
-        return Linear(total, gain=gain, axis=axis)
+    if len(e.graph.values[node.output].shape) == 4:
+        return Affine(total, gain=gain, axis=axis)
     codes = e.accumulate(total)
     n, _, length, c = e.shape(codes.name)
     flat = Sum(
         "add",
-        (e.builder.add("reshape", [codes.name], {"shape": (n, length, c)}, f"{node.name}.signal"),),
+        (e.add("reshape", [codes.name], {"shape": (n, length, c)}, f"{node.name}.signal"),),
         {"factors": (1,), "offset": 0},
         (0, 2, 1),
         f"{node.name}.sum",
     )
-    return Linear(flat, gain=gain, axis=axis)
+    return Affine(flat, gain=gain, axis=axis)
 
 
-def _conv_transpose(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
+def _conv_transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = activation(states[0], e)
     a = node.attributes
     w = states[1]
@@ -198,41 +193,36 @@ def _conv_transpose(
     inputs, per_group, kh, kw = kernel.shape
     grouped = kernel.reshape(groups, inputs // groups, per_group, kh, kw)
     rows = weights(grouped.transpose(0, 2, 3, 4, 1).reshape(-1, kh, kw, inputs // groups))
-    shape = graph.values[node.output].shape
+    shape = e.graph.values[node.output].shape
     size = (1, shape[2]) if len(shape) == 3 else shape[2:]
-    assert isinstance(x.source, Codes)
     total = Sum(
         "conv_transpose",
-        (image_of(e, x.source), e.builder.constant(f"{node.name}.weight", rows)),
+        (image_of(e, x.codes), e.constant(f"{node.name}.weight", rows)),
         {**attributes, "groups": groups, "zero": x.zero, "size": tuple(size)},
         NCHW_TO_NHWC,
         node.name,
         bias_codes(states[2] if len(states) > 2 else None, x.unit, w.scale, rows.shape[0]),
     )
-    return [_image_result(e, graph, node, total, tuple(x.unit * s for s in w.scale))]
+    return [_image_result(e, node, total, tuple(x.unit * s for s in w.scale))]
 
 
-def _conv_integer(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
-    x, w = _integer_inputs(graph, node, states)
-    if not isinstance(x, Linear) or not isinstance(w, ConstantCodes):
+def _conv_integer(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    x, w = _integer_inputs(e, node, states)
+    if not isinstance(x, Affine) or not isinstance(w, ConstantCodes):
         raise UnsupportedError("expected codes and constant weights")
-    return [_convolution(e, graph, node, activation(x, e), w, None)]
+    return [_convolution(e, node, activation(x, e), w, None)]
 
 
-def _integer_inputs(
-    graph: Graph, node: Node, states: Sequence[State | None]
-) -> tuple[State, State]:
+def _integer_inputs(e: LoweringBuilder, node: Node, states: States) -> tuple[State, State]:
     """The two inputs of ConvInteger and MatMulInteger with their zero points, scale 1."""
     out: list[State] = []
     for index, state in enumerate(states[:2]):
         name = node.inputs[index + 2] if index + 2 < len(node.inputs) else ""
         zeros = np.zeros(1, np.int64)
         if name:
-            if name not in graph.constants:
+            if name not in e.graph.constants:
                 raise UnsupportedError("expected constant zero points")
-            zeros = graph.constants[name].astype(np.int64)
+            zeros = e.graph.constants[name].astype(np.int64)
         if isinstance(state, ConstantReals):
             codes = state.values.astype(np.int64)
             if zeros.size > 1:  # one per output: axis 0 of a kernel, last of a matrix
@@ -240,7 +230,7 @@ def _integer_inputs(
                 zeros = zeros.reshape([-1 if i == axis else 1 for i in range(codes.ndim)])
             out.append(ConstantCodes(codes - zeros, (Fraction(1),), None))
         elif isinstance(state, Codes) and zeros.size == 1:
-            out.append(Linear(state, Fraction(1), int(zeros.reshape(-1)[0])))
+            out.append(Affine(state, Fraction(1), int(zeros.reshape(-1)[0])))
         else:
             raise UnsupportedError("expected integer codes with one zero point")
     return out[0], out[1]
@@ -249,7 +239,7 @@ def _integer_inputs(
 # --- matrix products --------------------------------------------------------------------------
 
 
-def _gemm(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _gemm(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a = node.attributes
     if a["transA"]:
         raise UnsupportedError("expected transA = 0")
@@ -263,32 +253,31 @@ def _gemm(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) 
     scales = tuple(alpha * s for s in w.scale)
     bias = states[2] if added else None
     if bias is not None:
-        shape = graph.values[node.inputs[2]].shape
+        shape = e.graph.values[node.inputs[2]].shape
         if prod(shape[:-1]) != 1:
             raise UnsupportedError(f"expected one bias per column, found C of shape {shape}")
     return [_linear(e, node, x, rows, scales, bias, (0, 1))]
 
 
 def _linear(
-    e: Emitter,
+    e: LoweringBuilder,
     node: Node,
-    x: Linear,
+    x: Affine,
     rows: Array,
     scales: tuple[Fraction, ...],
     bias: State | None,
     order: tuple[int, ...],
-) -> Linear:
+) -> Affine:
     """x[..., K] times rows[O, K]; `order` is the identity of the result's rank."""
     stored = weights(rows)
     outputs = stored.shape[0]
     total = np.asarray(bias_codes(bias, x.unit, scales, outputs), object)
     total = total - x.zero * stored.astype(np.int64).sum(1).astype(object)
-    assert isinstance(x.source, Codes)
     result = Sum(
         "linear",
         (
-            e.arranged(x.source, tuple(sorted(x.source.order))),
-            e.builder.constant(f"{node.name}.weight", stored),
+            e.arranged(x.codes, tuple(sorted(x.codes.order))),
+            e.constant(f"{node.name}.weight", stored),
         ),
         {},
         order,
@@ -296,25 +285,23 @@ def _linear(
         tuple(int(v) for v in np.broadcast_to(total, (outputs,))),
     )
     gain = tuple(x.unit * s for s in scales)
-    return Linear(result, gain=gain, axis=order[-1] if len(gain) > 1 else None)
+    return Affine(result, gain=gain, axis=order[-1] if len(gain) > 1 else None)
 
 
-def _matmul(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
-    return [_product(e, graph, node, states[0], states[1])]
+def _matmul(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    return [_product(e, node, states[0], states[1])]
 
 
-def _matmul_integer(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
-    return [_product(e, graph, node, *_integer_inputs(graph, node, states))]
+def _matmul_integer(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    return [_product(e, node, *_integer_inputs(e, node, states))]
 
 
-def _product(e: Emitter, graph: Graph, node: Node, a: State | None, b: State | None) -> Linear:
-    shapes = [graph.values[name].shape for name in node.inputs[:2]]
+def _product(e: LoweringBuilder, node: Node, a: State | None, b: State | None) -> Affine:
+    shapes = [e.graph.values[name].shape for name in node.inputs[:2]]
     if min(map(len, shapes)) < 2:
         raise UnsupportedError(f"expected matrices, found shapes {shapes[0]} and {shapes[1]}")
-    order = tuple(range(len(graph.values[node.output].shape)))
-    if isinstance(a, Linear) and isinstance(b, ConstantCodes) and b.codes.ndim == 2:
+    order = tuple(range(len(e.graph.values[node.output].shape)))
+    if isinstance(a, Affine) and isinstance(b, ConstantCodes) and b.codes.ndim == 2:
         x, w = activation(a, e), constant_weights(b, 1)
         return _linear(e, node, x, w.codes.T, w.scale, None, order)
     names, zeros, units = [], [], []
@@ -322,13 +309,12 @@ def _product(e: Emitter, graph: Graph, node: Node, a: State | None, b: State | N
         if isinstance(state, ConstantCodes):
             if len(state.scale) > 1:
                 raise UnsupportedError("expected one scale for this constant matrix")
-            names.append(e.builder.constant(f"{node.name}.matrix", weights(state.codes)))
+            names.append(e.constant(f"{node.name}.matrix", weights(state.codes)))
             zeros.append(0)
             units.append(state.scale[0])
             continue
         x = activation(state, e, f"input {index}")
-        assert isinstance(x.source, Codes)
-        names.append(e.arranged(x.source, tuple(sorted(x.source.order))))
+        names.append(e.arranged(x.codes, tuple(sorted(x.codes.order))))
         zeros.append(x.zero)
         units.append(x.unit)
     total = Sum(
@@ -338,21 +324,19 @@ def _product(e: Emitter, graph: Graph, node: Node, a: State | None, b: State | N
         order,
         node.name,
     )
-    return Linear(total, gain=(units[0] * units[1],))
+    return Affine(total, gain=(units[0] * units[1],))
 
 
 # --- pools and reductions ---------------------------------------------------------------------
 
 
-def _average_pool(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
+def _average_pool(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a = node.attributes
-    shape, out = (graph.values[n].shape for n in (node.inputs[0], node.output))
+    shape, out = (e.graph.values[n].shape for n in (node.inputs[0], node.output))
     attributes, grown = pool_attributes(shape, out, a)
     if a["count_include_pad"] and grown:
         raise UnsupportedError("ceil_mode windows beyond the padding with count_include_pad")
-    return [_sum_pool(e, graph, node, states[0], attributes, bool(a["count_include_pad"]))]
+    return [_sum_pool(e, node, states[0], attributes, bool(a["count_include_pad"]))]
 
 
 def pool_attributes(
@@ -382,16 +366,14 @@ def pool_attributes(
 
 
 def _sum_pool(
-    e: Emitter,
-    graph: Graph,
+    e: LoweringBuilder,
     node: Node,
     state: State | None,
     attributes: dict[str, Any],
     include_pad: bool,
-) -> Linear:
+) -> Affine:
     x = activation(state, e)
-    assert isinstance(x.source, Codes)
-    image = image_of(e, x.source)
+    image = image_of(e, x.codes)
     size = e.shape(image)[1:3]
     divisor = prod(attributes["kernel"])
     balance = False
@@ -405,32 +387,28 @@ def _sum_pool(
         NCHW_TO_NHWC,
         node.name,
     )
-    return _image_result(e, graph, node, total, (x.unit / divisor,))
+    return _image_result(e, node, total, (x.unit / divisor,))
 
 
-def _global_average(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
-    rank = len(graph.values[node.inputs[0]].shape)
-    return [_reduced_sum(e, graph, node, states[0], tuple(range(2, rank)), True, mean=True)]
+def _global_average(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    rank = len(e.graph.values[node.inputs[0]].shape)
+    return [_reduced_sum(e, node, states[0], tuple(range(2, rank)), True, mean=True)]
 
 
 def _reduced_sum(
-    e: Emitter,
-    graph: Graph,
+    e: LoweringBuilder,
     node: Node,
     state: State | None,
     axes: tuple[int, ...],
     keepdims: bool,
     mean: bool,
-) -> Linear:
+) -> Affine:
     x = activation(state, e)
-    assert isinstance(x.source, Codes)
-    shape = graph.values[node.inputs[0]].shape
-    stored = x.source.order
+    shape = e.graph.values[node.inputs[0]].shape
+    stored = x.codes.order
     total = Sum(
         "reduce_sum",
-        (x.source.name,),
+        (x.codes.name,),
         {
             "axes": tuple(sorted(stored.index(axis) for axis in axes)),
             "keepdims": keepdims,
@@ -440,7 +418,7 @@ def _reduced_sum(
         node.name,
     )
     divisor = prod(shape[axis] for axis in axes) if mean else 1
-    return Linear(total, gain=(x.unit / divisor,))
+    return Affine(total, gain=(x.unit / divisor,))
 
 
 def remaining(order: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -451,21 +429,18 @@ def remaining(order: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> 
     return tuple(sorted(kept).index(axis) for axis in kept)
 
 
-def _reduce_sum(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
+def _reduce_sum(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a = node.attributes
-    rank = len(graph.values[node.inputs[0]].shape)
+    rank = len(e.graph.values[node.inputs[0]].shape)
     axes = tuple(axis % rank for axis in a["axes"])
     mean = node.op == "ReduceMean"
-    return [_reduced_sum(e, graph, node, states[0], axes, bool(a["keepdims"]), mean)]
+    return [_reduced_sum(e, node, states[0], axes, bool(a["keepdims"]), mean)]
 
 
-def _softmax(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x = activation(states[0], e)
-    assert isinstance(x.source, Codes)
-    rank = len(graph.values[node.inputs[0]].shape)
-    return [Softmax(x.source, x.unit, node.attributes["axis"] % rank)]
+    rank = len(e.graph.values[node.inputs[0]].shape)
+    return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank)]
 
 
 RULES: dict[str, Callable[..., list[State]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.graph import Array, Node
 from samebits.ir.integer.define import limits
 from samebits.ir.lowering.products import (
     NCHW_TO_NHWC,
@@ -19,15 +19,24 @@ from samebits.ir.lowering.products import (
     pool_attributes,
     remaining,
 )
-from samebits.ir.lowering.states import Codes, ConstantCodes, Emitter, Linear, Order, State
-from samebits.ir.ops import op_named
+from samebits.ir.lowering.states import (
+    Affine,
+    Codes,
+    ConstantCodes,
+    LoweringBuilder,
+    Order,
+    State,
+    States,
+)
+from samebits.ir.ops import op_named, ops_with
+from samebits.ir.traits import Trait
 
 
 def _codes(x: State | None) -> Codes:
     """What moves: codes, or plain codes with one meaning for all elements."""
     if isinstance(x, Codes):
         return x
-    if isinstance(x, Linear) and isinstance(x.source, Codes) and x.axis is None:
+    if isinstance(x, Affine) and isinstance(x.source, Codes) and x.axis is None:
         return x.source
     raise UnsupportedError(
         "expected quantized codes with one scale (a QuantizeLinear and a DequantizeLinear before "
@@ -36,7 +45,7 @@ def _codes(x: State | None) -> Codes:
 
 
 def _with(x: State | None, codes: Codes) -> State:
-    return replace(x, source=codes) if isinstance(x, Linear) else codes
+    return replace(x, source=codes) if isinstance(x, Affine) else codes
 
 
 def _identity_order(rank: int) -> Order:
@@ -44,15 +53,15 @@ def _identity_order(rank: int) -> Order:
 
 
 def _emit(
-    e: Emitter, node: Node, codes: Codes, name: str, op: str, attributes: dict[str, Any]
+    e: LoweringBuilder, node: Node, codes: Codes, name: str, op: str, attributes: dict[str, Any]
 ) -> str:
     """One movement node; it keeps the quantization of what moves."""
-    quantization = e.builder.values[codes.name].quantization
-    return e.builder.add(op, [name], attributes, node.name, quantization=quantization)
+    quantization = e.values[codes.name].quantization
+    return e.add(op, [name], attributes, node.name, quantization=quantization)
 
 
-def _reshape(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
-    shape = graph.values[node.output].shape
+def _reshape(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    shape = e.graph.values[node.output].shape
     x = states[0]
     if isinstance(x, ConstantCodes) and x.axis is None:
         return [replace(x, codes=x.codes.reshape(shape))]
@@ -63,13 +72,13 @@ def _reshape(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None
     return [_with(x, Codes(flat, _identity_order(len(shape))))]
 
 
-def _transpose(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     perm = tuple(node.attributes["perm"])
     x = states[0]
     if isinstance(x, ConstantCodes):
         axis = None if x.axis is None else perm.index(x.axis)
         return [replace(x, codes=x.codes.transpose(perm), axis=axis)]
-    if isinstance(x, Linear) and isinstance(x.source, Codes):
+    if isinstance(x, Affine) and isinstance(x.source, Codes):
         codes, axis = x.source, None if x.axis is None else perm.index(x.axis)
         order = tuple(perm.index(old) for old in codes.order)
         return [replace(x, source=Codes(codes.name, order), axis=axis)]
@@ -77,12 +86,12 @@ def _transpose(e: Emitter, graph: Graph, node: Node, states: Sequence[State | No
     return [Codes(codes.name, tuple(perm.index(old) for old in codes.order))]
 
 
-def _concat(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
-    like = next((x for x in states if isinstance(x, Linear)), None)
+def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    like = next((x for x in states if isinstance(x, Affine)), None)
     states = [_constant_like(e, x, like) for x in states]
     codes = [_codes(x) for x in states]
     meanings = {
-        (x.unit, x.zero, x.gain, x.offset, x.low, x.high) if isinstance(x, Linear) else None
+        (x.unit, x.zero, x.gain, x.offset, x.low, x.high) if isinstance(x, Affine) else None
         for x in states
     }
     if len(meanings) != 1 or len({e.dtype(c.name) for c in codes}) != 1:
@@ -92,17 +101,17 @@ def _concat(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
         )
     order = codes[0].order
     axis = order.index(node.attributes["axis"] % len(order))
-    name = e.builder.add(
+    name = e.add(
         "concat",
         [e.arranged(c, order) for c in codes],
         {"axis": axis},
         node.name,
-        quantization=e.builder.values[codes[0].name].quantization,
+        quantization=e.values[codes[0].name].quantization,
     )
     return [_with(states[0], Codes(name, order))]
 
 
-def _constant_like(e: Emitter, x: State | None, like: Linear | None) -> State | None:
+def _constant_like(e: LoweringBuilder, x: State | None, like: Affine | None) -> State | None:
     """Constant codes stored with the zero point and type of a tensor that they are joined to."""
     if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
         return x
@@ -111,11 +120,11 @@ def _constant_like(e: Emitter, x: State | None, like: Linear | None) -> State | 
     stored = x.codes + like.zero
     if x.scale != (like.unit,) or not like.plain or stored.min() < low or stored.max() > high:
         return x
-    name = e.builder.constant("joined", stored.astype(dtype))
-    return Linear(Codes(name, _identity_order(stored.ndim)), like.unit, like.zero)
+    name = e.constant("joined", stored.astype(dtype))
+    return Affine(Codes(name, _identity_order(stored.ndim)), like.unit, like.zero)
 
 
-def _sliced(e: Emitter, node: Node, codes: Codes, ranges: dict[int, range]) -> Codes:
+def _sliced(e: LoweringBuilder, node: Node, codes: Codes, ranges: dict[int, range]) -> Codes:
     """Real axis -> the indices to keep, in order."""
     name = codes.name
     shape = e.shape(name)
@@ -138,21 +147,21 @@ def _sliced(e: Emitter, node: Node, codes: Codes, ranges: dict[int, range]) -> C
     return Codes(name, codes.order)
 
 
-def _gathered(e: Emitter, node: Node, codes: Codes, name: str, axis: int, indices: Array) -> str:
+def _gathered(
+    e: LoweringBuilder, node: Node, codes: Codes, name: str, axis: int, indices: Array
+) -> str:
     """Select `indices` along a real axis, unless they are all of it in order."""
     stored = codes.order.index(axis)
     if np.array_equal(indices, np.arange(e.shape(name)[stored])):
         return name
-    constant = e.builder.constant(f"{node.name}.indices", indices.astype(np.int64))
-    quantization = e.builder.values[codes.name].quantization
-    return e.builder.add(
-        "gather", [name, constant], {"axis": stored}, node.name, quantization=quantization
-    )
+    constant = e.constant(f"{node.name}.indices", indices.astype(np.int64))
+    quantization = e.values[codes.name].quantization
+    return e.add("gather", [name, constant], {"axis": stored}, node.name, quantization=quantization)
 
 
-def _slice(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _slice(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a, codes = node.attributes, _codes(states[0])
-    shape = graph.values[node.inputs[0]].shape
+    shape = e.graph.values[node.inputs[0]].shape
     ranges = {}
     for start, end, step, axis in zip(a["starts"], a["ends"], a["steps"], a["axes"], strict=True):
         size = shape[axis % len(shape)]
@@ -162,27 +171,27 @@ def _slice(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None])
     return [_with(states[0], _sliced(e, node, codes, ranges))]
 
 
-def _split(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _split(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     codes = _codes(states[0])
     axis = node.attributes["axis"] % len(codes.order)
     out: list[State] = []
     start = 0
     for name in node.outputs:
-        size = graph.values[name].shape[axis]
+        size = e.graph.values[name].shape[axis]
         part = _sliced(e, node, codes, {axis: range(start, start + size)})
         out.append(_with(states[0], part))
         start += size
     return out
 
 
-def _pad(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _pad(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a, x = node.attributes, states[0]
     codes = _codes(x)
     rank = len(codes.order)
     before, after = a["pads"][:rank], a["pads"][rank:]
     if a["mode"] != "constant":
-        return [_with(x, _indexed(e, graph, node, codes))]
-    shape = graph.values[node.inputs[0]].shape
+        return [_with(x, _indexed(e, node, codes))]
+    shape = e.graph.values[node.inputs[0]].shape
     kept = {
         axis: range(max(-before[axis], 0), shape[axis] + min(after[axis], 0))
         for axis in range(rank)
@@ -192,7 +201,7 @@ def _pad(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -
     if not any((*before, *after)):
         return [_with(x, codes)]
     code = a["value"]
-    if isinstance(x, Linear):
+    if isinstance(x, Affine):
         exact = Fraction(a["value"]) / (x.gain[0] * x.unit) + x.zero
         low, high = limits(e.dtype(codes.name))
         if not x.plain or exact.denominator != 1 or not low <= exact <= high:
@@ -209,10 +218,10 @@ def _pad(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -
     return [_with(x, Codes(_emit(e, node, codes, codes.name, "pad", attributes), codes.order))]
 
 
-def _indexed(e: Emitter, graph: Graph, node: Node, codes: Codes) -> Codes:
+def _indexed(e: LoweringBuilder, node: Node, codes: Codes) -> Codes:
     """Any movement that is a selection along each axis by itself: its own meaning, run on the
     index numbers of each axis, says which."""
-    shape = graph.values[node.inputs[0]].shape
+    shape = e.graph.values[node.inputs[0]].shape
     name = codes.name
     for axis, size in enumerate(shape):
         line = np.arange(size, dtype=np.int64).reshape(
@@ -226,12 +235,12 @@ def _indexed(e: Emitter, graph: Graph, node: Node, codes: Codes) -> Codes:
     return Codes(name, codes.order)
 
 
-def _selection(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
-    return [_with(states[0], _indexed(e, graph, node, _codes(states[0])))]
+def _selection(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    return [_with(states[0], _indexed(e, node, _codes(states[0])))]
 
 
-def _expand(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
-    shape = graph.values[node.output].shape
+def _expand(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    shape = e.graph.values[node.output].shape
     codes = _codes(states[0])
     name = e.arranged(codes, _identity_order(len(codes.order)))
     missing = len(shape) - len(codes.order)
@@ -243,28 +252,26 @@ def _expand(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
     return [_with(states[0], Codes(name, _identity_order(len(shape))))]
 
 
-def _gather(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     codes = _codes(states[0])
-    indices = graph.constants.get(node.inputs[1])
+    indices = e.graph.constants.get(node.inputs[1])
     if indices is None:
         raise UnsupportedError("expected constant indices")
     axis = node.attributes["axis"] % len(codes.order)
-    size = graph.values[node.inputs[0]].shape[axis]
+    size = e.graph.values[node.inputs[0]].shape[axis]
     flat = indices.astype(np.int64).reshape(-1)
     if flat.size == 0 or flat.min() < -size or flat.max() >= size:
         raise UnsupportedError(f"expected indices in [-{size}, {size}), at least one")
     order = _identity_order(len(codes.order))
     plain = Codes(e.arranged(codes, order), order)
     name = _gathered(e, node, plain, plain.name, axis, flat % size)
-    shape = graph.values[node.output].shape
+    shape = e.graph.values[node.output].shape
     if e.shape(name) != shape:
         name = _emit(e, node, codes, name, "reshape", {"shape": shape})
     return [_with(states[0], Codes(name, _identity_order(len(shape))))]
 
 
-def _depth_space(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
+def _depth_space(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     codes, b = _codes(states[0]), node.attributes["blocksize"]
     name = e.arranged(codes, _identity_order(4))
     n, c, h, w = e.shape(name)
@@ -277,7 +284,7 @@ def _depth_space(
         split, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
     name = _emit(e, node, codes, name, "reshape", {"shape": split})
     name = _emit(e, node, codes, name, "transpose", {"perm": perm})
-    shape = graph.values[node.output].shape
+    shape = e.graph.values[node.output].shape
     name = _emit(e, node, codes, name, "reshape", {"shape": shape})
     return [_with(states[0], Codes(name, _identity_order(4)))]
 
@@ -285,20 +292,19 @@ def _depth_space(
 # --- maxima -----------------------------------------------------------------------------------
 
 
-def _ordered(e: Emitter, x: State | None) -> tuple[State, Codes]:
+def _ordered(e: LoweringBuilder, x: State | None) -> tuple[State, Codes]:
     """Codes whose order is that of their values."""
     if isinstance(x, Codes):
         return x, x
     linear = activation(x, e)
-    assert isinstance(linear.source, Codes)
-    return linear, linear.source
+    return linear, linear.codes
 
 
-def _max_pool(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _max_pool(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x, codes = _ordered(e, states[0])
-    shape, out = (graph.values[n].shape for n in (node.inputs[0], node.output))
+    shape, out = (e.graph.values[n].shape for n in (node.inputs[0], node.output))
     if node.op == "GlobalMaxPool":
-        return [_maximum(e, graph, node, x, codes, tuple(range(2, len(shape))), True)]
+        return [_maximum(e, node, x, codes, tuple(range(2, len(shape))), True)]
     attributes, _ = pool_attributes(shape, out, node.attributes)
     image = image_of(e, codes)
     name = _emit(e, node, codes, image, "max_pool", attributes)
@@ -310,8 +316,7 @@ def _max_pool(e: Emitter, graph: Graph, node: Node, states: Sequence[State | Non
 
 
 def _maximum(
-    e: Emitter,
-    graph: Graph,
+    e: LoweringBuilder,
     node: Node,
     x: State,
     codes: Codes,
@@ -324,15 +329,13 @@ def _maximum(
     return _with(x, Codes(name, remaining(codes.order, axes, keepdims)))
 
 
-def _reduce_max(
-    e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
-) -> list[State]:
+def _reduce_max(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     x, codes = _ordered(e, states[0])
     axes = tuple(axis % len(codes.order) for axis in node.attributes["axes"])
-    return [_maximum(e, graph, node, x, codes, axes, bool(node.attributes["keepdims"]))]
+    return [_maximum(e, node, x, codes, axes, bool(node.attributes["keepdims"]))]
 
 
-def _argmax(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]) -> list[State]:
+def _argmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a = node.attributes
     if a["select_last_index"]:
         raise UnsupportedError("expected select_last_index = 0")
@@ -341,12 +344,12 @@ def _argmax(e: Emitter, graph: Graph, node: Node, states: Sequence[State | None]
     keepdims = bool(a["keepdims"])
     stored = codes.order.index(axis)
     attributes = {"axis": stored, "keepdims": keepdims}
-    name = e.builder.add("argmax", [codes.name], attributes, node.name)
+    name = e.add("argmax", [codes.name], attributes, node.name)
     return [Codes(name, remaining(codes.order, (axis,), keepdims))]
 
 
 RULES: dict[str, Callable[..., list[State]]] = {
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    **dict.fromkeys(ops_with(Trait.RESHAPES), _reshape),
     "Transpose": _transpose,
     "Concat": _concat,
     "Slice": _slice,

@@ -9,14 +9,9 @@ import numpy as np
 
 from samebits.ir.graph import Graph, GraphBuilder, Node
 from samebits.ir.integer.define import limits
+from samebits.ir.ops import has
+from samebits.ir.traits import Trait
 from samebits.spec.formats import round_real
-
-MOVEMENT = {
-    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Slice", "Expand"),
-    *("Tile", "Resize", "DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool"),
-    *("Pad", "Gather"),
-}
-"""One output; every output element is an input element, the largest of some, or a constant."""
 
 Parameters = tuple[str, ...]  # scale and zero point of a QuantizeLinear
 
@@ -36,7 +31,7 @@ def _moved(graph: Graph) -> dict[str, Node]:
     readers, producers = graph.consumers(), graph.producers()
     moved: dict[str, Node] = {}
     for node in reversed(graph.nodes):
-        if node.op not in MOVEMENT or node.output in graph.outputs:
+        if not _movement(node) or node.output in graph.outputs:
             continue
         wanted = [_wanted(graph, reader, node.output, moved) for reader in readers[node.output]]
         first = wanted[0] if wanted else None
@@ -55,9 +50,19 @@ def _wanted(graph: Graph, reader: Node, name: str, moved: dict[str, Node]) -> No
     if reader.op == "QuantizeLinear" and reader.inputs[0] == name:
         scale = graph.constants.get(reader.inputs[1])
         return reader if scale is not None and scale.size == 1 else None
-    if reader.op in MOVEMENT and name in _moving(reader):
+    if _movement(reader) and name in _moving(reader):
         return moved.get(reader.output)
     return None
+
+
+def _movement(node: Node) -> bool:
+    """Whether each element of its one output is an element of the input, the greatest or least of
+    some, or a constant. Rounding to codes is monotone: it changes places with all of these.
+
+    An Identity is lowered to nothing: there is no movement to carry codes instead of numbers.
+    """
+    moves = has(node.op, Trait.MOVEMENT, Trait.SELECTION) and node.op != "Identity"
+    return moves and len(node.outputs) == 1
 
 
 def _moving(node: Node) -> Parameters:

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import RangeError, UnsupportedError
-from samebits.ir.graph import Array, GraphBuilder, Node, Quantization
+from samebits.ir.graph import Array, Graph, GraphBuilder, Node
+from samebits.ir.ops import has
+from samebits.ir.traits import Trait
+from samebits.ir.value import Quantization
 from samebits.spec.formats import round_real
 from samebits.tables.expression import Expression, Variable, apply
 
@@ -29,6 +32,10 @@ class Codes:
 
     name: str
     order: Order
+
+    def last(self, axis: int) -> Order:
+        """The order with real axis `axis` behind the others."""
+        return (*(other for other in self.order if other != axis), axis)
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Affine:
     """min(max(gain[c] * unit * (code - zero) + offset[c], low), high), c along real axis `axis`.
 
     `unit` and `zero` are the stored quantization of codes; a Sum has unit 1 and zero 0.
@@ -63,6 +70,12 @@ class Linear:
     axis: int | None = None
     low: Fraction | None = None
     high: Fraction | None = None
+
+    @property
+    def codes(self) -> Codes:
+        """The source, which is no sum."""
+        assert isinstance(self.source, Codes)
+        return self.source
 
     @property
     def plain(self) -> bool:
@@ -79,7 +92,7 @@ class Linear:
         offset = self.offset if len(self.offset) == channels else self.offset * channels
         return list(zip(gain, offset, strict=True))
 
-    def clip(self, low: Fraction | None, high: Fraction | None) -> Linear:
+    def clip(self, low: Fraction | None, high: Fraction | None) -> Affine:
         """Clipped once more: min(max(value, low), high)."""
 
         def bounded(end: Fraction | None) -> Fraction | None:
@@ -96,7 +109,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Point:
+class Pointwise:
     """A function of one tensor of codes, element by element; one per channel, or one for all.
 
     The variable of the expressions is unit * (code - zero).
@@ -146,12 +159,13 @@ class ConstantReals:
         return reals.reshape(self.values.shape)
 
 
-State = Codes | Linear | Point | Softmax | ConstantCodes | ConstantReals
+State = Codes | Affine | Pointwise | Softmax | ConstantCodes | ConstantReals
+States = Sequence[State | None]  # of the inputs of a node, None where one is left out
 
 
-def point_of(x: Linear | Point) -> Point:
+def point_of(x: Affine | Pointwise) -> Pointwise:
     """A linear function of codes as an expression. Sums have none: UnsupportedError."""
-    if isinstance(x, Point):
+    if isinstance(x, Pointwise):
         return x
     if isinstance(x.source, Sum):
         raise UnsupportedError(
@@ -171,22 +185,26 @@ def point_of(x: Linear | Point) -> Point:
         if x.high is not None:
             e = apply("Min", e, x.high)
         expressions.append(e)
-    return Point(x.source, x.unit, x.zero, tuple(expressions), x.axis if channels > 1 else None)
+    return Pointwise(x.source, x.unit, x.zero, tuple(expressions), x.axis if channels > 1 else None)
 
 
-class Emitter:
-    """The integer graph under construction, with the bookkeeping of axis orders."""
+class LoweringBuilder(GraphBuilder):
+    """The integer graph under construction, with the bookkeeping of axis orders.
 
-    def __init__(self, name: str) -> None:
-        self.builder = GraphBuilder(name)
+    graph: the real graph that is lowered
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph.name)
+        self.graph = graph
         self._arranged: dict[tuple[str, Order], str] = {}
         self._emitted: dict[tuple[Any, ...], str] = {}
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.builder.values[name].shape
+        return self.values[name].shape
 
     def dtype(self, name: str) -> str:
-        return self.builder.values[name].dtype
+        return self.values[name].dtype
 
     def arranged(self, codes: Codes, order: Order) -> str:
         """The stored tensor with its axes in another order."""
@@ -197,12 +215,12 @@ class Emitter:
         if key not in self._arranged:
             shape = self.shape(codes.name)
             moved = [axis for axis in perm if shape[axis] != 1]
-            quantization = self.builder.values[codes.name].quantization
+            quantization = self.values[codes.name].quantization
             if moved == sorted(moved):  # only axes of size 1 change place
                 op, attributes = "reshape", {"shape": tuple(shape[axis] for axis in perm)}
             else:
                 op, attributes = "transpose", {"perm": perm}
-            self._arranged[key] = self.builder.add(
+            self._arranged[key] = self.add(
                 op,
                 [codes.name],
                 attributes,
@@ -221,21 +239,21 @@ class Emitter:
             *(total.bias, total.order, total.factor),
         )
         if key not in self._emitted:
-            if total.op in ("conv", "conv_transpose", "linear"):
+            if has(total.op, Trait.WEIGHTED):
                 outputs = self.shape(inputs[1])[0]
                 bias = total.bias if len(total.bias) == outputs else total.bias * outputs
-                inputs.append(self.builder.constant(f"{total.name}.bias", integers(bias)))
+                inputs.append(self.constant(f"{total.name}.bias", integers(bias)))
                 late = False
             elif total.op == "add" and len(total.bias) == 1:
                 k = total.factor
                 attributes["factors"] = tuple(k * f for f in attributes["factors"])
                 attributes["offset"] = k * attributes["offset"] + total.bias[0]
                 late = False
-            name = self.builder.add(total.op, inputs, attributes, name=total.name)
+            name = self.add(total.op, inputs, attributes, name=total.name)
             if late:
                 inputs, factors = [name], [total.factor]
                 if len(total.bias) > 1:
-                    inputs.append(self.builder.constant(f"{total.name}.bias", integers(total.bias)))
+                    inputs.append(self.constant(f"{total.name}.bias", integers(total.bias)))
                     factors.append(1)
                 offset = total.bias[0] if len(total.bias) == 1 else 0
                 more: dict[str, Any] = {
@@ -243,11 +261,11 @@ class Emitter:
                     "offset": offset,
                     "dtype": "int64",
                 }
-                name = self.builder.add("add", inputs, more, name=f"{total.name}.add_bias")
+                name = self.add("add", inputs, more, name=f"{total.name}.add_bias")
             self._emitted[key] = name
         return Codes(self._emitted[key], total.order)
 
-    def stored(self, x: Linear) -> Codes:
+    def stored(self, x: Affine) -> Codes:
         """The codes behind a linear state."""
         return self.accumulate(x.source) if isinstance(x.source, Sum) else x.source
 
@@ -278,10 +296,7 @@ def weights(values: Array) -> Array:
     )
 
 
-PRODUCTS = ("conv", "conv_transpose", "linear", "matmul")
-
-
-def with_offset(x: Linear, what: Node) -> Linear:
+def with_offset(x: Affine, what: Node) -> Affine:
     """A sum whose constant offset has become its bias.
 
     Of products it is rounded to their unit, rne(offset / gain), as the bias of a convolution is;
@@ -297,7 +312,7 @@ def with_offset(x: Linear, what: Node) -> Linear:
             f"node {what.name!r} ({what.op}): expected a constant along the channels of the "
             f"accumulator, found one along axis {x.axis}"
         )
-    if total.op not in PRODUCTS:
+    if not has(total.op, Trait.PRODUCT):
         return _refined(x, total)
     added = [round_real(offset / gain) for gain, offset in x.over(channels)]
     width = max(len(total.bias), channels)
@@ -306,7 +321,7 @@ def with_offset(x: Linear, what: Node) -> Linear:
     return replace(x, source=replace(total, bias=bias), offset=NONE)
 
 
-def _refined(x: Linear, total: Sum) -> Linear:
+def _refined(x: Affine, total: Sum) -> Affine:
     """gain * total + offset as unit * (k * total + b), exactly; one gain."""
     if len(x.gain) > 1:
         raise UnsupportedError("expected one scale for a sum to which constants are added")
@@ -329,7 +344,7 @@ def common_unit(values: Sequence[Fraction]) -> Fraction:
     return Fraction(gcd(*(int(v * denominator) for v in live)), denominator)
 
 
-def quantization_of(x: Linear) -> Quantization | None:
+def quantization_of(x: Affine) -> Quantization | None:
     """Scale and zero point of plain codes or of a sum with one scale."""
     if len(x.gain) != 1 or x.clipped or x.offset != NONE:
         return None

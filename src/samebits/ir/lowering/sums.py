@@ -7,9 +7,10 @@ Exact factors of binary32 scales have up to 24 bits and a long common denominato
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 
@@ -29,15 +30,17 @@ def shorten_sums(graph: Graph) -> Graph:
     """The same graph with every `add` of two 8-bit tensors before a `requantize` in a dyadic unit,
     within 32 bits where such factors exist."""
     readers = graph.consumers()
-    found: dict[str, tuple[tuple[int, int], int, int]] = {}  # of an add's output: factors, ...
+    changed: dict[str, Attributes] = {}
     for node in graph.nodes:
         if _applies(graph, node) and node.output not in graph.outputs:
             following = readers[node.output]
             if [n.op for n in following] == ["requantize"]:
                 shorter = _search(graph, node, following[0])
                 if shorter is not None:
-                    found[node.output] = shorter
-    return _replaced(graph, found) if found else graph
+                    factors, offset, shift = shorter
+                    changed[node.output] = {"factors": factors, "offset": offset}
+                    changed[following[0].output] = {"ratios": (Fraction(1, 1 << shift),)}
+    return rebuilt(graph, changed) if changed else graph
 
 
 def _applies(graph: Graph, node: Node) -> bool:
@@ -96,21 +99,15 @@ def _numbers(parts: list[Fraction], shift: int, nudges: tuple[int, ...]) -> tupl
     return p, q, c
 
 
-def _replaced(graph: Graph, found: dict[str, tuple[tuple[int, int], int, int]]) -> Graph:
+def rebuilt(
+    graph: Graph, changed: Mapping[str, Attributes], names: Mapping[str, str] = MappingProxyType({})
+) -> Graph:
+    """The graph with other attributes, by the output of a node, and other names of outputs."""
     builder, renamed = GraphBuilder.like(graph)
     for node in graph.nodes:
-        attributes = dict(node.attributes)
-        if node.output in found:
-            factors, offset, _ = found[node.output]
-            attributes.update(factors=factors, offset=offset)
-        elif node.op == "requantize" and node.inputs[0] in found:
-            attributes["ratios"] = (Fraction(1, 1 << found[node.inputs[0]][2]),)
-        renamed[node.output] = builder.add(
-            node.op,
-            [renamed[name] for name in node.inputs],
-            attributes,
-            node.name,
-            [node.output],
-            graph.values[node.output].quantization,
-        )
+        out = node.output
+        inputs = [renamed[name] for name in node.inputs]
+        attributes = {**node.attributes, **changed.get(out, {})}
+        wished, quantization = names.get(out, out), graph.values[out].quantization
+        renamed[out] = builder.add(node.op, inputs, attributes, node.name, [wished], quantization)
     return builder.build(renamed[name] for name in graph.outputs)

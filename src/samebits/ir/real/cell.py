@@ -58,7 +58,7 @@ ACTIVATIONS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Activation:
+class CellActivation:
     """A function of ACTIVATIONS. numbers: its alpha and beta, as many as it has."""
 
     name: str
@@ -79,7 +79,9 @@ class Activation:
         return one(self.name, x, **dict(zip(("alpha", "beta"), self.numbers, strict=False)))
 
 
-def activations(layer: Layer, attributes: Attributes, directions: int) -> list[list[Activation]]:
+def activations(
+    layer: RecurrentLayer, attributes: Attributes, directions: int
+) -> list[list[CellActivation]]:
     """The functions of each direction. Raises ValueError for attributes that name no such list."""
     names = tuple(attributes["activations"]) or layer.activations * directions
     each = len(layer.activations)
@@ -101,7 +103,7 @@ def activations(layer: Layer, attributes: Attributes, directions: int) -> list[l
                 wanted = "a number as" if place < len(numbers) else "no"
                 raise ValueError(f"expected {wanted} {key} of {name}, found {number!r}")
             numbers[place] = float(number)
-        found.append(Activation(name, tuple(numbers)))
+        found.append(CellActivation(name, tuple(numbers)))
     return [found[at : at + each] for at in range(0, len(found), each)]
 
 
@@ -150,7 +152,7 @@ class Parameters(Generic[T]):
 
 def weights(
     operators: Operators[T],
-    layer: Layer,
+    layer: RecurrentLayer,
     parameters: Parameters[T],
     sizes: Sizes,
     direction: int,
@@ -202,11 +204,11 @@ class Cell(Generic[T]):
     States are h [B, P] and, of an LSTM, c [B, H]. name: what the names of nodes begin with.
     """
 
-    layer: Layer
+    layer: RecurrentLayer
     operators: Operators[T]
     weights: Weights[T]
     attributes: Attributes
-    activations: Sequence[Activation]
+    activations: Sequence[CellActivation]
     name: str = ""
 
     def step(self, x: T, states: tuple[T, ...]) -> tuple[T, ...]:
@@ -302,7 +304,7 @@ def _rnn(cell: Cell[T], x: T, states: tuple[T, ...]) -> tuple[T, ...]:
 
 
 @dataclass(frozen=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent operator.
 
     gates: in the order of the rows of W and R. activations: of one direction, where none are given.
@@ -318,11 +320,11 @@ class Layer:
         return "h" if attributes.get("linear_before_reset") else ""
 
 
-LAYERS: Mapping[str, Layer] = MappingProxyType(
+LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
     {
-        "LSTM": Layer("iofc", 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
-        "GRU": Layer("zrh", 1, ("Sigmoid", "Tanh"), _gru),
-        "RNN": Layer("i", 1, ("Tanh",), _rnn),
+        "LSTM": RecurrentLayer("iofc", 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
+        "GRU": RecurrentLayer("zrh", 1, ("Sigmoid", "Tanh"), _gru),
+        "RNN": RecurrentLayer("i", 1, ("Tanh",), _rnn),
     }
 )
 """The recurrent operators, of which `real_recurrent` holds the records."""

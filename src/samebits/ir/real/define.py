@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import NonFiniteError, UnsupportedError
-from samebits.ir.ops import REQUIRED, Array, Attributes, Op, Type, elements, register
+from samebits.ir.ops import REQUIRED, Array, Attributes, Op, Type, broadcast, elements, register
+from samebits.ir.traits import Trait
 
 Inputs = Sequence[Any]  # Values or arrays, None where an optional input is left out
 
@@ -52,11 +53,15 @@ def define(
     attributes: Attributes,
     infer: Callable[[Inputs, Attributes], list[Type]],
     meaning: Callable[[Inputs, Attributes], list[Array]],
+    *traits: Trait,
     rational: bool = True,
+    unbounded: Sequence[str] = (),
 ) -> Op:
     """Register a real operator. Both functions get the inputs at full length, None where left out.
 
+    traits: what passes may conclude from it; those that they imply need not be stated.
     rational: the meaning also takes object arrays; otherwise it is UnsupportedError in exact mode.
+    unbounded: the attributes that may be infinite.
     `infer` need not check the number of inputs or the size of the outputs: that is done here.
     """
     defaults = dict(attributes)
@@ -75,7 +80,7 @@ def define(
         required = values if most is None else values[:least]
         if any(value is None for value in required):
             raise ValueError(f"expected every required input of {name}, found one left out")
-        _check_numbers(name, defaults, attributes)
+        _check_numbers(name, defaults, attributes, unbounded)
         types = infer(full(values), attributes)
         for _, shape in types:
             check_elements(shape)
@@ -90,17 +95,19 @@ def define(
         results = meaning(full(arrays), attributes)
         return [_fractions(r) if r.dtype == object else r for r in map(np.asarray, results)]
 
-    return register(Op(name, (least, most), defaults, checked, evaluated))
+    return register(Op(name, (least, most), defaults, checked, evaluated, traits=frozenset(traits)))
 
 
-def _check_numbers(name: str, defaults: Attributes, attributes: Attributes) -> None:
+def _check_numbers(
+    name: str, defaults: Attributes, attributes: Attributes, unbounded: Sequence[str]
+) -> None:
+    """ValueError for an attribute that is no number where its default is one, or not finite."""
     for key, default in defaults.items():
         value = attributes[key]
         if isinstance(default, float) and (
             isinstance(value, bool) or not isinstance(value, (int, float, Fraction))
         ):
             raise ValueError(f"expected {key} of {name} to be a number, found {value!r}")
-    unbounded = {"Clip": ("min", "max"), "Pad": ("value",)}.get(name, ())
     for key, value in attributes.items():
         if isinstance(value, float) and not math.isfinite(value):
             if key in unbounded and not math.isnan(value):
@@ -133,6 +140,19 @@ def check_same_type(values: Inputs, allowed: Sequence[str]) -> str:
     return types[0]
 
 
+def broadcasting(
+    allowed: Sequence[str], result: str = ""
+) -> Callable[[Inputs, Attributes], list[Type]]:
+    """The rule of operators whose operands have one type of `allowed` and broadcast. result: the
+    type of the result where it is another."""
+
+    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
+        kind = check_same_type(values, allowed)
+        return [(result or kind, broadcast(*(value.shape for value in values)))]
+
+    return infer
+
+
 def check_axis(axis: Any, rank: int, what: str = "axis") -> int:
     """The axis counted from 0; -rank <= axis < rank."""
     if not is_integer(axis) or not -rank <= axis < rank:
@@ -146,6 +166,14 @@ def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
     if len(set(listed)) != len(listed):
         raise ValueError(f"expected axes that differ, found {list(axes)}")
     return tuple(sorted(listed))
+
+
+def counted_from_zero(indices: Array, size: int) -> Array:
+    """Indices counted from 0; ValueError for one outside [-size, size)."""
+    outside = (indices < -size) | (indices >= size)
+    if outside.any():
+        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
+    return np.where(indices < 0, indices + size, indices).astype(np.int64)
 
 
 def is_integer(value: Any) -> bool:

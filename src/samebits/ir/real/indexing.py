@@ -5,14 +5,13 @@ They are imported and interpreted; lowering has no rule for them.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from samebits.ir.ops import Array, Attributes, Type, broadcast, elements
+from samebits.ir.ops import Array, Attributes, Type, elements
 from samebits.ir.real.define import (
     ANY,
     FLOATS,
@@ -20,25 +19,24 @@ from samebits.ir.real.define import (
     NUMBERS,
     Inputs,
     attributes_of,
+    broadcasting,
     check_axis,
     check_same_type,
     check_type,
     choice,
+    counted_from_zero,
     define,
     is_integer,
 )
+from samebits.ir.traits import Trait
 
 INDICES = ("int32", "int64")
 EINSUM_MAX = 2**32  # products of one Einsum
 Ints = tuple[int, ...]
+_BITS = broadcasting(INTEGERS)
 
 
 # --- point-wise -----------------------------------------------------------------------------
-
-
-def _infer_flags(values: Inputs, attributes: Attributes) -> list[Type]:
-    check_type(values[0], FLOATS)
-    return [("bool", values[0].shape)]
 
 
 def _is_inf(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -47,17 +45,9 @@ def _is_inf(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [np.asarray(negative | ((x == np.inf) & bool(attributes["detect_positive"])))]
 
 
-def _infer_bits(allowed: tuple[str, ...]) -> Callable[[Inputs, Attributes], list[Type]]:
-    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        kind = check_same_type(values, allowed)
-        return [(kind, broadcast(*(value.shape for value in values)))]
-
-    return infer
-
-
 def _infer_shift(values: Inputs, attributes: Attributes) -> list[Type]:
     choice(attributes, "direction", ("LEFT", "RIGHT"))
-    return _infer_bits(INTEGERS)(values, attributes)
+    return _BITS(values, attributes)
 
 
 def _shift(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -71,29 +61,16 @@ def _shift(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [np.where(inside, shifted, fill)]
 
 
-define("IsNaN", 1, {}, _infer_flags, lambda a, _: [np.isnan(a[0])], rational=False)
-define(
-    "IsInf",
-    1,
-    {"detect_negative": 1, "detect_positive": 1},
-    _infer_flags,
-    _is_inf,
-    rational=False,
-)
-for _name, _function in (
-    ("BitwiseAnd", np.bitwise_and),
-    ("BitwiseOr", np.bitwise_or),
-    ("BitwiseXor", np.bitwise_xor),
-):
-    define(
-        _name,
-        2,
-        {},
-        _infer_bits(INTEGERS),
-        functools.partial(lambda function, a, _: [function(a[0], a[1])], _function),
-    )
-define("BitwiseNot", 1, {}, _infer_bits(INTEGERS), lambda a, _: [np.invert(a[0])])
-define("BitShift", 2, attributes_of("direction"), _infer_shift, _shift)
+_DECIDES = (Trait.POINTWISE, Trait.DECISION)
+_FLAGS = broadcasting(FLOATS, "bool")
+_SIGNS = {"detect_negative": 1, "detect_positive": 1}
+define("IsNaN", 1, {}, _FLAGS, lambda a, _: [np.isnan(a[0])], *_DECIDES, rational=False)
+define("IsInf", 1, _SIGNS, _FLAGS, _is_inf, *_DECIDES, rational=False)
+define("BitwiseAnd", 2, {}, _BITS, lambda a, _: [np.bitwise_and(*a)], Trait.POINTWISE)
+define("BitwiseOr", 2, {}, _BITS, lambda a, _: [np.bitwise_or(*a)], Trait.POINTWISE)
+define("BitwiseXor", 2, {}, _BITS, lambda a, _: [np.bitwise_xor(*a)], Trait.POINTWISE)
+define("BitwiseNot", 1, {}, _BITS, lambda a, _: [np.invert(a[0])], Trait.POINTWISE)
+define("BitShift", 2, attributes_of("direction"), _infer_shift, _shift, Trait.POINTWISE)
 
 
 # --- running sums ---------------------------------------------------------------------------
@@ -124,18 +101,11 @@ for _name, _running, _neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumpr
         attributes_of("axis", exclusive=0, reverse=0),
         _infer_cumulative,
         _cumulative(_running, _neutral),
+        Trait.ALONG,
     )
 
 
 # --- indexing -------------------------------------------------------------------------------
-
-
-def _inside(indices: Array, size: int) -> Array:
-    """Indices counted from 0; ValueError for one outside [-size, size)."""
-    outside = (indices < -size) | (indices >= size)
-    if outside.any():
-        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
-    return np.where(indices < 0, indices + size, indices).astype(np.int64)
 
 
 def _infer_gather_elements(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -157,7 +127,7 @@ def _check_beside(shape: Ints, indices: Ints, axis: Any) -> None:
 def _places(indices: Array, size: int, axis: int) -> tuple[Array, ...]:
     """The full index of each element that `indices` picks along `axis`."""
     grid: list[Array] = list(np.indices(indices.shape, sparse=True))
-    grid[axis] = _inside(indices, size)
+    grid[axis] = counted_from_zero(indices, size)
     return tuple(grid)
 
 
@@ -183,7 +153,7 @@ def _infer_gather_nd(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _tuples(indices: Array, shape: Ints) -> tuple[Array, ...]:
-    return tuple(_inside(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
+    return tuple(counted_from_zero(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
 
 
 def _gather_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -252,8 +222,8 @@ def _scatter_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [_placed(x, _tuples(indices, x.shape), updates, attributes["reduction"])]
 
 
-define("GatherElements", 2, {"axis": 0}, _infer_gather_elements, _gather_elements)
-define("GatherND", 2, {"batch_dims": 0}, _infer_gather_nd, _gather_nd)
+define("GatherElements", 2, {"axis": 0}, _infer_gather_elements, _gather_elements, Trait.UNROUNDED)
+define("GatherND", 2, {"batch_dims": 0}, _infer_gather_nd, _gather_nd, Trait.UNROUNDED)
 define(
     "ScatterElements",
     3,
@@ -288,7 +258,8 @@ def _top_k(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [np.take_along_axis(x, index, axis=axis), index]
 
 
-define("TopK", 1, attributes_of("k", axis=-1, largest=1), _infer_top_k, _top_k)
+_TOP_K = attributes_of("k", axis=-1, largest=1)
+define("TopK", 1, _TOP_K, _infer_top_k, _top_k, Trait.ALONG, Trait.SCORING)
 
 
 # --- matrices -------------------------------------------------------------------------------
@@ -353,4 +324,4 @@ def _einsum(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 define("Det", 1, {}, _infer_det, lambda a, _: [np.linalg.det(a[0])], rational=False)
-define("Einsum", (1, None), attributes_of("equation"), _infer_einsum, _einsum)
+define("Einsum", (1, None), attributes_of("equation"), _infer_einsum, _einsum, Trait.HEAVY)

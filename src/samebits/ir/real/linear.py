@@ -15,6 +15,7 @@ from samebits.ir.real.define import (
     define,
     number,
 )
+from samebits.ir.traits import Trait
 
 EIGHT_BITS = ("int8", "uint8")
 
@@ -106,12 +107,14 @@ def _matmul_integer(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [product(a, b)]
 
 
-define("MatMul", 2, {}, _infer_matmul, _matmul)
+define("MatMul", 2, {}, _infer_matmul, _matmul, Trait.PRODUCT)
 define(
     "Gemm",
     (2, 3),
     {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
     _infer_gemm,
     _gemm,
+    Trait.WEIGHTED,
 )
-define("MatMulInteger", (2, 4), {}, _infer_matmul_integer, _matmul_integer)
+_CODES = (Trait.PRODUCT, Trait.QUANTIZES)
+define("MatMulInteger", (2, 4), {}, _infer_matmul_integer, _matmul_integer, *_CODES)

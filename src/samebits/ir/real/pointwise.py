@@ -1,6 +1,8 @@
 """Point-wise real operators: one variable, two with broadcasting, comparisons, Clip and Cast.
 
 Formulas and defaults are those of ONNX; a default that ONNX states as a decimal is its binary32.
+To add one: its record here, its expression in `samebits.tables.expression` (for a FUNCTION). ONNX
+files that call it by the same name, transfer tables, steps of sequences and quantization follow.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.ops import Array, Attributes, Type, broadcast
+from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.real.define import (
     ANY,
     FLOATS,
     NUMBERS,
     Inputs,
     array_type,
-    attributes_of,
+    broadcasting,
     check_same_type,
     check_type,
     choice,
@@ -32,29 +34,36 @@ from samebits.ir.real.define import (
     number,
     rationals,
 )
+from samebits.ir.traits import Trait
 
 Function = Callable[[Array, Attributes], Array]
+Rule = Callable[[Inputs, Attributes], list[Type]]
 POWER_MAX = 1024  # exponents of Pow in exact mode
 
 
-def _same(allowed: tuple[str, ...]) -> Callable[[Inputs, Attributes], list[Type]]:
-    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        return [(check_type(values[0], allowed), values[0].shape)]
-
-    return infer
-
-
-def _unary(
+def _point(
     name: str,
-    function: Function,
-    rational: bool = False,
+    function: Callable[..., Any],
+    *traits: Trait,
+    inputs: int = 1,
     allowed: tuple[str, ...] = FLOATS,
+    infer: Rule | None = None,
+    rational: bool = True,
+    unbounded: tuple[str, ...] = (),
     **defaults: Any,
 ) -> None:
-    def meaning(arrays: Inputs, attributes: Attributes) -> list[Array]:
-        return [function(arrays[0], attributes)]
+    """A point-wise operator; a FUNCTION where no traits are stated.
 
-    define(name, 1, defaults, _same(allowed), meaning, rational)
+    function: of the operands and the attributes. allowed: the types of the operands, where all and
+    the result have one; else `infer` says. The others as in `define`.
+    """
+    define(
+        *(name, inputs, defaults, infer or broadcasting(allowed)),
+        lambda arrays, attributes: [function(*arrays, attributes)],
+        *(traits or (Trait.FUNCTION,)),
+        rational=rational,
+        unbounded=unbounded,
+    )
 
 
 # --- rational, one variable -----------------------------------------------------------------
@@ -128,7 +137,7 @@ def _infer_clip(values: Inputs, attributes: Attributes) -> list[Type]:
         bound = attributes[key]
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
             raise ValueError(f"expected {key} of Clip to be a number or None, found {bound!r}")
-    return _same(NUMBERS)(values, attributes)
+    return broadcasting(NUMBERS)(values, attributes)
 
 
 def _cast(x: Array, attributes: Attributes) -> Array:
@@ -157,35 +166,26 @@ def _infer_cast(values: Inputs, attributes: Attributes) -> list[Type]:
     return [(choice(attributes, "to", (*NUMBERS, "bool")), values[0].shape)]
 
 
-_unary("Identity", lambda x, _: x, True, ANY)
-_unary("Relu", _relu, True, NUMBERS)
-_unary("LeakyRelu", _leaky_relu, True, alpha=float32(0.01))
-_unary("ThresholdedRelu", _thresholded_relu, True, alpha=1.0)
-_unary("HardSigmoid", _hard_sigmoid, True, alpha=float32(0.2), beta=0.5)
-_unary("HardSwish", _hard_swish, True)
-_unary("Softsign", lambda x, _: x / (abs(x) + number(1, x)), True)
-_unary("Shrink", _shrink, True, lambd=0.5, bias=0.0)
-_unary("Abs", lambda x, _: np.abs(x), True, NUMBERS)
-_unary("Neg", lambda x, _: -x, True, NUMBERS)
-_unary("Sign", _sign, True, NUMBERS)
-_unary("Reciprocal", lambda x, _: number(1, x) / x, True)
-_unary("Floor", _rounded(math.floor, np.floor), True)
-_unary("Ceil", _rounded(math.ceil, np.ceil), True)
-_unary("Round", _rounded(round, np.rint), True)
-define(
-    "Clip",
-    1,
-    {"min": None, "max": None},
-    _infer_clip,
-    lambda arrays, attributes: [_clip(arrays[0], attributes)],
-)
-define(
-    "Cast",
-    1,
-    attributes_of("to"),
-    _infer_cast,
-    lambda arrays, attributes: [np.asarray(_cast(arrays[0], attributes))],
-)
+_EXACT = (Trait.FUNCTION, Trait.UNROUNDED)
+_IDENTITY = (Trait.FUNCTION, Trait.MOVEMENT, Trait.NEUTRAL)
+_ENDS = ("min", "max")
+_point("Identity", lambda x, _: x, *_IDENTITY, allowed=ANY)
+_point("Relu", _relu, *_EXACT, allowed=NUMBERS)
+_point("LeakyRelu", _leaky_relu, alpha=float32(0.01))
+_point("ThresholdedRelu", _thresholded_relu, alpha=1.0)
+_point("HardSigmoid", _hard_sigmoid, alpha=float32(0.2), beta=0.5)
+_point("HardSwish", _hard_swish)
+_point("Softsign", lambda x, _: x / (abs(x) + number(1, x)))
+_point("Shrink", _shrink, lambd=0.5, bias=0.0)
+_point("Abs", lambda x, _: np.abs(x), *_EXACT, allowed=NUMBERS)
+_point("Neg", lambda x, _: -x, *_EXACT, allowed=NUMBERS)
+_point("Sign", _sign, allowed=NUMBERS)
+_point("Reciprocal", lambda x, _: number(1, x) / x)
+_point("Floor", _rounded(math.floor, np.floor))
+_point("Ceil", _rounded(math.ceil, np.ceil))
+_point("Round", _rounded(round, np.rint))
+_point("Clip", _clip, *_EXACT, infer=_infer_clip, unbounded=_ENDS, min=None, max=None)
+_point("Cast", _cast, Trait.FUNCTION, Trait.NEUTRAL, infer=_infer_cast, to=REQUIRED)
 
 
 # --- transcendental, one variable -----------------------------------------------------------
@@ -222,66 +222,49 @@ def _gelu(x: Array, attributes: Attributes) -> Array:
 def _infer_celu(values: Inputs, attributes: Attributes) -> list[Type]:
     if not attributes["alpha"]:
         raise ValueError("expected alpha of Celu other than 0, found 0")
-    return _same(FLOATS)(values, attributes)
+    return broadcasting(FLOATS)(values, attributes)
 
 
 def _infer_gelu(values: Inputs, attributes: Attributes) -> list[Type]:
     choice(attributes, "approximate", ("none", "tanh"))
-    return _same(FLOATS)(values, attributes)
+    return broadcasting(FLOATS)(values, attributes)
 
 
-_unary("Elu", lambda x, a: _elu(x, a["alpha"]), alpha=1.0)
-_unary(
+_real = functools.partial(_point, rational=False)
+_real("Elu", lambda x, a: _elu(x, a["alpha"]), alpha=1.0)
+_real(
     "Selu",
     lambda x, a: a["gamma"] * _elu(x, a["alpha"]),
     alpha=1.67326319217681884765625,
     gamma=1.05070102214813232421875,
 )
-define("Celu", 1, {"alpha": 1.0}, _infer_celu, lambda a, k: [_celu(a[0], k)], rational=False)
-define(
-    "Gelu", 1, {"approximate": "none"}, _infer_gelu, lambda a, k: [_gelu(a[0], k)], rational=False
-)
-_unary("Sigmoid", lambda x, _: _sigmoid(x))
-_unary("Swish", lambda x, a: x * _sigmoid(a["alpha"] * x), alpha=1.0)
-_unary("Softplus", lambda x, _: _softplus(x))
-_unary("Mish", lambda x, _: x * np.tanh(_softplus(x)))
-_unary("Erf", lambda x, _: _erf(x))
+_real("Celu", _celu, infer=_infer_celu, alpha=1.0)
+_real("Gelu", _gelu, infer=_infer_gelu, approximate="none")
+_real("Sigmoid", lambda x, _: _sigmoid(x))
+_real("Swish", lambda x, a: x * _sigmoid(a["alpha"] * x), alpha=1.0)
+_real("Softplus", lambda x, _: _softplus(x))
+_real("Mish", lambda x, _: x * np.tanh(_softplus(x)))
+_real("Erf", lambda x, _: _erf(x))
 
 
-def _library(name: str, function: Callable[[Array], Array]) -> None:
-    _unary(name, lambda x, _: function(x))
+def _library(function: np.ufunc) -> None:
+    """A function of numpy: arcsin is Asin, and so on."""
+    name = function.__name__.replace("arc", "a").capitalize()
+    _real(name, lambda x, _: function(x))
 
 
-for _name, _function in (
-    ("Exp", np.exp),
-    ("Log", np.log),
-    ("Sqrt", np.sqrt),
-    ("Tanh", np.tanh),
-    ("Sin", np.sin),
-    ("Cos", np.cos),
-    ("Tan", np.tan),
-    ("Asin", np.arcsin),
-    ("Acos", np.arccos),
-    ("Atan", np.arctan),
-    ("Sinh", np.sinh),
-    ("Cosh", np.cosh),
-    ("Asinh", np.arcsinh),
-    ("Acosh", np.arccosh),
-    ("Atanh", np.arctanh),
+for _function in (
+    *(np.exp, np.log, np.sqrt, np.tanh, np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan),
+    *(np.sinh, np.cosh, np.arcsinh, np.arccosh, np.arctanh),
 ):
-    _library(_name, _function)
+    _library(_function)
 
 
 # --- two or more variables ------------------------------------------------------------------
 
 
-def _infer_broadcast(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, NUMBERS)
-    return [(kind, broadcast(*(value.shape for value in values)))]
-
-
 def _infer_prelu(values: Inputs, attributes: Attributes) -> list[Type]:
-    (kind, shape), *_ = _infer_broadcast(values, attributes)
+    (kind, shape), *_ = broadcasting(NUMBERS)(values, attributes)
     if shape != values[0].shape:
         raise ValueError(
             f"expected a slope that broadcasts to {list(values[0].shape)}, "
@@ -296,7 +279,7 @@ def _infer_pow(values: Inputs, attributes: Attributes) -> list[Type]:
     return [(kind, broadcast(values[0].shape, values[1].shape))]
 
 
-def _divide(a: Array, b: Array) -> Array:
+def _divide(a: Array, b: Array, _: Attributes) -> Array:
     """a / b; of integers, truncated toward 0."""
     if a.dtype.kind not in "iu":
         return a / b
@@ -312,7 +295,7 @@ def _modulo(a: Array, b: Array, attributes: Attributes) -> Array:
     return np.fmod(a, b) if attributes["fmod"] else np.mod(a, b)
 
 
-def _power(a: Array, b: Array) -> Array:
+def _power(a: Array, b: Array, _: Attributes) -> Array:
     if a.dtype == object or b.dtype == object:
         return map_exact(_exact_power, rationals(a), b)
     if a.dtype.kind == "f":
@@ -332,29 +315,23 @@ def _exact_power(base: Fraction, exponent: Fraction | int) -> Fraction:
     return base ** int(exponent)
 
 
-def _binary(
-    name: str,
-    function: Callable[[Array, Array], Array],
-    infer: Callable[[Inputs, Attributes], list[Type]] = _infer_broadcast,
-) -> None:
-    define(name, 2, {}, infer, lambda arrays, _: [function(arrays[0], arrays[1])])
-
-
-_binary("Add", lambda a, b: a + b)
-_binary("Sub", lambda a, b: a - b)
-_binary("Mul", lambda a, b: a * b)
+_binary = functools.partial(_point, inputs=2, allowed=NUMBERS)
+_SUM = (Trait.FUNCTION, Trait.ACCUMULATES)
+_binary("Add", lambda a, b, _: a + b, *_SUM)
+_binary("Sub", lambda a, b, _: a - b, *_SUM)
+_binary("Mul", lambda a, b, _: a * b, *_SUM)
 _binary("Div", _divide)
-_binary("Pow", _power, _infer_pow)
-_binary("PRelu", lambda x, slope: np.where(x < 0, x * slope, x), _infer_prelu)
-define("Mod", 2, {"fmod": 0}, _infer_broadcast, lambda a, k: [_modulo(a[0], a[1], k)])
+_binary("Pow", _power, infer=_infer_pow)
+_binary("PRelu", lambda x, slope, _: np.where(x < 0, x * slope, x), infer=_infer_prelu)
+_binary("Mod", _modulo, Trait.POINTWISE, fmod=0)
 
 
-def _variadic(name: str, function: Callable[[Inputs], Array], allowed: tuple[str, ...]) -> None:
-    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        kind = check_same_type(values, allowed)
-        return [(kind, broadcast(*(value.shape for value in values)))]
-
-    define(name, (1, None), {}, infer, lambda arrays, _: [function(arrays)])
+def _variadic(
+    name: str, function: Callable[[Inputs], Array], allowed: tuple[str, ...], trait: Trait
+) -> None:
+    """A function of one operand or more; of one, it is that operand."""
+    traits = (Trait.FUNCTION, Trait.NEUTRAL, trait)
+    define(name, (1, None), {}, broadcasting(allowed), lambda a, _: [function(a)], *traits)
 
 
 def _sum(arrays: Inputs) -> Array:
@@ -362,34 +339,36 @@ def _sum(arrays: Inputs) -> Array:
     return total
 
 
-_variadic("Min", lambda arrays: functools.reduce(np.minimum, arrays), NUMBERS)
-_variadic("Max", lambda arrays: functools.reduce(np.maximum, arrays), NUMBERS)
-_variadic("Sum", _sum, FLOATS)
-_variadic("Mean", lambda arrays: _sum(arrays) / len(arrays), FLOATS)
+_variadic("Min", lambda a: functools.reduce(np.minimum, a), NUMBERS, Trait.UNROUNDED)
+_variadic("Max", lambda a: functools.reduce(np.maximum, a), NUMBERS, Trait.UNROUNDED)
+_variadic("Sum", _sum, FLOATS, Trait.ACCUMULATES)
+_variadic("Mean", lambda arrays: _sum(arrays) / len(arrays), FLOATS, Trait.ACCUMULATES)
 
 
 # --- comparisons and logic ------------------------------------------------------------------
 
+_DECIDES = (Trait.POINTWISE, Trait.DECISION)
+
 
 def _compare(
-    name: str, function: Callable[[Array, Array], Array], allowed: tuple[str, ...]
+    name: str, function: Callable[..., Array], allowed: tuple[str, ...] = NUMBERS, inputs: int = 2
 ) -> None:
-    def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        check_same_type(values, allowed)
-        return [("bool", broadcast(values[0].shape, values[1].shape))]
-
-    define(name, 2, {}, infer, lambda arrays, _: [function(arrays[0], arrays[1]).astype(bool)])
+    """Booleans from operands of one type."""
+    infer = broadcasting(allowed, "bool")
+    _point(
+        *(name, lambda *a: function(*a[:-1]).astype(bool), *_DECIDES), infer=infer, inputs=inputs
+    )
 
 
 _compare("Equal", lambda a, b: np.asarray(a == b), (*NUMBERS, "bool"))
-_compare("Greater", lambda a, b: a > b, NUMBERS)
-_compare("GreaterOrEqual", lambda a, b: a >= b, NUMBERS)
-_compare("Less", lambda a, b: a < b, NUMBERS)
-_compare("LessOrEqual", lambda a, b: a <= b, NUMBERS)
+_compare("Greater", lambda a, b: a > b)
+_compare("GreaterOrEqual", lambda a, b: a >= b)
+_compare("Less", lambda a, b: a < b)
+_compare("LessOrEqual", lambda a, b: a <= b)
 _compare("And", np.logical_and, ("bool",))
 _compare("Or", np.logical_or, ("bool",))
 _compare("Xor", np.logical_xor, ("bool",))
-_unary("Not", lambda x, _: np.logical_not(x), True, ("bool",))
+_compare("Not", np.logical_not, ("bool",), inputs=1)
 
 
 def _infer_where(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -398,8 +377,5 @@ def _infer_where(values: Inputs, attributes: Attributes) -> list[Type]:
     return [(kind, broadcast(*(value.shape for value in values)))]
 
 
-def _where(condition: Array, x: Array, y: Array) -> Array:
-    return np.where(condition, x, y)
-
-
-define("Where", 3, {}, _infer_where, lambda arrays, _: [_where(*arrays)])
+_WHERE = (Trait.POINTWISE, Trait.UNROUNDED)
+_point("Where", lambda c, x, y, _: np.where(c, x, y), *_WHERE, inputs=3, infer=_infer_where)

@@ -23,6 +23,7 @@ from samebits.ir.real.define import (
     is_integer,
     map_exact,
 )
+from samebits.ir.traits import Trait
 
 CODES = ("int8", "uint8", "int16", "uint16", *NARROW)
 
@@ -76,7 +77,7 @@ def _infer_quantize(values: Inputs, attributes: Attributes) -> list[Type]:
     return [(kind, x.shape)]
 
 
-def quantize(x: Array, scale: Array, zero_point: Array | int, dtype: str) -> Array:
+def quantize_reals(x: Array, scale: Array, zero_point: Array | int, dtype: str) -> Array:
     """saturate(rne(x / scale) + zero_point), exactly in Fractions.
 
     Of floats the quotient is one division of their type. For binary32 numbers in float64 the codes
@@ -99,8 +100,8 @@ def _quantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, scale, zero_point = arrays
     scale = _spread(scale, x, attributes)
     if zero_point is None:
-        return [quantize(x, scale, 0, "uint8")]
-    return [quantize(x, scale, _spread(zero_point, x, attributes), zero_point.dtype.name)]
+        return [quantize_reals(x, scale, 0, "uint8")]
+    return [quantize_reals(x, scale, _spread(zero_point, x, attributes), zero_point.dtype.name)]
 
 
 def _infer_dequantize(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -134,10 +135,12 @@ def _dynamic(arrays: Inputs, attributes: Attributes) -> list[Any]:
     if scale == 0:
         scale = np.float32(1)
     zero_point = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
-    codes = quantize(x, np.asarray(scale), zero_point, "uint8")
+    codes = quantize_reals(x, np.asarray(scale), zero_point, "uint8")
     return [codes, np.asarray(scale, dtype=np.float64), np.asarray(zero_point)]
 
 
-define("QuantizeLinear", (2, 3), {"axis": 1, "block_size": 0}, _infer_quantize, _quantize)
-define("DequantizeLinear", (2, 3), {"axis": 1, "block_size": 0}, _infer_dequantize, _dequantize)
-define("DynamicQuantizeLinear", 1, {}, _infer_dynamic, _dynamic, rational=False)
+_ALONG = {"axis": 1, "block_size": 0}
+_PAIR = (Trait.QUANTIZES, Trait.ALONG)
+define("QuantizeLinear", (2, 3), _ALONG, _infer_quantize, _quantize, *_PAIR)
+define("DequantizeLinear", (2, 3), _ALONG, _infer_dequantize, _dequantize, *_PAIR)
+define("DynamicQuantizeLinear", 1, {}, _infer_dynamic, _dynamic, Trait.QUANTIZES, rational=False)

@@ -24,6 +24,7 @@ from samebits.ir.real.define import (
     is_integer,
     number,
 )
+from samebits.ir.traits import Trait
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 # Inputs: X, W, R, B?, sequence_lens?, initial_h?, and of an LSTM initial_c?, P?, projection?
@@ -168,6 +169,7 @@ def _define(op: str, inputs: int, **defaults: Any) -> None:
         ),
         lambda values, attributes: _infer(op, values, attributes),
         lambda arrays, attributes: _meaning(op, arrays, attributes),
+        Trait.HEAVY,
     )
 
 

@@ -24,6 +24,7 @@ from samebits.ir.real.define import (
     float32,
     rationals,
 )
+from samebits.ir.traits import Trait
 
 Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced axes, of size 1
 
@@ -36,15 +37,22 @@ def _reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: Any)
     return tuple(n for i, n in enumerate(kept) if keepdims or i not in axes)
 
 
-def _reduction(name: str, function: Reduction, rational: bool = True, empty: bool = True) -> None:
+def _reduction(
+    name: str,
+    function: Reduction,
+    *traits: Trait,
+    rational: bool = True,
+    empty: bool = True,
+    allowed: tuple[str, ...] = NUMBERS,
+) -> None:
     """A reduction over `axes`, exactly those given (none: element by element).
 
     empty: it has a value over no elements
+    allowed: types of the operand
     """
 
     def infer(values: Inputs, attributes: Attributes) -> list[Type]:
         x = values[0]
-        allowed = (*NUMBERS, "bool") if name in ("ReduceMax", "ReduceMin") else NUMBERS
         kind = check_type(x, allowed)
         axes = check_axes(attributes["axes"], len(x.shape))
         if not empty and any(x.shape[axis] == 0 for axis in axes):
@@ -60,7 +68,8 @@ def _reduction(name: str, function: Reduction, rational: bool = True, empty: boo
             result = np.trunc(result).astype(x.dtype)
         return [result.reshape(shape)]
 
-    define(name, 1, attributes_of("axes", keepdims=1), infer, meaning, rational)
+    attributes = attributes_of("axes", keepdims=1)
+    define(name, 1, attributes, infer, meaning, Trait.REDUCES, *traits, rational=rational)
 
 
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:
@@ -90,10 +99,11 @@ def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
     return function
 
 
-_reduction("ReduceSum", _sum)
-_reduction("ReduceMean", _mean, empty=False)
-_reduction("ReduceMax", _extreme(np.max, -1.0))
-_reduction("ReduceMin", _extreme(np.min, 1.0))
+_reduction("ReduceSum", _sum, Trait.ACCUMULATES)
+_reduction("ReduceMean", _mean, Trait.AVERAGE, empty=False)
+_ORDERED = (*NUMBERS, "bool")
+_reduction("ReduceMax", _extreme(np.max, -1.0), Trait.SELECTION, allowed=_ORDERED)
+_reduction("ReduceMin", _extreme(np.min, 1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceProd", lambda x, axes: np.asarray(np.prod(x, axis=axes, keepdims=True)))
 _reduction("ReduceL1", lambda x, axes: _sum(np.abs(x), axes))
 _reduction("ReduceSumSquare", lambda x, axes: _sum(x * x, axes))
@@ -124,8 +134,9 @@ def _arg(best: Callable[..., Array]) -> Callable[[Inputs, Attributes], list[Arra
     return meaning
 
 
+_ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 for _name, _best in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
-    define(_name, 1, {"axis": 0, "keepdims": 1, "select_last_index": 0}, _infer_arg, _arg(_best))
+    define(_name, 1, _ARG, _infer_arg, _arg(_best), Trait.DECISION, Trait.SCORING)
 
 
 # --- softmax --------------------------------------------------------------------------------
@@ -158,9 +169,10 @@ def _hardmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [rationals(one) if x.dtype == object else one.astype(np.float64)]
 
 
-define("Softmax", 1, {"axis": -1}, _infer_softmax, _softmax, rational=False)
-define("LogSoftmax", 1, {"axis": -1}, _infer_softmax, _log_softmax, rational=False)
-define("Hardmax", 1, {"axis": -1}, _infer_softmax, _hardmax)
+_SCORES = (Trait.ALONG, Trait.SCORING)
+define("Softmax", 1, {"axis": -1}, _infer_softmax, _softmax, *_SCORES, rational=False)
+define("LogSoftmax", 1, {"axis": -1}, _infer_softmax, _log_softmax, *_SCORES, rational=False)
+define("Hardmax", 1, {"axis": -1}, _infer_softmax, _hardmax, *_SCORES)
 
 
 # --- normalisation --------------------------------------------------------------------------
@@ -242,12 +254,7 @@ def _instance_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 _EPSILON = float32(1e-5)
 define(
-    "BatchNormalization",
-    5,
-    {"epsilon": _EPSILON},
-    _infer_batch_norm,
-    _batch_norm,
-    rational=False,
+    "BatchNormalization", 5, {"epsilon": _EPSILON}, _infer_batch_norm, _batch_norm, rational=False
 )
 define(
     "LayerNormalization",
@@ -255,6 +262,7 @@ define(
     {"axis": -1, "epsilon": _EPSILON},
     _infer_layer_norm,
     _layer_norm,
+    Trait.ALONG,
     rational=False,
 )
 define(

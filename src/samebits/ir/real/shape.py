@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +20,25 @@ from samebits.ir.real.define import (
     check_same_type,
     check_type,
     choice,
+    counted_from_zero,
     define,
     integers,
     is_integer,
     number,
 )
+from samebits.ir.traits import Trait
 
 Ints = tuple[int, ...]
 Shape = Callable[[Ints, Attributes], Ints]
 
 
 def _movement(
-    name: str, attributes: Attributes, shape: Shape, function: Callable[[Array, Attributes], Array]
+    name: str,
+    attributes: Attributes,
+    shape: Shape,
+    function: Callable[[Array, Attributes], Array],
+    *traits: Trait,
+    **more: Any,
 ) -> None:
     """An operator with one input and one output of its type."""
 
@@ -38,7 +46,8 @@ def _movement(
         kind = check_type(values[0], ANY)
         return [(kind, shape(values[0].shape, attributes))]
 
-    define(name, 1, attributes, infer, lambda a, k: [function(a[0], k)])
+    traits = (Trait.MOVEMENT, *traits)
+    define(name, 1, attributes, infer, lambda a, k: [function(a[0], k)], *traits, **more)
 
 
 # --- new shapes for the same elements -------------------------------------------------------
@@ -73,7 +82,10 @@ def _unsqueezed(shape: Ints, attributes: Attributes) -> Ints:
 
 
 def _new_shape(name: str, attributes: Attributes, shape: Shape) -> None:
-    _movement(name, attributes, shape, lambda x, a: x.reshape(shape(x.shape, a)))
+    def move(x: Array, attributes: Attributes) -> Array:
+        return x.reshape(shape(x.shape, attributes))
+
+    _movement(name, attributes, shape, move, Trait.RESHAPES)
 
 
 _new_shape("Reshape", attributes_of("shape"), _reshaped)
@@ -148,8 +160,11 @@ _movement(
     attributes_of("shape"),
     _expanded,
     lambda x, a: np.broadcast_to(x, _expanded(x.shape, a)).copy(),
+    Trait.NEUTRAL,
 )
-_movement("Tile", attributes_of("repeats"), _tiled, lambda x, a: np.tile(x, a["repeats"]))
+_movement(
+    "Tile", attributes_of("repeats"), _tiled, lambda x, a: np.tile(x, a["repeats"]), Trait.NEUTRAL
+)
 
 
 def _infer_concat(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -192,12 +207,8 @@ def _infer_gather(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _gather(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    x, indices = arrays
-    size = x.shape[attributes["axis"]]
-    outside = (indices < -size) | (indices >= size)
-    if outside.any():
-        raise ValueError(f"expected indices in [{-size}, {size}), found {indices[outside].flat[0]}")
-    return [np.take(x, indices, axis=attributes["axis"])]
+    x, axis = arrays[0], attributes["axis"]
+    return [np.take(x, counted_from_zero(arrays[1], x.shape[axis]), axis=axis)]
 
 
 define(
@@ -206,9 +217,12 @@ define(
     attributes_of("axis"),
     _infer_concat,
     lambda a, k: [np.concatenate(a, axis=k["axis"])],
+    Trait.MOVEMENT,
+    Trait.NEUTRAL,
 )
-define("Split", 1, attributes_of("sizes", axis=0), _infer_split, _split)
-define("Gather", 2, {"axis": 0}, _infer_gather, _gather)
+_SPLIT = (Trait.MOVEMENT, Trait.NEUTRAL, Trait.ALONG)
+define("Split", 1, attributes_of("sizes", axis=0), _infer_split, _split, *_SPLIT)
+define("Gather", 2, {"axis": 0}, _infer_gather, _gather, Trait.MOVEMENT)
 
 
 # --- pads -----------------------------------------------------------------------------------
@@ -252,7 +266,9 @@ def _pad(x: Array, attributes: Attributes) -> Array:
     return np.pad(cut, widths, mode="constant", constant_values=value)
 
 
-_movement("Pad", attributes_of("pads", mode="constant", value=0.0), _padded, _pad)
+_movement(
+    "Pad", attributes_of("pads", mode="constant", value=0.0), _padded, _pad, unbounded=("value",)
+)
 
 
 # --- images ---------------------------------------------------------------------------------
@@ -299,13 +315,17 @@ def _space_to_depth(x: Array, attributes: Attributes) -> Array:
     return moved.reshape(n, c * block * block, h // block, w // block)
 
 
+_IMAGE = (Trait.SPATIAL, Trait.NEUTRAL)
 _movement(
     "DepthToSpace",
     attributes_of("blocksize", mode="DCR"),
     _depth_to_space_shape,
     _depth_to_space,
+    *_IMAGE,
 )
-_movement("SpaceToDepth", attributes_of("blocksize"), _space_to_depth_shape, _space_to_depth)
+_movement(
+    "SpaceToDepth", attributes_of("blocksize"), _space_to_depth_shape, _space_to_depth, *_IMAGE
+)
 
 
 # --- nearest resize -------------------------------------------------------------------------

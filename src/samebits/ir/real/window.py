@@ -26,6 +26,7 @@ from samebits.ir.real.define import (
     is_integer,
     map_exact,
 )
+from samebits.ir.traits import Trait
 
 UNFOLDED_MAX = 2**23  # elements of one block of unfolded windows
 Ints = tuple[int, ...]
@@ -249,14 +250,19 @@ def _conv_transpose(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 _CONV = ("strides", "pads", "dilations")
-define("Conv", (2, 3), attributes_of(*_CONV, group=1), _infer_conv, _conv)
-define("ConvInteger", (2, 4), attributes_of(*_CONV, group=1), _infer_conv_integer, _conv_integer)
+_GROUPED = attributes_of(*_CONV, group=1)
+_IMAGE = (Trait.SPATIAL, Trait.HEAVY)
+_CODES = (Trait.PRODUCT, Trait.QUANTIZES, *_IMAGE)
+define("Conv", (2, 3), _GROUPED, _infer_conv, _conv, Trait.WEIGHTED, *_IMAGE)
+define("ConvInteger", (2, 4), _GROUPED, _infer_conv_integer, _conv_integer, *_CODES)
 define(
     "ConvTranspose",
     (2, 3),
     attributes_of(*_CONV, "output_padding", group=1),
     _infer_conv_transpose,
     _conv_transpose,
+    Trait.WEIGHTED,
+    *_IMAGE,
 )
 
 
@@ -381,13 +387,18 @@ def _global_max(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 _POOL = ("kernel_shape", *_CONV)
 _MAXIMUM = (*FLOATS, "int8", "uint8", "int16", "uint16", "int32")
-define("MaxPool", 1, attributes_of(*_POOL, ceil_mode=0), _infer_pool(_MAXIMUM), _max_pool)
+_MOST = (Trait.SELECTION, *_IMAGE)
+define("MaxPool", 1, attributes_of(*_POOL, ceil_mode=0), _infer_pool(_MAXIMUM), _max_pool, *_MOST)
 define(
     "AveragePool",
     1,
     attributes_of(*_POOL, ceil_mode=0, count_include_pad=0),
     _infer_pool(FLOATS),
     _average_pool,
+    Trait.AVERAGE,
+    *_IMAGE,
 )
-define("GlobalAveragePool", 1, {}, _infer_global(FLOATS), _global_average)
-define("GlobalMaxPool", 1, {}, _infer_global(_MAXIMUM), _global_max)
+define(
+    "GlobalAveragePool", 1, {}, _infer_global(FLOATS), _global_average, Trait.AVERAGE, Trait.SPATIAL
+)
+define("GlobalMaxPool", 1, {}, _infer_global(_MAXIMUM), _global_max, Trait.SELECTION, Trait.SPATIAL)

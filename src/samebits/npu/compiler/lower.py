@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from samebits.errors import InputError, SamebitsError, UnsupportedError
-from samebits.ir.graph import Graph, Node
+from samebits.ir import Graph, Node, Trait, has, ops_with
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import op_named
 from samebits.ir.real.define import FLOATS, code_range
@@ -83,15 +83,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 """Operators that become drafts. Data movement (MOVES) and quantization become none."""
 
-MOVES = frozenset(
-    ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split")
-)
+MOVES = ops_with(Trait.MOVEMENT)
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear"))
-RESHAPES = frozenset(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-KNOWN = frozenset(("Pad", "Cast")) | MOVES | QUANTIZATION | frozenset(RULES)
-LAST = frozenset(("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "TopK"))
+KNOWN = {"Cast", *MOVES, *QUANTIZATION, *RULES}
 HOST = "end the network before it and leave the rest to the host"
-SPATIAL = frozenset(("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"))
 
 
 def lower_real_graph(
@@ -234,7 +229,7 @@ class _Lowering:
         if node.op not in KNOWN:
             constant = all(isinstance(self.states.get(i), np.ndarray) for i in node.inputs if i)
             if not constant:
-                advice = HOST if node.op in LAST else "replace this operator"
+                advice = HOST if has(node.op, Trait.SCORING) else "replace this operator"
                 raise UnsupportedError(f"it has no instructions for this; {advice}")
         if any(i and i not in self.states for i in node.inputs):
             return  # it depends on a node that is already listed
@@ -265,7 +260,8 @@ class _Lowering:
             return [_padded(node, x)]
         if node.op not in MOVES:
             raise UnsupportedError("expected floating-point numbers, found a conversion to others")
-        moved = op_named(node.op).meaning([x.places], node.attributes)
+        indices = [i for i in inputs[1:] if isinstance(i, np.ndarray)]
+        moved = op_named(node.op).meaning([x.places, *indices], node.attributes)
         return [View(x.buffer, np.asarray(places), x.nonnegative) for places in moved]
 
     def _quantized(self, node: Node, x: View, inputs: Sequence[Input]) -> View:
@@ -308,7 +304,7 @@ class _Lowering:
     def _stored_shape(self, name: str) -> tuple[tuple[int, ...], int | None]:
         """(the shape of an input's hint, rows of its image if the hint does not say so)."""
         shape, readers = self.graph.values[name].shape, self._past_quantization(name)
-        while readers and all(r.op in RESHAPES for r in readers):
+        while readers and all(has(r.op, Trait.RESHAPES) or r.op == "Identity" for r in readers):
             shapes = {self.graph.values[r.output].shape for r in readers}
             if len(shapes) > 1 or any(r.output in self.graph.outputs for r in readers):
                 break
@@ -345,9 +341,9 @@ class _Lowering:
         waiting, seen = list(readers), set()
         while waiting:
             node = waiting.pop(0)
-            if node.op in SPATIAL:
+            if has(node.op, Trait.SPATIAL):
                 return True
-            if node.op in ("Gemm", "MatMul", "Transpose"):
+            if has(node.op, Trait.PRODUCT) or node.op == "Transpose":
                 return False
             if node.name not in seen:
                 seen.add(node.name)

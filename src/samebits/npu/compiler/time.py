@@ -30,9 +30,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir.graph import Graph, Node, State, Value
+from samebits.ir.graph import Graph, Node, State
 from samebits.ir.rewrite import simplify
 from samebits.ir.steps import is_recurrent, stepped
+from samebits.ir.value import Value
 from samebits.npu.compiler.build import Builder
 from samebits.npu.compiler.layout import Buffer, BufferAccess, Port, View, binary16
 from samebits.npu.compiler.rules import Input

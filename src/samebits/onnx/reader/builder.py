@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from samebits.errors import InputError, RangeError, UnsupportedError
-from samebits.ir import GraphBuilder, Node, Quantization, Value
+from samebits.ir import GraphBuilder, Node, Quantization, Trait, Value, has
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import Array, Attributes, Type, op_named
 from samebits.ir.real.define import FLOATS
@@ -26,13 +26,6 @@ MAX_RESIZED = 2**16
 MAX_SMALL = 2**12
 
 NARROW = ("int2", "uint2", "int4", "uint4")
-# Kept as nodes: DequantizeLinear because lowering needs the codes, the others because their work or
-# memory is not bounded by the sizes of their results.
-_KEPT = {
-    *("DequantizeLinear", "Conv", "ConvTranspose", "ConvInteger", "MaxPool", "AveragePool"),
-    *("Einsum", "LSTM", "GRU", "RNN"),
-}
-_PRODUCTS = {"MatMul", "MatMulInteger", "Gemm"}
 
 
 class FoldingBuilder(GraphBuilder):
@@ -142,10 +135,13 @@ class FoldingBuilder(GraphBuilder):
         return super().add_all("Identity", [value], {}, self.fresh(name), [name])[0]
 
     def _affordable(self, op: str, arrays: Sequence[Array | None], total: int) -> bool:
-        if op in _KEPT or total > self._budget or (op == "Resize" and total > MAX_RESIZED):
+        """Whether a node on constants may be evaluated; lowering needs a DequantizeLinear."""
+        if op == "DequantizeLinear" or has(op, Trait.HEAVY) or total > self._budget:
+            return False
+        if op == "Resize" and total > MAX_RESIZED:
             return False
         largest = max(array.size for array in arrays if array is not None)
-        return op not in _PRODUCTS or total * largest <= MAX_WORK
+        return not has(op, Trait.PRODUCT) or total * largest <= MAX_WORK
 
     def fresh(self, hint: str) -> str:
         """A name made from `hint` that neither the graph nor the ONNX model has."""

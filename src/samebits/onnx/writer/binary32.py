@@ -16,9 +16,9 @@ from fractions import Fraction
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Array, Graph, Node
+from samebits.ir import Graph, Node, Trait, ops_with
 from samebits.ir.integer.define import CODES
-from samebits.ir.ops import op_named
+from samebits.ir.ops import Array, op_named
 from samebits.ir.real.define import code_range
 from samebits.onnx.writer.exact import is_power_of_two
 from samebits.spec.formats import floor_log2, power
@@ -424,15 +424,6 @@ def _mean(proof: _Proof, node: Node) -> State:
     return proof.held(node, x.exponent - floor_log2(Fraction(count)), x.largest)
 
 
-_MOVEMENT = (
-    *("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice"),
-    *("Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth", "Abs", "Neg", "Relu"),
-    *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"),
-)
-# Exact results that are integers or booleans.
-_DECISIONS = (*("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "ArgMax", "ArgMin"),)
-
-
 def _decision(proof: _Proof, node: Node) -> State:
     for name in node.inputs:
         if proof.dtype(name) in SIGNIFICAND and proof.grid(name, divided=True).divisor != 1:
@@ -441,6 +432,10 @@ def _decision(proof: _Proof, node: Node) -> State:
 
 
 _RULES: dict[str, Rule] = {
+    # A runtime computes the positions of a Resize in binary32: `exact_form` has none.
+    **dict.fromkeys(ops_with(Trait.UNROUNDED) - {"Resize"}, _same),
+    **dict.fromkeys(ops_with(Trait.AVERAGE), _mean),
+    **dict.fromkeys(ops_with(Trait.DECISION), _decision),
     "DequantizeLinear": _dequantize,
     "QuantizeLinear": _quantize,
     "Cast": _cast,
@@ -448,14 +443,16 @@ _RULES: dict[str, Rule] = {
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,
-    **dict.fromkeys(("Add", "Sub", "Sum"), _add),
+    "Add": _add,
+    "Sub": _add,
+    "Sum": _add,
     "Mul": _mul,
     "Div": _div,
     "Clip": _clip,
-    **dict.fromkeys(("Concat", "Min", "Max", "Where"), _union),
+    "Concat": _union,
+    "Min": _union,
+    "Max": _union,
+    "Where": _union,
     "Pad": _pad,
     "ReduceSum": _reduce_sum,
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean"), _mean),
-    **dict.fromkeys(_MOVEMENT, _same),
-    **dict.fromkeys(_DECISIONS, _decision),
 }

@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_atomically
-from samebits.ir.graph import Array, Graph, Node, Value
+from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.value import Value
 from samebits.onnx.metadata import STATES
 
 PRODUCER = "samebits"

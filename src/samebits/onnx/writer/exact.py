@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from samebits.ir.graph import Array, Graph, Node, Value
+from samebits.ir import Graph, Node, Trait, Value, has
+from samebits.ir.graph import Array
 from samebits.ir.integer.define import CODES, limits
 from samebits.ir.real.shape import nearest_indices
 from samebits.ir.rewrite import Edit, rewrite
 from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
 from samebits.tables.interval import CodeRange
 from samebits.tables.transfer import transfer_table
-
-EXACT_ANYWAY = {"Identity", "Relu", "Clip", "Neg", "Abs"}  # with scales that are powers of two
 
 
 def exact_form(graph: Graph) -> Graph:
@@ -123,7 +122,7 @@ def _table(edit: Edit, node: Node) -> list[Node] | None:
     source = _quantization(edit, point.source)
     assert source is not None
     powers = is_power_of_two(source[0]) and is_power_of_two(target[0])
-    if powers and _ops(point.expression) <= EXACT_ANYWAY:
+    if powers and all(has(op, Trait.UNROUNDED) for op in _ops(point.expression)):
         return None
     codes = point.source.inputs[0]
     dtype = edit.values[codes].dtype

@@ -17,7 +17,7 @@ import onnx
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.define import limits
-from samebits.ir.integer.realise import INT64_MAX, Quotient, Steps, positions, requantization
+from samebits.ir.integer.realise import INT64_MAX, Quotient, Staircase, positions, requantization
 from samebits.ir.integer.windows import balance_factors
 from samebits.onnx.writer.emit import unsupported, write_model
 from samebits.onnx.writer.products import (
@@ -104,7 +104,7 @@ def _requantize(emitter: IntegerEmitter, node: Node) -> str:
     a = node.attributes
     x = node.inputs[0]
     plan = requantization(emitter.intervals[x], a)
-    if isinstance(plan, Steps):
+    if isinstance(plan, Staircase):
         reached = _reached(emitter, emitter.wide(x), plan.values)
         return emitter.cast(emitter.integer("Add", reached, a["low"]), a["dtype"])
     pairs = zip(plan.numerators.tolist(), plan.denominators.tolist(), strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Graph, Node
+from samebits.ir import Graph, Node, Trait, has, ops_with
 from samebits.ir.ops import op_named
 from samebits.ir.real.cell import LAYERS, activations
 from samebits.ir.real.recurrent import PROJECTION
@@ -85,13 +85,7 @@ _AS_INPUTS: Mapping[str, Sequence[str]] = {
     "Tile": ("repeats",),
     "TopK": ("k",),
     "Unsqueeze": ("axes",),
-    **dict.fromkeys(
-        (
-            *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1"),
-            *("ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
-        ),
-        ("axes",),
-    ),
+    **dict.fromkeys(ops_with(Trait.REDUCES), ("axes",)),
 }
 _OF_X = ("min", "max", "value")  # numbers of the type of the first input
 
@@ -113,7 +107,7 @@ def _standard(emitter: Emitter, node: Node) -> tuple[list[str], dict[str, Any]]:
         for key, value in node.attributes.items()
         if key not in moved
     }
-    if node.op.startswith("Reduce") and not node.attributes["axes"]:
+    if has(node.op, Trait.REDUCES) and not node.attributes["axes"]:
         attributes["noop_with_empty_axes"] = 1
     if node.op == "Reshape" and 0 in node.attributes["shape"]:
         attributes["allowzero"] = 1

@@ -7,6 +7,7 @@ import math
 import torch
 
 from samebits.ir.foreign import Result
+from samebits.ir.ops import is_known
 from samebits.pytorch.call import AtenCall, aten, binary32, dtype_name
 
 # --- point-wise -------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ _BINARY = {
 @aten(*_BINARY)
 def _binary(call: AtenCall) -> Result:
     op = _BINARY[call.op]
-    if op in ("And", "Or", "Xor") and call.out_dtype != "bool":
+    if is_known(f"Bitwise{op}") and call.out_dtype != "bool":
         op = f"Bitwise{op}"
     return call.emit(op, *(call.operand(name, call.out_dtype) for name in ("self", "other")))
 

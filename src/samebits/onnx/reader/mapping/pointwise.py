@@ -5,20 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Trait, ops_with
 from samebits.ir.ops import op_named
 from samebits.ir.real.define import ANY, NUMBERS
-from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
+from samebits.onnx.reader.node import RULES, OnnxNode, Result, onnx_op
 
 
-@onnx_op(
-    *("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Sigmoid"),
-    *("HardSigmoid", "HardSwish", "Mish", "Gelu", "Softplus", "Softsign", "Erf", "Exp", "Log"),
-    *("Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan"),
-    *("Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Swish", "Shrink"),
-    *("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean", "Equal", "Greater"),
-    *("GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "Where"),
-    *("IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Det"),
-)
 def _same(node: OnnxNode) -> Result:
     """The real operator of the same name, whose attributes are numbers or text."""
     attributes = {
@@ -137,3 +129,7 @@ def _dropout(node: OnnxNode) -> Result:
         return node.input(0)
     kept = node.constant(np.array(True))
     return node.input(0), node.emit("Expand", kept, shape=node.shape())
+
+
+_RULED = {name for domain, name in RULES if not domain}
+onnx_op("Det", *ops_with(Trait.POINTWISE) - _RULED)(_same)

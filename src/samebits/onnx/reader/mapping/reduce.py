@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 from samebits.errors import InputError
+from samebits.ir import Trait, ops_with
 from samebits.onnx.reader.mapping.data import axes_of
 from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 
 
-@onnx_op(
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
-    *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
-)
+@onnx_op(*ops_with(Trait.REDUCES))
 def _reduce(node: OnnxNode) -> Result:
     """Reduction over axes from an attribute or, in later opsets, a constant input.
 

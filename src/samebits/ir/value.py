@@ -1,0 +1,37 @@
+"""What a tensor of a graph is: its type, its shape, and what its codes stand for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """value = scale * (code - zero_point), exactly."""
+
+    scale: Fraction
+    zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0:
+            raise ValueError(f"expected a positive scale, found {self.scale}")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a graph: its type and shape, and what its integers stand for (if known)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    quantization: Quantization | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
