@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samebits.verification.backends.program import Program
 
 from backends.test_backends import side_by_side
 from compare import assert_same
@@ -12,6 +11,7 @@ from random_graphs import awkward_inputs, random_graph
 from samebits.codegen.run.targets import host
 from samebits.ir.lowering.lower import lower_graph
 from samebits.model import Model
+from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
 
@@ -21,7 +21,7 @@ PROGRAM = 40  # graphs in one program
 
 def check(first: int, count: int, flags: tuple[str, ...]) -> int:
     """`count` graphs from seed `first` on, two awkward samples each; the number of cases."""
-    c = Program(host("cc", *flags))
+    c = GeneratedC(host("cc", *flags))
     cases = 0
     for start in range(first, first + count, PROGRAM):
         graphs = []

@@ -21,7 +21,8 @@ from pins.registry import Pins, digest, route
 from pins.samples import image_data, sequence_data
 from pins.training import IMAGES
 from samebits.data import Dataset
-from samebits.model import Model, load_model
+from samebits.model import Model
+from samebits.model import load as load_model
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
 from samebits.verification.backends.pytorch import PyTorch

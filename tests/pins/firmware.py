@@ -10,7 +10,7 @@ from pins.quantization import cnn, lstm
 from pins.registry import Array, Pins, digest, route
 from pins.samples import fractions
 from samebits.ir import Graph
-from samebits.model import Firmware, load_firmware
+from samebits.model import Model, load_firmware
 from samebits.npu.compiler.lower import lower
 from samebits.npu.machine.assembly import to_text
 from samebits.npu.machine.program import Image, Program
@@ -65,7 +65,7 @@ def concordant() -> Pins:
 
 def compiled(graph: Graph, native: int, mantissa: int, requantize: bool = False) -> Pins:
     program, image = lower(graph, native, mantissa, requantize=requantize)
-    firmware = Firmware(graph.name, program, image)
+    firmware = Model(graph.name, firmware=(program, image))
     ports = firmware.interface
     inputs = []
     for i, name in enumerate(ports.inputs):

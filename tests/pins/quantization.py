@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from samebits.verification.backends.program import Program
-
 from pins.registry import Array, Pins, UnavailableError, digest, digest_of_set, route
 from pins.samples import fractions, integers
 from samebits.codegen.run.targets import TARGETS
@@ -22,8 +20,9 @@ from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run_steps
 from samebits.ir.rewrite import simplify
-from samebits.model import Model, model_of
-from samebits.quantization import RecurrentSettings, Settings, quantize, quantize_recurrent
+from samebits.model import Model
+from samebits.quantization import RecurrentSettings, Settings, quantize_graph, quantize_recurrent
+from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes
@@ -100,13 +99,13 @@ def lstm() -> Graph:
 @cache
 def quantized_cnn(name: str) -> Model:
     samples = [{"x": fractions(60 + i, (1, 2, 8, 8), 8, -6)} for i in range(6)]
-    return model_of(quantize(cnn(), samples, SETTINGS[name])[0], name)
+    return Model(name, quantize_graph(cnn(), samples, SETTINGS[name])[0])
 
 
 @cache
 def quantized_lstm(name: str) -> Model:
     samples = [{"x": fractions(70 + i, (6, 1, 5), 8, -6)} for i in range(3)]
-    return model_of(quantize_recurrent(lstm(), samples, RECURRENT[name])[0], name)
+    return Model(name, quantize_recurrent(lstm(), samples, RECURRENT[name])[0])
 
 
 def constants(graph: Graph) -> Pins:
@@ -124,9 +123,9 @@ def constants(graph: Graph) -> Pins:
     return found
 
 
-def c_compiler() -> Program:
+def c_compiler() -> GeneratedC:
     """The backend of generated C on this machine."""
-    program = Program("c")
+    program = GeneratedC("c")
     reason = program.unavailable()
     if reason is not None:
         raise UnavailableError(reason)

@@ -62,6 +62,7 @@ def _imported(entry: EntryPoint) -> Factory:
     where = f"backend {entry.name!r} of {_package(entry)} ({entry.value})"
 
     def make(work: Path | None) -> Backend:
+        """As a Factory; checks the name and the shape of what comes."""
         try:
             made = entry.load()(work)
         except Exception as error:
