@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, Value, has
+from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program

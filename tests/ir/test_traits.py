@@ -12,7 +12,7 @@ from samebits.ir import Trait, has, ops_with, steps
 from samebits.ir.lowering.lower import RULES
 from samebits.ir.ops import Op, known_ops, op_named
 from samebits.ir.traits import IMPLIED
-from samebits.onnx.reader.importer import RULES as IMPORTED
+from samebits.onnx.reader.node import RULES as IMPORTED
 from samebits.tables.expression import OPERATORS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "samebits"

@@ -11,7 +11,7 @@ from pins.registry import Array, Pins, digest, route
 from pins.samples import fractions
 from samebits.ir import Graph
 from samebits.model import Model, load_firmware
-from samebits.npu.compiler.lower import lower
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.assembly import to_text
 from samebits.npu.machine.program import Image, Program
 from samebits.npu.machine.words import to_words
@@ -64,7 +64,7 @@ def concordant() -> Pins:
 
 
 def compiled(graph: Graph, native: int, mantissa: int, requantize: bool = False) -> Pins:
-    program, image = lower(graph, native, mantissa, requantize=requantize)
+    program, image = lower_real_graph(graph, native, mantissa, requantize=requantize)
     firmware = Model(graph.name, firmware=(program, image))
     ports = firmware.interface
     inputs = []
