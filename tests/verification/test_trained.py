@@ -24,6 +24,7 @@ from samebits.train.run.loop import train
 from samebits.train.run.restore import open_checkpoint, restore_engine
 from samebits.verification.accuracy import correct, image_codes, images
 from samebits.verification.backends.generated_c import GeneratedC
+from samebits.verification.backends.onnxruntime import pairs_saturate
 from samebits.verification.backends.reference import Reference
 from samebits.verification.compare import compare
 from samebits.verification.registry import backend_named
@@ -44,6 +45,14 @@ def available(backend):
     if reason is not None:
         pytest.skip(reason)
     return backend
+
+
+def optimized_runtime(name):
+    """Optimized graphs of 8-bit kernels whose sums of two products saturate compute no bits that
+    anybody defined; what says so is measured (`pairs_saturate`)."""
+    optimized = name in ("onnxruntime-optimized", "onnxruntime-float")
+    if optimized and available(backend_named(name)) and pairs_saturate():
+        pytest.skip(f"{name}: 8-bit kernels saturate sums of two products here (no VNNI)")
 
 
 def assert_equal(backend, model, codes, expected):
@@ -73,6 +82,7 @@ def bfp(digits, tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*QUICK, *RUNTIMES])
 def test_bfp_logits_on_the_whole_test_set(bfp, name):
+    optimized_runtime(name)
     _, _, model, codes, expected = bfp
     assert_equal(backend_named(name), model, codes, expected)
 
@@ -175,10 +185,11 @@ def test_quantized_logits_on_other_boards(quantized, name):
 @pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime-float"])
 def test_differences_of_a_float_runtime_have_a_cause(quantized, name):
     model, codes, expected = quantized("asymmetric-s8")
+    assert cause(model, name) != ""
+    optimized_runtime(name)
     backend = available(backend_named(name))
     verdict = compare(name, model.integer, expected, backend.run(model, codes))
     assert verdict.largest <= 2  # steps of the output scale
-    assert cause(model, name) != ""
 
 
 def test_every_table_has_one_load(quantized, tmp_path):

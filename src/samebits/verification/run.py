@@ -10,6 +10,7 @@ import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model
+from samebits.verification.backends.onnxruntime import pairs_saturate
 from samebits.verification.compare import Verdict, compare
 from samebits.verification.registry import backend_named, check_needs
 
@@ -81,4 +82,8 @@ def cause(model: Model, name: str) -> str:
     if reasons:
         more = f" (and {len(reasons) - 1} more nodes)" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}"
-    return "" if name == "onnxruntime" else "its optimizations replace the graph by other kernels"
+    if name == "onnxruntime":
+        return ""
+    if pairs_saturate():
+        return "its 8-bit kernels saturate sums of two products on this processor (no VNNI)"
+    return "its optimizations replace the graph by other kernels"

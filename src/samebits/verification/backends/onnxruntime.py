@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
+
+import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.model import Model
@@ -70,6 +73,36 @@ class OnnxRuntime(Backend):
             return joined([session.run(None, part) for part in parts])
         except Exception as error:  # of a foreign library: it has no common base class
             raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
+
+
+@cache
+def pairs_saturate() -> bool:
+    """Whether onnxruntime's 8-bit kernels add two products in 16 bits here, saturating.
+
+    They do on x86 processors without VNNI (onnxruntime issue 14642; the instruction is vpmaddubsw),
+    so its optimized graphs differ there from its plain ones. Asked of the runtime itself: four
+    products of 255 and 127 must add up to 129,540.
+    """
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    x, w, y = (
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (
+            ("x", TensorProto.UINT8, [1, 4]),
+            ("w", TensorProto.INT8, [4, 1]),
+            ("y", TensorProto.INT32, [1, 1]),
+        )
+    )
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "pairs", [x, w], [y])
+    opsets = [helper.make_opsetid("", 18)]
+    probe = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        probe.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    codes = {"x": np.full((1, 4), 255, np.uint8), "w": np.full((4, 1), 127, np.int8)}
+    return int(session.run(None, codes)[0][0, 0]) != 4 * 255 * 127
 
 
 def _factory(name: str) -> Factory:
