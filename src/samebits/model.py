@@ -1,4 +1,5 @@
-"""What backends run: quantized models as integer graphs, and firmware of the neural processor."""
+"""A model as every backend takes it: a quantized network as integer graph, or firmware of the
+neural processor."""
 
 from __future__ import annotations
 
