@@ -31,14 +31,16 @@ class Node:
 
     @property
     def output(self) -> str:
+        """The name of the first output."""
         return self.outputs[0]
 
 
 @dataclass(frozen=True)
 class State:
-    """What a step graph carries: `input` holds what `output` was the step before.
+    """A value carried from step to step of a step graph: `input` holds what `output` was before.
 
-    At first it holds the constant `initial`, or zeros: the codes of 0 where it has a Quantization.
+    Before the first step it holds the constant `initial`, or zeros (the code of 0 where the value
+    has a Quantization).
     """
 
     input: str
@@ -84,12 +86,12 @@ class Graph:
 
     @property
     def own_inputs(self) -> tuple[str, ...]:
-        """The inputs that are no states."""
+        """The inputs that are not states."""
         return self.inputs[: len(self.inputs) - len(self.states)]
 
     @property
     def own_outputs(self) -> tuple[str, ...]:
-        """The outputs that are no states."""
+        """The outputs that are not states."""
         return self.outputs[: len(self.outputs) - len(self.states)]
 
     @property
@@ -122,7 +124,7 @@ class GraphBuilder:
     @staticmethod
     def like(graph: Graph) -> tuple[GraphBuilder, dict[str, str]]:
         """A builder with the inputs and constants of a graph, and their names in it, for a pass
-        that adds the nodes anew (equal constants become one)."""
+        that adds the nodes anew. Equal constants become one."""
         builder = GraphBuilder(graph.name)
         names: dict[str, str] = {}
         for name in graph.inputs:

@@ -72,7 +72,7 @@ def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> li
 
 
 def initial_state(graph: Graph, state: State, exact: bool = False) -> Array:
-    """What a state of a step graph holds before the first step, as operators take it."""
+    """The array that a state of a step graph holds before the first step, as operators take it."""
     value = graph.values[state.input]
     array = graph.constants.get(state.initial)
     if array is None:
@@ -182,6 +182,9 @@ def _checked_inputs(
 
 
 def _checked_input(array: Array, value: Value, exact: bool) -> Array:
+    """An input as operators take it. Raises InputError for another shape, for numbers that the
+    declared type does not hold exactly, and for codes outside its range: nothing is rounded or
+    wrapped here."""
     where = f"input {value.name!r}"
     if array.shape != value.shape:
         raise InputError(

@@ -173,6 +173,8 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def _evaluated(edit: Edit, node: Node) -> dict[str, Array] | None:
+    """The results of a node on constants by output name, or None where it cannot be computed or a
+    result is not finite in its type."""
     arrays = [
         carry(edit.constants[name], edit.values[name].dtype, False) if name else None
         for name in node.inputs
@@ -342,6 +344,8 @@ def merge_clips(graph: Graph) -> Graph:
     """Chains of Relu and Clip as one; Clip(0, inf) is Relu and Clip without bounds is Identity."""
 
     def rule(edit: Edit, node: Node) -> list[Node] | None:
+        """The node and the clip before it as one: the bounds of the inner one, clipped by the outer
+        ones."""
         bounds = _bounds(node)
         if bounds is None or edit.values[node.output].dtype not in FLOATS:
             return None

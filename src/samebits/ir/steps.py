@@ -97,8 +97,8 @@ def _moved(before: Shape, after: Shape, axis: int) -> int | None:
 
 @dataclass(frozen=True)
 class Steps:
-    """What `stepped` makes. graph: of a step. length: steps of the sequences. last: the outputs
-    that belong to the last step only."""
+    """A step graph as `stepped` makes it. length: steps of the sequences. last: the outputs that
+    belong to the last step only."""
 
     graph: Graph
     length: int
@@ -146,8 +146,11 @@ class _Nodes:
 
 
 class _Stepping:
-    """times: the time axis of every value that is no constant, in the graph on whole sequences;
-    names: what the values are called in the step graph."""
+    """Rebuilds a graph on whole sequences for one step.
+
+    times: the time axis of every value that is not constant, in the graph on whole sequences;
+    names: what the values are called in the step graph.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -158,6 +161,8 @@ class _Stepping:
         self.length = 0
 
     def run(self) -> Steps:
+        """The step graph. Values are visited in order, so the time axis of every operand is known;
+        what the layers' states become is added to the outputs at the end."""
         graph, builder = self.graph, self.builder
         if not is_recurrent(graph) or graph.states:
             raise UnsupportedError(

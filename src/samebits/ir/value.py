@@ -1,4 +1,4 @@
-"""What a tensor of a graph is: its type, its shape, and what its codes stand for."""
+"""A tensor of a graph: its type, its shape, and the numbers that its codes stand for."""
 
 from __future__ import annotations
 

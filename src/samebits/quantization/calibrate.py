@@ -44,6 +44,7 @@ class Calibrated:
 
     @property
     def quantization(self) -> Quantization:
+        """The scale and zero point alone, as values of a graph carry them."""
         return Quantization(self.scale, self.zero_point)
 
 

@@ -146,6 +146,11 @@ def _output_groups(graph: Graph, placement: Placement) -> set[str]:
 
 
 class _Conversion:
+    """Writes the quantized graph node by node.
+
+    finest: the smallest scale of the products of linear operators; weights are no finer
+    """
+
     def __init__(
         self,
         graph: Graph,
@@ -154,6 +159,7 @@ class _Conversion:
         numbers: Mapping[str, Calibrated],
         finest: Fraction,
     ) -> None:
+        """numbers: the calibrated scale of each group of `placement`."""
         self.graph = graph
         self.placement = placement
         self.settings = settings
@@ -190,7 +196,7 @@ class _Conversion:
             self.read[name] = self.pair(name, real, node.op) if name in self.quantized else real
 
     def value(self, name: str) -> str:
-        """What readers of a value or constant of the float graph take."""
+        """The value of the quantized graph for a value or constant of the float graph."""
         if name in self.graph.constants:
             return self.builder.constant(name, self.graph.constants[name])
         return self.read[name] if name else ""
@@ -254,7 +260,7 @@ class _Conversion:
         return dequantized
 
     def scale_of(self, name: str) -> Fraction:
-        """Of a value that has codes."""
+        """The scale of a value that has codes."""
         return self.numbers[self.placement.group[name]].scale
 
     # --- constants --------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class GateReport:
 
 @dataclass(frozen=True)
 class RecurrentReport:
-    """Of a whole network.
+    """The result of quantizing a recurrent network.
 
     sqnr_db:   of the outputs on the compared sequences, against the float step graph; None if equal
     causes:    the same with nothing but one kind of tensor quantized (ROLES)
@@ -222,7 +222,7 @@ def _sequence(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _outputs(graph: Graph, steps: Steps, sequence: Sequence[Array]) -> list[Array]:
-    """Of all steps, or of the last one where the network gives no more."""
+    """The outputs over all steps, or those of the last step where the network gives no more."""
     own = len(graph.outputs) - len(graph.states)
     found = run_steps(graph, sequence)[:own]
     names = steps.graph.own_outputs
@@ -308,7 +308,7 @@ def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
 
 
 def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str, str]:
-    """What the groups are; those that are not named are DATA."""
+    """Group -> its role (SUM, GATE or CELL); groups that are not listed are DATA."""
     consumers = graph.consumers()
     roles = {}
     for state in graph.states:

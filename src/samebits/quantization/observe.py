@@ -28,7 +28,7 @@ SMALLEST_WIDTH = -1100  # exponent of the bins of a tensor of zeros; below every
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What calibration saw of one tensor.
+    """The range and the histogram of one tensor in calibration.
 
     low, high: the least and greatest element
     count:     elements; `zeros` of them are 0
@@ -85,7 +85,7 @@ def _width(low: float, high: float) -> int:
 
 
 def statistics(values: Array) -> Statistics:
-    """Of one array of finite numbers, not empty."""
+    """The statistics of one array of finite numbers, which is not empty."""
     flat = np.asarray(values, dtype=np.float64).reshape(-1)
     low, high = float(flat.min()), float(flat.max())
     floor, ceiling = min(low, 0.0), max(high, 0.0)

@@ -176,8 +176,8 @@ class _Search:
         return [*variables, *node.outputs]
 
     def term(self, name: str) -> str:
-        """What has to be quantized of a term of a sum: the factor of a constant, where the product
-        can stay exact, else the term."""
+        """The value to quantize for a term of a sum: the factor of a constant, where the product
+        can stay exact, else the term itself."""
         node = self.producers.get(name)
         if not self.exact_sums or node is None or node.op != "Mul" or name in self.required:
             return name
@@ -236,6 +236,8 @@ class _Search:
                 self.operands.add((node.name, position))
 
     def placement(self) -> Placement:
+        """The result of the search. Values that share a scale are joined by union-find: what
+        movements move, operands of Max, Min and Concat, and a state with its next value."""
         parent: dict[str, str] = {}
 
         def find(name: str) -> str:

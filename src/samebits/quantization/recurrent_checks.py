@@ -1,4 +1,4 @@
-"""What cannot be calibrated, by layer and gate: parameters that are not finite, constant data."""
+"""Refusals before calibration, by layer and gate: parameters that are not finite, constant data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantization did to every tensor: scales, clipping, signal-to-noise ratio, bytes."""
+"""Reports of quantization: scale, clipping, signal-to-noise ratio and bytes of every tensor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class ConstantReport:
-    """One weight, bias or other constant. scales: how many, with the least and the greatest.
+    """One weight, bias or other constant. scales: their number, with the least and the greatest.
 
     bytes_after: of the codes, scales and zero points
     """
@@ -62,7 +62,8 @@ class ConstantReport:
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """Of a whole graph. Bytes are of the quantized constants; samples: how many were compared."""
+    """The result of quantizing a graph. Bytes are those of the quantized constants; samples: the
+    number that was compared."""
 
     settings: Settings
     calibration_samples: int
@@ -83,7 +84,7 @@ class QuantizationReport:
 
 @dataclass
 class _Sums:
-    """Over the compared samples: squared signal, squared noise, elements, saturated elements."""
+    """Sums over the compared samples: squared signal and noise, elements, saturated elements."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -127,7 +128,7 @@ def report(
 
 
 def clipped(x: Array, tensor: QuantizedTensor) -> int:
-    """How many elements lie more than half a step beyond the least and greatest code."""
+    """The number of elements more than half a step beyond the least and greatest code."""
     numbers = tensor.numbers
     steps = x / float(numbers.scale)
     low = numbers.format.code_min - numbers.zero_point
@@ -136,7 +137,7 @@ def clipped(x: Array, tensor: QuantizedTensor) -> int:
 
 
 def sqnr(signal: float, noise: float) -> float | None:
-    """In dB; None without noise."""
+    """Signal-to-noise ratio in dB; None without noise."""
     if noise == 0:
         return None
     return 10 * math.log10(signal / noise) if signal else -math.inf
@@ -160,7 +161,7 @@ def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> T
 
 
 def constant_report(constant: QuantizedConstant) -> ConstantReport:
-    """What quantization did to one constant."""
+    """Scales, error and bytes of one constant."""
     codes = constant.codes
     x = constant.values.astype(np.float64)
     y = codes.reals()

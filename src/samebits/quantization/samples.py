@@ -1,4 +1,4 @@
-"""Calibration samples from an NPZ archive that nobody vouches for: no pickle, bounded memory."""
+"""Calibration samples from an untrusted NPZ archive: no pickle, bounded memory."""
 
 from __future__ import annotations
 

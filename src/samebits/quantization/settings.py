@@ -1,4 +1,4 @@
-"""What to quantize to: schemes by name, calibration, outputs."""
+"""Settings of quantization: schemes by name, calibration, outputs."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ class Settings:
     scale_bits: int = 24
 
     def __post_init__(self) -> None:
+        """InputError that names the first setting out of range."""
         _one_of("activations", self.activations, ACTIVATIONS)
         _one_of("weights", self.weights, WEIGHTS)
         _one_of("calibration", self.calibration, METHODS)
@@ -103,19 +104,22 @@ class Settings:
 
     @property
     def activation_format(self) -> Format:
+        """The format of activations."""
         return ACTIVATIONS[self.activations]
 
     @property
     def output_format(self) -> Format:
+        """The format of graph outputs: that of activations, in `output_bits`."""
         fmt = self.activation_format
         return widened(fmt, self.output_bits or fmt.bits)
 
     @property
     def weight_format(self) -> Format:
+        """The format of weights before `symmetry` is considered."""
         return WEIGHTS[self.weights]
 
     def format_of(self, low: float, high: float) -> Format:
-        """Of weights with this range."""
+        """The format of weights with this range."""
         fmt = self.weight_format
         if self.symmetry is None:
             return fmt

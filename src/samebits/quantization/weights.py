@@ -44,7 +44,7 @@ class WeightCodes:
     axis: int | None
 
     def reals(self) -> Array:
-        """What the codes stand for, in float64 (exact for 8-bit codes)."""
+        """The numbers that the codes stand for, in float64 (exact for 8-bit codes)."""
         shape = [1] * self.codes.ndim
         if self.axis is not None:
             shape[self.axis] = -1

@@ -56,7 +56,7 @@ class Interval:
 
 
 def interval(pairs: Sequence[tuple[int, int]]) -> Interval:
-    """Of (low, high) pairs; one pair if all are equal."""
+    """The interval of (low, high) pairs, one for each channel; one pair where all are equal."""
     if len(set(pairs)) == 1:
         pairs = pairs[:1]
     return Interval(tuple(int(low) for low, _ in pairs), tuple(int(high) for _, high in pairs))
@@ -91,7 +91,8 @@ Rule = Callable[[Graph, Node, list[Interval]], Interval]
 
 
 def _sums(weights: Any, bias: Any, low: Any, high: Any) -> Interval:
-    """Of b[o] + sum w[o, ...] * x for x in [low, high], ends broadcast to the weights."""
+    """The interval of b[o] + sum w[o, ...] * x for x in [low, high], whose ends broadcast to the
+    weights."""
     axes = tuple(range(1, weights.ndim))
     reach = max(map(abs, (*np.ravel(low), *np.ravel(high))))
     largest = magnitude(weights) * int(reach) * max(weights[0].size, 1)
@@ -156,7 +157,7 @@ def _shifted(a: Interval, by: int) -> Interval:
 
 
 def _counted(a: Interval, least: int, most: int) -> Interval:
-    """Of a sum of least to most terms of `a`."""
+    """The interval of a sum of `least` to `most` terms, each in `a`."""
     pairs = [
         (min(least * low, most * low), max(least * high, most * high))
         for low, high in a.over(len(a.low))

@@ -1,6 +1,4 @@
-"""What the integer operators share: types, checks, wide sums. docs/spec/graph.md section 3.
-
-The operators are in `integer_*.py`.
+"""Types, checks and sums that cannot wrap, for all integer operators. docs/spec/graph.md section 3.
 
 Channels are the last axis. Sums are taken in int64 where it holds them (always, for accumulators
 that pass the bound analysis), else in Python integers; a result that leaves its declared type is an
@@ -43,7 +41,7 @@ def narrowed(array: Array, dtype: str) -> Array:
 
 
 def magnitude(array: Array) -> int:
-    """The largest absolute value, 0 of no elements."""
+    """The largest absolute value; 0 of an empty array."""
     return max(abs(int(array.min())), abs(int(array.max()))) if array.size else 0
 
 

@@ -1,4 +1,4 @@
-"""Which values of an integer graph are layers, and the hash of one. docs/spec/graph.md 7."""
+"""The stored values of an integer graph (layers), and the hash of one. docs/spec/graph.md 7."""
 
 from __future__ import annotations
 

@@ -72,6 +72,11 @@ def _infer_conv_transpose(values: Values, a: Attributes) -> list[Type]:
 
 
 def _conv_transpose(arrays: Arrays, a: Attributes) -> list[Array]:
+    """Scatter (x - zero) * w: tap p of input pixel i reaches output pixel i * stride + p * dilation
+    - pad.
+
+    x: [N, H, W, C]   w: [O, KH, KW, C/groups]   b: [O]   result: [N, OH, OW, O], from `size`
+    """
     x, w, b = (v.astype(np.int64) for v in arrays)
     x = x - a["zero"]
     n, h, width, _ = x.shape

@@ -1,6 +1,5 @@
-"""What the vectorised realisations of integer graphs share: windows as index maps, and
-requantization as 64-bit integer arithmetic. docs/spec/graph.md sections 3 and 6.
-"""
+"""Windows as index maps, and requantization as 64-bit integer arithmetic, for the vectorised
+realisations of integer graphs. docs/spec/graph.md sections 3 and 6."""
 
 from __future__ import annotations
 

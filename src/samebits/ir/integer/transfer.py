@@ -1,4 +1,4 @@
-"""Which transfer tables an integer graph holds, and how many pairs of layers share them."""
+"""The transfer tables of an integer graph, and the number of pairs of layers that share them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class TransferTables:
 def transfer_tables(
     graph: Graph, stored: Callable[[Array], int] = lambda table: table.nbytes
 ) -> TransferTables:
-    """Of the `table` nodes of an integer graph. stored: bytes that a table takes."""
+    """Count the `table` nodes of an integer graph and their contents.
+
+    stored: bytes that a target needs for a table; the default counts the array.
+    """
     used = [graph.constants[node.inputs[1]] for node in graph.nodes if node.op == "table"]
     contents = {(t.dtype.str, t.shape, t.tobytes()): t for t in used}
     unshared = sum(t.nbytes for t in used)

@@ -1,8 +1,12 @@
 """Quantized real graph -> integer graph. docs/spec/graph.md section 4.
 
-Every real value is tracked as an exact function of codes (`lowered`); a QuantizeLinear turns it
-into integer operators. The rules per operator are in `lower_products`, `lower_pointwise` and
-`lower_shape`.
+Every real value is tracked as an exact function of codes (`states`); a QuantizeLinear turns it into
+integer operators. The rules per operator are in `products`, `pointwise` and `shape`.
+
+Example: DequantizeLinear, Relu, QuantizeLinear. The first makes Affine(codes, scale, zero), nothing
+is computed. Relu clips that description at 0. The last compares it with the codes that it wants:
+with the scale and zero point of the first a `clip` at the code of 0 is the whole function, with
+others it is a `table`.
 """
 
 from __future__ import annotations
@@ -111,6 +115,8 @@ class _Lowering:
         self.used: set[str] = set()  # values that are outputs
 
     def run(self) -> Graph:
+        """The integer graph, not yet optimised. Errors of a rule gain the node's name and operator;
+        a ValueError (shapes that an integer operator does not take) becomes UnsupportedError."""
         for name in self.graph.inputs:
             self._input(name)
         for name, array in self.graph.constants.items():
@@ -134,6 +140,9 @@ class _Lowering:
     # --- edges of the graph -----------------------------------------------------------------
 
     def _input(self, name: str) -> None:
+        """An input of the integer graph: the codes of the one QuantizeLinear that reads a real
+        input, or the 8- or 16-bit codes that the input is already. UnsupportedError for any other.
+        """
         value = self.graph.values[name]
         order = tuple(range(len(value.shape)))
         if not value.dtype.startswith("float"):
@@ -160,6 +169,10 @@ class _Lowering:
         self.states[name] = Affine(Codes(codes, order), scale, zero)
 
     def _output(self, name: str) -> str:
+        """An output of the integer graph: codes, or an accumulator that has one scale, with the
+        Quantization that says what they stand for. An input, a constant or another output is
+        copied, so that each output is a value of its own. UnsupportedError for real values that no
+        QuantizeLinear has made codes."""
         state = self.states[name]
         order = tuple(range(len(self.graph.values[name].shape)))
         builder = self.builder
@@ -246,6 +259,8 @@ class _Lowering:
         return _scale(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
 
     def _dequantize(self, node: Node, x: State | None) -> State:
+        """The numbers scale * (code - zero point): constants with their zero points subtracted, or
+        codes with one zero point and one scale for all or for each index of an axis."""
         _no_blocks(node)
         scales, zeros = self._constants(node, 1).reshape(-1), self._constants(node, 2).reshape(-1)
         exact = tuple(_scale(s) for s in scales)
@@ -268,7 +283,8 @@ class _Lowering:
         return Affine(x, Fraction(1), zero_point, gain=exact, axis=axis)
 
     def _quantize(self, node: Node, x: State | None) -> State:
-        """What a QuantizeLinear makes of its input: the only place where lowering rounds."""
+        """The codes that a QuantizeLinear makes of its input, each rounded once from the exact
+        number."""
         _no_blocks(node)
         target = _Target(
             *self._scale_and_zero(node), self.graph.values[node.output].dtype, node.output

@@ -188,6 +188,16 @@ def _pair(
     b: State | None,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> State:
+    """An operator of two operands, by what they are.
+
+    * One is a constant, one number or one per channel: the other stays affine, or becomes a
+      function of codes.
+    * Both are functions of the same codes: so is the result, and a table will hold it.
+    * Otherwise both must be affine: sums and products become accumulators, maxima compare codes
+      of one scale.
+
+    UnsupportedError where none of these holds.
+    """
     op = {"Sum": "Add", "Mean": "Add"}.get(node.op, node.op)
     shape = broadcast(*shapes)
     constants = (ConstantReals, ConstantCodes)

@@ -122,6 +122,10 @@ def _conv(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 def _convolution(
     e: LoweringBuilder, node: Node, x: Affine, w: ConstantCodes, bias: State | None
 ) -> Affine:
+    """x * w + bias as an accumulator `conv` of codes, whose padding reads the code of 0.
+
+    sum (x - zero) * w = sum x * w - zero * sum w, and the latter joins the bias.
+    """
     a = node.attributes
     kernel, attributes = _two_dimensional(w.codes, a)
     rows = weights(kernel.transpose(0, 2, 3, 1))
@@ -182,6 +186,8 @@ def _image_result(e: LoweringBuilder, node: Node, total: Sum, gain: tuple[Fracti
 
 
 def _conv_transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """ConvTranspose [C, O/group, k...] as `conv_transpose` with weights [O, KH, KW, C/group]; the
+    zero point stays an attribute, since not every output is reached by all taps."""
     x = activation(states[0], e)
     a = node.attributes
     w = states[1]
@@ -240,6 +246,7 @@ def _integer_inputs(e: LoweringBuilder, node: Node, states: States) -> tuple[Sta
 
 
 def _gemm(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """alpha * A * B + C with B constant: `linear`, alpha joining the scale of the accumulator."""
     a = node.attributes
     if a["transA"]:
         raise UnsupportedError("expected transA = 0")
@@ -297,6 +304,8 @@ def _matmul_integer(e: LoweringBuilder, node: Node, states: States) -> list[Stat
 
 
 def _product(e: LoweringBuilder, node: Node, a: State | None, b: State | None) -> Affine:
+    """MatMul: `linear` where the second factor is a constant matrix, else `matmul` of two tensors
+    of codes, either of which may be constant, with their zero points as attributes."""
     shapes = [e.graph.values[name].shape for name in node.inputs[:2]]
     if min(map(len, shapes)) < 2:
         raise UnsupportedError(f"expected matrices, found shapes {shapes[0]} and {shapes[1]}")
@@ -372,6 +381,12 @@ def _sum_pool(
     attributes: dict[str, Any],
     include_pad: bool,
 ) -> Affine:
+    """The sum over each window as an accumulator whose scale carries the division.
+
+    include_pad: the divisor is the size of the window. Otherwise windows that reach into the
+    padding divide by fewer elements: each sum is multiplied by divisor / count, a whole number
+    (`balance`).
+    """
     x = activation(state, e)
     image = image_of(e, x.codes)
     size = e.shape(image)[1:3]
@@ -403,6 +418,8 @@ def _reduced_sum(
     keepdims: bool,
     mean: bool,
 ) -> Affine:
+    """The sum, or with `mean` the mean, over axes of x (counted as in the real graph) as an
+    accumulator; the division joins its scale."""
     x = activation(state, e)
     shape = e.graph.values[node.inputs[0]].shape
     stored = x.codes.order

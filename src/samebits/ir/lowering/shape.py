@@ -33,7 +33,7 @@ from samebits.ir.traits import Trait
 
 
 def _codes(x: State | None) -> Codes:
-    """What moves: codes, or plain codes with one meaning for all elements."""
+    """The codes that move: codes, or a dequantized tensor with one meaning for all elements."""
     if isinstance(x, Codes):
         return x
     if isinstance(x, Affine) and isinstance(x.source, Codes) and x.axis is None:
@@ -87,6 +87,8 @@ def _transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """Codes side by side, which must have one scale, zero point and type; constants among them are
+    stored as such codes."""
     like = next((x for x in states if isinstance(x, Affine)), None)
     states = [_constant_like(e, x, like) for x in states]
     codes = [_codes(x) for x in states]
@@ -185,6 +187,8 @@ def _split(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _pad(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """Padding with a value that is a code of the input, or with elements of the input (other modes,
+    by index). Negative pads cut first."""
     a, x = node.attributes, states[0]
     codes = _codes(x)
     rank = len(codes.order)
@@ -253,6 +257,7 @@ def _expand(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """Elements at constant indices along one axis; they may have any shape, hence the reshape."""
     codes = _codes(states[0])
     indices = e.graph.constants.get(node.inputs[1])
     if indices is None:
@@ -272,6 +277,8 @@ def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _depth_space(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """DepthToSpace and SpaceToDepth as reshape, transpose, reshape: the block sizes as axes of
+    their own."""
     codes, b = _codes(states[0]), node.attributes["blocksize"]
     name = e.arranged(codes, _identity_order(4))
     n, c, h, w = e.shape(name)

@@ -70,6 +70,12 @@ def _moving(node: Node) -> Parameters:
 
 
 def _rebuilt(graph: Graph, moved: dict[str, Node]) -> Graph:
+    """The graph with the QuantizeLinear nodes in `moved` before their movements instead of behind
+    them.
+
+    A value that several movements read is quantized once for each set of parameters; the value of a
+    constant Pad becomes its code.
+    """
     builder, renamed = GraphBuilder.like(graph)
     codes: dict[tuple[str, Parameters], str] = {}  # of values before a movement
     for node in graph.nodes:

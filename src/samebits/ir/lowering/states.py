@@ -1,6 +1,6 @@
-"""What a real value is while a graph is lowered: codes, sums of codes, functions of codes.
+"""Descriptions of real values while a graph is lowered: codes, sums of codes, functions of codes.
 
-Every state is an exact description: nothing is rounded until a QuantizeLinear asks for it.
+Every state is exact: nothing is rounded until a QuantizeLinear asks for it.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Affine:
 
     @property
     def clipped(self) -> bool:
+        """Whether a bound is set."""
         return self.low is not None or self.high is not None
 
     def over(self, channels: int) -> list[tuple[Fraction, Fraction]]:
@@ -201,9 +202,11 @@ class LoweringBuilder(GraphBuilder):
         self._emitted: dict[tuple[Any, ...], str] = {}
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value of the integer graph, its axes as stored."""
         return self.values[name].shape
 
     def dtype(self, name: str) -> str:
+        """The type of a value of the integer graph."""
         return self.values[name].dtype
 
     def arranged(self, codes: Codes, order: Order) -> str:

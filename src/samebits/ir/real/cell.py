@@ -1,7 +1,7 @@
 """One step of a recurrent layer, in terms of the other real operators. docs/spec/graph.md 2.1.
 
-It is written once, for arrays and for graphs: the operators on whole sequences (`real_recurrent`)
-apply it to arrays, `recurrent.step_graph` appends it as nodes. So both compute the same numbers in
+It is written once, for arrays and for graphs: the operators on whole sequences (`recurrent`)
+apply it to arrays, `ir.steps.stepped` appends it as nodes. So both compute the same numbers in
 the same order.
 
 LSTM: S. Hochreiter, J. Schmidhuber, "Long short-term memory", 1997, with the forget gate and the
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Operators(Protocol[T]):
-    """What applies real operators: to arrays at once, or as nodes of a graph."""
+    """Applies real operators: to arrays at once, or as nodes of a graph."""
 
     def __call__(self, op: str, *inputs: T, name: str = "", **attributes: Any) -> Sequence[T]:
         """The outputs of an operator. name: what to call its node."""
@@ -138,7 +138,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Parameters(Generic[T]):
-    """The inputs of a recurrent operator that are no sequences and no states.
+    """The inputs of a recurrent operator that are neither sequences nor states.
 
     w: [D, G * H, I]   r: [D, G * H, P]   b: [D, 2 * G * H]   p: [D, 3 * H]   projection: [D, P, H]
     """
@@ -327,4 +327,4 @@ LAYERS: Mapping[str, RecurrentLayer] = MappingProxyType(
         "RNN": RecurrentLayer("i", 1, ("Tanh",), _rnn),
     }
 )
-"""The recurrent operators, of which `real_recurrent` holds the records."""
+"""The recurrent operators, of which `ir.real.recurrent` holds the records."""

@@ -1,4 +1,4 @@
-"""What the real operators share: their definition with its checks, and exact arrays.
+"""Shared by all real operators: their definition with its checks, and exact arrays.
 
 A tensor of real numbers is an array of float64 (float mode) or an object array of Fraction (exact
 mode). Tensors that ONNX types as integers or booleans are integer or boolean arrays in both modes.

@@ -79,6 +79,8 @@ def _gemm(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 def _infer_matmul_integer(values: Inputs, attributes: Attributes) -> list[Type]:
+    """int32 [..., rows, columns] from 8-bit operands. Zero points have the type of their operand:
+    one, or one for each row of a, for each column of b."""
     a, b, a_zero, b_zero = values
     for operand, zero, what in ((a, a_zero, "a_zero"), (b, b_zero, "b_zero")):
         kind = check_type(operand, EIGHT_BITS)

@@ -29,6 +29,8 @@ CODES = ("int8", "uint8", "int16", "uint16", *NARROW)
 
 
 def _check_parameters(values: Inputs, attributes: Attributes) -> None:
+    """ValueError unless scale and zero point have the shape that `axis` and `block_size` ask for:
+    one number, one for each index of the axis, or one for each block along it."""
     x, scale, zero_point = values
     block = attributes["block_size"]
     if not is_integer(block) or block < 0:

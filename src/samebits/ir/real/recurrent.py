@@ -54,12 +54,14 @@ def recurrent_sizes(op: str, inputs: Inputs, attributes: Attributes) -> Sizes:
 
 
 def parameters(op: str, inputs: Sequence[Any]) -> Parameters[Any]:
-    """The inputs that are no sequences and no states."""
+    """The inputs that are neither sequences nor states."""
     given = [*inputs, *[None] * (PROJECTION + 1 - len(inputs))]
     return Parameters(given[W], given[R], given[B], given[PEEPHOLE], given[PROJECTION])
 
 
 def _infer(op: str, values: Inputs, attributes: Attributes) -> list[Type]:
+    """Y [T, D, B, P], then the last h [D, B, P] and, of an LSTM, c [D, B, H]. ValueError that names
+    the input or attribute that does not fit."""
     choice(attributes, "direction", DIRECTIONS)
     lengths = values[LENGTHS]
     numbers = [value for index, value in enumerate(values) if index != LENGTHS]
@@ -104,6 +106,7 @@ class Arrays:
         return record.meaning(inputs, record.complete(attributes, name))
 
     def number(self, value: float) -> Array:
+        """The number as an array of rank 0, of the kind that `like` is."""
         found: Any = number(value, self.like)
         return np.array(found, self.like.dtype)
 
@@ -149,12 +152,14 @@ def _lengths(given: Array | None, steps: int, batch: int) -> Array:
 
 
 def _order(lengths: Array, steps: int, backward: bool) -> Array:
-    """Which element of each row is computed at each step, [T, B]: reversed within its length."""
+    """The element of each row that is computed at each step, [T, B]: backward layers reverse each
+    row within its own length."""
     forward = np.broadcast_to(np.arange(steps)[:, np.newaxis], (steps, len(lengths)))
     return np.where(forward < lengths, lengths - 1 - forward, forward) if backward else forward
 
 
 def _define(op: str, inputs: int, **defaults: Any) -> None:
+    """Register a recurrent operator. defaults: attributes that the others do not have."""
     define(
         op,
         (3, inputs),

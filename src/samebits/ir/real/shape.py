@@ -231,6 +231,8 @@ _MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _padded(shape: Ints, attributes: Attributes) -> Ints:
+    """The shape with pads; ValueError where the mode cannot fill them (reflect needs n - 1
+    elements)."""
     rank = len(shape)
     pads = integers(attributes["pads"], "pads", 2 * rank)
     mode = choice(attributes, "mode", _MODES)
@@ -249,6 +251,7 @@ def _padded(shape: Ints, attributes: Attributes) -> Ints:
 
 
 def _pad(x: Array, attributes: Attributes) -> Array:
+    """Cut by negative pads, then pad; the value takes the type of x, infinities only of floats."""
     pads, rank = attributes["pads"], x.ndim
     cut = x[
         tuple(slice(max(-pads[i], 0), x.shape[i] - max(-pads[i + rank], 0)) for i in range(rank))

@@ -87,6 +87,8 @@ def _infer_conv(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _conv_shape(x: Any, w: Any, b: Any, attributes: Attributes) -> Ints:
+    """[N, O, out...] of a convolution of x [N, C, ...] with w [O, C / group, k...]; ValueError
+    where weights, bias or windows do not fit."""
     size, kernel = _spatial(x), _spatial(w, "w")
     strides, pads, dilations = _check_window(attributes, size, kernel)
     group = _check_group(attributes)
@@ -194,6 +196,8 @@ def _transposed_size(size: Ints, kernel: Ints, attributes: Attributes) -> Ints:
 
 
 def _infer_conv_transpose(values: Inputs, attributes: Attributes) -> list[Type]:
+    """[N, O, out...] from w [C, O / group, k...]; the result before its pads are cut off must stay
+    within ELEMENTS_MAX too."""
     kind = check_same_type(values, FLOATS)
     x, w, b = values
     size, kernel = _spatial(x), _spatial(w, "w")
@@ -270,6 +274,8 @@ define(
 
 
 def _pool_shape(value: Any, attributes: Attributes) -> Ints:
+    """[N, C, out...] of a pool. In ceil mode a last window that does not fit counts, unless it
+    would start in the end pad."""
     size = _spatial(value)
     rank = len(size)
     kernel = integers(attributes["kernel_shape"], "kernel_shape", rank, least=1)

@@ -50,10 +50,16 @@ State = Grid | None  # None: integers and booleans, or after a node that was rep
 
 
 def binary32_exact(graph: Graph) -> list[str]:
-    """What keeps literal binary32 from computing the graph's exact meaning; empty: nothing.
+    """The reasons why literal binary32 may differ from the graph's exact meaning; none where it
+    cannot.
 
     Each line names a node of the real graph and says why. A value after a reported node is not
     examined until it is quantized again. Raises UnsupportedError for an integer graph.
+
+    Example: codes in [-128, 127] of scale 2**-4 are multiples of 2**-4 up to 8. A dot product of
+    1,032 of them with weights of scale 2**-9 up to 127 codes has multiples of 2**-13, whose
+    magnitudes add up to 8 * 127 * 2**-9 * 1032 < 2**24 * 2**-13: every partial sum, in any order,
+    is a number of binary32. With 1,033 terms that is no longer proved, and the node is named.
     """
     if any(op_named(node.op).integer for node in graph.nodes):
         raise UnsupportedError(f"graph {graph.name!r}: expected a real graph, found integer nodes")
@@ -68,6 +74,8 @@ class _Proof:
         self.reported: set[str] = set()
 
     def run(self) -> list[str]:
+        """A line for every node whose result may be rounded; what depends on it is not examined
+        again."""
         for name in self.graph.inputs:
             dtype = self.graph.values[name].dtype
             free = Grid(0, Fraction(0), free=True)
@@ -95,6 +103,8 @@ class _Proof:
             self.reported.add(name)
 
     def _node(self, node: Node) -> None:
+        """The grids of a node's outputs. Nodes on integers and booleans are exact; real ones need a
+        rule. Raises _Inexact with the reason."""
         if any(name in self.reported for name in node.inputs):
             real = self.dtype(node.output) in SIGNIFICAND
             self.reported.update(node.outputs if real else ())
@@ -200,6 +210,7 @@ def _join(grids: Sequence[Grid]) -> Grid:
 
 
 def _dequantize(proof: _Proof, node: Node) -> State:
+    """Multiples of the scales' common power of two, as far as codes minus zero points reach."""
     scale = proof.graph.constants.get(node.inputs[1])
     if scale is None:
         raise _Inexact("its scale is computed")
@@ -221,6 +232,9 @@ def _dequantize(proof: _Proof, node: Node) -> State:
 
 
 def _quantize(proof: _Proof, node: Node) -> State:
+    """Codes, provided that no rounding before this node can move a quotient over the middle between
+    two codes: the scale is a power of two, and so x / scale is exact unless x was a rounded
+    quotient."""
     scale = proof.graph.constants.get(node.inputs[1])
     if scale is None:
         raise _Inexact("its scale is computed")
@@ -245,6 +259,8 @@ def _quantize(proof: _Proof, node: Node) -> State:
 
 
 def _cast(proof: _Proof, node: Node) -> State:
+    """The same numbers where the target holds them: wider floats always, integers by their whole
+    range."""
     source, to = proof.dtype(node.inputs[0]), proof.dtype(node.output)
     if to not in SIGNIFICAND:
         return None

@@ -114,6 +114,8 @@ def _ops(expression: Expression) -> set[str]:
 
 
 def _table(edit: Edit, node: Node) -> list[Node] | None:
+    """The functions between two quantizations as Cast, Add and Gather of a table of codes; None
+    where they are no functions of one tensor of codes, or round nothing anyway."""
     target = _quantization(edit, node)
     out = edit.values[node.output]
     point = _point(edit, node.inputs[0], out.shape) if target and out.dtype in CODES else None
@@ -165,6 +167,8 @@ def _mean(edit: Edit, node: Node) -> list[Node] | None:
 
 
 def _average_pool(edit: Edit, node: Node) -> list[Node] | None:
+    """Conv with ones, then one Div by the number of elements of each window; None where all of
+    those are powers of two, whose division is exact. Ceil mode becomes pads at the ends."""
     a = node.attributes
     shape, out = edit.values[node.inputs[0]].shape, edit.values[node.output].shape
     size, kernel, rank = shape[2:], a["kernel_shape"], len(shape) - 2
@@ -203,6 +207,8 @@ def _average_pool(edit: Edit, node: Node) -> list[Node] | None:
 
 
 def _resize(edit: Edit, node: Node) -> list[Node] | None:
+    """A Gather along each axis that changes, with the positions that exact rationals give; a
+    runtime would compute them in binary32."""
     a = node.attributes
     name, value = node.inputs[0], edit.values[node.inputs[0]]
     nodes = []

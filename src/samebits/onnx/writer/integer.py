@@ -125,7 +125,7 @@ def _quotient_of(emitter: IntegerEmitter, x: str, plan: Quotient) -> str:
 
 
 def _reached(emitter: IntegerEmitter, x: str, steps: Array) -> str:
-    """How many steps are <= x, by binary search; steps [1, T] or [C, T] along the last axis."""
+    """The number of `steps` <= x, by binary search; steps [1, T] or [C, T] along the last axis."""
     rows, count = steps.shape
     rounds = count.bit_length()
     entries = (1 << rounds) - 1
@@ -229,6 +229,8 @@ def _reduce(op: str) -> Rule:
 
 
 def _softmax(emitter: IntegerEmitter, node: Node) -> str:
+    """Powers of e by distance from the greatest code of the row, then one rounded quotient for
+    each. UnsupportedError where a product might leave 62 bits."""
     x, t = node.inputs
     a = node.attributes
     numerator, denominator = a["ratio"].as_integer_ratio()

@@ -43,9 +43,11 @@ class IntegerEmitter(Emitter):
             )
 
     def dtype(self, name: str) -> str:
+        """The type of a value of the graph."""
         return self.graph.values[name].dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value of the graph."""
         return self.graph.values[name].shape
 
     def largest(self, name: str, zero: int = 0) -> int:
@@ -64,9 +66,11 @@ class IntegerEmitter(Emitter):
         return self.op(op, x, self.constant(number, dtype))
 
     def reshape(self, x: str, shape: tuple[int, ...]) -> str:
+        """A Reshape to constant sizes."""
         return self.op("Reshape", x, self.constant(shape, "int64"))
 
     def transpose(self, x: str, *perm: int) -> str:
+        """A Transpose; perm as in ONNX."""
         return self.op("Transpose", x, perm=list(perm))
 
     def quotient(self, v: str, denominator: str) -> str:
@@ -175,6 +179,11 @@ def gathered(emitter: IntegerEmitter, node: Node, index: Array, zero: int, outsi
 def _windows_times_weights(
     emitter: IntegerEmitter, node: Node, index: Array, zero: int, outside: int
 ) -> str:
+    """A convolution as Gather, Reshape and MatMul, group by group.
+
+    index: [P, T], the pixel that tap t of window p reads. zero: subtracted from every code.
+    outside: the number that taps beyond the image read.
+    """
     x, w, _ = node.inputs
     groups = node.attributes["groups"]
     (n, _, _, c), (p, t) = emitter.shape(x), index.shape
