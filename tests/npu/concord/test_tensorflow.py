@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from samebits.npu.compiler.lower_real_graph import lower_real_graph
 
 from npu.compiler.test_lower import NETS, SMALL
 from npu.concord.test_formula import BINARY, FORMULAS, UNARY, compiled, expected_of, number_pairs
@@ -39,6 +38,7 @@ from npu.concord.test_translate import (
 from npu.programs import random_case, random_inputs
 from samebits.data import load
 from samebits.model import load_model
+from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.concord import runtime_torch
 from samebits.npu.concord.source import load_module
 from samebits.npu.concord.translate import load_concordant, translate
