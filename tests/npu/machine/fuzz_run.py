@@ -29,7 +29,7 @@ from samebits.errors import SamebitsError
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.source import module_text
 from samebits.npu.concord.translate import load_concordant, translate
-from samebits.npu.machine.chain import Action, Loop, Send
+from samebits.npu.machine.chain import Loop, Send, Statement
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import read_program
 from samebits.npu.machine.isa import INSTRUCTIONS
@@ -59,14 +59,14 @@ WORDS = (
 def changed_bytes(data: bytes, rng: random.Random) -> bytes:
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
-        place, action = rng.randrange(len(found) + 1), rng.randrange(5)
-        if action == 0 and place < len(found):
+        place, statement = rng.randrange(len(found) + 1), rng.randrange(5)
+        if statement == 0 and place < len(found):
             found[place] ^= 1 << rng.randrange(8)
-        elif action == 1 and place < len(found):
+        elif statement == 1 and place < len(found):
             found[place] = rng.randrange(256)
-        elif action == 2:
+        elif statement == 2:
             del found[place : place + rng.choice((1, 4, 1000000))]
-        elif action == 3:
+        elif statement == 3:
             found[place:place] = rng.randbytes(rng.choice((1, 2, 16)))
         else:
             found[place:place] = found[place : place + rng.randrange(1, 64)]
@@ -78,18 +78,18 @@ def changed_text(text: str, rng: random.Random) -> str:
     lines = text.split("\n")
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-        action = rng.randrange(8)
-        if action == 0:
+        statement = rng.randrange(8)
+        if statement == 0:
             lines[at : at + rng.choice((1, 1, 5))] = []
-        elif action == 1:
+        elif statement == 1:
             lines.insert(at, lines[other])
-        elif action == 2:
+        elif statement == 2:
             lines[at], lines[other] = lines[other], lines[at]
-        elif action == 3:
+        elif statement == 3:
             low, high = sorted((at, other))
             lines[low:high] = [f"loop {rng.choice(('1', '2', '3', *NUMBERS))}", *lines[low:high]]
             lines.insert(high + 1, "end_loop")
-        elif action < 6:
+        elif statement < 6:
             numbers = list(re.finditer(r"[0-9]+", lines[at]))
             if numbers:
                 found = rng.choice(numbers)
@@ -108,19 +108,19 @@ def changed_image(data: bytes, rng: random.Random) -> bytes:
     """Tensors dropped, renamed, reshaped, converted or filled with other numbers."""
     arrays = safetensors.numpy.load(data)
     name = rng.choice(sorted(arrays))
-    array, action = arrays.pop(name), rng.randrange(6)
-    if action == 1:
+    array, statement = arrays.pop(name), rng.randrange(6)
+    if statement == 1:
         arrays[rng.choice((f"{name}_", "ivrf@0", "mrf@1", "x", "", "ivrf/x", "dram@9999999"))] = (
             array
         )
-    elif action == 2:
+    elif statement == 2:
         arrays[name] = array.reshape(rng.choice(((-1,), (1, *array.shape), array.shape[::-1])))
-    elif action == 3:
+    elif statement == 3:
         arrays[name] = array.astype(rng.choice((np.float32, np.int16, np.bool_)))
-    elif action == 4:
+    elif statement == 4:
         patterns = np.random.default_rng(rng.randrange(2**32)).integers(0, 2**16, array.shape)
         arrays[name] = patterns.astype(np.uint16).view(np.float16)
-    elif action == 5:
+    elif statement == 5:
         arrays[name] = array[: rng.randrange(len(array) + 1)]
     return bytes(safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
 
@@ -146,7 +146,7 @@ def write_mutated(seed: int, folder: Path) -> None:
 # --- running ----------------------------------------------------------------------------------
 
 
-def moved(steps: Sequence[Action]) -> int:
+def moved(steps: Sequence[Statement]) -> int:
     """Vectors that all chains read and write, counting a tile of the queue once."""
     total = 0
     for step in steps:

@@ -58,7 +58,7 @@ from samebits.npu.concord.memory import (
     load_image,
     remapped,
 )
-from samebits.npu.machine.chain import Access, Action, Chain, Loop, bases, read_offsets
+from samebits.npu.machine.chain import Access, Chain, Loop, Statement, bases, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
 from samebits.npu.simulator.machine import pointwise, quantize
@@ -73,7 +73,7 @@ def data_flow(program: Program, image: Image) -> DataFlow:
 
     Raises InputError for an illegal program, UnsupportedError for one that is too large.
     """
-    actions = check(program, image)
+    statements = check(program, image)
     inputs = tuple(h for h in program.hints if h.kind == "input")
     outputs = tuple(h for h in program.hints if h.kind == "output")
     flow = DataFlow(program.name, program.native, program.mantissa, inputs, outputs)
@@ -81,7 +81,7 @@ def data_flow(program: Program, image: Image) -> DataFlow:
     taken = {hint.name for hint in (*inputs, *outputs)}
     builder = FlowBuilder(LaneLayout(flow, pool, names=taken), entries)
     builder.read_inputs()
-    builder.run(actions)
+    builder.run(statements)
     builder.write_outputs()
     flow.nodes = tuple(builder.layout.nodes)
     sweep(flow)
@@ -157,14 +157,14 @@ class FlowBuilder:
 
     # --- chains -------------------------------------------------------------------------------
 
-    def run(self, actions: Sequence[Action]) -> None:
+    def run(self, statements: Sequence[Statement]) -> None:
         """Everything, in order. `s_rd` has no part in the data."""
-        for action in actions:
-            if isinstance(action, Loop):
-                self.loop(action)
-            elif isinstance(action, Chain):
-                self.layout.line = action.line
-                self.chain(action)
+        for statement in statements:
+            if isinstance(statement, Loop):
+                self.loop(statement)
+            elif isinstance(statement, Chain):
+                self.layout.line = statement.line
+                self.chain(statement)
 
     def chain(self, chain: Chain) -> None:
         """All iterations of a chain.

@@ -99,7 +99,7 @@ class Send:
     line: int = 0
 
 
-Action = Chain | Loop | Send
+Statement = Chain | Loop | Send
 Array = np.ndarray[Any, Any]
 
 

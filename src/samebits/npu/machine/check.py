@@ -16,7 +16,7 @@ import numpy as np
 from samebits.errors import InputError
 from samebits.npu.machine import cover
 from samebits.npu.machine.assembly import HINTS_MAX, SIZE_MAX, TENSOR_NAME
-from samebits.npu.machine.chain import Access, Action, Chain, Loop, Send
+from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement
 from samebits.npu.machine.image import entry_count, entry_shape
 from samebits.npu.machine.isa import INSTRUCTIONS, Operand, fault
 from samebits.npu.machine.program import (
@@ -40,26 +40,26 @@ TOUCHED_MAX = 1 << 32  # bounds the time that checking takes
 Covered = tuple[Access, cover.Cover]
 
 
-def check(program: Program, image: Image) -> tuple[Action, ...]:
-    """The actions of a legal program. Raises InputError for the first rule that it breaks."""
+def check(program: Program, image: Image) -> tuple[Statement, ...]:
+    """The statements of a legal program. Raises InputError for the first rule that it breaks."""
     _check_settings(program)
     for hint in program.hints:
         _check_hint(program, hint)
     checker = _Checker(program)
     checker.load(image)
     _check_tensors(program, checker)
-    actions, _ = checker.resolve(structure(program), tuple(REGISTERS.values()))
-    total = _total(actions, program.native)
+    statements, _ = checker.resolve(structure(program), tuple(REGISTERS.values()))
+    total = _total(statements, program.native)
     if total.iterations > ITERATIONS_MAX:
-        most = max(actions, key=lambda action: _total([action], program.native).iterations)
+        most = max(statements, key=lambda statement: _total([statement], program.native).iterations)
         program.fail(
             most.line,
             f"expected at most {ITERATIONS_MAX} executed iterations, found {total.iterations}, "
             "most of them here; lower the counts of loops or iterations",
         )
-    _check_queue(program, "input", actions, total.read)
-    _check_queue(program, "output", actions, total.written)
-    return actions
+    _check_queue(program, "input", statements, total.read)
+    _check_queue(program, "output", statements, total.written)
+    return statements
 
 
 def _check_settings(program: Program) -> None:
@@ -134,29 +134,31 @@ class _Checker:
                     return f":{hint.line}"
         return ""
 
-    def resolve(self, block: Block, registers: Registers) -> tuple[tuple[Action, ...], Registers]:
-        """The actions of a block entered with these registers, and the registers after it."""
+    def resolve(
+        self, block: Block, registers: Registers
+    ) -> tuple[tuple[Statement, ...], Registers]:
+        """The statements of a block entered with these registers, and the registers after it."""
         if registers in block.resolved:
             return block.resolved[registers]
         entered, names = registers, tuple(REGISTERS)
-        actions: list[Action] = []
+        statements: list[Statement] = []
         for item in block.items:
             if isinstance(item, Block):
                 loops, registers = self._loop(item, registers)
-                actions += loops
+                statements += loops
             elif isinstance(item, list):
-                actions.append(self._chain(item, registers))
+                statements.append(self._chain(item, registers))
             else:
                 assert item.register is not None
                 at = names.index(item.register)
                 if Operand.VALUE in INSTRUCTIONS[item.op].operands:
                     registers = (*registers[:at], item.value, *registers[at + 1 :])
                 else:
-                    actions.append(Send(item.register, registers[at], item.line))
-        block.resolved[entered] = tuple(actions), registers
-        return tuple(actions), registers
+                    statements.append(Send(item.register, registers[at], item.line))
+        block.resolved[entered] = tuple(statements), registers
+        return tuple(statements), registers
 
-    def _loop(self, block: Block, registers: Registers) -> tuple[list[Action], Registers]:
+    def _loop(self, block: Block, registers: Registers) -> tuple[list[Statement], Registers]:
         """As one Loop; as two where the body begins with other registers the second time.
 
         From the second time on it begins with what its s_wr left, always the same.
@@ -296,26 +298,26 @@ class _Total(NamedTuple):
     written: int
 
 
-def _total(actions: Sequence[Action], native: int) -> _Total:
-    """Totals of actions; a loop counts its body `count` times."""
+def _total(statements: Sequence[Statement], native: int) -> _Total:
+    """Totals of statements; a loop counts its body `count` times."""
     iterations = read = written = 0
-    for action in actions:
-        if isinstance(action, Loop):
-            found, times = _total(action.body, native), action.count
-        elif isinstance(action, Send):
+    for statement in statements:
+        if isinstance(statement, Loop):
+            found, times = _total(statement.body, native), statement.count
+        elif isinstance(statement, Send):
             found, times = _Total(1, 0, 0), 1
         else:
-            vectors = action.read_count * (native if action.kind == "matrix" else 1)
-            puts = sum(access.memory == QUEUE for access in action.writes)
-            takes = vectors * (action.read.memory == QUEUE)
-            found, times = _Total(1, takes, puts * action.write_count), action.iterations
+            vectors = statement.read_count * (native if statement.kind == "matrix" else 1)
+            puts = sum(access.memory == QUEUE for access in statement.writes)
+            takes = vectors * (statement.read.memory == QUEUE)
+            found, times = _Total(1, takes, puts * statement.write_count), statement.iterations
         iterations += times * found.iterations
         read += times * found.read
         written += times * found.written
     return _Total(iterations, read, written)
 
 
-def _check_queue(program: Program, kind: str, actions: Sequence[Action], found: int) -> None:
+def _check_queue(program: Program, kind: str, statements: Sequence[Statement], found: int) -> None:
     """At the first hint that is not filled, or else at the first chain that uses the queue."""
     hints = [hint for hint in program.hints if hint.kind == kind]
     counts = [entry_count(hint.shape, QUEUE, program.native) for hint in hints]
@@ -327,20 +329,20 @@ def _check_queue(program: Program, kind: str, actions: Sequence[Action], found: 
     said = ", ".join(f"{c} of {h.name}" for h, c in zip(hints[:8], counts, strict=False))
     said += ", ..." * (len(hints) > 8)
     program.fail(
-        _queue_line(actions, kind) if line is None else line,
+        _queue_line(statements, kind) if line is None else line,
         f"expected {sum(counts)} vectors of netq to be {done}, as the {kind} hints say "
         f"({said or 'there are none'}), found {found}; correct the hints or the chains",
     )
 
 
-def _queue_line(actions: Sequence[Action], kind: str) -> int:
+def _queue_line(statements: Sequence[Statement], kind: str) -> int:
     """The first line that reads or writes the network queue, 0 if none does."""
-    for action in actions:
+    for statement in statements:
         line = 0
-        if isinstance(action, Loop):
-            line = _queue_line(action.body, kind)
-        elif isinstance(action, Chain):
-            accesses = (action.read,) if kind == "input" else action.writes
+        if isinstance(statement, Loop):
+            line = _queue_line(statement.body, kind)
+        elif isinstance(statement, Chain):
+            accesses = (statement.read,) if kind == "input" else statement.writes
             line = next((a.line for a in accesses if a.memory == QUEUE), 0)
         if line:
             return line

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from samebits.npu.machine.assembly import instruction_text
-from samebits.npu.machine.chain import Access, Action, Chain, Operation
+from samebits.npu.machine.chain import Access, Chain, Operation, Statement
 from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES, Operand, Stage
 from samebits.npu.machine.program import LOOPS_MAX, QUEUE, REGISTERS, Instruction, Program
 
@@ -24,7 +24,7 @@ class Block:
         self.count = count
         self.line = line
         self.items: list[Instruction | list[Instruction] | Block] = []
-        self.resolved: dict[Registers, tuple[tuple[Action, ...], Registers]] = {}
+        self.resolved: dict[Registers, tuple[tuple[Statement, ...], Registers]] = {}
 
 
 def structure(program: Program) -> Block:

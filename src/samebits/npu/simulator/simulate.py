@@ -13,7 +13,7 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir.integer.layers import fnv1a
-from samebits.npu.machine.chain import Access, Action, Chain, Loop, Send, base, read_offsets
+from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement, base, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import entry_count, pack, unpack
 from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
@@ -76,7 +76,7 @@ def simulate(
     Raises InputError for an illegal program, and for inputs with other names, shapes or types than
     the hints say, or with NaN.
     """
-    actions = check(program, image)
+    statements = check(program, image)
     samples, batched = _samples(program, inputs)
     start = _initial_memories(program, image)
     outputs: dict[str, list[Array]] = {h.name: [] for h in _hints(program, "output")}
@@ -90,14 +90,14 @@ def simulate(
             trace or keep_values,
             keep_values,
         )
-        machine.run(actions)
+        machine.run(statements)
         for name, array in _outputs(program, machine.queue).items():
             outputs[name].append(array)
         traces.append(tuple(machine.trace))
         scalars = tuple(machine.scalars)
     arrays = {name: np.stack(a) if batched else a[0] for name, a in outputs.items()}
     kept = tuple(traces) if trace or keep_values else ()
-    return Result(arrays, scalars, estimate(actions), kept)
+    return Result(arrays, scalars, estimate(statements), kept)
 
 
 @dataclass
@@ -112,16 +112,16 @@ class Machine:
     trace: list[Written] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
 
-    def run(self, actions: Sequence[Action]) -> None:
+    def run(self, statements: Sequence[Statement]) -> None:
         """Everything, in order."""
-        for action in actions:
-            if isinstance(action, Loop):
-                for _ in range(action.count):
-                    self.run(action.body)
-            elif isinstance(action, Send):
-                self.scalars.append(action.value)
+        for statement in statements:
+            if isinstance(statement, Loop):
+                for _ in range(statement.count):
+                    self.run(statement.body)
+            elif isinstance(statement, Send):
+                self.scalars.append(statement.value)
             else:
-                self.chain(action)
+                self.chain(statement)
 
     def chain(self, chain: Chain) -> None:
         """All iterations of a chain."""

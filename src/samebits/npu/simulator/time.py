@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from samebits.npu.machine.chain import Action, Chain, Loop, Send
+from samebits.npu.machine.chain import Chain, Loop, Send, Statement
 from samebits.npu.machine.isa import ENGINES, FILL, INSTRUCTIONS, Cost, Stage
 
 
@@ -34,13 +34,13 @@ class Estimate:
         return self.passes / (self.cycles * ENGINES) if self.cycles else 0.0
 
 
-def estimate(actions: Sequence[Action]) -> Estimate:
+def estimate(statements: Sequence[Statement]) -> Estimate:
     """Cycles of one run, in all and of each chain, in program order.
 
     A loop's first turn may be resolved apart from the others: what has one line is one chain.
     """
     found: dict[int, ChainTime] = {}
-    for index, (chain, times) in enumerate(_executed(actions, 1)):
+    for index, (chain, times) in enumerate(_executed(statements, 1)):
         key = chain.line or -index  # made without text: chains have no lines
         before = found.get(key, ChainTime(chain.line, 0, 0, 0, 0))
         iterations = times * chain.iterations
@@ -72,9 +72,9 @@ def cycles(chain: Chain) -> int:
     return chain.iterations * max(counts[cost] for cost in costs) + FILL
 
 
-def _executed(actions: Sequence[Action], times: int) -> Iterator[tuple[Chain, int]]:
-    for action in actions:
-        if isinstance(action, Loop):
-            yield from _executed(action.body, times * action.count)
-        elif not isinstance(action, Send):
-            yield action, times
+def _executed(statements: Sequence[Statement], times: int) -> Iterator[tuple[Chain, int]]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            yield from _executed(statement.body, times * statement.count)
+        elif not isinstance(statement, Send):
+            yield statement, times
