@@ -17,23 +17,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
 
-# Codes of a type, spelled out.
-LEAST = {
-    "int8": -128,
-    "uint8": 0,
-    "int16": -32768,
-    "uint16": 0,
-    "int32": -(2**31),
-    "int64": -(2**63),
-}
-GREATEST = {
-    "int8": 127,
-    "uint8": 255,
-    "int16": 32767,
-    "uint16": 65535,
-    "int32": 2**31 - 1,
-    "int64": 2**63 - 1,
-}
+# Codes of a type.
+_TYPES = ((8, False), (8, True), (16, False), (16, True), (32, False), (64, False))
+LEAST = {f"{'u' * unsigned}int{n}": 0 if unsigned else -(2 ** (n - 1)) for n, unsigned in _TYPES}
+GREATEST = {f"{'u' * unsigned}int{n}": 2 ** (n - 1 + unsigned) - 1 for n, unsigned in _TYPES}
 
 
 def rne(value: Fraction) -> int:
@@ -420,31 +407,11 @@ def gather(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
+_ALL = (
+    *(conv, conv_transpose, linear, matmul, affine, add, multiply, requantize, table, clip),
+    *(softmax, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax, maximum, minimum),
+    *(reshape, transpose, expand, slice_, concat, pad, gather),
+)
 REFERENCE: dict[str, Callable[[Sequence[Array], Attributes], Array]] = {
-    "conv": conv,
-    "conv_transpose": conv_transpose,
-    "linear": linear,
-    "matmul": matmul,
-    "affine": affine,
-    "add": add,
-    "multiply": multiply,
-    "requantize": requantize,
-    "table": table,
-    "clip": clip,
-    "softmax": softmax,
-    "max_pool": max_pool,
-    "sum_pool": sum_pool,
-    "reduce_sum": reduce_sum,
-    "reduce_max": reduce_max,
-    "reduce_min": reduce_min,
-    "argmax": argmax,
-    "maximum": maximum,
-    "minimum": minimum,
-    "reshape": reshape,
-    "transpose": transpose,
-    "expand": expand,
-    "slice": slice_,
-    "concat": concat,
-    "pad": pad,
-    "gather": gather,
+    operator.__name__.rstrip("_"): operator for operator in _ALL
 }

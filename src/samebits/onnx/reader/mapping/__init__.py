@@ -4,32 +4,12 @@ One rule for each ONNX operator, in the module of its family. To add an operator
 decorated with `@onnx_op("Name")` that emits real operators and returns its outputs.
 """
 
-from samebits.onnx.reader.mapping import (
-    constant,
-    data,
-    index,
-    microsoft,
-    norm,
-    pointwise,
-    quantized,
-    recurrent,
-    reduce,
-    resize,
-    window,
-)
+import importlib
+import pkgutil
+
 from samebits.onnx.reader.node import RULES
 
-__all__ = [
-    "RULES",
-    "constant",
-    "data",
-    "index",
-    "microsoft",
-    "norm",
-    "pointwise",
-    "quantized",
-    "recurrent",
-    "reduce",
-    "resize",
-    "window",
-]
+__all__ = ["RULES"]
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
