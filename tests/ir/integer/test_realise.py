@@ -11,7 +11,7 @@ from compare import assert_same
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.realise import (
     Quotient,
-    Steps,
+    Staircase,
     positions,
     requantization,
     transposed_positions,
@@ -59,7 +59,7 @@ def test_positions_give_the_windows_of_conv_transpose(
 
 def realised(plan, acc, zero, low, high):
     """One channel of a plan in Python integers; asserts that 64 bits hold every step."""
-    if isinstance(plan, Steps):
+    if isinstance(plan, Staircase):
         return low + int((plan.values[0] <= acc).sum())
     numerator, denominator = int(plan.numerators[0]), int(plan.denominators[0])
     quotient, remainder = divmod(acc * numerator, denominator)
@@ -107,10 +107,10 @@ def test_channels_are_planned_one_by_one():
     assert wide.numerators.tolist() == [1, 1, 1]
     odd = Fraction(2**60 + 1, 2**118 - 1)
     steps = requantization(Interval((0, 0), (2**61, 100)), {**a, "ratios": (odd, Fraction(1, 2))})
-    assert isinstance(steps, (Quotient, Steps))
+    assert isinstance(steps, (Quotient, Staircase))
     for acc in (0, 5, 100, 2**60 - 7, 2**61):
-        column = steps.values[:1] if isinstance(steps, Steps) else None
-        one = Steps(column) if column is not None else steps
+        column = steps.values[:1] if isinstance(steps, Staircase) else None
+        one = Staircase(column) if column is not None else steps
         assert realised(one, acc, 0, -128, 127) == requantized(acc, odd, 0, -128, 127)
 
 
