@@ -49,15 +49,14 @@ def test_each_calls_its_own(monkeypatch):
     """The fused functions leave the eager ones alone, and what is not fused calls the fused."""
     assert Compiled.scale is not Eager.scale
     assert Compiled.requantize is Eager.requantize
+    assert Compiled.scale_to is Eager.scale_to
     called = []
     for kind in (Eager, Compiled):
-        scale_to = kind.scale_to
+        scale = kind.scale
         monkeypatch.setattr(
             kind,
-            "scale_to",
-            lambda self, *args, kind=kind, scale_to=scale_to: (
-                called.append(kind) or scale_to(self, *args)
-            ),
+            "scale",
+            lambda self, *args, kind=kind, scale=scale: called.append(kind) or scale(self, *args),
         )
     v = torch.tensor([1 << 20])
     for kind in (Eager, Compiled):

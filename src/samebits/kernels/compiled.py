@@ -41,7 +41,6 @@ class Compiled(Eager):
     """The kernels in torch, what is point-wise fused."""
 
     scale = _fused(Eager.scale)
-    scale_to = _fused(Eager.scale_to)
     divide = _fused(Eager.divide)
     relu = _fused(Eager.relu)
     relu_grad = _fused(Eager.relu_grad)
