@@ -65,7 +65,7 @@ def _common(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _windows(size: int, kernel: int, stride: int, pads: int, dilation: int) -> int:
-    """How many windows fit into the padded axis."""
+    """Number of windows that fit into the padded axis."""
     reach = (kernel - 1) * dilation + 1
     count = 0
     while count * stride + reach <= size + pads:
@@ -266,6 +266,7 @@ def sum_pool(arrays: Sequence[Array], a: Attributes) -> Array:
 
 
 def _reduced(x: Array, axes: Sequence[int], keepdims: bool, f: Callable[[list[int]], int]) -> Array:
+    """f of the elements along `axes`, in row-major order, for every place of the other axes."""
     axes = [axis % x.ndim for axis in axes]
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     if keepdims:

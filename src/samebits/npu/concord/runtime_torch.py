@@ -57,7 +57,7 @@ class Blocks:
     # Rows are vectors of `width` lanes: so many of what is picked, one after the other.
 
     def count(self, width: int) -> int:
-        """How many rows a sample has."""
+        """Number of rows of a sample."""
         _, positions, lanes = self.values.shape
         picked = positions if self.index is None else len(self.index.positions)
         return picked * lanes // width
