@@ -89,10 +89,8 @@ def test_unknown_name():
     with pytest.raises(InputError) as error:
         format_named("int8")
     assert str(error.value) == (
-        "expected the name of a number format, found 'int8'; known names: bfp8, bfp16, bfp32, "
-        "msfp12, msfp13, msfp14, msfp15, msfp16, mxint8, asymmetric-u8, asymmetric-s8, "
-        "asymmetric-u16, asymmetric-s16, symmetric-s8, symmetric-s16, q0.7, q0.15, q3.12, "
-        "and qM.N for any fixed-point format of 2 to 32 bits"
+        "expected the name of a number format, found 'int8'; known names: "
+        f"{', '.join(FORMATS)}, and qM.N for any fixed-point format of 2 to 32 bits"
     )
 
 
