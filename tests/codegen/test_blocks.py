@@ -12,8 +12,8 @@ import pytest
 from compare import assert_same
 from integer_graphs import random_codes
 from recurrent_nets import Net, quantized_network
-from samebits.codegen.blocks import STEPS, Blocks, blocks
-from samebits.codegen.lowering.lower import lower
+from samebits.codegen.blocks import STEPS, StepBlocks, step_blocks
+from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.lowering.lower import lower_graph
@@ -120,8 +120,8 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 SINGLY = (swapped, recurrent_only)
 
 
-def found_in(graph: Graph) -> Blocks:
-    found = blocks(lower(graph))
+def found_in(graph: Graph) -> StepBlocks:
+    found = step_blocks(lower_to_calls(graph))
     assert found is not None
     return found
 
@@ -129,7 +129,7 @@ def found_in(graph: Graph) -> Blocks:
 def kinds(graph: Graph) -> list[tuple[bool, list[str]]]:
     """Of every phase: by rows or not, and the functions that it calls."""
     return [
-        (phase.rows, [call.function for step in phase.steps for call in step.calls])
+        (phase.rows, [call.function for step in phase.entries for call in step.calls])
         for phase in found_in(graph).phases
     ]
 
@@ -159,14 +159,14 @@ def test_lstm_layers() -> None:
     found = found_in(lower_graph(simplify(made)))
     assert [phase.rows for phase in found.phases] == [True, False, True, False]
     for phase in found.phases:
-        products = sum(call.function == "conv8" for step in phase.steps for call in step.calls)
+        products = sum(call.function == "conv8" for step in phase.entries for call in step.calls)
         assert products == 4  # of x, or of h
 
 
 @pytest.mark.parametrize("made", SINGLY)
 def test_graphs_without_blocks(made: Callable[[], Graph]) -> None:
     graph = made()
-    assert blocks(lower(graph)) is None
+    assert step_blocks(lower_to_calls(graph)) is None
     files, report = texts(graph)
     assert report.block == 0
     assert "SAMEBITS_BLOCKS" not in files["model.c"]
@@ -175,12 +175,12 @@ def test_graphs_without_blocks(made: Callable[[], Graph]) -> None:
 def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
     checked = 0
     for seed in range(40):
-        found = blocks(lower(quantized_network(seed)[0]))
+        found = step_blocks(lower_to_calls(quantized_network(seed)[0]))
         if found is None:
             continue
-        made = {s.value: at for at, phase in enumerate(found.phases) for s in phase.steps}
+        made = {s.value: at for at, phase in enumerate(found.phases) for s in phase.entries}
         for at, phase in enumerate(found.phases):
-            for step in phase.steps:
+            for step in phase.entries:
                 for name in step.reads:
                     kind = found.places[name].kind
                     if made.get(name, at) != at or phase.rows:

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samebits.codegen.lowering.lower import lower
+from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
-from samebits.codegen.plan import Buffer, live_bound, plan
+from samebits.codegen.plan import ArenaBuffer, live_bound, plan
 from samebits.ir.graph import GraphBuilder
 
 LIFETIMES = st.lists(
     st.tuples(st.integers(1, 60), st.integers(0, 20), st.integers(0, 9)).map(
-        lambda t: Buffer(8 * t[0], t[1], t[1] + t[2])
+        lambda t: ArenaBuffer(8 * t[0], t[1], t[1] + t[2])
     ),
     max_size=30,
 )
 
 
-def check(buffers: list[Buffer]) -> int:
+def check(buffers: list[ArenaBuffer]) -> int:
     found = plan(buffers)
     for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
         if a.meets(b):
@@ -38,14 +38,15 @@ def check(buffers: list[Buffer]) -> int:
 
 @settings(max_examples=60)
 @given(LIFETIMES)
-def test_live_values_never_overlap(buffers: list[Buffer]) -> None:
+def test_live_values_never_overlap(buffers: list[ArenaBuffer]) -> None:
     check(buffers)
 
 
 def test_many_values() -> None:
     rng = np.random.default_rng(0)
     buffers = [
-        Buffer(8 * int(rng.integers(1, 500)), i, i + int(rng.integers(1, 12))) for i in range(400)
+        ArenaBuffer(8 * int(rng.integers(1, 500)), i, i + int(rng.integers(1, 12)))
+        for i in range(400)
     ]
     assert check(buffers) <= 1.3 * live_bound(buffers)
 
@@ -56,7 +57,7 @@ def test_search_reaches_the_bound_where_greedy_does_not() -> None:
     for _ in range(40):
         starts = rng.integers(0, 8, 10)
         buffers = [
-            Buffer(8 * int(rng.integers(1, 12)), int(s), int(s + rng.integers(0, 5)))
+            ArenaBuffer(8 * int(rng.integers(1, 12)), int(s), int(s + rng.integers(0, 5)))
             for s in starts
         ]
         reached += check(buffers) == live_bound(buffers)
@@ -64,7 +65,7 @@ def test_search_reaches_the_bound_where_greedy_does_not() -> None:
 
 
 def test_chain_keeps_two_values() -> None:
-    assert check([Buffer(64, i, i + 1) for i in range(20)]) == 128
+    assert check([ArenaBuffer(64, i, i + 1) for i in range(20)]) == 128
 
 
 def test_residual_network_keeps_three_images() -> None:
@@ -76,7 +77,7 @@ def test_residual_network_keeps_three_images() -> None:
     acc = g.add("add", [y, z], {"factors": (1, 1)})
     out = g.add("requantize", [acc], _HALF)
     small = g.add("max_pool", [out], {"kernel": (32, 32)})
-    found = layout(lower(g.build([small]))).plan
+    found = layout(lower_to_calls(g.build([small]))).plan
     assert found.peak == found.bound == 3 * 32 * 32 * 16
 
 
@@ -101,12 +102,12 @@ def test_in_place_only_when_nothing_else_reads(reader: str) -> None:
         b = g.add("clip", [a], {"low": -3, "high": 3})
         last = g.add("clip", [view], {"low": -4, "high": 4})
         graph = g.build([g.add("maximum", [b, g.add("reshape", [last], {"shape": (4, 4)})])])
-        places = layout(lower(graph)).places
+        places = layout(lower_to_calls(graph)).places
         assert places[a] != places[b]
     else:
         turned = g.add("reshape", [a], {"shape": (4, 1, 4)})
         total = g.add("maximum", [a, turned])
         b = g.add("clip", [total], {"low": -3, "high": 3})
-        places = layout(lower(g.build([g.add("clip", [b], {"low": 0, "high": 1})]))).places
+        places = layout(lower_to_calls(g.build([g.add("clip", [b], {"low": 0, "high": 1})]))).places
         assert places[total] != places[a]
         assert places[b] == places[total]

@@ -1,9 +1,20 @@
 """A sequence in blocks of steps: products that wait for no state, for all steps of a block at once.
 
-A value can wait for itself in the step before only by way of a state. Steps of the program on such
-a cycle (the strongly connected components of the program with its states) follow one time step
-after the other; a `linear` on none reads its weights once for all rows of the block. The products
-of x in every layer are of that kind: the first layer's, its recurrent part, the second layer's, ...
+The graph of one step has to run T times. Step by step, each `linear` reads all its weights for one
+row of x, and reading them is what takes the time. A value can wait for the step before only by way
+of a state. What lies on such a cycle (the strongly connected components of the entries, a state
+standing for the arrow from a step to the next) follows one time step after the other; a `linear` on
+none reads its weights once for all rows of the block.
+
+Example, two recurrent layers h = f(W x + U h'), k = g(V h + R k') with a block of 16 steps:
+
+    phase 1 (rows)   W x of 16 steps: one product of 16 rows
+    phase 2          for each step: U h', the sum, f: h of this step; h' becomes h
+    phase 3 (rows)   V h of 16 steps, all of which phase 2 has left
+    phase 4          for each step: R k', the sum, g; k' becomes k
+
+U h' and R k' lie on the cycles of h and k; W x and V h on none. The codes are the same as step by
+step: the same calls on the same numbers, in another order that respects every dependence.
 """
 
 from __future__ import annotations
@@ -11,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from samebits.codegen.lowering.calls import CallList, KernelCall, ValueCalls
 from samebits.codegen.lowering.conv import BAND_BYTES, SLACK
 from samebits.codegen.lowering.move import copied
-from samebits.codegen.lowering.program import Call, Program, Step
 from samebits.codegen.memory import Place, byte_size, last_reads, lifetimes, views
-from samebits.codegen.plan import Buffer, aligned, plan
+from samebits.codegen.plan import ArenaBuffer, aligned, plan
 from samebits.ir.value import Value
 
 STEPS = 16  # time steps of a block
@@ -24,17 +35,20 @@ LEAST_TILE = 8  # pixels that the kernels compute together
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps of the program in order, for time steps one after the other; `rows`: products, each
-    for all time steps at once."""
+    """Entries that are computed together: in order, for one time step after the other, or, with
+    `rows`, products that are each computed for all time steps at once."""
 
-    steps: tuple[Step, ...]
+    entries: tuple[ValueCalls, ...]
     rows: bool = False
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """places: of every value. arena, rows, scratch: bytes; the rows of a block follow the arena,
-    the scratch memory follows them."""
+class StepBlocks:
+    """How a block of at most STEPS time steps is computed, and in which memory.
+
+    places: where each value lies. arena, rows, scratch: bytes of the three parts of the memory, in
+    that order: values of one time step, values that are kept for all of them, scratch memory.
+    """
 
     phases: tuple[Phase, ...]
     places: dict[str, Place]
@@ -48,43 +62,47 @@ class Blocks:
         return self.arena + self.rows + self.scratch
 
 
-def blocks(program: Program) -> Blocks | None:
-    """None where no product can be computed for several time steps, and where a state becomes what
-    another state was."""
-    graph = program.graph
-    roots = views(program)
+def step_blocks(calls: CallList) -> StepBlocks | None:
+    """The phases and the memory of a block of time steps.
+
+    None where there is nothing to gain: no product can be computed for several time steps; and
+    where a state becomes what another state was (the copies at the end of a step would have an
+    order).
+    """
+    graph = calls.graph
+    roots = views(calls)
     states = {state.input for state in graph.states}
     following = graph.outputs[len(graph.own_outputs) :]
     if not states or any(roots[name] in states for name in following):
         return None
-    places = _given(program, roots)
+    places = _given(calls, roots)
     copies = []
     for index, name in enumerate(graph.own_outputs):
         if roots[name] in places:
             to = _unused(f"{name}.copy", roots)
             roots[to], places[to] = to, Place("output", index)
-            copies.append(Step(to, (copied(graph.values[name]),)))
+            copies.append(ValueCalls(to, (copied(graph.values[name]),)))
         else:
             places[roots[name]] = Place("output", index)
     advances = [
-        Step(state.input, (copied(graph.values[name]),))
+        ValueCalls(state.input, (copied(graph.values[name]),))
         for state, name in zip(graph.states, following, strict=True)
     ]
-    steps = [step for step in program.steps if step.calls] + copies + advances
-    phases = _phases(steps, roots, states)
+    entries = [entry for entry in calls.entries if entry.calls] + copies + advances
+    phases = _phases(entries, roots, states)
     if not any(phase.rows for phase in phases):
         return None
-    return _placed(replace(program, steps=tuple(steps)), phases, roots, places)
+    return _placed(replace(calls, entries=tuple(entries)), phases, roots, places)
 
 
-def _given(program: Program, roots: dict[str, str]) -> dict[str, Place]:
+def _given(calls: CallList, roots: dict[str, str]) -> dict[str, Place]:
     """Places of inputs, states and constants."""
-    graph = program.graph
+    graph = calls.graph
     places = {name: Place("input", index) for index, name in enumerate(graph.own_inputs)}
     for index, state in enumerate(graph.states):
         places[state.input] = Place("state", index)
     for name in roots:
-        if program.constant(name) is not None:
+        if calls.constant(name) is not None:
             places[name] = Place("constant", name=name)
     return places
 
@@ -98,17 +116,22 @@ def _unused(name: str, taken: dict[str, str]) -> str:
 # --- order ------------------------------------------------------------------------------------
 
 
-def _phases(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[Phase]:
-    """The steps in as few phases as a greedy choice finds, products as soon as they can be."""
-    components = _components(steps, roots, states)
+def _phases(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]) -> list[Phase]:
+    """The entries in as few phases as a greedy choice finds, products as soon as they can be.
+
+    A component is ready when all that it waits for is done: in a phase of rows, done in phases
+    before, as all time steps of it have to be there; in a phase of single steps, also taken in the
+    same phase. Each round takes every product that is ready, or, if none is, all else that is.
+    """
+    components = _components(entries, roots, states)
     free = {
         index
         for component in components
         for index in component
-        if len(component) == 1 and steps[index].value not in states and _by_rows(steps[index])
+        if len(component) == 1 and entries[index].value not in states and _by_rows(entries[index])
     }
     waiting = [set(component) for component in components]
-    before, depths = _before(steps, roots, states), _depths(steps, roots, states)
+    before, depths = _before(entries, roots, states), _depths(entries, roots, states)
     done: set[int] = set()
     phases = []
     while waiting:
@@ -123,20 +146,26 @@ def _phases(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> l
                         taken |= component
             if taken:
                 ordered = sorted(taken, key=lambda index: (depths[index], index))
-                phases.append(Phase(tuple(steps[index] for index in ordered), rows))
+                phases.append(Phase(tuple(entries[index] for index in ordered), rows))
                 break
         done |= taken
         waiting = [component for component in waiting if not component & taken]
     return phases
 
 
-def _before(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[set[int]]:
-    """The steps that each waits for, states those that read them and the other way round: what
-    reads a state belongs to its cycle."""
-    producers = {step.value: index for index, step in enumerate(steps)}
-    before: list[set[int]] = [set() for _ in steps]
-    for index, step in enumerate(steps):
-        for name in step.reads:
+def _before(
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]
+) -> list[set[int]]:
+    """For each entry, those that it waits for.
+
+    What reads a state and the copy that overwrites it wait for each other: the copy in the same
+    time step, the read for the copy of the step before. So both are on one cycle and stay in one
+    phase.
+    """
+    producers = {entry.value: index for index, entry in enumerate(entries)}
+    before: list[set[int]] = [set() for _ in entries]
+    for index, entry in enumerate(entries):
+        for name in entry.reads:
             root = roots[name]
             if root in producers:
                 before[index].add(producers[root])
@@ -145,27 +174,35 @@ def _before(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> l
     return before
 
 
-def _depths(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[int]:
-    """How many steps each waits for in a row; states become what follows after all others. In this
-    order neighbours do not wait for each other, and a processor can work on both."""
+def _depths(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]) -> list[int]:
+    """Length of the longest chain of entries that each waits for; states become what follows after
+    all others. In this order neighbours do not wait for each other, so that a processor can work on
+    both."""
     depth: dict[str, int] = {}
-    for step in steps:
-        depth[step.value] = 1 + max((depth.get(roots[name], 0) for name in step.reads), default=0)
-        if step.value in states:
-            depth[step.value] = len(steps)
-    return [depth[step.value] for step in steps]
+    for entry in entries:
+        depth[entry.value] = 1 + max((depth.get(roots[name], 0) for name in entry.reads), default=0)
+        if entry.value in states:
+            depth[entry.value] = len(entries)
+    return [depth[entry.value] for entry in entries]
 
 
-def _components(steps: Sequence[Step], roots: dict[str, str], states: set[str]) -> list[list[int]]:
-    """Strongly connected components, by reachability in bit masks (Warshall 1962)."""
-    before = _before(steps, roots, states)
+def _components(
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]
+) -> list[list[int]]:
+    """Strongly connected components, by the transitive closure in bit masks.
+
+    Warshall, "A Theorem on Boolean Matrices", JACM 9 (1962). Bit j of reach[i]: i waits for j, by
+    any path. A quadratic number of operations on integers with a bit for each entry: fast enough
+    for the hundreds of entries of a step graph.
+    """
+    before = _before(entries, roots, states)
     reach = [sum(1 << other for other in needs) | 1 << index for index, needs in enumerate(before)]
-    for middle in range(len(steps)):
-        for index in range(len(steps)):
+    for middle in range(len(entries)):
+        for index in range(len(entries)):
             if reach[index] >> middle & 1:
                 reach[index] |= reach[middle]
     found: list[list[int]] = []
-    for index in range(len(steps)):
+    for index in range(len(entries)):
         for component in found:
             other = component[0]
             if reach[index] >> other & 1 and reach[other] >> index & 1:
@@ -176,9 +213,9 @@ def _components(steps: Sequence[Step], roots: dict[str, str], states: set[str]) 
     return found
 
 
-def _by_rows(step: Step) -> bool:
-    """One call that treats every row of its input alike."""
-    (call, *more) = step.calls
+def _by_rows(entry: ValueCalls) -> bool:
+    """Whether this is one call that treats every row of its input alike: a `linear`."""
+    (call, *more) = entry.calls
     if more or call.function not in ("conv8", "conv16"):
         return False
     f = call.parameters.fields
@@ -191,7 +228,7 @@ def _by_rows(step: Step) -> bool:
     )
 
 
-def tiling(call: Call) -> tuple[int, int]:
+def tiling(call: KernelCall) -> tuple[int, int]:
     """(output pixels per band, scratch bytes) of a call on a block of rows."""
     f = call.parameters.fields
     numbers = [f[key] for key in ("width", "channels", "groups")]
@@ -205,15 +242,20 @@ def tiling(call: Call) -> tuple[int, int]:
 
 
 def _placed(
-    program: Program, phases: Sequence[Phase], roots: dict[str, str], places: dict[str, Place]
-) -> Blocks:
-    """What is read in another phase than its own is kept for all steps of a block."""
-    values: dict[str, Value] = dict(program.graph.values)
-    made = {step.value: at for at, phase in enumerate(phases) for step in phase.steps}
+    calls: CallList, phases: Sequence[Phase], roots: dict[str, str], places: dict[str, Place]
+) -> StepBlocks:
+    """The memory of a block.
+
+    A value that is read in another phase than its own, or made by one of rows, is kept for all time
+    steps of a block: its lifetime counts in phases, and those with disjoint lifetimes share bytes.
+    All others live within one time step, in an arena that is planned as for a single step.
+    """
+    values: dict[str, Value] = dict(calls.graph.values)
+    made = {entry.value: at for at, phase in enumerate(phases) for entry in phase.entries}
     last = dict(made)
     for at, phase in enumerate(phases):
-        for step in phase.steps:
-            for name in step.reads:
+        for entry in phase.entries:
+            for name in entry.reads:
                 last[roots[name]] = at
     kept = [
         name
@@ -221,12 +263,13 @@ def _placed(
         if name not in places and (phases[at].rows or last[name] > at)
     ]
     buffers = [
-        Buffer(aligned(STEPS * byte_size(values[name])), made[name], last[name]) for name in kept
+        ArenaBuffer(aligned(STEPS * byte_size(values[name])), made[name], last[name])
+        for name in kept
     ]
     rows = plan(buffers)
     for name, offset in zip(kept, rows.offsets, strict=True):
         places[name] = Place("rows", offset)
-    ordered = replace(program, steps=tuple(step for phase in phases for step in phase.steps))
+    ordered = replace(calls, entries=tuple(entry for phase in phases for entry in phase.entries))
     arena, owner = lifetimes(ordered, roots, last_reads(ordered, roots), places)
     planned = plan(arena)
     for name, buffer in owner.items():
@@ -234,10 +277,10 @@ def _placed(
     scratch = [
         tiling(call)[1] if phase.rows else call.scratch or 0
         for phase in phases
-        for step in phase.steps
-        for call in step.calls
+        for entry in phase.entries
+        for call in entry.calls
     ]
-    return Blocks(
+    return StepBlocks(
         tuple(phases),
         {name: places[root] for name, root in roots.items() if root in places},
         planned.peak,

@@ -1,6 +1,6 @@
-"""C text of a program: a pure function of the program and its memory layout.
+"""C text of a call list: a pure function of the calls and their memory layout.
 
-Every name is the prefix with an index; every number is printed by `_number`.
+Every name is the prefix with an index; every number is printed by `call_text.number`.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samebits.codegen import stream
-from samebits.codegen.blocks import Blocks
-from samebits.codegen.calls import Calls, Tables, aligned, numbers
+from samebits.codegen.blocks import StepBlocks
+from samebits.codegen.call_text import CallWriter, Tables, aligned, numbers
+from samebits.codegen.lowering.calls import Array, CallList, KernelCall
 from samebits.codegen.lowering.move import copied
-from samebits.codegen.lowering.program import Array, Call, Program
-from samebits.codegen.memory import Layout, Place, byte_size
+from samebits.codegen.memory import MemoryLayout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
 from samebits.ir.value import Value
 
 
-def header(program: Program, layout: Layout, prefix: str) -> str:
+def header(calls: CallList, layout: MemoryLayout, prefix: str) -> str:
     """<prefix>.h: types and sizes of inputs and outputs, and model_run."""
     upper = prefix.upper()
     lines = [
@@ -28,17 +28,17 @@ def header(program: Program, layout: Layout, prefix: str) -> str:
         "#include <stdint.h>",
         "",
     ]
-    for kind, names in (("input", program.graph.inputs), ("output", program.graph.outputs)):
+    for kind, names in (("input", calls.graph.inputs), ("output", calls.graph.outputs)):
         for index, name in enumerate(names):
-            value = program.graph.values[name]
+            value = calls.graph.values[name]
             lines.append(f"typedef {CTYPES[value.dtype]} {prefix}_{kind}{index}_t;")
             lines.append(f"#define {upper}_{kind.upper()}{index}_SIZE {value.size}")
     lines += [
-        f"#define {upper}_INPUTS {len(program.graph.inputs)}",
-        f"#define {upper}_OUTPUTS {len(program.graph.outputs)}",
+        f"#define {upper}_INPUTS {len(calls.graph.inputs)}",
+        f"#define {upper}_OUTPUTS {len(calls.graph.outputs)}",
         f"#define {upper}_ARENA_BYTES {layout.plan.peak}",
         f"#define {upper}_SCRATCH_BYTES {layout.scratch}",
-        f"#define {upper}_LAYERS {len(program.steps)}",
+        f"#define {upper}_LAYERS {len(calls.entries)}",
         "",
         "#ifdef SAMEBITS_TRACE",
         "/* Called after every layer: `count` codes of `width` bytes, in this machine's order. */",
@@ -46,21 +46,23 @@ def header(program: Program, layout: Layout, prefix: str) -> str:
         "#endif",
         "",
         "/* Not reentrant: the arena is static. Outputs must not overlap inputs. */",
-        f"void {prefix}_run({_parameters(program, prefix)});",
+        f"void {prefix}_run({_parameters(calls, prefix)});",
         "",
-        *stream.declarations(program.graph, prefix),
+        *stream.declarations(calls.graph, prefix),
         "#endif",
     ]
     return "\n".join(lines) + "\n"
 
 
 def source(
-    program: Program, layout: Layout, blocked: Blocks | None, prefix: str, tables: Tables
+    calls: CallList, layout: MemoryLayout, blocked: StepBlocks | None, prefix: str, tables: Tables
 ) -> str:
-    """<prefix>.c: parameters of the kernels and model_run, and of a step graph what streams. Fills
-    `tables`."""
-    calls = Calls(prefix, tables)
-    body = _Body(program, layout, prefix, calls)
+    """<prefix>.c: parameters of the kernels and model_run, and of a step graph what streams.
+
+    Fills `tables` with the constant arrays that the text refers to.
+    """
+    writer = CallWriter(prefix, tables)
+    body = _Body(calls, layout, prefix, writer)
     lines = [
         f'#include "{prefix}.h"',
         "",
@@ -68,7 +70,7 @@ def source(
         '#include "tables.h"',
         "",
     ]
-    lines += calls.declared
+    lines += writer.declared
     if layout.plan.peak:
         lines.append(
             "static union {\n"
@@ -90,10 +92,10 @@ def source(
         "#define LAYER(index, codes, count, width)",
         "#endif",
         "",
-        f"void {prefix}_run({_parameters(program, prefix)}) {{",
+        f"void {prefix}_run({_parameters(calls, prefix)}) {{",
         *body.lines,
         "}",
-        *stream.definitions(program, blocked, prefix, calls),
+        *stream.definitions(calls, blocked, prefix, writer),
     ]
     return "\n".join(lines) + "\n"
 
@@ -161,43 +163,50 @@ def vectors_header(
 # --- model_run ------------------------------------------------------------------------------
 
 
-def _parameters(program: Program, prefix: str) -> str:
-    inputs = [f"const {prefix}_input{i}_t *input{i}" for i in range(len(program.graph.inputs))]
-    outputs = [f"{prefix}_output{i}_t *output{i}" for i in range(len(program.graph.outputs))]
+def _parameters(calls: CallList, prefix: str) -> str:
+    inputs = [f"const {prefix}_input{i}_t *input{i}" for i in range(len(calls.graph.inputs))]
+    outputs = [f"{prefix}_output{i}_t *output{i}" for i in range(len(calls.graph.outputs))]
     return wrapped_list([*inputs, *outputs], len(f"void {prefix}_run("))
 
 
 class _Body:
-    """The lines of model_run: the calls of every step."""
+    """The lines of model_run: the calls of every entry, and after each the trace of its codes."""
 
-    def __init__(self, program: Program, layout: Layout, prefix: str, calls: Calls) -> None:
-        self.program, self.layout, self.prefix, self.calls = program, layout, prefix, calls
+    def __init__(
+        self, calls: CallList, layout: MemoryLayout, prefix: str, writer: CallWriter
+    ) -> None:
+        """Fills `lines`; `writer` declares the parameters of the calls on the way.
+
+        Inputs that no call reads are named once, so that compilers do not warn of them. Outputs
+        that are inputs, constants or other outputs are copied at the end.
+        """
+        self.calls, self.layout, self.prefix, self.writer = calls, layout, prefix, writer
         self.lines: list[str] = []
-        read = {n for step in program.steps for n in step.reads} | {n for _, n in layout.copies}
+        read = {n for entry in calls.entries for n in entry.reads} | {n for _, n in layout.copies}
         places = [layout.places[name] for name in read]
-        places += [layout.places[step.value] for step in program.steps if step.view_of]
-        for index in range(len(program.graph.inputs)):
+        places += [layout.places[entry.value] for entry in calls.entries if entry.view_of]
+        for index in range(len(calls.graph.inputs)):
             if Place("input", index) not in places:
                 self.lines.append(f"    (void)input{index};")
-        for index, step in enumerate(program.steps):
-            for call in step.calls:
-                self._call(call, self._pointer(step.value))
-            value = program.graph.values[step.value]
+        for index, entry in enumerate(calls.entries):
+            for call in entry.calls:
+                self._call(call, self._pointer(entry.value))
+            value = calls.graph.values[entry.value]
             width = byte_size(value) // value.size
-            codes = self._pointer(step.value)
+            codes = self._pointer(entry.value)
             self.lines.append(f"    LAYER({index}u, {codes}, {value.size}u, {width}u)")
         for index, name in layout.copies:
-            self._call(copied(program.graph.values[name]), f"output{index}")
+            self._call(copied(calls.graph.values[name]), f"output{index}")
 
     def _pointer(self, name: str) -> str:
         place = self.layout.places[name]
         if place.kind == "constant":
-            array = self.program.constant(name)
+            array = self.calls.constant(name)
             assert array is not None
-            return self.calls.tables.name(array)
+            return self.writer.tables.name(array)
         if place.kind == "arena":
             return f"{self.prefix}_arena.bytes + {place.at}"
         return f"{place.kind}{place.at}"
 
-    def _call(self, call: Call, output: str) -> None:
-        self.lines += self.calls.text(call, self._pointer, output, f"{self.prefix}_scratch.bytes")
+    def _call(self, call: KernelCall, output: str) -> None:
+        self.lines += self.writer.text(call, self._pointer, output, f"{self.prefix}_scratch.bytes")

@@ -1,13 +1,33 @@
-"""Where every stored value lives, and what a package needs of flash, RAM and stack."""
+"""Where every stored value lives, and what a package needs of flash, RAM and stack.
+
+A value lives from the entry of the call list that writes it to the last that reads it. Inputs and
+outputs are the caller's memory, constants are tables; all else lies in one arena, in which values
+that are never live together share bytes (`plan`). Two rules save copies and bytes before that:
+a view has the memory of its root, whose life it prolongs; and an output takes over the memory of an
+input that nobody reads later, if both have the same size (`ValueCalls.in_place`).
+
+The example of lowering/lower.py, every value but y of 1024 bytes:
+
+    entry   0   1   2   3   4   5       place
+    h1      w   r                       arena + 0
+    r           w   r   r               arena + 0, taken over from h1
+    h2              w   r               arena + 1024
+    s                   w               arena + 1024, taken over from h2
+    v                       .   r       a view of s
+    y                           w       output0
+
+Two buffers remain, live from entry 0 to 3 and from 2 to 5. At entries 2 and 3 both are, so that no
+plan needs less than 2048 bytes, and this one needs no more; x, as input0, is not in the arena.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samebits.codegen.lowering.program import Program
+from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.lowering.rescale import WIDTHS
-from samebits.codegen.plan import Buffer, Plan, aligned, plan
+from samebits.codegen.plan import ArenaBuffer, ArenaPlan, aligned, plan
 from samebits.ir.value import Value
 
 # Bytes of stack of samebits_run_<function> and what it calls, on Cortex-M with gcc at any
@@ -37,14 +57,18 @@ STACK_OF_RUN = 256  # model_run itself
 
 
 def byte_size(value: Value) -> int:
-    """Bytes of the codes."""
+    """Bytes of a value's codes."""
     return value.size * WIDTHS[value.dtype]
 
 
 @dataclass(frozen=True)
 class Place:
-    """kind: "input", "output", "constant" or "arena"; at: its index, or the offset in bytes. In
-    `blocks` also "state", by its index, and "rows": offset of as many as a block has steps."""
+    """Where a value lies.
+
+    kind: "input", "output", "constant" or "arena"; in blocks of steps also "state" and "rows", what
+    is kept for all steps of a block. at: index of an input, output or state, offset in bytes of the
+    others. name: that of a constant.
+    """
 
     kind: str
     at: int = 0
@@ -52,86 +76,95 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The place of every value that calls touch; `copies` are outputs written at the end."""
+class MemoryLayout:
+    """The place of every value that calls touch, and the memory that takes.
+
+    copies: (index, value) of outputs that are written at the end, as their value lies elsewhere.
+    scratch: bytes that the largest call takes. stack: bytes that model_run and what it calls need
+    at most on Cortex-M.
+    """
 
     places: Mapping[str, Place]
     copies: tuple[tuple[int, str], ...]
-    plan: Plan
+    plan: ArenaPlan
     scratch: int
     stack: int
 
 
-def layout(program: Program) -> Layout:
-    """Places of all values. Graph inputs and outputs are the caller's memory."""
-    graph = program.graph
-    roots = views(program)
-    last = last_reads(program, roots)
+def layout(calls: CallList) -> MemoryLayout:
+    """The places of all values. Graph inputs and outputs are the caller's memory.
+
+    An output that is an input, a constant or another output, or a view of one, keeps its place and
+    is copied at the end; any other is written where the caller wants it.
+    """
+    graph = calls.graph
+    roots = views(calls)
+    last = last_reads(calls, roots)
     places: dict[str, Place] = {}
     for index, name in enumerate(graph.inputs):
         places[name] = Place("input", index)
     for name in roots:
-        if program.constant(name) is not None:
+        if calls.constant(name) is not None:
             places[name] = Place("constant", name=name)
     copies = []
     for index, name in enumerate(graph.outputs):
         if roots[name] in places:
             copies.append((index, name))
-            last[roots[name]] = len(program.steps)
+            last[roots[name]] = len(calls.entries)
         else:
             places[roots[name]] = Place("output", index)
-    buffers, owner = lifetimes(program, roots, last, places)
+    buffers, owner = lifetimes(calls, roots, last, places)
     planned = plan(buffers)
     for name, buffer in owner.items():
         places[name] = Place("arena", planned.offsets[buffer])
-    calls = [call for step in program.steps for call in step.calls]
-    if copies:
-        functions = {*(call.function for call in calls), "copy"}
-    else:
-        functions = {call.function for call in calls}
-    return Layout(
+    made = [call for entry in calls.entries for call in entry.calls]
+    functions = {*(call.function for call in made), *(["copy"] if copies else [])}
+    return MemoryLayout(
         {name: places[root] for name, root in roots.items()},
         tuple(copies),
         planned,
-        aligned(max((call.scratch or 0 for call in calls), default=0)),
+        aligned(max((call.scratch or 0 for call in made), default=0)),
         STACK_OF_RUN + max((STACK[name] for name in functions), default=0),
     )
 
 
-def views(program: Program) -> dict[str, str]:
-    """The value whose memory each value is a view of; itself if none."""
-    graph = program.graph
+def views(calls: CallList) -> dict[str, str]:
+    """The value whose memory each value has: the root of its chain of views, itself if none."""
+    graph = calls.graph
     roots = {name: name for name in (*graph.inputs, *graph.constants)}
-    for step in program.steps:
-        roots[step.value] = roots[step.view_of] if step.view_of else step.value
+    for entry in calls.entries:
+        roots[entry.value] = roots[entry.view_of] if entry.view_of else entry.value
     return roots
 
 
-def last_reads(program: Program, roots: Mapping[str, str]) -> dict[str, int]:
-    """The last step that reads the memory of each root, -1 for none."""
+def last_reads(calls: CallList, roots: Mapping[str, str]) -> dict[str, int]:
+    """The last entry that reads the memory of each root, -1 for none."""
     last = dict.fromkeys(roots.values(), -1)
-    for index, step in enumerate(program.steps):
-        for name in step.reads:
+    for index, entry in enumerate(calls.entries):
+        for name in entry.reads:
             last[roots[name]] = index
     return last
 
 
 def lifetimes(
-    program: Program, roots: Mapping[str, str], last: Mapping[str, int], places: Mapping[str, Place]
-) -> tuple[list[Buffer], dict[str, int]]:
-    """Lifetimes of what lies in the arena (what has no place yet), and the buffer of each value. A
-    value that takes over an input's memory shares its buffer."""
-    values = program.graph.values
-    buffers: list[Buffer] = []
+    calls: CallList, roots: Mapping[str, str], last: Mapping[str, int], places: Mapping[str, Place]
+) -> tuple[list[ArenaBuffer], dict[str, int]]:
+    """(lifetimes of the buffers in the arena, the buffer of each value that has no place yet).
+
+    A value shares the buffer of an input that it may overwrite (`in_place`), whose last reader it
+    is and whose size it has, unless a call reads that memory by another of its inputs too.
+    """
+    values = calls.graph.values
+    buffers: list[ArenaBuffer] = []
     owner: dict[str, int] = {}
-    for index, step in enumerate(program.steps):
-        name = step.value
+    for index, entry in enumerate(calls.entries):
+        name = entry.value
         if name in places or roots[name] != name:
             continue
         end = max(last[name], index)
-        for candidate in step.in_place:
+        for candidate in entry.in_place:
             source = roots[candidate]
-            others = [roots[n] for n in step.reads if n not in step.in_place]
+            others = [roots[n] for n in entry.reads if n not in entry.in_place]
             if (
                 source in owner
                 and last[source] == index
@@ -139,11 +172,11 @@ def lifetimes(
                 and source not in others
             ):
                 owner[name] = owner[source]
-                buffers[owner[name]] = Buffer(
+                buffers[owner[name]] = ArenaBuffer(
                     buffers[owner[name]].size, buffers[owner[name]].first, end
                 )
                 break
         else:
             owner[name] = len(buffers)
-            buffers.append(Buffer(aligned(byte_size(values[name])), index, end))
+            buffers.append(ArenaBuffer(aligned(byte_size(values[name])), index, end))
     return buffers, owner

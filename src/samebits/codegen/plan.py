@@ -1,8 +1,21 @@
-"""The memory plan: where in one arena every stored value lies, decided at compile time.
+"""The memory plan: where in one arena every buffer lies, decided at compile time.
 
-Two values share bytes only if they are never live at the same step. The problem is dynamic storage
-allocation (NP-hard): several greedy orders, then a bounded branch-and-bound search that stops
-where the peak equals the largest sum of live sizes, which no plan can beat. Deterministic.
+A buffer lives from one entry of the call list to another; two share bytes only if they never live
+at the same entry. Picture rectangles, time to the right, addresses upwards: widths and their places
+in time are given, and each is pushed up or down until none overlap and the pile is low. This is
+dynamic storage allocation, NP-hard (Garey & Johnson, "Computers and Intractability", 1979, SR2).
+
+What no plan can beat is the largest sum of sizes that are live at one entry, `bound`. So: greedy
+plans in several orders (large buffers first, long lives first, ...), each buffer at the lowest
+address where it fits; and only where the best of them is above the bound, and the buffers are few,
+a branch-and-bound search that stops at the bound or after SEARCH_NODES placements. Its placements
+are enough in principle: any plan can be pushed down until every buffer lies on another or at 0.
+
+Example: a of 8 bytes lives at entries 0 and 1, b of 8 at 1 and 2, c of 16 at 2 and 3. The bound is
+24, at entry 2. First c at 0, then a at 0 (it never meets c), then b, which meets both, at 16: the
+peak is 24. In the order of time, a at 0, b at 8, c would go to 16 and the peak be 32.
+
+Deterministic: ties are broken by the buffers' order, so the same graph gives the same C everywhere.
 """
 
 from __future__ import annotations
@@ -15,23 +28,23 @@ SEARCH_BUFFERS, SEARCH_NODES = 40, 20_000
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """Bytes that are live from step `first` to step `last`, both included."""
+class ArenaBuffer:
+    """`size` bytes that are live from entry `first` to entry `last`, both included."""
 
     size: int
     first: int
     last: int
 
-    def meets(self, other: Buffer) -> bool:
-        """Live at a common step."""
+    def meets(self, other: ArenaBuffer) -> bool:
+        """Whether both are live at a common entry."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArenaPlan:
     """offsets[i] of buffers[i]; `peak` bytes in all, at least `bound` in any plan."""
 
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[ArenaBuffer, ...]
     offsets: tuple[int, ...]
     peak: int
     bound: int
@@ -42,30 +55,33 @@ def aligned(size: int, alignment: int = ALIGNMENT) -> int:
     return -(-size // alignment) * alignment
 
 
-def live_bound(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of sizes that are live at one step."""
+def live_bound(buffers: Sequence[ArenaBuffer]) -> int:
+    """The largest sum of sizes that are live at one entry: no plan needs less.
+
+    Sums change to larger ones only where a buffer begins, so only there it is computed.
+    """
     starts = {b.first for b in buffers}
     return max((sum(b.size for b in buffers if b.first <= s <= b.last) for s in starts), default=0)
 
 
-def plan(buffers: Sequence[Buffer]) -> Plan:
-    """Offsets with a small peak. Sizes are multiples of the wanted alignment."""
+def plan(buffers: Sequence[ArenaBuffer]) -> ArenaPlan:
+    """Offsets with a small peak; multiples of the alignment that all sizes are multiples of."""
     bound = live_bound(buffers)
     best = min((_greedy(buffers, order) for order in _orders(buffers)), key=_peak_of(buffers))
     peak = _peak_of(buffers)(best)
     if peak > bound and len(buffers) <= SEARCH_BUFFERS:
         best = _search(buffers, best, bound)
         peak = _peak_of(buffers)(best)
-    return Plan(tuple(buffers), tuple(best), peak, bound)
+    return ArenaPlan(tuple(buffers), tuple(best), peak, bound)
 
 
-def _peak_of(buffers: Sequence[Buffer]) -> Callable[[Sequence[int]], int]:
+def _peak_of(buffers: Sequence[ArenaBuffer]) -> Callable[[Sequence[int]], int]:
     return lambda offsets: max(
         (o + b.size for o, b in zip(offsets, buffers, strict=True)), default=0
     )
 
 
-def _orders(buffers: Sequence[Buffer]) -> list[list[int]]:
+def _orders(buffers: Sequence[ArenaBuffer]) -> list[list[int]]:
     indices = range(len(buffers))
     keys: list[Callable[[int], tuple[int, ...]]] = [
         lambda i: (-buffers[i].size, buffers[i].first, i),
@@ -77,8 +93,11 @@ def _orders(buffers: Sequence[Buffer]) -> list[list[int]]:
     return [sorted(indices, key=key) for key in keys]
 
 
-def _gaps(buffers: Sequence[Buffer], offsets: Sequence[int], index: int) -> list[tuple[int, int]]:
-    """[start, end) of the placed buffers that meet `index`, by start; offset -1: not placed."""
+def _gaps(
+    buffers: Sequence[ArenaBuffer], offsets: Sequence[int], index: int
+) -> list[tuple[int, int]]:
+    """[start, end) of the placed buffers that live together with `index`, by start; offset -1: not
+    placed."""
     wanted = buffers[index]
     return sorted(
         (o, o + b.size)
@@ -97,15 +116,20 @@ def _fits(taken: list[tuple[int, int]], size: int) -> list[int]:
     return [*found, end]
 
 
-def _greedy(buffers: Sequence[Buffer], order: Sequence[int]) -> list[int]:
+def _greedy(buffers: Sequence[ArenaBuffer], order: Sequence[int]) -> list[int]:
     offsets = [-1] * len(buffers)
     for index in order:
         offsets[index] = _fits(_gaps(buffers, offsets, index), buffers[index].size)[0]
     return offsets
 
 
-def _search(buffers: Sequence[Buffer], start: list[int], bound: int) -> list[int]:
-    """Depth first over which buffer next and in which gap; SEARCH_NODES placements at most."""
+def _search(buffers: Sequence[ArenaBuffer], start: list[int], bound: int) -> list[int]:
+    """Branch and bound: depth first over which buffer comes next and in which gap it goes.
+
+    A branch ends where a buffer would reach the best peak so far. Of buffers with the same size and
+    life only one is tried at each depth, as swapping them changes nothing. After SEARCH_NODES
+    placements the best plan so far is returned.
+    """
     best, peak = list(start), _peak_of(buffers)(start)
     order = _orders(buffers)[0]
     offsets = [-1] * len(buffers)

@@ -1,4 +1,11 @@
-"""The C of a step graph beside model_run: its states as one struct, and steps that carry them."""
+"""The C of a step graph beside model_run: its states as one struct, and steps that carry them.
+
+model_reset writes the states' initial codes, model_step runs one step and replaces the states by
+those that follow, model_steps runs many, in blocks (codegen/blocks.py) where memory is at hand. The
+struct has no padding and no pointer, so a stream is saved and resumed by copying its bytes; wider
+members come first for that. All three give the codes of `ir.interpreter.run_steps`, in chunks of
+any size.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
-from samebits.codegen.blocks import Blocks, tiling
-from samebits.codegen.calls import Calls, aligned
-from samebits.codegen.lowering.program import Array, Program
+from samebits.codegen.blocks import StepBlocks, tiling
+from samebits.codegen.call_text import CallWriter, aligned
+from samebits.codegen.lowering.calls import Array, CallList
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
 from samebits.ir.graph import Graph
@@ -64,9 +71,15 @@ def initial_codes(graph: Graph) -> list[Array]:
     return [np.ascontiguousarray(initial_state(graph, state)).reshape(-1) for state in graph.states]
 
 
-def definitions(program: Program, blocked: Blocks | None, prefix: str, calls: Calls) -> list[str]:
-    """Lines of the source, none without states. Initial codes that differ become tables."""
-    graph = program.graph
+def definitions(
+    calls: CallList, blocked: StepBlocks | None, prefix: str, writer: CallWriter
+) -> list[str]:
+    """Lines of the source, none without states: reset, one step, many steps.
+
+    Initial codes that differ become tables of `writer`. `blocked`: how many steps are computed
+    together, where that pays.
+    """
+    graph = calls.graph
     if not graph.states:
         return []
     count = range(len(graph.states))
@@ -78,7 +91,7 @@ def definitions(program: Program, blocked: Blocks | None, prefix: str, calls: Ca
     ]
     reset = []
     for index, codes in enumerate(initial_codes(graph)):
-        table = calls.tables.name(codes) if (codes != codes[0]).any() else ""
+        table = writer.tables.name(codes) if (codes != codes[0]).any() else ""
         text = f"{table}[i]" if table else str(int(codes[0]))
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
     used = sum(byte_size(value) for _, value in _members(graph))
@@ -97,20 +110,26 @@ def definitions(program: Program, blocked: Blocks | None, prefix: str, calls: Ca
         "    *state = next;",
         "}",
         "",
-        *_all_steps(program, blocked, prefix, calls),
+        *_all_steps(calls, blocked, prefix, writer),
     ]
 
 
-def _all_steps(program: Program, blocked: Blocks | None, prefix: str, calls: Calls) -> list[str]:
-    """model_steps, in blocks where the program has any and memory is at hand."""
-    graph = program.graph
+def _all_steps(
+    calls: CallList, blocked: StepBlocks | None, prefix: str, writer: CallWriter
+) -> list[str]:
+    """model_steps: by blocks where there are any and memory is at hand, else step by step.
+
+    Both texts are written, and SAMEBITS_BLOCKS of samebits_kernels.h chooses; parameters that only
+    the blocks use are declared inside its #if, so that Cortex-M does not store them.
+    """
+    graph = calls.graph
     singly = _in_turns(graph, prefix, "step", "1", "steps--")
     if blocked is None:
         return singly
-    declared = len(calls.declared)
-    body = _block(program, blocked, prefix, calls)
-    own = calls.declared[declared:]
-    del calls.declared[declared:]
+    declared = len(writer.declared)
+    body = _block(calls, blocked, prefix, writer)
+    own = writer.declared[declared:]
+    del writer.declared[declared:]
     return [
         "#if SAMEBITS_BLOCKS",
         *own,
@@ -132,7 +151,11 @@ def _all_steps(program: Program, blocked: Blocks | None, prefix: str, calls: Cal
 
 
 def _in_turns(graph: Graph, prefix: str, function: str, n: str, advance: str) -> list[str]:
-    """model_steps as calls of another function, of n steps each."""
+    """model_steps as calls of another function, of n steps each.
+
+    n: "1", or a variable that holds the steps of a block, which is passed on. advance: the C
+    expression that counts `steps` down.
+    """
     numbers = (("input", len(graph.own_inputs)), ("output", len(graph.own_outputs)))
     names = [f"{kind}{i}" for kind, number in numbers for i in range(number)]
     size = "" if n == "1" else f"{n} * "
@@ -150,18 +173,25 @@ def _in_turns(graph: Graph, prefix: str, function: str, n: str, advance: str) ->
     ]
 
 
-def _block(program: Program, blocked: Blocks, prefix: str, calls: Calls) -> list[str]:
-    """The body of model_block."""
-    values, upper = program.graph.values, prefix.upper()
+def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter) -> list[str]:
+    """The body of model_block.
+
+    A phase of rows is one call a product, on a copy of its parameters with as many pixels as the
+    block has rows; any other phase is a loop over the steps. In one static array of bytes lie first
+    the arena, which every step uses again, then what is kept of all steps (place "rows"), then the
+    scratch memory.
+    """
+    values, upper = calls.graph.values, prefix.upper()
     at_rows, at_scratch = blocked.arena, blocked.arena + blocked.rows
     memory = f"{prefix}_memory.bytes"
 
     def pointer(name: str, step: str = "") -> str:
+        """The C expression of a value's codes; of those of one step where `step` is its index."""
         place = blocked.places[name]
         if place.kind == "constant":
-            array = program.constant(name)
+            array = calls.constant(name)
             assert array is not None
-            return calls.tables.name(array)
+            return writer.tables.name(array)
         if place.kind == "state":
             return f"state->state{place.at}"
         if place.kind == "arena":
@@ -182,21 +212,21 @@ def _block(program: Program, blocked: Blocks, prefix: str, calls: Calls) -> list
     for phase in blocked.phases:
         if not phase.rows:
             lines.append("    for (t = 0; t < steps; t++) {")
-            for step in phase.steps:
-                for call in step.calls:
-                    text = calls.text(call, one, one(step.value), scratch)
+            for entry in phase.entries:
+                for call in entry.calls:
+                    text = writer.text(call, one, one(entry.value), scratch)
                     lines += [f"    {line}" for line in "\n".join(text).split("\n")]
             lines.append("    }")
             continue
-        for step in phase.steps:
-            (call,) = step.calls
+        for entry in phase.entries:
+            (call,) = entry.calls
             lines += [
                 "    {",
-                f"        samebits_conv rows = {calls.parameters(call)};",
+                f"        samebits_conv rows = {writer.parameters(call)};",
                 "        rows.width = rows.out_width = steps * rows.width;",
                 f"        rows.tile = {tiling(call)[0]};",
             ]
-            text = calls.with_parameters("&rows", call, pointer, pointer(step.value), scratch)
+            text = writer.with_parameters("&rows", call, pointer, pointer(entry.value), scratch)
             lines += [*(f"    {line}" for line in text), "    }"]
     return lines
 
@@ -224,7 +254,11 @@ static unsigned long sequence_differs(unsigned long *total) {
 
 
 def sequence_test(graph: Graph, prefix: str) -> str:
-    """The part of the harness's test that runs the sequence of the test vectors."""
+    """The part of the harness's test that runs the sequence of the test vectors.
+
+    In chunks of several sizes, each from a reset state on: outputs of all steps and the last state
+    must be those of the vectors, whatever the chunks.
+    """
     upper = prefix.upper()
     buffers, compare = [], []
     arguments = ["&state", "n"]
@@ -276,7 +310,8 @@ def _steps(graph: Graph, prefix: str) -> str:
 
 
 def _function(graph: Graph, prefix: str, name: str, more: Sequence[str]) -> str:
-    """The head of a function on the struct of states, inputs and outputs."""
+    """The head of a C function on the struct of states, inputs and outputs; `more`: parameters
+    after the struct."""
     parameters = [
         f"{prefix}_state_t *state",
         *more,

@@ -15,14 +15,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from samebits.csrc import flat
+from samebits.csrc import FOLDER, flat
 
-SOURCES = (
-    *("conv.c", "conv_weight.c", "depthwise.c", "hash.c", "lstm.c", "pointwise.c", "product.c"),
-    "update.c",
-)
-HEADERS = ("conv.h", "parallel.h", "shift.h", "tile.h")
-FILES = ("samebits_integer.h", *(f"training/{name}" for name in SOURCES + HEADERS))
+FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
 
@@ -81,7 +76,7 @@ def load(arch: str | None = None) -> ctypes.CDLL:
         raise BuildError("SAMEBITS_NATIVE_ARCH is none")
     path = compiler()
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    texts = flat(FILES)
+    texts = flat(["samebits_integer.h", *FILES])
     digest = hashlib.sha256()
     for item in (path, version.stdout, " ".join(FLAGS), arch, _processor()):
         digest.update(item.encode() + b"\0")
@@ -106,7 +101,8 @@ def _compile(path: str, arch: str, texts: dict[str, str], target: Path) -> None:
         for name, text in texts.items():
             Path(work, name).write_text(text, encoding="utf-8")
         output = Path(work, "kernels.so")
-        command = [path, *FLAGS, f"-march={arch}", "-o", str(output), *SOURCES]
+        sources = [name for name in texts if name.endswith(".c")]
+        command = [path, *FLAGS, f"-march={arch}", "-o", str(output), *sources]
         for extra in ([THREADS], []):
             run = subprocess.run(
                 command + extra, cwd=work, capture_output=True, text=True, check=False

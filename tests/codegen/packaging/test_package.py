@@ -181,16 +181,16 @@ def test_wrong_vectors_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_c_cannot_do_is_said() -> None:
-    from samebits.codegen.lowering.lower import lower
+    from samebits.codegen.lowering.lower import lower_to_calls
 
     g = GraphBuilder("variable")
     x, t = g.input("x", "int8", (4,)), g.input("t", "int8", (256,))
     with pytest.raises(UnsupportedError, match=r"node 'table' \(table\): expected constant data"):
-        lower(g.build([g.add("table", [x, t])]))
+        lower_to_calls(g.build([g.add("table", [x, t])]))
     g = GraphBuilder("many")
     x = g.input("x", "int8", (4,))
     with pytest.raises(UnsupportedError, match="at most 16 inputs, found 17"):
-        lower(g.build([g.add("add", [x] * 17, {"factors": (1,) * 17})]))
+        lower_to_calls(g.build([g.add("add", [x] * 17, {"factors": (1,) * 17})]))
 
 
 def test_no_floating_point_and_a_bounded_stack(tmp_path: Path) -> None:

@@ -1,7 +1,17 @@
 """conv, conv_transpose and linear as convolution kernels: weights packed, biases corrected.
 
+The 8-bit kernel multiplies codes that are not negative (csrc/inference/conv_x86.c says why): it
+holds x - least, the least code of the type, instead of x. As
+
+    sum w * (x - least) = sum w * x - least * sum w,
+
+adding least * sum(w) of an output channel to its bias gives the same sum. The 16-bit kernel takes
+uint16 as x - 32768 in the same way. Sums and biases wrap in C, so the corrected bias need not fit.
+
 A transposed convolution with stride s is s_y * s_x ordinary ones: the outputs of one phase
-(row, column) modulo the stride see a fixed subset of the taps, in reverse order.
+(row, column) modulo the stride see a fixed subset of the taps, in reverse order. With stride 2,
+kernel 3, no padding, y = 2 * t sees taps 2 and 0 (of x[t - 1] and x[t]), y = 2 * t + 1 tap 1 (of
+x[t]): no zeros are inserted, none multiplied.
 """
 
 from __future__ import annotations
@@ -13,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen.lowering.program import Array, Call, Data, Field, Struct
+from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct
 from samebits.codegen.lowering.rescale import TYPES, fits
 from samebits.ir.integer.define import limits
 
@@ -26,8 +36,18 @@ OFFSET8 = {"int8": -128, "uint8": 0}
 OFFSET16 = {"int8": 0, "uint8": 0, "int16": 0, "uint16": 32768}
 
 
+def window_fields(*pairs: Sequence[int]) -> dict[str, int]:
+    """Kernel, strides, pads and dilations of a window, each (vertical, horizontal), by C's names;
+    of pads the first two, those before the image, are what kernels need."""
+    names = (
+        *("kernel_height", "kernel_width", "stride_y", "stride_x"),
+        *("pad_top", "pad_left", "dilation_y", "dilation_x"),
+    )
+    return dict(zip(names, (number for pair in pairs for number in pair[:2]), strict=True))
+
+
 @dataclass(frozen=True)
-class Geometry:
+class ConvGeometry:
     """A convolution's shape: image, outputs, window, and where outputs go (in elements)."""
 
     batch: int
@@ -57,54 +77,45 @@ class Geometry:
             "out_width": self.out_width,
             "out_channels": self.out_channels,
             "groups": self.groups,
-            "kernel_height": self.kernel[0],
-            "kernel_width": self.kernel[1],
-            "stride_y": self.strides[0],
-            "stride_x": self.strides[1],
-            "pad_top": self.pads[0],
-            "pad_left": self.pads[1],
-            "dilation_y": self.dilations[0],
-            "dilation_x": self.dilations[1],
+            **window_fields(self.kernel, self.strides, self.pads, self.dilations),
             "pad_code": self.pad_code,
         }
 
 
-def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], a: Any) -> Geometry:
-    """Of a `conv`, from shapes and attributes. One row of pixels where a window is one pixel."""
-    n, height, width, channels = x
-    o, kh, kw, _ = w
-    geometry = Geometry(
-        n, height, width, channels, out[1], out[2], o, a["groups"], (kh, kw), a["strides"],
-        a["pads"][:2], a["dilations"], a["pad_code"], math.prod(out[1:]), out[2] * o, o,
-    )  # fmt: skip
-    if (kh, kw) == (1, 1) and max(a["strides"]) == 1 and not any(a["pads"]):
-        return row_geometry(n * height * width, channels, o, a["groups"])
-    return geometry
+def conv_geometry(
+    x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], a: Any
+) -> ConvGeometry:
+    """The geometry of a `conv` from shapes [N, H, W, C], [O, KH, KW, C / groups] and attributes.
+
+    Where a window is one pixel, the images are one row of pixels: the same products, longer tiles.
+    """
+    if w[1:3] == (1, 1) and max(a["strides"]) == 1 and not any(a["pads"]):
+        return row_geometry(math.prod(x[:3]), x[3], w[0], a["groups"])
+    return window_geometry(x, w, out, a, a["pad_code"])
 
 
-def row_geometry(pixels: int, channels: int, outputs: int, groups: int = 1) -> Geometry:
-    """Of `linear`: every row of x is a pixel."""
-    return Geometry(
+def row_geometry(pixels: int, channels: int, outputs: int, groups: int = 1) -> ConvGeometry:
+    """The geometry of a `linear`: every row of x is a pixel."""
+    return ConvGeometry(
         1, 1, pixels, channels, 1, pixels, outputs, groups, (1, 1), (1, 1), (0, 0), (1, 1), 0,
         0, 0, outputs,
     )  # fmt: skip
 
 
-def transposed_geometry(
-    x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], a: Any
-) -> Geometry:
-    """Of a `conv_transpose` as one, for the kernel that takes any types."""
+def window_geometry(
+    x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], a: Any, pad_code: int
+) -> ConvGeometry:
+    """The geometry of any `conv`, or of a `conv_transpose` as a whole, whose zero is `pad_code`."""
     n, height, width, channels = x
-    o, kh, kw, _ = w
-    return Geometry(
-        n, height, width, channels, out[1], out[2], o, a["groups"], (kh, kw), a["strides"],
-        a["pads"][:2], a["dilations"], a["zero"], math.prod(out[1:]), out[2] * o, o,
+    return ConvGeometry(
+        n, height, width, channels, out[1], out[2], w[0], a["groups"], (w[1], w[2]), a["strides"],
+        a["pads"][:2], a["dilations"], pad_code, math.prod(out[1:]), out[2] * w[0], w[0],
     )  # fmt: skip
 
 
 def conv_calls(
-    geometry: Geometry, dtype: str, w: Array, b: Array, narrow: bool, rescale: Struct, x: str
-) -> list[Call] | None:
+    geometry: ConvGeometry, dtype: str, w: Array, b: Array, narrow: bool, rescale: Struct, x: str
+) -> list[KernelCall] | None:
     """One call for constant weights [O, KH, KW, C / groups]; None where no fast kernel fits.
 
     narrow: the sums are proved to fit in 32 bits.
@@ -123,12 +134,12 @@ def conv_calls(
 
 
 def transposed_calls(
-    geometry: Geometry, dtype: str, w: Array, b: Array, narrow: bool, rescale: Struct, x: str
-) -> list[Call] | None:
+    geometry: ConvGeometry, dtype: str, w: Array, b: Array, narrow: bool, rescale: Struct, x: str
+) -> list[KernelCall] | None:
     """One ordinary convolution for every phase of the strides, or None."""
     if not fits(geometry.pad_code, geometry.pad_code, limits(dtype)):
         return None
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     axes = [
         [
             _phase(r, geometry.strides[i], geometry.dilations[i], geometry.pads[i],
@@ -163,12 +174,12 @@ def transposed_calls(
 
 
 def any_call(
-    geometry: Geometry,
+    geometry: ConvGeometry,
     dtypes: Sequence[str],
     transposed: bool,
     rescale: Struct,
     inputs: tuple[str, ...],
-) -> Call:
+) -> KernelCall:
     """The kernel for every other combination of types, and for weights that are not constant."""
     fields: dict[str, Field] = {
         **geometry.fields,
@@ -178,7 +189,7 @@ def any_call(
         "transposed": int(transposed),
         "rescale": rescale,
     }
-    return Call("conv_any", Struct("conv_any", fields), inputs)
+    return KernelCall("conv_any", Struct("conv_any", fields), inputs)
 
 
 # --- one kernel -----------------------------------------------------------------------------
@@ -193,7 +204,7 @@ def _phase(
     return -(-(size - phase) // stride), taps, -first, dilation // math.gcd(dilation, stride)
 
 
-def _runs(geometry: Geometry) -> tuple[int, int]:
+def _runs(geometry: ConvGeometry) -> tuple[int, int]:
     """(runs per kernel row, codes of a run)."""
     depth = geometry.channels // geometry.groups
     if geometry.dilations[1] == 1:
@@ -201,7 +212,7 @@ def _runs(geometry: Geometry) -> tuple[int, int]:
     return geometry.kernel[1], depth
 
 
-def _tile(geometry: Geometry, depth: int, width: int) -> tuple[int, int]:
+def _tile(geometry: ConvGeometry, depth: int, width: int) -> tuple[int, int]:
     """(output pixels per band, scratch bytes): whole rows if they fit in BAND_BYTES."""
 
     def size(pixels: int) -> int:
@@ -217,7 +228,7 @@ def _tile(geometry: Geometry, depth: int, width: int) -> tuple[int, int]:
 
 def _call(
     function: str,
-    geometry: Geometry,
+    geometry: ConvGeometry,
     dtype: str,
     weights: Array,
     bias: Array,
@@ -225,7 +236,12 @@ def _call(
     x: str,
     tiling: tuple[int, int],
     block: int = 0,
-) -> Call:
+) -> KernelCall:
+    """A call with the parameters that the 8-bit, depthwise and 16-bit kernels share.
+
+    weights: as packed for `function`. tiling: (output pixels per band, scratch bytes). block:
+    products that a 32-bit sum of the 16-bit kernel holds.
+    """
     runs, length = _runs(geometry)
     fields: dict[str, Field] = {
         **geometry.fields,
@@ -243,7 +259,7 @@ def _call(
         "bias": Data(bias),
         "rescale": rescale,
     }
-    return Call(function, Struct("conv", fields), (x,), tiling[1])
+    return KernelCall(function, Struct("conv", fields), (x,), tiling[1])
 
 
 def wrapped(values: Any, bits: int) -> Array:
@@ -253,7 +269,15 @@ def wrapped(values: Any, bits: int) -> Array:
     return np.array(numbers, np.int32 if bits == 32 else np.int64)
 
 
-def _conv8(geometry: Geometry, dtype: str, w: Array, bias: Any, rescale: Struct, x: str) -> Call:
+def _conv8(
+    geometry: ConvGeometry, dtype: str, w: Array, bias: Any, rescale: Struct, x: str
+) -> KernelCall:
+    """The 8-bit kernel, or that for one channel a group, with its weights packed.
+
+    Packed are blocks of LANES output channels in which four codes of a channel lie together, as a
+    vector multiplies them: [group][block][kernel row * run][quad][channel][4]. Runs are padded with
+    zeros to whole quads; what a band holds there does not matter.
+    """
     o, kh, kw, depth = w.shape
     corrected = wrapped(bias, 32)
     if depth == 1 and geometry.groups == o == geometry.channels and o > 1:
@@ -277,7 +301,10 @@ def _conv8(geometry: Geometry, dtype: str, w: Array, bias: Any, rescale: Struct,
     return _call("conv8", geometry, dtype, weights, corrected, rescale, x, tiling)
 
 
-def _conv16(geometry: Geometry, dtype: str, w: Array, bias: Any, rescale: Struct, x: str) -> Call:
+def _conv16(
+    geometry: ConvGeometry, dtype: str, w: Array, bias: Any, rescale: Struct, x: str
+) -> KernelCall:
+    """The 16-bit kernel: weights in their own order, as 8 bits where they fit."""
     largest = {"int8": 128, "uint8": 255}.get(dtype, 32768) * max(int(np.abs(w).max()), 1)
     block = ((1 << 31) - 1) // largest
     corrected = wrapped(bias, 64)

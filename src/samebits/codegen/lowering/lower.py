@@ -1,7 +1,23 @@
-"""Integer graph -> kernel calls: one step per layer, accumulators fused into `requantize`.
+"""Integer graph -> kernel calls: one entry per layer, accumulators fused into `requantize`.
 
 Every rule turns one node into calls with constant parameters; what a kernel needs in another
-form (packed weights, strides, multipliers) is computed here, in Python integers.
+form (packed weights, strides, multipliers) is computed here, in Python integers. No decision is
+left to C: kernels have no tests for overflow, as the bounds of every sum are known here.
+
+Example: an image x of int8 [1, 8, 8, 4], convolved, rectified, convolved again and added to what
+was rectified, then a linear layer; `->` is a requantization by the ratio given.
+
+    acc1 = conv(x, w1), h1 = acc1 -> 1/64      conv8, form SHIFT      h1
+    r = table(h1, relu)                        table, in place of h1  r
+    acc2 = conv(r, w2), h2 = acc2 -> 1/64      conv8, form SHIFT      h2
+    sum = h2 + r, s = sum -> 1/2               broadcast, form SHIFT  s, in place of h2
+    v = reshape(s)                             no call                v, a view of s
+    y = linear(v, w3), int32                   conv8, form STORE      y
+
+Six entries for nine nodes: acc1, acc2 and sum are read by one `requantize` each and never stored.
+The bounds of acc1 fit in 32 bits with the rounding constant, so its ratio 2**-6 is a shift; a ratio
+of 1/3 would be a multiplier that lowering/rescale.py proves. codegen/memory.py goes on with the
+example: where h1, h2 and what takes their places lie.
 """
 
 from __future__ import annotations
@@ -9,26 +25,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from samebits.codegen.lowering.calls import (
+    Array,
+    CallList,
+    Data,
+    Field,
+    KernelCall,
+    Struct,
+    Structs,
+    ValueCalls,
+)
 from samebits.codegen.lowering.conv import (
     any_call,
     conv_calls,
     conv_geometry,
     row_geometry,
     transposed_calls,
-    transposed_geometry,
+    window_fields,
+    window_geometry,
     wrapped,
 )
 from samebits.codegen.lowering.move import concat, gather, moved, pad
-from samebits.codegen.lowering.program import (
-    Array,
-    Call,
-    Data,
-    Field,
-    Program,
-    Step,
-    Struct,
-    Structs,
-)
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
@@ -44,12 +61,17 @@ MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
-def lower(graph: Graph) -> Program:
-    """The program of an integer graph. UnsupportedError names what C has no kernel for."""
+def lower_to_calls(graph: Graph) -> CallList:
+    """The kernel calls of an integer graph, one entry for every stored value, in its order.
+
+    A node whose inputs are all constant is computed now and becomes a table. Raises
+    UnsupportedError, which names the node, for what C has no kernel for: real operators, tensors
+    of 2**29 bytes or more, and the limits of the single rules.
+    """
     _check(graph)
     context = Context(graph, bounds(graph), {})
     hidden, producers = fused(graph), graph.producers()
-    steps = []
+    entries = []
     for node in graph.nodes:
         if node.output in hidden:
             continue
@@ -59,15 +81,16 @@ def lower(graph: Graph) -> Program:
         if all(context.constant(name) is not None for name in parts[0].inputs):
             for part in parts:
                 context.fold(part)
-            steps.append(Step(node.output))
+            entries.append(ValueCalls(node.output))
         else:
-            steps.append(_step(context, parts[0], parts[1] if len(parts) == 2 else None))
-    layers = {step.value for step in steps}
+            entries.append(_entry(context, parts[0], parts[1] if len(parts) == 2 else None))
+    layers = {entry.value for entry in entries}
     folded = {name: array for name, array in context.folded.items() if name in layers}
-    return Program(graph, tuple(steps), folded)
+    return CallList(graph, tuple(entries), folded)
 
 
 def _check(graph: Graph) -> None:
+    """UnsupportedError for a graph that is not integer, without ends, or with a huge tensor."""
     if not graph.integer:
         raise UnsupportedError(
             f"graph {graph.name!r}: expected an integer graph, found real operators; quantize "
@@ -83,7 +106,7 @@ def _check(graph: Graph) -> None:
             )
 
 
-def _step(context: Context, node: Node, requantize: Node | None) -> Step:
+def _entry(context: Context, node: Node, requantize: Node | None) -> ValueCalls:
     if requantize is None:
         output, rescale = node.output, store(context.value(node.output).dtype)
     else:
@@ -96,14 +119,16 @@ def _step(context: Context, node: Node, requantize: Node | None) -> Step:
 # --- products -------------------------------------------------------------------------------
 
 
-def _conv(site: Site) -> Step:
+def _conv(site: Site) -> ValueCalls:
+    """conv, conv_transpose and linear: a packed kernel where weights and biases are constant and of
+    types that one takes, else the kernel for any types."""
     x, w, b = (site.input(i) for i in range(3))
     if site.node.op == "linear":
         geometry = row_geometry(math.prod(x.shape[:-1]), x.shape[-1], w.shape[0])
     elif site.node.op == "conv":
         geometry = conv_geometry(x.shape, w.shape, site.shape, site.a)
     else:
-        geometry = transposed_geometry(x.shape, w.shape, site.shape, site.a)
+        geometry = window_geometry(x.shape, w.shape, site.shape, site.a, site.a["zero"])
     transposed = site.node.op == "conv_transpose"
     weights, bias = (site.context.constant(name) for name in site.node.inputs[1:])
     if weights is not None and bias is not None:
@@ -113,14 +138,16 @@ def _conv(site: Site) -> Step:
             geometry, x.dtype, weights, bias, site.narrow, site.rescale, site.node.inputs[0]
         )
         if calls is not None:
-            return site.step(*calls)
+            return site.entry(*calls)
     if transposed:
         site.bounded("zero")
     dtypes = (x.dtype, w.dtype, b.dtype)
-    return site.step(any_call(geometry, dtypes, transposed, site.rescale, site.node.inputs))
+    return site.entry(any_call(geometry, dtypes, transposed, site.rescale, site.node.inputs))
 
 
-def _matmul(site: Site) -> Step:
+def _matmul(site: Site) -> ValueCalls:
+    """Products of two tensors: matrices as rows and columns, leading axes broadcast by strides
+    (those of axes of size 1 are 0), in 64 bits where 32 do not hold the sums."""
     a, b = site.input(0), site.input(1)
     leading = site.shape[:-2]
     strides = []
@@ -142,17 +169,19 @@ def _matmul(site: Site) -> Step:
         "wide": int(not site.narrow),
         "rescale": site.rescale,
     }
-    return site.step(site.call("matmul", "matmul", fields, *site.node.inputs))
+    return site.entry(site.call("matmul", "matmul", fields, *site.node.inputs))
 
 
-def _affine(site: Site) -> Step:
+def _affine(site: Site) -> ValueCalls:
+    """x * m + b by channel, in place where it can be; a depthwise convolution of single pixels
+    where m or b is computed."""
     x = site.input(0)
     m, b = (site.context.constant(name) for name in site.node.inputs[1:])
     channels = x.shape[-1]
     if m is None or b is None:  # a depthwise convolution of single pixels
         geometry = row_geometry(x.size // channels, channels, channels, channels)
         dtypes = [site.input(i).dtype for i in range(3)]
-        return site.step(any_call(geometry, dtypes, False, site.rescale, site.node.inputs))
+        return site.entry(any_call(geometry, dtypes, False, site.rescale, site.node.inputs))
     bits = 32 if site.narrow else 64
     fields = {
         "size": x.size,
@@ -163,13 +192,19 @@ def _affine(site: Site) -> Step:
         "wide": int(not site.narrow),
         "rescale": site.rescale,
     }
-    return site.step(site.call("affine", "affine", fields), in_place=site.node.inputs[:1])
+    return site.entry(site.call("affine", "affine", fields), in_place=site.node.inputs[:1])
 
 
 _SUM, _MULTIPLY, _MAXIMUM, _MINIMUM = range(4)
 
 
-def _broadcast(site: Site) -> Step:
+def _broadcast(site: Site) -> ValueCalls:
+    """add, multiply, maximum and minimum of up to MAX_SOURCES broadcast tensors.
+
+    The output's strides go through `collapsed` too, so that axes merge only where the output walks
+    evenly as well, and are then dropped: the kernel writes in order. A source of the output's shape
+    may give its memory. Factors and offsets wrap as the sums do.
+    """
     op, names = site.node.op, site.node.inputs
     if len(names) > MAX_SOURCES:
         raise UnsupportedError(
@@ -204,21 +239,21 @@ def _broadcast(site: Site) -> Step:
         "rescale": site.rescale,
     }
     same = [v.name for v in values if v.shape == site.shape]
-    call = Call("broadcast", Struct("broadcast", fields), names, listed=True)
-    return site.step(call, in_place=same)
+    call = KernelCall("broadcast", Struct("broadcast", fields), names, listed=True)
+    return site.entry(call, in_place=same)
 
 
 # --- element by element -----------------------------------------------------------------------
 
 
-def _requantize(site: Site) -> Step:
+def _requantize(site: Site) -> ValueCalls:
     x = site.input(0)
     rescale = rescaling(site.context.bounds[x.name], site.a, site.where)
     fields = {"size": x.size, "type": TYPES[x.dtype], "rescale": rescale}
-    return site.step(site.call("requantize", "requantize", fields), in_place=[x.name])
+    return site.entry(site.call("requantize", "requantize", fields), in_place=[x.name])
 
 
-def _clip(site: Site) -> Step:
+def _clip(site: Site) -> ValueCalls:
     x = site.input(0)
     least, most = limits(x.dtype)
     low, high = max(site.a["low"], least), min(site.a["high"], most)
@@ -228,7 +263,7 @@ def _clip(site: Site) -> Step:
             f"[{site.a['low']}, {site.a['high']}]"
         )
     fields = {"size": x.size, "low": low, "high": high, "type": TYPES[x.dtype]}
-    return site.step(site.call("clip", "clip", fields), in_place=[x.name])
+    return site.entry(site.call("clip", "clip", fields), in_place=[x.name])
 
 
 def table_bytes(table: Array) -> int:
@@ -241,7 +276,9 @@ def _cubic(table: Array) -> Cubic | None:
     return fit_cubic(table) if table.shape == (ENTRIES,) else None
 
 
-def _table(site: Site) -> Step:
+def _table(site: Site) -> ValueCalls:
+    """A function of single codes: a table of every code (256 or 65536 entries, or rows of them by
+    channel), or, in place of 65536 entries, piecewise cubics that give the same codes."""
     x, table = site.input(0), site.required(1)
     cubic = _cubic(table)
     if cubic is not None:
@@ -259,7 +296,7 @@ def _table(site: Site) -> Step:
             "out_type": TYPES[table.dtype.name],
             "narrow": int(cubic.narrow),
         }
-        return site.step(site.call("cubic", "cubic", fields), in_place=[x.name])
+        return site.entry(site.call("cubic", "cubic", fields), in_place=[x.name])
     fields = {
         "size": x.size,
         "channels": len(table) if table.ndim == 2 else 1,
@@ -267,13 +304,16 @@ def _table(site: Site) -> Step:
         "type": TYPES[x.dtype],
         "out_type": TYPES[table.dtype.name],
     }
-    return site.step(site.call("table", "table", fields), in_place=[x.name])
+    return site.entry(site.call("table", "table", fields), in_place=[x.name])
 
 
 # --- pools and reductions ---------------------------------------------------------------------
 
 
-def _pool(site: Site) -> Step:
+def _pool(site: Site) -> ValueCalls:
+    """max_pool and sum_pool. A mean over windows of several sizes sums with `balance`: a common
+    multiple of the sizes, over the size of each window, is its factor, so that one exact ratio ends
+    them all. Windows have at most 2**15 columns: what a row's 32-bit sum of 16-bit codes holds."""
     x, a = site.input(0), site.a
     if a["kernel"][1] > 1 << 15:
         raise UnsupportedError(f"{site.where}: expected a window of at most 2**15 columns")
@@ -285,23 +325,18 @@ def _pool(site: Site) -> Step:
         **dict(zip(names, x.shape, strict=True)),
         "out_height": site.shape[1],
         "out_width": site.shape[2],
-        "kernel_height": a["kernel"][0],
-        "kernel_width": a["kernel"][1],
-        "stride_y": a["strides"][0],
-        "stride_x": a["strides"][1],
-        "pad_top": a["pads"][0],
-        "pad_left": a["pads"][1],
-        "dilation_y": a["dilations"][0],
-        "dilation_x": a["dilations"][1],
+        **window_fields(a["kernel"], a["strides"], a["pads"], a["dilations"]),
         "zero": site.bounded("zero") if "zero" in a else 0,
         "balance": balance,
         "type": TYPES[x.dtype],
         "rescale": site.rescale,
     }
-    return site.step(site.call(site.node.op, "pool", fields))
+    return site.entry(site.call(site.node.op, "pool", fields))
 
 
-def _reduce(site: Site) -> Step:
+def _reduce(site: Site) -> ValueCalls:
+    """Sums, maxima and minima over axes: one walk over the axes that are kept and, at each of its
+    elements, one over the axes that are reduced, both with their strides in x."""
     x, axes = site.input(0), set(site.a["axes"])
     strides = contiguous(x.shape)
     kept = [i for i in range(len(x.shape)) if i not in axes]
@@ -320,10 +355,15 @@ def _reduce(site: Site) -> Step:
         "type": TYPES[x.dtype],
         "rescale": site.rescale,
     }
-    return site.step(site.call("reduce", "reduce", fields))
+    return site.entry(site.call("reduce", "reduce", fields))
 
 
-def _softmax(site: Site) -> Step:
+def _softmax(site: Site) -> ValueCalls:
+    """Softmax of the last axis by a table of exp(-scale * d) and one exact division a code.
+
+    numerator / denominator: the ratio of the attributes. UnsupportedError where a product of the
+    largest entry, the number of columns and either of them would not fit in 62 bits.
+    """
     x, table, a = site.input(0), site.required(1), site.a
     columns, largest = x.shape[-1], int(table.max())
     numerator, denominator = a["ratio"].as_integer_ratio()
@@ -345,10 +385,10 @@ def _softmax(site: Site) -> Step:
         "out_type": TYPES[a["dtype"]],
     }
     site.bounded("zero")
-    return site.step(site.call("softmax", "softmax", fields))
+    return site.entry(site.call("softmax", "softmax", fields))
 
 
-def _argmax(site: Site) -> Step:
+def _argmax(site: Site) -> ValueCalls:
     x, axis = site.input(0), site.a["axis"]
     fields = {
         "outer": math.prod(x.shape[:axis]),
@@ -356,10 +396,10 @@ def _argmax(site: Site) -> Step:
         "inner": math.prod(x.shape[axis + 1 :]),
         "type": TYPES[x.dtype],
     }
-    return site.step(site.call("argmax", "argmax", fields))
+    return site.entry(site.call("argmax", "argmax", fields))
 
 
-_RULES: dict[str, Callable[[Site], Step]] = {
+_RULES: dict[str, Callable[[Site], ValueCalls]] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED, integer=True), _conv),
     "matmul": _matmul,
     "affine": _affine,

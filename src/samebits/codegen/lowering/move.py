@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from samebits.codegen.lowering.program import Call, Data, Field, Step, Struct
+from samebits.codegen.lowering.calls import Data, Field, KernelCall, Struct, ValueCalls
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Site
@@ -21,34 +21,36 @@ def _copy(
     shape: Sequence[int],
     source: tuple[Sequence[int], int],
     target: tuple[Sequence[int], int],
-) -> Call:
-    """Elements of one input at the indices of `shape`: (strides, start) in both tensors."""
-    sizes, (a, b) = collapsed(shape, [source[0], target[0]], site.where)
+) -> KernelCall:
+    """A copy of the elements of one input at the indices of `shape`.
+
+    source, target: (strides, start) in elements of the input and of the output.
+    """
+    sizes, walks = collapsed(shape, [source[0], target[0]], site.where)
+    return _strided(site.input(index), sizes, walks, (source[1], target[1]))
+
+
+def _strided(
+    value: Value, sizes: Sequence[int], walks: Sequence[Sequence[int]], starts: tuple[int, int]
+) -> KernelCall:
+    """walks, starts: the strides and first elements in the value and in what is written."""
     fields: dict[str, Field] = {
         "shape": shape_struct(sizes),
-        "from": tuple(a),
-        "to": tuple(b),
-        "from_start": source[1],
-        "to_start": target[1],
-        "width": WIDTHS[site.input(index).dtype],
-    }
-    return site.call("copy", "copy", fields, site.node.inputs[index])
-
-
-def copied(value: Value) -> Call:
-    """All codes of a value."""
-    fields: dict[str, Field] = {
-        "shape": shape_struct([value.size]),
-        "from": (1,),
-        "to": (1,),
-        "from_start": 0,
-        "to_start": 0,
+        "from": tuple(walks[0]),
+        "to": tuple(walks[1]),
+        "from_start": starts[0],
+        "to_start": starts[1],
         "width": WIDTHS[value.dtype],
     }
-    return Call("copy", Struct("copy", fields), (value.name,))
+    return KernelCall("copy", Struct("copy", fields), (value.name,))
 
 
-def moved(site: Site) -> Step:
+def copied(value: Value) -> KernelCall:
+    """A copy of all codes of a value."""
+    return _strided(value, [value.size], [(1,), (1,)], (0, 0))
+
+
+def moved(site: Site) -> ValueCalls:
     """transpose, expand, slice: one strided copy, or no copy where nothing moves."""
     x, a = site.input(0), site.a
     strides, start = contiguous(x.shape), 0
@@ -63,10 +65,10 @@ def moved(site: Site) -> Step:
     _, walks = collapsed(site.shape, [strides, target], site.where)
     if x.size == math.prod(site.shape) and walks[0] == walks[1]:
         return site.view()
-    return site.step(_copy(site, 0, site.shape, (strides, start), (target, 0)))
+    return site.entry(_copy(site, 0, site.shape, (strides, start), (target, 0)))
 
 
-def concat(site: Site) -> Step:
+def concat(site: Site) -> ValueCalls:
     """One copy for every input."""
     if len(site.node.inputs) == 1:
         return site.view()
@@ -77,11 +79,11 @@ def concat(site: Site) -> Step:
         start = at * target[axis]
         calls.append(_copy(site, index, shape, (contiguous(shape), 0), (target, start)))
         at += shape[axis]
-    return site.step(*calls)
+    return site.entry(*calls)
 
 
-def pad(site: Site) -> Step:
-    """Fill, then copy into the middle."""
+def pad(site: Site) -> ValueCalls:
+    """Fills the output with the padding code, then copies the input into the middle."""
     x, a = site.input(0), site.a
     if x.shape == site.shape:
         return site.view()
@@ -90,11 +92,11 @@ def pad(site: Site) -> Step:
     size = math.prod(site.shape)
     fill = Struct("fill", {"size": size, "code": a["code"], "type": TYPES[x.dtype]})
     copy = _copy(site, 0, x.shape, (contiguous(x.shape), 0), (target, start))
-    return site.step(Call("fill", fill, ()), copy)
+    return site.entry(KernelCall("fill", fill, ()), copy)
 
 
-def gather(site: Site) -> Step:
-    """Rows by constant indices."""
+def gather(site: Site) -> ValueCalls:
+    """Copies of rows along an axis by constant indices; UnsupportedError for computed ones."""
     x, indices, axis = site.input(0), site.required(1), site.a["axis"]
     if int(indices.min()) < 0 or int(indices.max()) >= x.shape[axis]:
         raise UnsupportedError(
@@ -108,4 +110,4 @@ def gather(site: Site) -> Step:
         "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
         "indices": Data(indices.astype(np.int32)),
     }
-    return site.step(site.call("gather", "gather", fields))
+    return site.entry(site.call("gather", "gather", fields))

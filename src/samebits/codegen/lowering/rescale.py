@@ -1,6 +1,21 @@
 """Requantization as constant parameters of a kernel: the narrowest form that is proved exact.
 
 docs/spec/graph.md section 6; the forms are those of csrc/inference/samebits_kernels.h.
+
+Why a multiplier is proved and not only tried: requantize(acc) = clamp(rne(acc * ratio) + zero) is a
+monotone step function of acc, and so is the same with m / 2**shift for the ratio. Two monotone
+step functions are equal on an interval if they are at its lower end and if each step from one code
+to the next lies at the same acc. The least acc that reaches a code is a division in exact integers
+(`threshold`), so the proof takes one comparison a code, 255 for int8, whatever the interval.
+
+Example: ratio 1/3 to int8. Code 33 begins at acc = 98 (98 / 3 = 32.67), and with m / 2**shift =
+85 / 256 at 98 too, as do all steps in [-100, 100]: equal there. In [-1000, 1000] code 127 begins at
+380, but with 85 / 256 at 381: refuted. 349525 / 2**20 passes, and its products fit in 32 bits.
+
+Example: ratio 3/10. acc = 5 is a tie, 1.5, and rounds up to 2; acc = 15 is 4.5, and rounds down to
+4. An approximate ratio is too large or too small for both, so no multiplier is exact. TIES takes
+one that is right on either side of every tie, and finds ties by the exact ratio: twice the error
+p * acc - q * y of a code y is q or -q there and nowhere else; an odd y then moves by one.
 """
 
 from __future__ import annotations
@@ -11,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen.lowering.program import Data, Struct
+from samebits.codegen.lowering.calls import Data, Struct
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.define import limits
@@ -27,6 +42,8 @@ from samebits.spec.formats import floor_log2
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
 STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(10)
+# multipliers: or thresholds, or ratios; count: thresholds of a channel
+FIELDS = ("multipliers", "shifts", "channels", "count", "zero", "low", "high")
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
 INT32, INT64 = limits("int32"), limits("int64")
 SHORT_TABLE, LARGEST_TABLE = 512, 1 << 24  # thresholds of all channels
@@ -43,7 +60,7 @@ def fits32(interval: Interval) -> bool:
 
 
 def store(dtype: str) -> Struct:
-    """Accumulators are stored as they are."""
+    """The parameters with which accumulators are stored as they are."""
     return _struct(STORE, dtype, None, None, 1, 0, 0, 0, 0)
 
 
@@ -76,31 +93,10 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     return _struct(form, attributes["dtype"], multipliers, shifts, len(ratios), 0, zero, low, high)
 
 
-def _struct(
-    form: int,
-    dtype: str,
-    multipliers: Data | None,
-    shifts: Data | None,
-    channels: int,
-    count: int,
-    zero: int,
-    low: int,
-    high: int,
-) -> Struct:
-    return Struct(
-        "rescale",
-        {
-            "multipliers": multipliers,
-            "shifts": shifts,
-            "channels": channels,
-            "count": count,
-            "zero": zero,
-            "low": low,
-            "high": high,
-            "form": form,
-            "type": TYPES[dtype],
-        },
-    )
+def _struct(form: int, dtype: str, *values: Data | int | None) -> Struct:
+    """C's samebits_rescale: `values` are its other fields, in the order of FIELDS."""
+    fields = dict(zip(FIELDS, values, strict=True))
+    return Struct("rescale", {**fields, "form": form, "type": TYPES[dtype]})
 
 
 def _normal(found: Multiplier) -> tuple[int, int]:
@@ -118,8 +114,12 @@ def _normal(found: Multiplier) -> tuple[int, int]:
 def _multiplier(
     ratio: Fraction, zero: int, low: int, high: int, least: int, most: int
 ) -> tuple[int, int] | None:
-    """(m, shift) proved over [least, most]: what `find_multiplier` finds in 64 bits, else one whose
-    products take 128 bits. Channels with one code for all inputs get a multiplier too."""
+    """(m, shift) proved over [least, most], None where ties rule all out.
+
+    What `find_multiplier` finds with products of 64 bits; else one whose products take up to 128
+    bits, proved in the same way. A channel with one code for all inputs gets a multiplier too, so
+    that all channels share a form.
+    """
     found = find_multiplier(ratio, zero, low, high, least, most)
     if isinstance(found, Multiplier):
         return _normal(found)
@@ -173,8 +173,12 @@ def _form(
 def _tied(
     ratios: Sequence[Fraction], ends: Sequence[tuple[int, int]], attributes: Any
 ) -> Struct | None:
-    """A multiplier that is right but for ties, which the exact ratio then settles: all that rules
-    out a multiplier, as its error has one sign and rounding half to even has not."""
+    """Multipliers that are right but for ties, which the exact ratio then settles; None where one
+    channel has none.
+
+    Ties are nearly all that rules out a multiplier: its error has one sign, that of rounding half
+    to even has not.
+    """
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
     numbers, shifts = [], []
     known: dict[tuple[Fraction, int, int], tuple[int, int] | None] = {}
@@ -223,8 +227,13 @@ def _but_for_ties(
 def _stepwise(
     ratios: Sequence[Fraction], ends: Sequence[tuple[int, int]], attributes: Any, where: str
 ) -> Struct:
-    """Where no multiplier is exact (ties in reach): a short table of thresholds, for every code
-    above `low` the least accumulator that reaches it, else a division."""
+    """Where no multiplier is exact: a short table of thresholds, else an exact division.
+
+    The table holds, for every code above `low`, the least accumulator that reaches it; the kernel
+    searches it by halves. Codes that the interval cannot reach get thresholds at its ends.
+    UnsupportedError (`where` names the node) where a division would not fit in 62 bits and the
+    table would be longer than LARGEST_TABLE.
+    """
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
     dtype, channels = attributes["dtype"], len(ratios)
     entries = channels * (high - low)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from samebits.codegen.lowering.program import Struct
+from samebits.codegen.lowering.calls import Struct
 from samebits.errors import UnsupportedError
 
 MAX_RANK = 8
@@ -27,8 +27,13 @@ def broadcast_strides(shape: Sequence[int], to: Sequence[int]) -> list[int]:
 def collapsed(
     shape: Sequence[int], strides: Sequence[Sequence[int]], where: str
 ) -> tuple[list[int], list[list[int]]]:
-    """The same walk with fewer axes: those of size 1 go, neighbours merge where every tensor steps
-    through them evenly. At least one axis; UnsupportedError above MAX_RANK."""
+    """The same walk with fewer axes: (sizes, strides of each tensor).
+
+    Axes of size 1 go; neighbours merge where every tensor steps through them evenly, that is where
+    the outer stride is the inner one times the inner size. [2, 3, 4] read with strides (12, 4, 1)
+    and (24, 8, 2) is [24] with (1) and (2). At least one axis remains. UnsupportedError, which
+    `where` begins, for more than MAX_RANK.
+    """
     sizes: list[int] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, size in enumerate(shape):
@@ -53,5 +58,5 @@ def collapsed(
 
 
 def shape_struct(sizes: Sequence[int]) -> Struct:
-    """samebits_shape."""
+    """The sizes as C's samebits_shape."""
     return Struct("shape", {"rank": len(sizes), "shape": tuple(sizes)})

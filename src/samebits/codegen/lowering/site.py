@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.codegen.lowering.program import Array, Call, Step, Struct
+from samebits.codegen.lowering.calls import Array, KernelCall, Struct, ValueCalls
 from samebits.codegen.lowering.rescale import fits32
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Graph, Node
@@ -24,9 +24,11 @@ class Context:
     folded: dict[str, Array]
 
     def value(self, name: str) -> Value:
+        """Type and shape of a value."""
         return self.graph.values[name]
 
     def constant(self, name: str) -> Array | None:
+        """The array of a constant or folded value, None for a computed one."""
         found = self.graph.constants.get(name)
         return self.folded.get(name) if found is None else found
 
@@ -41,7 +43,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Site:
-    """A node with the requantization that ends it."""
+    """A node with the requantization that ends it.
+
+    output: the value that is stored, the node's own or that of the `requantize` behind it, in which
+    case the accumulator never is. rescale: the parameters of that requantization.
+    """
 
     context: Context
     node: Node
@@ -50,6 +56,7 @@ class Site:
 
     @property
     def a(self) -> Mapping[str, Any]:
+        """The node's attributes."""
         return self.node.attributes
 
     @property
@@ -59,17 +66,20 @@ class Site:
 
     @property
     def where(self) -> str:
+        """The node, as messages name it."""
         return f"node {self.node.name!r} ({self.node.op})"
 
     def input(self, index: int) -> Value:
+        """Type and shape of an input."""
         return self.context.value(self.node.inputs[index])
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the output."""
         return self.context.value(self.node.output).shape
 
     def required(self, index: int) -> Array:
-        """An input that has to be constant."""
+        """The array of an input that has to be constant; UnsupportedError if it is computed."""
         found = self.context.constant(self.node.inputs[index])
         if found is None:
             raise UnsupportedError(
@@ -79,17 +89,21 @@ class Site:
         return found
 
     def bounded(self, key: str) -> int:
-        """An attribute that a kernel subtracts in 32 bits."""
+        """An attribute that a kernel subtracts in 32 bits: UnsupportedError from 2**30 on."""
         found = int(self.a[key])
         if abs(found) >= 1 << 30:
             raise UnsupportedError(f"{self.where}: expected |{key}| < 2**30, found {found}")
         return found
 
-    def step(self, *calls: Call, in_place: Sequence[str] = ()) -> Step:
-        return Step(self.output, calls, tuple(in_place))
+    def entry(self, *calls: KernelCall, in_place: Sequence[str] = ()) -> ValueCalls:
+        """The entry of the call list: these calls write the output."""
+        return ValueCalls(self.output, calls, tuple(in_place))
 
-    def call(self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str) -> Call:
-        return Call(function, Struct(type_, fields), inputs or self.node.inputs[:1])
+    def call(
+        self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str
+    ) -> KernelCall:
+        return KernelCall(function, Struct(type_, fields), inputs or self.node.inputs[:1])
 
-    def view(self) -> Step:
-        return Step(self.output, view_of=self.node.inputs[0])
+    def view(self) -> ValueCalls:
+        """The entry of an output that is the first input's memory, read with another shape."""
+        return ValueCalls(self.output, view_of=self.node.inputs[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from samebits.codegen.calls import numbers
+from samebits.codegen.call_text import numbers
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.packaging.harness import filled, makefile
 from samebits.codegen.packaging.package import GENERATOR, REPORT, replace_folder

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from samebits.codegen import emit, stream
-from samebits.codegen.blocks import blocks
-from samebits.codegen.calls import Tables
-from samebits.codegen.lowering.lower import lower
+from samebits.codegen.blocks import step_blocks
+from samebits.codegen.call_text import Tables
+from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
 from samebits.codegen.names import checked_prefix
 from samebits.codegen.packaging.harness import HEADERS, main_source, makefile
@@ -40,7 +40,7 @@ DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 
 @dataclass(frozen=True)
-class Layer:
+class PackagedLayer:
     """One traced value: `index` in C, its name in the graph, type and shape."""
 
     index: int
@@ -51,8 +51,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What the package needs, in bytes, and the names that C text does not hold.
+class PackageReport:
+    """Memory that the package needs, in bytes, and the names that C text does not hold.
 
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
     bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
@@ -71,7 +71,7 @@ class Report:
     block: int
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[PackagedLayer, ...]
 
     def to_json(self) -> str:
         """As report.json holds it."""
@@ -85,7 +85,7 @@ def write_package(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     target: str = "c",
-) -> Report:
+) -> PackageReport:
     """Write the C of an integer graph to `folder`, replacing an earlier package there.
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
@@ -103,18 +103,18 @@ def write_package(
 
 def texts(
     graph: Graph, *, prefix: str = "model", vectors: Sequence[Array] | None = None
-) -> tuple[dict[str, str], Report]:
+) -> tuple[dict[str, str], PackageReport]:
     """The files of a package by name, and its report."""
     prefix = checked_prefix(prefix)
-    program = lower(graph)
-    memory = layout(program)
-    blocked = blocks(program)
+    calls = lower_to_calls(graph)
+    memory = layout(calls)
+    blocked = step_blocks(calls)
     tables = Tables(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
     files = {
-        f"{prefix}.h": emit.header(program, memory, prefix),
-        f"{prefix}.c": emit.source(program, memory, blocked, prefix, tables),
+        f"{prefix}.h": emit.header(calls, memory, prefix),
+        f"{prefix}.c": emit.source(calls, memory, blocked, prefix, tables),
         "tables.h": emit.tables_header(tables, prefix),
         "tables.c": emit.tables_source(tables),
         "main.c": main_source(graph, prefix),
@@ -129,7 +129,7 @@ def texts(
         **flat(HEADERS),
     }
     producers = graph.producers()
-    report = Report(
+    report = PackageReport(
         GENERATOR,
         prefix,
         "c",
@@ -143,14 +143,14 @@ def texts(
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
         tuple(
-            Layer(
+            PackagedLayer(
                 index,
-                step.value,
-                producers[step.value].op,
-                graph.values[step.value].dtype,
-                graph.values[step.value].shape,
+                entry.value,
+                producers[entry.value].op,
+                graph.values[entry.value].dtype,
+                graph.values[entry.value].shape,
             )
-            for index, step in enumerate(program.steps)
+            for index, entry in enumerate(calls.entries)
         ),
     )
     files[REPORT] = report.to_json()
@@ -173,7 +173,11 @@ def _described(value: Value) -> dict[str, Any]:
 
 
 def _samples(graph: Graph, vectors: Sequence[Array] | None) -> list[Array]:
-    """Checked input vectors [k * axis 0, ...] of the inputs' types."""
+    """Checked input vectors [k * axis 0, ...] of the inputs' types; pseudo-random without any.
+
+    Raises InputError for another number of arrays, shapes that are no whole samples, codes out of
+    the type's range, and different numbers of samples.
+    """
     if vectors is None:
         size = max((graph.values[name].size for name in graph.inputs), default=1)
         count = max(1, min(DEFAULT_SAMPLES, DEFAULT_CODES // size))
@@ -239,7 +243,8 @@ def _expected(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _sequence(graph: Graph) -> list[tuple[str, Array]]:
-    """A pseudo-random sequence of a step graph: inputs and outputs of all steps, last states."""
+    """A pseudo-random sequence of a step graph with what it must give, by names in C: inputs and
+    outputs of all steps, the states after the last."""
     inputs = []
     for index, name in enumerate(graph.own_inputs):
         value = graph.values[name]
@@ -259,7 +264,11 @@ def _sequence(graph: Graph) -> list[tuple[str, Array]]:
 
 
 def replace_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """The folder appears complete or not at all; an earlier package is replaced."""
+    """Write text files by name; the folder appears complete or not at all.
+
+    An earlier package there is moved aside and deleted once the new one has its place. InputError:
+    the folder holds other files, or cannot be written.
+    """
     folder = Path(os.path.abspath(folder))
     if folder.exists() and not (folder.is_dir() and _replaceable(folder)):
         raise InputError(

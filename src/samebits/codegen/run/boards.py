@@ -59,7 +59,7 @@ class Board:
 
     @property
     def defines(self) -> tuple[str, ...]:
-        """What the C files need to know."""
+        """Compiler flags that tell the C files which timer the board has."""
         return (f"-DSAMEBITS_TIMER_{self.timer}",)
 
 

@@ -55,7 +55,7 @@ class LayerTrace:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What one call of a program left behind."""
+    """The files that one call of a program left behind; those of a board are empty elsewhere."""
 
     output: bytes
     counts: bytes
@@ -241,7 +241,11 @@ def stack_used(executable: Executable, inputs: Sequence[Array], timeout: float =
 def _call(
     executable: Executable, data: bytes, runs: int, timeout: float, count: bool = False
 ) -> _Outcome:
-    """Run the program once in a folder of its own."""
+    """Run the program once, in a folder of its own, on all runs' bytes.
+
+    count: the emulator's clock advances with the instructions. InputError: it takes longer than
+    `timeout` seconds. SamebitsError: it ends with another code than 0.
+    """
     target = executable.target
     with tempfile.TemporaryDirectory(dir=executable.path.parent) as name:
         folder = Path(name)
@@ -298,7 +302,7 @@ def _emulator(target: Target, path: Path, count: bool) -> list[str]:
 
 
 def _failure(target: Target, code: int, text: str) -> str:
-    """What to say of a program that ended with an exit code other than 0."""
+    """The message about a program that ended with an exit code other than 0."""
     what = boards.EXIT_CODES.get(code) if target.board else None
     if what is None:
         lines = [line for line in text.splitlines() if line.strip() and "warning:" not in line]

@@ -38,10 +38,12 @@ class SectionSizes:
 
     @property
     def flash(self) -> int:
+        """Bytes of flash: code, constants and start values."""
         return self.code + self.data
 
     @property
     def ram(self) -> int:
+        """Bytes of RAM: data, zeroed memory and the stack that is kept."""
         return self.data + self.zeroed + self.stack
 
 
@@ -78,8 +80,8 @@ def section_sizes(executable: Executable) -> SectionSizes:
 
 
 def object_sizes(executable: Executable) -> dict[str, SectionSizes]:
-    """The same of every compiled file by name (`stack` is 0), before the linker leaves anything
-    out."""
+    """Section sizes of every compiled file by name (`stack` is 0), before the linker leaves
+    anything out."""
     return {path.name: _sizes(executable, path) for path in executable.objects}
 
 
@@ -155,6 +157,11 @@ def _deepest(
     unknown: set[str],
     done: dict[str, int | None],
 ) -> int:
+    """Bytes of stack from `name` on, by depth-first search of the call graph.
+
+    done: of each function visited, its bytes; None while its calls are followed, so that meeting it
+    again is recursion. Functions without a known frame are added to `unknown` and count 0.
+    """
     if name in done:
         known = done[name]
         if known is None:

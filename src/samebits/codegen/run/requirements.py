@@ -1,4 +1,4 @@
-"""What a model needs of each board: flash, RAM and stack, measured on a built program."""
+"""Flash, RAM and stack that a model needs of each board, measured on a built program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BOARDS = ("cortex-m0", "cortex-m3", "cortex-m55")
 
 @dataclass(frozen=True)
 class Requirements:
-    """Of one target: bytes of flash and RAM, harness included, and of the stack below the model's
-    run function; `why` says why there are none."""
+    """The needs of a model on one target, in bytes: flash and RAM, harness included, and the stack
+    below the model's run function. `why`: the reason where there are none."""
 
     target: str
     flash: int | None = None
@@ -31,7 +31,7 @@ class Requirements:
 
 
 def requirements(graph: Graph, target: str) -> Requirements:
-    """Of an integer graph on a board."""
+    """Package, build and measure an integer graph for a board (a name of TARGETS)."""
     reason = TARGETS[target].unavailable()
     if reason is not None:
         return Requirements(target, why=reason)

@@ -1,4 +1,8 @@
-"""C text of kernel calls and of their constant parameters."""
+"""C text of kernel calls and of their constant parameters.
+
+Parameters are static constant structs with designated initialisers; a field that is an array is the
+name of a table (`Tables`), which is stored once however many calls read it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from samebits.codegen.lowering.program import Array, Call, Data, Field, Struct, Structs
+from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct, Structs
 
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
@@ -34,17 +38,18 @@ class Tables:
         return sum(array.nbytes for _, array in self.arrays)
 
 
-class Calls:
-    """The calls of a source file; `declared`: lines with their parameters, each stored once."""
+class CallWriter:
+    """Writes the calls of a source file; `declared`: lines with their parameters, each stored
+    once."""
 
     def __init__(self, prefix: str, tables: Tables) -> None:
         self.prefix, self.tables = prefix, tables
         self.declared: list[str] = []
         self.count = 0
-        self.known: dict[int, tuple[Call, str]] = {}
+        self.known: dict[int, tuple[KernelCall, str]] = {}
 
     def text(
-        self, call: Call, pointer: Callable[[str], str], output: str, scratch: str
+        self, call: KernelCall, pointer: Callable[[str], str], output: str, scratch: str
     ) -> list[str]:
         """Lines of a call. pointer: the C expression of an input."""
         return self.with_parameters(f"&{self.parameters(call)}", call, pointer, output, scratch)
@@ -52,12 +57,15 @@ class Calls:
     def with_parameters(
         self,
         parameters: str,
-        call: Call,
+        call: KernelCall,
         pointer: Callable[[str], str],
         output: str,
         scratch: str,
     ) -> list[str]:
-        """The same with a pointer to parameters."""
+        """The same with the C expression of a pointer to the parameters.
+
+        Kernels of several inputs take an array of pointers, which needs a block of its own.
+        """
         inputs = [pointer(name) for name in call.inputs]
         lines: list[str] = []
         indent = "    "
@@ -71,7 +79,7 @@ class Calls:
             lines.append("    }")
         return lines
 
-    def parameters(self, call: Call) -> str:
+    def parameters(self, call: KernelCall) -> str:
         """The name of the static constant struct of a call."""
         if id(call) not in self.known:
             text = self._initialiser(call.parameters, "    ")
@@ -92,6 +100,7 @@ class Calls:
         return f"{{\n{indent}{inner}}}"
 
     def _field(self, field: Field, indent: str) -> str:
+        """The initialiser of one field. An array of structs is declared before, by a name."""
         if field is None:
             return "0"
         if isinstance(field, Data):

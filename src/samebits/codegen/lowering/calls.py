@@ -1,4 +1,8 @@
-"""What lowering hands to emission: kernel calls with constant parameters, as plain data."""
+"""What lowering hands to emission: kernel calls with constant parameters, as plain data.
+
+A `CallList` knows neither C names nor addresses: inputs and outputs are names of values of the
+graph, arrays are numpy's. The memory plan, the blocks of steps and the text are computed from it.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,11 @@ Field = int | tuple[int, ...] | Data | Struct | Structs | None
 
 
 @dataclass(frozen=True)
-class Call:
-    """samebits_run_<function>(&parameters, inputs..., output[, scratch]).
+class KernelCall:
+    """A call samebits_run_<function>(&parameters, inputs..., output[, scratch]).
 
-    listed: the inputs go as one array of pointers. scratch: bytes, 0 for none.
+    inputs: names of values. listed: they go as one array of pointers. scratch: bytes of scratch
+    memory, None where the kernel takes none.
     """
 
     function: str
@@ -53,29 +58,34 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What computes one stored value: calls that write it, or the value it is another view of.
+class ValueCalls:
+    """The calls that write one stored value, or the value that it is another view of.
 
-    in_place: inputs whose memory the output may take over when they are not read later.
+    No calls and no view: the value is a constant. in_place: inputs whose memory the output may take
+    over when they are not read later; such kernels read an element before they write over it.
     """
 
     value: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[KernelCall, ...] = ()
     in_place: tuple[str, ...] = ()
     view_of: str | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """The values that the calls, or the view, read: each once, in order."""
         views = (self.view_of,) if self.view_of else ()
         return tuple(dict.fromkeys((*views, *(n for call in self.calls for n in call.inputs))))
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
-    """The steps of a graph, one per layer, in order; `folded` are layers that are constants."""
+class CallList:
+    """The calls of a graph: one entry per layer, in the order in which they run.
+
+    folded: arrays of layers that depend on constants alone, computed when the graph is lowered.
+    """
 
     graph: Graph
-    steps: tuple[Step, ...]
+    entries: tuple[ValueCalls, ...]
     folded: Mapping[str, Array] = field(default_factory=dict)
 
     def constant(self, name: str) -> Array | None:
