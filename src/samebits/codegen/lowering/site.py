@@ -102,6 +102,7 @@ class Site:
     def call(
         self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str
     ) -> KernelCall:
+        """A call of `function` with these constants, reading `inputs` (the node's first one)."""
         return KernelCall(function, Struct(type_, fields), inputs or self.node.inputs[:1])
 
     def view(self) -> ValueCalls:

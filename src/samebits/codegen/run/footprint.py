@@ -1,4 +1,4 @@
-"""What a built program holds and needs: flash, RAM, stack, and calls of floating-point routines."""
+"""Footprint of a built program: flash, RAM, stack, and calls of floating-point routines."""
 
 from __future__ import annotations
 

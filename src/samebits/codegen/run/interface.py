@@ -1,4 +1,4 @@
-"""What a generated package takes and gives: the bytes of its inputs and outputs, and the C that
+"""Interface of a generated package: the bytes of its inputs and outputs, and the C that
 ties a harness to it."""
 
 from __future__ import annotations
