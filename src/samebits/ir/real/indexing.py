@@ -12,28 +12,14 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, elements
-from samebits.ir.real.define import (
-    ANY,
-    FLOATS,
-    INTEGERS,
-    NUMBERS,
-    Inputs,
-    attributes_of,
-    broadcasting,
-    check_axis,
-    check_same_type,
-    check_type,
-    choice,
-    counted_from_zero,
-    define,
-    is_integer,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, broadcasting, counted_from_zero, define
 from samebits.ir.traits import Trait
 
 INDICES = ("int32", "int64")
 EINSUM_MAX = 2**32  # products of one Einsum
 Ints = tuple[int, ...]
-_BITS = broadcasting(INTEGERS)
+_BITS = broadcasting(real.INTEGERS)
 
 
 # --- point-wise -----------------------------------------------------------------------------
@@ -46,7 +32,7 @@ def _is_inf(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 def _infer_shift(values: Inputs, attributes: Attributes) -> list[Type]:
-    choice(attributes, "direction", ("LEFT", "RIGHT"))
+    real.choice(attributes, "direction", ("LEFT", "RIGHT"))
     return _BITS(values, attributes)
 
 
@@ -62,7 +48,7 @@ def _shift(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 _DECIDES = (Trait.POINTWISE, Trait.DECISION)
-_FLAGS = broadcasting(FLOATS, "bool")
+_FLAGS = broadcasting(real.FLOATS, "bool")
 _SIGNS = {"detect_negative": 1, "detect_positive": 1}
 define("IsNaN", 1, {}, _FLAGS, lambda a, _: [np.isnan(a[0])], *_DECIDES, rational=False)
 define("IsInf", 1, _SIGNS, _FLAGS, _is_inf, *_DECIDES, rational=False)
@@ -70,15 +56,15 @@ define("BitwiseAnd", 2, {}, _BITS, lambda a, _: [np.bitwise_and(*a)], Trait.POIN
 define("BitwiseOr", 2, {}, _BITS, lambda a, _: [np.bitwise_or(*a)], Trait.POINTWISE)
 define("BitwiseXor", 2, {}, _BITS, lambda a, _: [np.bitwise_xor(*a)], Trait.POINTWISE)
 define("BitwiseNot", 1, {}, _BITS, lambda a, _: [np.invert(a[0])], Trait.POINTWISE)
-define("BitShift", 2, attributes_of("direction"), _infer_shift, _shift, Trait.POINTWISE)
+define("BitShift", 2, real.attributes_of("direction"), _infer_shift, _shift, Trait.POINTWISE)
 
 
 # --- running sums ---------------------------------------------------------------------------
 
 
 def _infer_cumulative(values: Inputs, attributes: Attributes) -> list[Type]:
-    check_axis(attributes["axis"], len(values[0].shape))
-    return [(check_type(values[0], NUMBERS), values[0].shape)]
+    real.check_axis(attributes["axis"], len(values[0].shape))
+    return [(real.check_type(values[0], real.NUMBERS), values[0].shape)]
 
 
 def _cumulative(function: Any, neutral: int) -> Callable[[Inputs, Attributes], list[Array]]:
@@ -98,7 +84,7 @@ for _name, _running, _neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumpr
     define(
         _name,
         1,
-        attributes_of("axis", exclusive=0, reverse=0),
+        real.attributes_of("axis", exclusive=0, reverse=0),
         _infer_cumulative,
         _cumulative(_running, _neutral),
         Trait.ALONG,
@@ -110,14 +96,14 @@ for _name, _running, _neutral in (("CumSum", np.cumsum, 0), ("CumProd", np.cumpr
 
 def _infer_gather_elements(values: Inputs, attributes: Attributes) -> list[Type]:
     x, indices = values
-    kind = check_type(x, ANY)
-    check_type(indices, INDICES, "indices")
+    kind = real.check_type(x, real.ANY)
+    real.check_type(indices, INDICES, "indices")
     _check_beside(x.shape, indices.shape, attributes["axis"])
     return [(kind, indices.shape)]
 
 
 def _check_beside(shape: Ints, indices: Ints, axis: Any) -> None:
-    axis = check_axis(axis, len(shape))
+    axis = real.check_axis(axis, len(shape))
     if len(indices) != len(shape) or any(
         m > n for i, (n, m) in enumerate(zip(shape, indices, strict=True)) if i != axis
     ):
@@ -139,10 +125,10 @@ def _gather_elements(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 def _infer_gather_nd(values: Inputs, attributes: Attributes) -> list[Type]:
     x, indices = values
-    kind = check_type(x, ANY)
-    check_type(indices, INDICES, "indices")
+    kind = real.check_type(x, real.ANY)
+    real.check_type(indices, INDICES, "indices")
     batch = attributes["batch_dims"]
-    if not is_integer(batch) or not 0 <= batch < len(indices.shape):
+    if not real.is_integer(batch) or not 0 <= batch < len(indices.shape):
         raise ValueError(f"expected batch_dims from 0 below {len(indices.shape)}, found {batch!r}")
     depth = indices.shape[-1]
     if x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= len(x.shape) - batch:
@@ -182,10 +168,10 @@ def _placed(x: Array, places: tuple[Array, ...], updates: Array, reduction: str)
 
 def _check_scatter(values: Inputs, attributes: Attributes) -> str:
     x, indices, updates = values
-    check_type(indices, INDICES, "indices")
-    choice(attributes, "reduction", ("none", *_REDUCTIONS))
-    allowed = ANY if attributes["reduction"] == "none" else NUMBERS
-    return check_same_type([x, updates], allowed)
+    real.check_type(indices, INDICES, "indices")
+    real.choice(attributes, "reduction", ("none", *_REDUCTIONS))
+    allowed = real.ANY if attributes["reduction"] == "none" else real.NUMBERS
+    return real.check_same_type([x, updates], allowed)
 
 
 def _infer_scatter_elements(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -236,10 +222,10 @@ define("ScatterND", 3, {"reduction": "none"}, _infer_scatter_nd, _scatter_nd)
 
 def _infer_top_k(values: Inputs, attributes: Attributes) -> list[Type]:
     x = values[0]
-    kind = check_type(x, NUMBERS)
-    axis = check_axis(attributes["axis"], len(x.shape))
+    kind = real.check_type(x, real.NUMBERS)
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     k = attributes["k"]
-    if not is_integer(k) or not 0 <= k <= x.shape[axis]:
+    if not real.is_integer(k) or not 0 <= k <= x.shape[axis]:
         raise ValueError(f"expected k from 0 to {x.shape[axis]}, found {k!r}")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return [(kind, shape), ("int64", shape)]
@@ -258,7 +244,7 @@ def _top_k(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [np.take_along_axis(x, index, axis=axis), index]
 
 
-_TOP_K = attributes_of("k", axis=-1, largest=1)
+_TOP_K = real.attributes_of("k", axis=-1, largest=1)
 define("TopK", 1, _TOP_K, _infer_top_k, _top_k, Trait.ALONG, Trait.SCORING)
 
 
@@ -269,7 +255,7 @@ def _infer_det(values: Inputs, attributes: Attributes) -> list[Type]:
     shape = values[0].shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"expected square matrices, found {list(shape)}")
-    return [(check_type(values[0], FLOATS), shape[:-2])]
+    return [(real.check_type(values[0], real.FLOATS), shape[:-2])]
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
@@ -302,7 +288,7 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _infer_einsum(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, NUMBERS)
+    kind = real.check_same_type(values, real.NUMBERS)
     if not isinstance(attributes["equation"], str):
         raise ValueError("expected an equation")
     terms, result = _terms(attributes["equation"], [len(value.shape) for value in values])
@@ -324,4 +310,4 @@ def _einsum(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 define("Det", 1, {}, _infer_det, lambda a, _: [np.linalg.det(a[0])], rational=False)
-define("Einsum", (1, None), attributes_of("equation"), _infer_einsum, _einsum, Trait.HEAVY)
+define("Einsum", (1, None), real.attributes_of("equation"), _infer_einsum, _einsum, Trait.HEAVY)

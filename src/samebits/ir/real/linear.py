@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, broadcast
-from samebits.ir.real.define import (
-    FLOATS,
-    NUMBERS,
-    Inputs,
-    bilinear,
-    check_same_type,
-    check_type,
-    define,
-    number,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, define, number
 from samebits.ir.traits import Trait
 
 EIGHT_BITS = ("int8", "uint8")
@@ -33,14 +25,14 @@ def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _infer_matmul(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, NUMBERS)
+    kind = real.check_same_type(values, real.NUMBERS)
     return [(kind, matmul_shape(values[0].shape, values[1].shape))]
 
 
 def product(a: Array, b: Array) -> Array:
     """numpy's matmul; integers and Fractions exactly."""
     columns = b.ndim - 1 if b.ndim == 2 else None
-    return bilinear(np.matmul, a, b, columns, (-1,))
+    return real.bilinear(np.matmul, a, b, columns, (-1,))
 
 
 def _matmul(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -50,7 +42,7 @@ def _matmul(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 def _infer_gemm(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, FLOATS)
+    kind = real.check_same_type(values, real.FLOATS)
     a, b, c = values
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise ValueError(f"expected two matrices, found {list(a.shape)} and {list(b.shape)}")
@@ -83,9 +75,9 @@ def _infer_matmul_integer(values: Inputs, attributes: Attributes) -> list[Type]:
     one, or one for each row of a, for each column of b."""
     a, b, a_zero, b_zero = values
     for operand, zero, what in ((a, a_zero, "a_zero"), (b, b_zero, "b_zero")):
-        kind = check_type(operand, EIGHT_BITS)
+        kind = real.check_type(operand, EIGHT_BITS)
         if zero is not None:
-            check_type(zero, (kind,), what)
+            real.check_type(zero, (kind,), what)
     shape = matmul_shape(a.shape, b.shape)
     for zero, operand, axis in ((a_zero, a, -2), (b_zero, b, -1)):
         if zero is None or zero.shape in ((), (1,)):

@@ -17,23 +17,8 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
-from samebits.ir.real.define import (
-    ANY,
-    FLOATS,
-    NUMBERS,
-    Inputs,
-    array_type,
-    broadcasting,
-    check_same_type,
-    check_type,
-    choice,
-    code_range,
-    define,
-    float32,
-    map_exact,
-    number,
-    rationals,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, broadcasting, define, float32, map_exact, number
 from samebits.ir.traits import Trait
 
 Function = Callable[[Array, Attributes], Array]
@@ -46,7 +31,7 @@ def _point(
     function: Callable[..., Any],
     *traits: Trait,
     inputs: int = 1,
-    allowed: tuple[str, ...] = FLOATS,
+    allowed: tuple[str, ...] = real.FLOATS,
     infer: Rule | None = None,
     rational: bool = True,
     unbounded: tuple[str, ...] = (),
@@ -114,7 +99,7 @@ def _clip_bounds(x: Array, attributes: Attributes) -> tuple[Any, Any]:
     low = None if low in (None, -math.inf) else low
     high = None if high in (None, math.inf) else high
     if x.dtype.kind in "iu":  # the nearest integers inside, as far as the type goes
-        least, most = code_range(x.dtype.name)
+        least, most = real.code_range(x.dtype.name)
         low = least if low is None or low <= least else most if low >= most else math.ceil(low)
         high = most if high is None or high >= most else least if high <= least else high // 1
     infinite = [bound for bound in (low, high) if bound is not None and math.isinf(bound)]
@@ -137,7 +122,7 @@ def _infer_clip(values: Inputs, attributes: Attributes) -> list[Type]:
         bound = attributes[key]
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
             raise ValueError(f"expected {key} of Clip to be a number or None, found {bound!r}")
-    return broadcasting(NUMBERS)(values, attributes)
+    return broadcasting(real.NUMBERS)(values, attributes)
 
 
 def _cast(x: Array, attributes: Attributes) -> Array:
@@ -145,10 +130,10 @@ def _cast(x: Array, attributes: Attributes) -> Array:
     to, exact = attributes["to"], x.dtype == object
     if to == "bool":
         return np.asarray(x != 0)
-    if to in FLOATS:
+    if to in real.FLOATS:
         return x if exact or x.dtype.kind == "f" else x.astype(np.float64)
-    low, high = code_range(to)
-    kind = array_type(to)
+    low, high = real.code_range(to)
+    kind = real.array_type(to)
     if exact:
         return map_exact(lambda v: min(max(int(v), low), high), x).astype(kind)
     if x.dtype.kind != "f":
@@ -162,24 +147,24 @@ def _cast(x: Array, attributes: Attributes) -> Array:
 
 
 def _infer_cast(values: Inputs, attributes: Attributes) -> list[Type]:
-    check_type(values[0], ANY)
-    return [(choice(attributes, "to", (*NUMBERS, "bool")), values[0].shape)]
+    real.check_type(values[0], real.ANY)
+    return [(real.choice(attributes, "to", (*real.NUMBERS, "bool")), values[0].shape)]
 
 
 _EXACT = (Trait.FUNCTION, Trait.UNROUNDED)
 _IDENTITY = (Trait.FUNCTION, Trait.MOVEMENT, Trait.NEUTRAL)
 _ENDS = ("min", "max")
-_point("Identity", lambda x, _: x, *_IDENTITY, allowed=ANY)
-_point("Relu", _relu, *_EXACT, allowed=NUMBERS)
+_point("Identity", lambda x, _: x, *_IDENTITY, allowed=real.ANY)
+_point("Relu", _relu, *_EXACT, allowed=real.NUMBERS)
 _point("LeakyRelu", _leaky_relu, alpha=float32(0.01))
 _point("ThresholdedRelu", _thresholded_relu, alpha=1.0)
 _point("HardSigmoid", _hard_sigmoid, alpha=float32(0.2), beta=0.5)
 _point("HardSwish", _hard_swish)
 _point("Softsign", lambda x, _: x / (abs(x) + number(1, x)))
 _point("Shrink", _shrink, lambd=0.5, bias=0.0)
-_point("Abs", lambda x, _: np.abs(x), *_EXACT, allowed=NUMBERS)
-_point("Neg", lambda x, _: -x, *_EXACT, allowed=NUMBERS)
-_point("Sign", _sign, allowed=NUMBERS)
+_point("Abs", lambda x, _: np.abs(x), *_EXACT, allowed=real.NUMBERS)
+_point("Neg", lambda x, _: -x, *_EXACT, allowed=real.NUMBERS)
+_point("Sign", _sign, allowed=real.NUMBERS)
 _point("Reciprocal", lambda x, _: number(1, x) / x)
 _point("Floor", _rounded(math.floor, np.floor))
 _point("Ceil", _rounded(math.ceil, np.ceil))
@@ -222,12 +207,12 @@ def _gelu(x: Array, attributes: Attributes) -> Array:
 def _infer_celu(values: Inputs, attributes: Attributes) -> list[Type]:
     if not attributes["alpha"]:
         raise ValueError("expected alpha of Celu other than 0, found 0")
-    return broadcasting(FLOATS)(values, attributes)
+    return broadcasting(real.FLOATS)(values, attributes)
 
 
 def _infer_gelu(values: Inputs, attributes: Attributes) -> list[Type]:
-    choice(attributes, "approximate", ("none", "tanh"))
-    return broadcasting(FLOATS)(values, attributes)
+    real.choice(attributes, "approximate", ("none", "tanh"))
+    return broadcasting(real.FLOATS)(values, attributes)
 
 
 _real = functools.partial(_point, rational=False)
@@ -264,7 +249,7 @@ for _function in (
 
 
 def _infer_prelu(values: Inputs, attributes: Attributes) -> list[Type]:
-    (kind, shape), *_ = broadcasting(NUMBERS)(values, attributes)
+    (kind, shape), *_ = broadcasting(real.NUMBERS)(values, attributes)
     if shape != values[0].shape:
         raise ValueError(
             f"expected a slope that broadcasts to {list(values[0].shape)}, "
@@ -274,8 +259,8 @@ def _infer_prelu(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _infer_pow(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_type(values[0], NUMBERS)
-    check_type(values[1], NUMBERS)
+    kind = real.check_type(values[0], real.NUMBERS)
+    real.check_type(values[1], real.NUMBERS)
     return [(kind, broadcast(values[0].shape, values[1].shape))]
 
 
@@ -297,7 +282,7 @@ def _modulo(a: Array, b: Array, attributes: Attributes) -> Array:
 
 def _power(a: Array, b: Array, _: Attributes) -> Array:
     if a.dtype == object or b.dtype == object:
-        return map_exact(_exact_power, rationals(a), b)
+        return map_exact(_exact_power, real.rationals(a), b)
     if a.dtype.kind == "f":
         return np.power(a, b.astype(np.float64))
     if b.dtype.kind in "iu" and not np.less(b, 0).any():
@@ -315,7 +300,7 @@ def _exact_power(base: Fraction, exponent: Fraction | int) -> Fraction:
     return base ** int(exponent)
 
 
-_binary = functools.partial(_point, inputs=2, allowed=NUMBERS)
+_binary = functools.partial(_point, inputs=2, allowed=real.NUMBERS)
 _SUM = (Trait.FUNCTION, Trait.ACCUMULATES)
 _binary("Add", lambda a, b, _: a + b, *_SUM)
 _binary("Sub", lambda a, b, _: a - b, *_SUM)
@@ -339,10 +324,10 @@ def _sum(arrays: Inputs) -> Array:
     return total
 
 
-_variadic("Min", lambda a: functools.reduce(np.minimum, a), NUMBERS, Trait.UNROUNDED)
-_variadic("Max", lambda a: functools.reduce(np.maximum, a), NUMBERS, Trait.UNROUNDED)
-_variadic("Sum", _sum, FLOATS, Trait.ACCUMULATES)
-_variadic("Mean", lambda arrays: _sum(arrays) / len(arrays), FLOATS, Trait.ACCUMULATES)
+_variadic("Min", lambda a: functools.reduce(np.minimum, a), real.NUMBERS, Trait.UNROUNDED)
+_variadic("Max", lambda a: functools.reduce(np.maximum, a), real.NUMBERS, Trait.UNROUNDED)
+_variadic("Sum", _sum, real.FLOATS, Trait.ACCUMULATES)
+_variadic("Mean", lambda arrays: _sum(arrays) / len(arrays), real.FLOATS, Trait.ACCUMULATES)
 
 
 # --- comparisons and logic ------------------------------------------------------------------
@@ -351,7 +336,10 @@ _DECIDES = (Trait.POINTWISE, Trait.DECISION)
 
 
 def _compare(
-    name: str, function: Callable[..., Array], allowed: tuple[str, ...] = NUMBERS, inputs: int = 2
+    name: str,
+    function: Callable[..., Array],
+    allowed: tuple[str, ...] = real.NUMBERS,
+    inputs: int = 2,
 ) -> None:
     """Booleans from operands of one type."""
     infer = broadcasting(allowed, "bool")
@@ -360,7 +348,7 @@ def _compare(
     )
 
 
-_compare("Equal", lambda a, b: np.asarray(a == b), (*NUMBERS, "bool"))
+_compare("Equal", lambda a, b: np.asarray(a == b), (*real.NUMBERS, "bool"))
 _compare("Greater", lambda a, b: a > b)
 _compare("GreaterOrEqual", lambda a, b: a >= b)
 _compare("Less", lambda a, b: a < b)
@@ -372,8 +360,8 @@ _compare("Not", np.logical_not, ("bool",), inputs=1)
 
 
 def _infer_where(values: Inputs, attributes: Attributes) -> list[Type]:
-    check_type(values[0], ("bool",), "a condition")
-    kind = check_same_type(values[1:], ANY)
+    real.check_type(values[0], ("bool",), "a condition")
+    kind = real.check_same_type(values[1:], real.ANY)
     return [(kind, broadcast(*(value.shape for value in values)))]
 
 

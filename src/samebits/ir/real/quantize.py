@@ -11,21 +11,11 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type
-from samebits.ir.real.define import (
-    FLOATS,
-    NARROW,
-    Inputs,
-    array_type,
-    check_axis,
-    check_type,
-    code_range,
-    define,
-    is_integer,
-    map_exact,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, define, map_exact
 from samebits.ir.traits import Trait
 
-CODES = ("int8", "uint8", "int16", "uint16", *NARROW)
+CODES = ("int8", "uint8", "int16", "uint16", *real.NARROW)
 
 
 def _check_parameters(values: Inputs, attributes: Attributes) -> None:
@@ -33,7 +23,7 @@ def _check_parameters(values: Inputs, attributes: Attributes) -> None:
     one number, one for each index of the axis, or one for each block along it."""
     x, scale, zero_point = values
     block = attributes["block_size"]
-    if not is_integer(block) or block < 0:
+    if not real.is_integer(block) or block < 0:
         raise ValueError(f"expected block_size of at least 0, found {block!r}")
     one = ((), (1,))
     if (
@@ -47,7 +37,7 @@ def _check_parameters(values: Inputs, attributes: Attributes) -> None:
         )
     if scale.shape in one and not block:
         return
-    axis = check_axis(attributes["axis"], len(x.shape))
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     if not block:
         expected = (x.shape[axis],)
     else:
@@ -72,10 +62,10 @@ def _spread(parameter: Array, x: Array, attributes: Attributes) -> Array:
 
 def _infer_quantize(values: Inputs, attributes: Attributes) -> list[Type]:
     x, scale, zero_point = values
-    check_type(x, (*FLOATS, "int32"))
-    check_type(scale, FLOATS, "a scale")
+    real.check_type(x, (*real.FLOATS, "int32"))
+    real.check_type(scale, real.FLOATS, "a scale")
     _check_parameters(values, attributes)
-    kind = "uint8" if zero_point is None else check_type(zero_point, CODES, "a zero point")
+    kind = "uint8" if zero_point is None else real.check_type(zero_point, CODES, "a zero point")
     return [(kind, x.shape)]
 
 
@@ -86,8 +76,8 @@ def quantize_reals(x: Array, scale: Array, zero_point: Array | int, dtype: str) 
     are the exact ones: a quotient of two 24-bit significands is a tie, and then no division
     rounds it, or at least 2**-26 away from every tie, and codes reach 2**16. NaN is taken as 0.
     """
-    low, high = code_range(dtype)
-    kind = array_type(dtype)
+    low, high = real.code_range(dtype)
+    kind = real.array_type(dtype)
     offset = np.asarray(zero_point).astype(np.int64)
     if x.dtype == object or scale.dtype == object:
         codes = map_exact(
@@ -108,11 +98,11 @@ def _quantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 def _infer_dequantize(values: Inputs, attributes: Attributes) -> list[Type]:
     x, scale, zero_point = values
-    kind = check_type(x, (*CODES, "int32"))
+    kind = real.check_type(x, (*CODES, "int32"))
     if zero_point is not None:
-        check_type(zero_point, (kind,), "a zero point")
+        real.check_type(zero_point, (kind,), "a zero point")
     _check_parameters(values, attributes)
-    return [(check_type(scale, FLOATS, "a scale"), x.shape)]
+    return [(real.check_type(scale, real.FLOATS, "a scale"), x.shape)]
 
 
 def _dequantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -124,7 +114,7 @@ def _dequantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 def _infer_dynamic(values: Inputs, attributes: Attributes) -> list[Type]:
-    check_type(values[0], ("float32",))
+    real.check_type(values[0], ("float32",))
     return [("uint8", values[0].shape), ("float32", ()), ("uint8", ())]
 
 

@@ -12,18 +12,9 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, op_named
+from samebits.ir.real import define as real
 from samebits.ir.real.cell import LAYERS, Cell, Parameters, Sizes, activations, weights
-from samebits.ir.real.define import (
-    FLOATS,
-    Inputs,
-    attributes_of,
-    check_same_type,
-    check_type,
-    choice,
-    define,
-    is_integer,
-    number,
-)
+from samebits.ir.real.define import Inputs, define, number
 from samebits.ir.traits import Trait
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -36,7 +27,7 @@ def recurrent_sizes(op: str, inputs: Inputs, attributes: Attributes) -> Sizes:
     layer, hidden = LAYERS[op], attributes["hidden_size"]
     directions = 2 if attributes["direction"] == "bidirectional" else 1
     x, w, r = (tuple(value.shape) for value in inputs[:3])
-    if not is_integer(hidden) or hidden < 1:
+    if not real.is_integer(hidden) or hidden < 1:
         raise ValueError(f"expected a hidden_size of at least 1, found {hidden!r}")
     for what, shape in (("X", x), ("W", w), ("R", r)):
         if len(shape) != 3:
@@ -62,10 +53,10 @@ def parameters(op: str, inputs: Sequence[Any]) -> Parameters[Any]:
 def _infer(op: str, values: Inputs, attributes: Attributes) -> list[Type]:
     """Y [T, D, B, P], then the last h [D, B, P] and, of an LSTM, c [D, B, H]. ValueError that names
     the input or attribute that does not fit."""
-    choice(attributes, "direction", DIRECTIONS)
+    real.choice(attributes, "direction", DIRECTIONS)
     lengths = values[LENGTHS]
     numbers = [value for index, value in enumerate(values) if index != LENGTHS]
-    kind = check_same_type(numbers, FLOATS)
+    kind = real.check_same_type(numbers, real.FLOATS)
     sizes = recurrent_sizes(op, values, attributes)
     layer, batch = LAYERS[op], values[X].shape[1]
     directions, hidden = sizes.directions, sizes.hidden
@@ -81,7 +72,7 @@ def _infer(op: str, values: Inputs, attributes: Attributes) -> list[Type]:
         if index < len(values) and values[index] is not None and values[index].shape != shape:
             raise ValueError(f"expected {what} of {list(shape)}, found {list(values[index].shape)}")
     if lengths is not None:
-        check_type(lengths, ("int32",), "sequence_lens")
+        real.check_type(lengths, ("int32",), "sequence_lens")
     clip = attributes["clip"]
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float))):
         raise ValueError(f"expected clip to be a number or None, found {clip!r}")
@@ -163,7 +154,7 @@ def _define(op: str, inputs: int, **defaults: Any) -> None:
     define(
         op,
         (3, inputs),
-        attributes_of(
+        real.attributes_of(
             "hidden_size",
             direction="forward",
             activations=(),

@@ -10,20 +10,8 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, broadcast
-from samebits.ir.real.define import (
-    FLOATS,
-    NUMBERS,
-    Inputs,
-    attributes_of,
-    check_axes,
-    check_axis,
-    check_same_type,
-    check_type,
-    code_range,
-    define,
-    float32,
-    rationals,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, define, float32
 from samebits.ir.traits import Trait
 
 Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced axes, of size 1
@@ -43,7 +31,7 @@ def _reduction(
     *traits: Trait,
     rational: bool = True,
     empty: bool = True,
-    allowed: tuple[str, ...] = NUMBERS,
+    allowed: tuple[str, ...] = real.NUMBERS,
 ) -> None:
     """A reduction over `axes`, exactly those given (none: element by element).
 
@@ -53,22 +41,22 @@ def _reduction(
 
     def infer(values: Inputs, attributes: Attributes) -> list[Type]:
         x = values[0]
-        kind = check_type(x, allowed)
-        axes = check_axes(attributes["axes"], len(x.shape))
+        kind = real.check_type(x, allowed)
+        axes = real.check_axes(attributes["axes"], len(x.shape))
         if not empty and any(x.shape[axis] == 0 for axis in axes):
             raise ValueError(f"expected axes with elements to reduce, found {list(x.shape)}")
         return [(kind, _reduced_shape(x.shape, axes, attributes["keepdims"]))]
 
     def meaning(arrays: Inputs, attributes: Attributes) -> list[Array]:
         x = arrays[0]
-        axes = check_axes(attributes["axes"], x.ndim)
+        axes = real.check_axes(attributes["axes"], x.ndim)
         result = np.asarray(function(x, axes))
         shape = _reduced_shape(x.shape, axes, attributes["keepdims"])
         if x.dtype.kind in "iub":
             result = np.trunc(result).astype(x.dtype)
         return [result.reshape(shape)]
 
-    attributes = attributes_of("axes", keepdims=1)
+    attributes = real.attributes_of("axes", keepdims=1)
     define(name, 1, attributes, infer, meaning, Trait.REDUCES, *traits, rational=rational)
 
 
@@ -92,7 +80,7 @@ def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
             return best(x, axis=axes, keepdims=True)
         if x.dtype == object:
             raise ValueError("expected elements to reduce in exact mode, found none")
-        low, high = (-np.inf, np.inf) if x.dtype.kind == "f" else code_range(x.dtype.name)
+        low, high = (-np.inf, np.inf) if x.dtype.kind == "f" else real.code_range(x.dtype.name)
         initial = x.dtype.type(low if sign < 0 else high)
         return best(x, axis=axes, keepdims=True, initial=initial)
 
@@ -101,7 +89,7 @@ def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
 
 _reduction("ReduceSum", _sum, Trait.ACCUMULATES)
 _reduction("ReduceMean", _mean, Trait.AVERAGE, empty=False)
-_ORDERED = (*NUMBERS, "bool")
+_ORDERED = (*real.NUMBERS, "bool")
 _reduction("ReduceMax", _extreme(np.max, -1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceMin", _extreme(np.min, 1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceProd", lambda x, axes: np.asarray(np.prod(x, axis=axes, keepdims=True)))
@@ -114,8 +102,8 @@ _reduction("ReduceLogSumExp", _log_sum_exp, rational=False)
 
 def _infer_arg(values: Inputs, attributes: Attributes) -> list[Type]:
     x = values[0]
-    check_type(x, NUMBERS)
-    axis = check_axis(attributes["axis"], len(x.shape))
+    real.check_type(x, real.NUMBERS)
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     if x.shape[axis] == 0:
         raise ValueError(f"expected elements along axis {axis}, found {list(x.shape)}")
     return [("int64", _reduced_shape(x.shape, (axis,), attributes["keepdims"]))]
@@ -144,10 +132,10 @@ for _name, _best in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
 
 def _infer_softmax(values: Inputs, attributes: Attributes) -> list[Type]:
     x = values[0]
-    axis = check_axis(attributes["axis"], len(x.shape))
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     if x.shape[axis] == 0:
         raise ValueError(f"expected elements along axis {axis}, found {list(x.shape)}")
-    return [(check_type(x, FLOATS), x.shape)]
+    return [(real.check_type(x, real.FLOATS), x.shape)]
 
 
 def _softmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -166,7 +154,7 @@ def _hardmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, axis = arrays[0], attributes["axis"]
     one = np.zeros(x.shape, dtype=np.int64)
     np.put_along_axis(one, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis=axis)
-    return [rationals(one) if x.dtype == object else one.astype(np.float64)]
+    return [real.rationals(one) if x.dtype == object else one.astype(np.float64)]
 
 
 _SCORES = (Trait.ALONG, Trait.SCORING)
@@ -196,7 +184,7 @@ def _check_channels(values: Inputs, names: tuple[str, ...]) -> None:
 def _infer_batch_norm(values: Inputs, attributes: Attributes) -> list[Type]:
     _check_epsilon(attributes)
     _check_channels(values, ("scale", "b", "mean", "var"))
-    return [(check_same_type(values, FLOATS), values[0].shape)]
+    return [(real.check_same_type(values, real.FLOATS), values[0].shape)]
 
 
 def _per_channel(parameter: Array, x: Array) -> Array:
@@ -216,9 +204,9 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 
 def _infer_layer_norm(values: Inputs, attributes: Attributes) -> list[Type]:
     _check_epsilon(attributes)
-    kind = check_same_type(values, FLOATS)
+    kind = real.check_same_type(values, real.FLOATS)
     x, *parameters = values
-    axis = check_axis(attributes["axis"], len(x.shape))
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     if 0 in x.shape[axis:]:
         raise ValueError(f"expected elements from axis {axis} on, found {list(x.shape)}")
     for parameter in parameters:
@@ -243,7 +231,7 @@ def _infer_instance_norm(values: Inputs, attributes: Attributes) -> list[Type]:
     x = values[0]
     if len(x.shape) < 3 or 0 in x.shape[2:]:
         raise ValueError(f"expected x of [N, C, spatial...], found {list(x.shape)}")
-    return [(check_same_type(values, FLOATS), x.shape)]
+    return [(real.check_same_type(values, real.FLOATS), x.shape)]
 
 
 def _instance_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:

@@ -10,22 +10,8 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, broadcast, elements
-from samebits.ir.real.define import (
-    ANY,
-    Inputs,
-    attributes_of,
-    check_axes,
-    check_axis,
-    check_elements,
-    check_same_type,
-    check_type,
-    choice,
-    counted_from_zero,
-    define,
-    integers,
-    is_integer,
-    number,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, counted_from_zero, define, integers, number
 from samebits.ir.traits import Trait
 
 Ints = tuple[int, ...]
@@ -43,7 +29,7 @@ def _movement(
     """An operator with one input and one output of its type."""
 
     def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        kind = check_type(values[0], ANY)
+        kind = real.check_type(values[0], real.ANY)
         return [(kind, shape(values[0].shape, attributes))]
 
     traits = (Trait.MOVEMENT, *traits)
@@ -63,12 +49,12 @@ def _reshaped(shape: Ints, attributes: Attributes) -> Ints:
 def _flattened(shape: Ints, attributes: Attributes) -> Ints:
     axis, rank = attributes["axis"], len(shape)
     if axis != rank:
-        axis = check_axis(axis, rank)
+        axis = real.check_axis(axis, rank)
     return elements(shape[:axis]), elements(shape[axis:])
 
 
 def _squeezed(shape: Ints, attributes: Attributes) -> Ints:
-    axes = check_axes(attributes["axes"], len(shape))
+    axes = real.check_axes(attributes["axes"], len(shape))
     if any(shape[axis] != 1 for axis in axes):
         raise ValueError(f"expected axes of size 1, found axes {list(axes)} of {list(shape)}")
     return tuple(n for i, n in enumerate(shape) if i not in axes)
@@ -76,7 +62,7 @@ def _squeezed(shape: Ints, attributes: Attributes) -> Ints:
 
 def _unsqueezed(shape: Ints, attributes: Attributes) -> Ints:
     rank = len(shape) + len(integers(attributes["axes"], "axes"))
-    axes = check_axes(attributes["axes"], rank)
+    axes = real.check_axes(attributes["axes"], rank)
     left = iter(shape)
     return tuple(1 if i in axes else next(left) for i in range(rank))
 
@@ -88,10 +74,10 @@ def _new_shape(name: str, attributes: Attributes, shape: Shape) -> None:
     _movement(name, attributes, shape, move, Trait.RESHAPES)
 
 
-_new_shape("Reshape", attributes_of("shape"), _reshaped)
+_new_shape("Reshape", real.attributes_of("shape"), _reshaped)
 _new_shape("Flatten", {"axis": 1}, _flattened)
-_new_shape("Squeeze", attributes_of("axes"), _squeezed)
-_new_shape("Unsqueeze", attributes_of("axes"), _unsqueezed)
+_new_shape("Squeeze", real.attributes_of("axes"), _squeezed)
+_new_shape("Unsqueeze", real.attributes_of("axes"), _unsqueezed)
 
 
 # --- order and selection --------------------------------------------------------------------
@@ -109,7 +95,8 @@ def _slices(shape: Ints, attributes: Attributes) -> tuple[slice, ...]:
     ends = integers(attributes["ends"], "ends", len(starts))
     steps = integers(attributes["steps"], "steps", len(starts))
     axes = [
-        check_axis(axis, len(shape)) for axis in integers(attributes["axes"], "axes", len(starts))
+        real.check_axis(axis, len(shape))
+        for axis in integers(attributes["axes"], "axes", len(starts))
     ]
     if 0 in steps or len(set(axes)) != len(axes):
         raise ValueError(
@@ -140,7 +127,7 @@ def _sliced(shape: Ints, attributes: Attributes) -> Ints:
 
 def _expanded(shape: Ints, attributes: Attributes) -> Ints:
     wanted = integers(attributes["shape"], "shape", least=0)
-    return check_elements(broadcast(shape, wanted))
+    return real.check_elements(broadcast(shape, wanted))
 
 
 def _tiled(shape: Ints, attributes: Attributes) -> Ints:
@@ -148,29 +135,33 @@ def _tiled(shape: Ints, attributes: Attributes) -> Ints:
     return tuple(n * r for n, r in zip(shape, repeats, strict=True))
 
 
-_movement("Transpose", attributes_of("perm"), _permuted, lambda x, a: x.transpose(a["perm"]))
+_movement("Transpose", real.attributes_of("perm"), _permuted, lambda x, a: x.transpose(a["perm"]))
 _movement(
     "Slice",
-    attributes_of("starts", "ends", "steps", "axes"),
+    real.attributes_of("starts", "ends", "steps", "axes"),
     _sliced,
     lambda x, a: x[_slices(x.shape, a)],
 )
 _movement(
     "Expand",
-    attributes_of("shape"),
+    real.attributes_of("shape"),
     _expanded,
     lambda x, a: np.broadcast_to(x, _expanded(x.shape, a)).copy(),
     Trait.NEUTRAL,
 )
 _movement(
-    "Tile", attributes_of("repeats"), _tiled, lambda x, a: np.tile(x, a["repeats"]), Trait.NEUTRAL
+    "Tile",
+    real.attributes_of("repeats"),
+    _tiled,
+    lambda x, a: np.tile(x, a["repeats"]),
+    Trait.NEUTRAL,
 )
 
 
 def _infer_concat(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, ANY)
+    kind = real.check_same_type(values, real.ANY)
     shape = values[0].shape
-    axis = check_axis(attributes["axis"], len(shape))
+    axis = real.check_axis(attributes["axis"], len(shape))
     for value in values[1:]:
         if len(value.shape) != len(shape) or any(
             n != m for i, (n, m) in enumerate(zip(value.shape, shape, strict=True)) if i != axis
@@ -185,8 +176,8 @@ def _infer_concat(values: Inputs, attributes: Attributes) -> list[Type]:
 
 def _infer_split(values: Inputs, attributes: Attributes) -> list[Type]:
     x = values[0]
-    kind = check_type(x, ANY)
-    axis = check_axis(attributes["axis"], len(x.shape))
+    kind = real.check_type(x, real.ANY)
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     sizes = integers(attributes["sizes"], "sizes", least=0)
     if sum(sizes) != x.shape[axis] or not sizes:
         raise ValueError(f"expected sizes with the sum {x.shape[axis]}, found {list(sizes)}")
@@ -200,9 +191,9 @@ def _split(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 def _infer_gather(values: Inputs, attributes: Attributes) -> list[Type]:
     x, indices = values
-    kind = check_type(x, ANY)
-    check_type(indices, ("int32", "int64"), "indices")
-    axis = check_axis(attributes["axis"], len(x.shape))
+    kind = real.check_type(x, real.ANY)
+    real.check_type(indices, ("int32", "int64"), "indices")
+    axis = real.check_axis(attributes["axis"], len(x.shape))
     return [(kind, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))]
 
 
@@ -214,14 +205,14 @@ def _gather(arrays: Inputs, attributes: Attributes) -> list[Array]:
 define(
     "Concat",
     (1, None),
-    attributes_of("axis"),
+    real.attributes_of("axis"),
     _infer_concat,
     lambda a, k: [np.concatenate(a, axis=k["axis"])],
     Trait.MOVEMENT,
     Trait.NEUTRAL,
 )
 _SPLIT = (Trait.MOVEMENT, Trait.NEUTRAL, Trait.ALONG)
-define("Split", 1, attributes_of("sizes", axis=0), _infer_split, _split, *_SPLIT)
+define("Split", 1, real.attributes_of("sizes", axis=0), _infer_split, _split, *_SPLIT)
 define("Gather", 2, {"axis": 0}, _infer_gather, _gather, Trait.MOVEMENT)
 
 
@@ -235,7 +226,7 @@ def _padded(shape: Ints, attributes: Attributes) -> Ints:
     elements)."""
     rank = len(shape)
     pads = integers(attributes["pads"], "pads", 2 * rank)
-    mode = choice(attributes, "mode", _MODES)
+    mode = real.choice(attributes, "mode", _MODES)
     sizes = []
     for i, n in enumerate(shape):
         before, after = pads[i], pads[i + rank]
@@ -270,7 +261,11 @@ def _pad(x: Array, attributes: Attributes) -> Array:
 
 
 _movement(
-    "Pad", attributes_of("pads", mode="constant", value=0.0), _padded, _pad, unbounded=("value",)
+    "Pad",
+    real.attributes_of("pads", mode="constant", value=0.0),
+    _padded,
+    _pad,
+    unbounded=("value",),
 )
 
 
@@ -281,7 +276,7 @@ def _image(shape: Ints, attributes: Attributes) -> tuple[int, int, int, int, int
     if len(shape) != 4:
         raise ValueError(f"expected x of [N, C, H, W], found {list(shape)}")
     block = attributes["blocksize"]
-    if not is_integer(block) or block < 1:
+    if not real.is_integer(block) or block < 1:
         raise ValueError(f"expected blocksize of at least 1, found {block!r}")
     n, c, h, w = shape
     return n, c, h, w, block
@@ -289,7 +284,7 @@ def _image(shape: Ints, attributes: Attributes) -> tuple[int, int, int, int, int
 
 def _depth_to_space_shape(shape: Ints, attributes: Attributes) -> Ints:
     n, c, h, w, block = _image(shape, attributes)
-    choice(attributes, "mode", ("DCR", "CRD"))
+    real.choice(attributes, "mode", ("DCR", "CRD"))
     if c % (block * block):
         raise ValueError(f"expected a multiple of {block * block} channels, found {c}")
     return n, c // (block * block), h * block, w * block
@@ -321,13 +316,13 @@ def _space_to_depth(x: Array, attributes: Attributes) -> Array:
 _IMAGE = (Trait.SPATIAL, Trait.NEUTRAL)
 _movement(
     "DepthToSpace",
-    attributes_of("blocksize", mode="DCR"),
+    real.attributes_of("blocksize", mode="DCR"),
     _depth_to_space_shape,
     _depth_to_space,
     *_IMAGE,
 )
 _movement(
-    "SpaceToDepth", attributes_of("blocksize"), _space_to_depth_shape, _space_to_depth, *_IMAGE
+    "SpaceToDepth", real.attributes_of("blocksize"), _space_to_depth_shape, _space_to_depth, *_IMAGE
 )
 
 
@@ -358,9 +353,9 @@ def _resized(shape: Ints, attributes: Attributes) -> Ints:
         raise ValueError(f"expected {len(shape)} positive scales or None, found {scales!r}")
     if 0 in shape:
         raise ValueError(f"expected an image that is not empty, found {list(shape)}")
-    choice(attributes, "mode", ("nearest",))
-    choice(attributes, "coordinate_transformation_mode", _COORDINATES)
-    choice(attributes, "nearest_mode", tuple(_ROUNDINGS))
+    real.choice(attributes, "mode", ("nearest",))
+    real.choice(attributes, "coordinate_transformation_mode", _COORDINATES)
+    real.choice(attributes, "nearest_mode", tuple(_ROUNDINGS))
     return sizes
 
 
@@ -403,7 +398,7 @@ def _resize(x: Array, attributes: Attributes) -> Array:
 
 _movement(
     "Resize",
-    attributes_of(
+    real.attributes_of(
         "sizes",
         scales=None,
         mode="nearest",

@@ -13,19 +13,8 @@ from typing import Any
 import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, window_count
-from samebits.ir.real.define import (
-    FLOATS,
-    Inputs,
-    attributes_of,
-    bilinear,
-    check_elements,
-    check_same_type,
-    check_type,
-    define,
-    integers,
-    is_integer,
-    map_exact,
-)
+from samebits.ir.real import define as real
+from samebits.ir.real.define import Inputs, define, integers, map_exact
 from samebits.ir.traits import Trait
 
 UNFOLDED_MAX = 2**23  # elements of one block of unfolded windows
@@ -48,7 +37,7 @@ def _check_window(attributes: Attributes, size: Ints, kernel: Ints) -> tuple[Int
     strides = integers(attributes["strides"], "strides", rank, least=1)
     pads = integers(attributes["pads"], "pads", 2 * rank, least=0)
     dilations = integers(attributes["dilations"], "dilations", rank, least=1)
-    check_elements([n + pads[i] + pads[i + rank] for i, n in enumerate(size)])
+    real.check_elements([n + pads[i] + pads[i + rank] for i, n in enumerate(size)])
     return strides, pads, dilations
 
 
@@ -62,7 +51,7 @@ def _pad(x: Array, pads: Sequence[int], fill: Any) -> Array:
         axis = x.ndim - rank + i
         inside[axis] = slice(pads[i], pads[i] + shape[axis])
         shape[axis] += pads[i] + pads[i + rank]
-    padded = np.full(check_elements(shape), fill, dtype=x.dtype)
+    padded = np.full(real.check_elements(shape), fill, dtype=x.dtype)
     padded[tuple(inside)] = x
     return padded
 
@@ -81,7 +70,7 @@ def _windows(x: Array, kernel: Ints, strides: Ints, dilations: Ints) -> Array:
 
 
 def _infer_conv(values: Inputs, attributes: Attributes) -> list[Type]:
-    kind = check_same_type(values, FLOATS)
+    kind = real.check_same_type(values, real.FLOATS)
     x, w, b = values
     return [(kind, _conv_shape(x, w, b, attributes))]
 
@@ -108,7 +97,7 @@ def _conv_shape(x: Any, w: Any, b: Any, attributes: Attributes) -> Ints:
 
 def _check_group(attributes: Attributes) -> int:
     group = attributes["group"]
-    if not is_integer(group) or group < 1:
+    if not real.is_integer(group) or group < 1:
         raise ValueError(f"expected group of at least 1, found {group!r}")
     return int(group)
 
@@ -155,16 +144,16 @@ def _add_bias(y: Array, b: Array | None) -> Array:
 def _conv(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, w, b = arrays
     channel = (-1, *[1] * (x.ndim - 2))
-    y = bilinear(lambda p, q: correlate(p, q, attributes), x, w, 0, channel)
+    y = real.bilinear(lambda p, q: correlate(p, q, attributes), x, w, 0, channel)
     return [_add_bias(y, b)]
 
 
 def _infer_conv_integer(values: Inputs, attributes: Attributes) -> list[Type]:
     x, w, x_zero, w_zero = values
     for operand, zero, what in ((x, x_zero, "x_zero"), (w, w_zero, "w_zero")):
-        kind = check_type(operand, ("int8", "uint8"))
+        kind = real.check_type(operand, ("int8", "uint8"))
         if zero is not None:
-            check_type(zero, (kind,), what)
+            real.check_type(zero, (kind,), what)
     shape = _conv_shape(x, w, None, attributes)
     if x_zero is not None and x_zero.shape not in ((), (1,)):
         raise ValueError(f"expected one zero point of x, found {list(x_zero.shape)}")
@@ -182,7 +171,7 @@ def _conv_integer(arrays: Inputs, attributes: Attributes) -> list[Array]:
         x = x - x_zero.astype(np.int64).reshape(())
     if w_zero is not None:
         w = w - w_zero.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
-    return [bilinear(lambda p, q: correlate(p, q, attributes), x, w)]
+    return [real.bilinear(lambda p, q: correlate(p, q, attributes), x, w)]
 
 
 def _transposed_size(size: Ints, kernel: Ints, attributes: Attributes) -> Ints:
@@ -198,7 +187,7 @@ def _transposed_size(size: Ints, kernel: Ints, attributes: Attributes) -> Ints:
 def _infer_conv_transpose(values: Inputs, attributes: Attributes) -> list[Type]:
     """[N, O, out...] from w [C, O / group, k...]; the result before its pads are cut off must stay
     within ELEMENTS_MAX too."""
-    kind = check_same_type(values, FLOATS)
+    kind = real.check_same_type(values, real.FLOATS)
     x, w, b = values
     size, kernel = _spatial(x), _spatial(w, "w")
     rank = len(size)
@@ -215,7 +204,7 @@ def _infer_conv_transpose(values: Inputs, attributes: Attributes) -> list[Type]:
     out = tuple(n + extra[i] - pads[i] - pads[i + rank] for i, n in enumerate(reached))
     if min(out) < 1:
         raise ValueError(f"expected pads that leave an output, found {list(pads)}")
-    check_elements((x.shape[0], w.shape[1] * group, *reached))
+    real.check_elements((x.shape[0], w.shape[1] * group, *reached))
     return [(kind, (x.shape[0], w.shape[1] * group, *out))]
 
 
@@ -246,7 +235,7 @@ def _conv_transpose(arrays: Inputs, attributes: Attributes) -> list[Array]:
     # [C, O/group, ...] as [O, C/group, ...]
     grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)
     by_output = grouped.reshape(-1, w.shape[0] // group, *w.shape[2:])
-    y = bilinear(lambda p, q: _scatter(p, q, attributes), x, by_output, 0, (-1, *[1] * rank))
+    y = real.bilinear(lambda p, q: _scatter(p, q, attributes), x, by_output, 0, (-1, *[1] * rank))
     pads, extra = attributes["pads"], attributes["output_padding"]
     y = _pad(y, [*[0] * rank, *extra], 0 if y.dtype != object else Fraction(0))
     cut = tuple(slice(pads[i], y.shape[2 + i] - pads[i + rank]) for i in range(rank))
@@ -254,7 +243,7 @@ def _conv_transpose(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 _CONV = ("strides", "pads", "dilations")
-_GROUPED = attributes_of(*_CONV, group=1)
+_GROUPED = real.attributes_of(*_CONV, group=1)
 _IMAGE = (Trait.SPATIAL, Trait.HEAVY)
 _CODES = (Trait.PRODUCT, Trait.QUANTIZES, *_IMAGE)
 define("Conv", (2, 3), _GROUPED, _infer_conv, _conv, Trait.WEIGHTED, *_IMAGE)
@@ -262,7 +251,7 @@ define("ConvInteger", (2, 4), _GROUPED, _infer_conv_integer, _conv_integer, *_CO
 define(
     "ConvTranspose",
     (2, 3),
-    attributes_of(*_CONV, "output_padding", group=1),
+    real.attributes_of(*_CONV, "output_padding", group=1),
     _infer_conv_transpose,
     _conv_transpose,
     Trait.WEIGHTED,
@@ -296,7 +285,7 @@ def _pool_shape(value: Any, attributes: Attributes) -> Ints:
 
 def _infer_pool(allowed: Sequence[str]) -> Any:
     def infer(values: Inputs, attributes: Attributes) -> list[Type]:
-        return [(check_type(values[0], allowed), _pool_shape(values[0], attributes))]
+        return [(real.check_type(values[0], allowed), _pool_shape(values[0], attributes))]
 
     return infer
 
@@ -375,7 +364,7 @@ def _infer_global(allowed: Sequence[str]) -> Any:
         size = _spatial(values[0])
         if 0 in size:
             raise ValueError(f"expected an image that is not empty, found {list(size)}")
-        kind = check_type(values[0], allowed)
+        kind = real.check_type(values[0], allowed)
         return [(kind, (*values[0].shape[:2], *[1] * len(size)))]
 
     return infer
@@ -392,19 +381,27 @@ def _global_max(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 _POOL = ("kernel_shape", *_CONV)
-_MAXIMUM = (*FLOATS, "int8", "uint8", "int16", "uint16", "int32")
+_MAXIMUM = (*real.FLOATS, "int8", "uint8", "int16", "uint16", "int32")
 _MOST = (Trait.SELECTION, *_IMAGE)
-define("MaxPool", 1, attributes_of(*_POOL, ceil_mode=0), _infer_pool(_MAXIMUM), _max_pool, *_MOST)
+define(
+    "MaxPool", 1, real.attributes_of(*_POOL, ceil_mode=0), _infer_pool(_MAXIMUM), _max_pool, *_MOST
+)
 define(
     "AveragePool",
     1,
-    attributes_of(*_POOL, ceil_mode=0, count_include_pad=0),
-    _infer_pool(FLOATS),
+    real.attributes_of(*_POOL, ceil_mode=0, count_include_pad=0),
+    _infer_pool(real.FLOATS),
     _average_pool,
     Trait.AVERAGE,
     *_IMAGE,
 )
 define(
-    "GlobalAveragePool", 1, {}, _infer_global(FLOATS), _global_average, Trait.AVERAGE, Trait.SPATIAL
+    "GlobalAveragePool",
+    1,
+    {},
+    _infer_global(real.FLOATS),
+    _global_average,
+    Trait.AVERAGE,
+    Trait.SPATIAL,
 )
 define("GlobalMaxPool", 1, {}, _infer_global(_MAXIMUM), _global_max, Trait.SELECTION, Trait.SPATIAL)
