@@ -1,4 +1,4 @@
-"""What a built program holds and needs: flash, RAM, stack, and calls of floating-point routines."""
+"""Flash, RAM and stack of a built program, and its calls of floating-point routines."""
 
 from __future__ import annotations
 
