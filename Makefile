@@ -20,7 +20,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format bench same-bits clean
+.PHONY: demo test test-slow lint format pins bench same-bits clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -41,6 +41,9 @@ lint: $(VENV)/.stamp-test
 format: $(VENV)/.stamp-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+pins: $(VENV)/.stamp-test
+	PYTHONPATH=tests $(BIN)/python -m pins
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/bench_train.py --out $(BENCH_OUT)

@@ -1,0 +1,86 @@
+"""Trained models in deployed arithmetic: frozen exponents, exported constants, outputs.
+
+The exported graph runs on the interpreter, in torch and in C, the model in the training framework:
+one hash.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from pins.quantization import (
+    SAMPLES,
+    c_compiler,
+    constants,
+    sequence_by_interpreter,
+    sequences_in_c,
+)
+from pins.registry import Pins, digest, route
+from pins.samples import image_data, sequence_data
+from pins.training import IMAGES
+from samebits.data import Dataset
+from samebits.model import Model, load_model
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import train
+from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.backends.reference import Reference
+from samebits.verification.backends.training import Training
+from samebits.verification.inputs import random_codes
+
+
+@cache
+def deployed(arch: str) -> Model:
+    """What 8 steps of training leave, with the exponents that the end of a run freezes."""
+    data: Dataset = image_data(10, IMAGES, 64, 32)
+    if arch == "lstm":
+        data = sequence_data(11, (6, 5), 64, 32)
+    config = TrainConfig("pins", arch, epochs=2, batch=16, lr=0.05, seed=6)
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, data, Path(folder) / "run")
+        return load_model(Path(folder) / "run")
+
+
+def pins_of(model: Model) -> Pins:
+    inputs = random_codes(model.integer, SAMPLES)
+    sites = model.deployed.exponents.sites
+    return {
+        **constants(model.real),
+        "exponents": digest([site.exponent for site in sites]),
+        "interpreter": digest(*Reference().run(model, inputs)),
+        "torch": digest(*PyTorch().run(model, inputs)),
+        "training": digest(*Training().run(model, inputs)),
+    }
+
+
+@route("deployed-cnn")
+def deployed_cnn() -> Pins:
+    return pins_of(deployed("cnn"))
+
+
+@route("deployed-smooth")
+def deployed_tables() -> Pins:
+    return pins_of(deployed("smooth"))
+
+
+@route("deployed-resnet8")
+def deployed_resnet8() -> Pins:
+    return pins_of(deployed("resnet8"))
+
+
+@route("deployed-cnn-c")
+def deployed_cnn_in_c() -> Pins:
+    model = deployed("cnn")
+    return {"c": digest(*c_compiler().run(model, random_codes(model.integer, SAMPLES)))}
+
+
+@route("deployed-lstm")
+def deployed_lstm() -> Pins:
+    model = deployed("lstm")
+    return {**pins_of(model), "sequence": sequence_by_interpreter(model)}
+
+
+@route("deployed-lstm-c")
+def deployed_lstm_in_c() -> Pins:
+    return sequences_in_c({"lstm": deployed("lstm")})

@@ -1,0 +1,218 @@
+"""The house, checked: imports, sizes, names, docstrings and operators over all of src/samebits."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src" / "samebits"
+CODE_MAX = 450  # lines of one module, docstrings, comments and blank lines not counted
+UNDOCUMENTED_MAX = 15  # lines of a function that needs no docstring
+
+# Rooms from the ground up; those of one line do not know each other.
+ORDER = (
+    ("errors",),
+    ("files",),
+    ("spec",),
+    ("numerics",),
+    ("tables",),
+    ("csrc",),
+    ("kernels", "data"),
+    ("ir",),
+    ("onnx", "pytorch", "quantization", "codegen", "npu", "train"),
+    ("model",),
+    ("verification", "recompute"),
+    ("reports",),
+    ("cli",),
+    ("__main__",),
+)
+
+# Their text is copied into generated modules, where these are the names that a reader meets.
+COPIED = ("samebits.npu.concord.runtime_torch", "samebits.npu.concord.runtime_tensorflow")
+
+# Methods whose meaning is that of the class of torch or of Python which they override.
+INHERITED = {"forward", "backward", "setup_context", "extra_repr"}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name."""
+    found = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        parts = path.relative_to(SOURCES.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text(encoding="utf-8"))
+
+
+@cache
+def imports() -> dict[str, dict[str, int]]:
+    """Of each module the modules of the project that it imports, anywhere in it, and the line."""
+    graph: dict[str, dict[str, int]] = {}
+    for name in modules():
+        found: dict[str, int] = {}
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name}:{node.lineno}: expected absolute imports"
+                dotted = [f"{node.module}.{alias.name}" for alias in node.names]
+                targets = [d if d in modules() else str(node.module) for d in dotted]
+            elif isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            else:
+                continue
+            for target in targets:
+                if target in modules() and target != name:
+                    found.setdefault(target, node.lineno)
+        graph[name] = found
+    return graph
+
+
+def circles(graph: dict[str, dict[str, int]]) -> Iterator[list[str]]:
+    """Circles of imports: from every module, a shortest way back to it."""
+    for start in graph:
+        ways = {start: [start]}
+        queue = [start]
+        for module in queue:
+            for target in graph[module]:
+                if target == start:
+                    yield [*ways[module], start]
+                    return
+                if target not in ways:
+                    ways[target] = [*ways[module], target]
+                    queue.append(target)
+
+
+def test_no_import_circle():
+    """Not in functions either, nor under TYPE_CHECKING: two modules that need each other are one
+    idea, or lack a third below both."""
+    assert [" -> ".join(circle) for circle in circles(imports())] == []
+
+
+def level(name: str) -> int:
+    room = name.split(".")[1]
+    return next(i for i, rooms in enumerate(ORDER) if room in rooms)
+
+
+def test_imports_point_down():
+    upward = []
+    for name, targets in imports().items():
+        if name == "samebits":
+            continue
+        for target, line in targets.items():
+            if target == "samebits" or name.split(".")[1] == target.split(".")[1]:
+                continue
+            if level(target) >= level(name):
+                upward.append(f"{modules()[name]}:{line}: {name} imports {target}")
+    assert upward == []
+
+
+def lines_of_code(path: Path) -> int:
+    text = path.read_text(encoding="utf-8")
+    lines: set[int] = set()
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (*layout, tokenize.ENDMARKER):
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            lines.difference_update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+def test_no_module_holds_too_much():
+    """Two ideas in one room, most often: split it by idea, not by length."""
+    large = {name: n for name, path in modules().items() if (n := lines_of_code(path)) > CODE_MAX}
+    for path in [*SOURCES.rglob("*.c"), *SOURCES.rglob("*.h")]:
+        if (n := len(path.read_text(encoding="utf-8").splitlines())) > CODE_MAX:
+            large[str(path.relative_to(SOURCES))] = n
+    assert large == {}, f"expected at most {CODE_MAX} lines of code"
+
+
+def test_every_exported_class_has_a_name_of_its_own():
+    """A definition in `spec` may bear the name of what it defines."""
+    homes = defaultdict(list)
+    for name in modules():
+        if name.startswith("samebits.spec.") or name in COPIED:
+            continue
+        for node in tree(name).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+@cache
+def documented_elsewhere() -> set[str]:
+    """Names of methods that some class of the project documents: an override inherits it."""
+    return {
+        item.name
+        for name in modules()
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.ClassDef)
+        for item in node.body
+        if isinstance(item, ast.FunctionDef) and ast.get_docstring(item)
+    }
+
+
+def undocumented(name: str) -> Iterator[str]:
+    """Public names, and functions of more than UNDOCUMENTED_MAX lines, without a docstring."""
+    module = tree(name)
+    if not ast.get_docstring(module):
+        yield f"{name}"
+    known = INHERITED | documented_elsewhere()
+    for node in module.body:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield f"{name}:{node.lineno} {node.name}"
+        for item in node.body if isinstance(node, ast.ClassDef) else []:
+            if not isinstance(item, ast.FunctionDef) or item.name.startswith("_"):
+                continue
+            if not ast.get_docstring(item) and not (node.bases and item.name in known):
+                yield f"{name}:{item.lineno} {node.name}.{item.name}"
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and not ast.get_docstring(node):
+            long = node.end_lineno - node.lineno >= UNDOCUMENTED_MAX
+            if long and node.name not in INHERITED and node.name != "__init__":
+                yield f"{name}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+
+
+def test_every_public_name_and_long_function_has_a_docstring():
+    found = [line for name in modules() for line in undocumented(name)]
+    assert found == []
+
+
+ODD = ("Of ", "How many", "What ", "That ", "nobody vouches")
+
+
+def test_docstrings_are_sentences():
+    odd = []
+    for name in modules():
+        for node in ast.walk(tree(name)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.Module)):
+                text = ast.get_docstring(node) or ""
+                if text.startswith(ODD[:-1]) or ODD[-1] in text:
+                    odd.append(f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}")
+    assert odd == [], "expected a sentence that names the thing, as docs/glossary.md has it"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda p: p.name)
+def test_pages_fit_a_hundred_columns(page):
+    """Tables, code blocks and links excepted."""
+    wide, code = [], False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        code ^= line.startswith("```")
+        if len(line) > 100 and not code and "](" not in line and not line.startswith(("|", "    ")):
+            wide.append(number)
+    assert wide == []
