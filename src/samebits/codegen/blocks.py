@@ -44,7 +44,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class StepBlocks:
-    """How a block of at most STEPS time steps is computed, and in which memory.
+    """The computation of a block of at most STEPS time steps, and its memory.
 
     places: where each value lies. arena, rows, scratch: bytes of the three parts of the memory, in
     that order: values of one time step, values that are kept for all of them, scratch memory.

@@ -1,9 +1,10 @@
 """The memory plan: where in one arena every buffer lies, decided at compile time.
 
 A buffer lives from one entry of the call list to another; two share bytes only if they never live
-at the same entry. Picture rectangles, time to the right, addresses upwards: widths and their places
-in time are given, and each is pushed up or down until none overlap and the pile is low. This is
-dynamic storage allocation, NP-hard (Garey & Johnson, "Computers and Intractability", 1979, SR2).
+at the same entry. Picture a rectangle for each, time to the right and addresses upwards: its extent
+in time and its height are given, and it may be moved up or down; none may overlap, and the pile is
+to be low. This is dynamic storage allocation, NP-hard (Garey & Johnson, "Computers and
+Intractability", 1979, problem SR2).
 
 What no plan can beat is the largest sum of sizes that are live at one entry, `bound`. So: greedy
 plans in several orders (large buffers first, long lives first, ...), each buffer at the lowest
@@ -58,14 +59,14 @@ def aligned(size: int, alignment: int = ALIGNMENT) -> int:
 def live_bound(buffers: Sequence[ArenaBuffer]) -> int:
     """The largest sum of sizes that are live at one entry: no plan needs less.
 
-    Sums change to larger ones only where a buffer begins, so only there it is computed.
+    The sum grows only where a buffer begins, so it is computed at those entries alone.
     """
     starts = {b.first for b in buffers}
     return max((sum(b.size for b in buffers if b.first <= s <= b.last) for s in starts), default=0)
 
 
 def plan(buffers: Sequence[ArenaBuffer]) -> ArenaPlan:
-    """Offsets with a small peak; multiples of the alignment that all sizes are multiples of."""
+    """A plan with a small peak. Where all sizes are multiples of a number, offsets are too."""
     bound = live_bound(buffers)
     best = min((_greedy(buffers, order) for order in _orders(buffers)), key=_peak_of(buffers))
     peak = _peak_of(buffers)(best)

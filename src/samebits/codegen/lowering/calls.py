@@ -1,4 +1,4 @@
-"""The call list that lowering hands to emission: kernel calls with constant parameters.
+"""Kernel calls with constant parameters, as plain data: the result of lowering.
 
 A `CallList` knows neither C names nor addresses: inputs and outputs are names of values of the
 graph, arrays are numpy's. The memory plan, the blocks of steps and the text are computed from it.

@@ -102,7 +102,8 @@ class Site:
     def call(
         self, function: str, type_: str, fields: Mapping[str, Any], *inputs: str
     ) -> KernelCall:
-        """A call of `function` with these constants, reading `inputs` (the node's first one)."""
+        """A call of samebits_run_<function> with a samebits_<type_>, on the first input unless
+        others are given."""
         return KernelCall(function, Struct(type_, fields), inputs or self.node.inputs[:1])
 
     def view(self) -> ValueCalls:

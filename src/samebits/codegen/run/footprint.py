@@ -1,4 +1,4 @@
-"""Footprint of a built program: flash, RAM, stack, and calls of floating-point routines."""
+"""Flash, RAM and stack of a built program, and its calls of floating-point routines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Interface of a generated package: the bytes of its inputs and outputs, and the C that
-ties a harness to it."""
+"""The interface of a generated package: the bytes of its inputs and outputs, and the C that ties a
+harness to it."""
 
 from __future__ import annotations
 

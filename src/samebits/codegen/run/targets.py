@@ -1,4 +1,4 @@
-"""Targets of generated C: this machine, other processors, bare-metal boards.
+"""The targets of generated C: this machine, other processors, bare-metal boards on an emulator.
 
 Processors of other families run under the emulator's user mode, boards under its system mode.
 """
