@@ -91,6 +91,7 @@ def _permuted(shape: Ints, attributes: Attributes) -> Ints:
 
 
 def _slices(shape: Ints, attributes: Attributes) -> tuple[slice, ...]:
+    """One numpy slice for each axis, from `starts`, `ends`, `steps` and `axes` as ONNX has them."""
     starts = integers(attributes["starts"], "starts")
     ends = integers(attributes["ends"], "ends", len(starts))
     steps = integers(attributes["steps"], "steps", len(starts))
