@@ -21,7 +21,7 @@ from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run_steps
 from samebits.ir.rewrite import simplify
 from samebits.model import Model, model_of
-from samebits.quantization import RecurrentSettings, Settings, quantize, quantize_recurrent
+from samebits.quantization import RecurrentSettings, Settings, quantize_graph, quantize_recurrent
 from samebits.verification.backends.program import Program
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
@@ -99,7 +99,7 @@ def lstm() -> Graph:
 @cache
 def quantized_cnn(name: str) -> Model:
     samples = [{"x": fractions(60 + i, (1, 2, 8, 8), 8, -6)} for i in range(6)]
-    return model_of(quantize(cnn(), samples, SETTINGS[name])[0], name)
+    return model_of(quantize_graph(cnn(), samples, SETTINGS[name])[0], name)
 
 
 @cache
