@@ -125,5 +125,6 @@ def dropout(step: Step) -> Result:
     return step.input(0), step.emit("Expand", [kept], shape=step.shape())
 
 
+# The others have one name in ONNX and in graphs.
 _RULED = {name for domain, name in RULES if not domain}
 onnx_op("Det", *ops_with(Trait.POINTWISE) - _RULED)(same)
