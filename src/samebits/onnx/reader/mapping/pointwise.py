@@ -131,5 +131,6 @@ def _dropout(node: OnnxNode) -> Result:
     return node.input(0), node.emit("Expand", kept, shape=node.shape())
 
 
+# The others have one name in ONNX and in graphs.
 _RULED = {name for domain, name in RULES if not domain}
 onnx_op("Det", *ops_with(Trait.POINTWISE) - _RULED)(_same)
