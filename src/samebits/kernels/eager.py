@@ -108,9 +108,8 @@ class Eager(Kernels):
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         # A 32-bit gradient is cut into 16-bit halves: each sum is below 2**16 * 2**7 * 2**24.
-        halves = [(g.long(), 0)]
-        if g.dtype != torch.int16:
-            halves = [(g.long() >> 16, 16), (g.long() & 65535, 0)]
+        narrow = g.dtype == torch.int16
+        halves = [(g, 0)] if narrow else [(g >> 16, 16), (g & 65535, 0)]
         columns = _columns(x, s).transpose(2, 3)
         shape = (s.groups, s.co // s.groups, s.products)
         acc = torch.zeros(shape, dtype=torch.int64, device=g.device)
