@@ -18,8 +18,14 @@ from samebits.recompute.run.profile import survey
 from samebits.train import BFPTensor, CrossEntropyLoss, convert, layers
 from samebits.train.operations.normalization import deferred_updates
 
-CASES = [(name, "float32") for name in NETS]
-CASES += [(name, "bfp") for name in NETS if name != "in place"]
+# The two deep nets repeat the blocks of the small ones; test_planner runs mobilenetv2 every time.
+DEEP = ("resnet18", "mobilenetv2")
+CASES = [
+    pytest.param(name, numerics, marks=pytest.mark.slow if name in DEEP else ())
+    for numerics in ("float32", "bfp")
+    for name in NETS
+    if (name, numerics) != ("in place", "bfp")
+]
 
 
 def droppings(network, count, seed=0):
