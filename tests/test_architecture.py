@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -17,23 +19,16 @@ SOURCES = ROOT / "src" / "samebits"
 CODE_MAX = 450  # lines of one module, docstrings, comments and blank lines not counted
 UNDOCUMENTED_MAX = 15  # lines of a function that needs no docstring
 
-# Rooms from the ground up; those of one line do not know each other.
-ORDER = (
-    ("errors",),
-    ("files",),
-    ("spec",),
-    ("numerics",),
-    ("tables",),
-    ("csrc",),
-    ("kernels", "data"),
-    ("ir",),
-    ("onnx", "pytorch", "quantization", "codegen", "npu", "train"),
-    ("model",),
-    ("verification", "recompute"),
-    ("reports",),
-    ("cli",),
-    ("__main__",),
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# Rooms from the ground up, as the import contract has them; those of one line do not know each
+# other.
+(LAYERS,) = (
+    contract["layers"]
+    for contract in PROJECT["tool"]["importlinter"]["contracts"]
+    if contract["type"] == "layers"
 )
+ORDER = [re.findall(r"samebits\.(\w+)", line) for line in reversed(LAYERS)] + [["__main__"]]
 
 # Their text is copied into generated modules, where these are the names that a reader meets.
 COPIED = ("samebits.npu.concord.runtime_torch", "samebits.npu.concord.runtime_tensorflow")

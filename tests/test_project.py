@@ -72,7 +72,7 @@ def test_constraints_pin_every_dependency():
 
 def test_import_rules_are_configured():
     kinds = [contract["type"] for contract in PROJECT["tool"]["importlinter"]["contracts"]]
-    assert sorted(kinds) == ["forbidden", "layers"]
+    assert sorted(kinds) == ["forbidden", "forbidden", "layers"]
 
 
 def test_package_data_names_the_c_sources():
