@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # torch and thousands of tests: what collects garbage need not look at them again
+
+
+@pytest.fixture(scope="session", autouse=True)
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs of generated C share the objects of their kernels, also between pytest's workers."""
+    from object_cache import cached
+    from samebits.codegen.run import execute
+
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent
+    folder = folder / "objects"
+    folder.mkdir(exist_ok=True)
+    compiler = execute._compiler
+    execute._compiler = cached(compiler, folder)
+    yield
+    execute._compiler = compiler
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
     return cases
 
 
-@pytest.mark.parametrize("first", range(5000, 5000 + 3 * PROGRAM, PROGRAM))
+@pytest.mark.parametrize("first", range(5000, 5000 + 2 * PROGRAM, PROGRAM))
 def test_a_program_of_random_graphs(first):
     assert check(first, PROGRAM, ("-O1",)) == 2 * PROGRAM
 

@@ -28,8 +28,8 @@ from stream_program import Run, steps_of, stream
 
 Array = np.ndarray[Any, Any]
 STEPS = 16
-PROGRAM = 50  # networks in one program
-QUICK, SLOW = range(100), range(1000, 2000)
+PROGRAM = 20  # networks in one program
+QUICK, SLOW = range(40), range(1000, 2000)
 FLASH = 200_000  # bytes of constants of the networks that the boards run
 
 
@@ -104,7 +104,7 @@ def compiler() -> str | None:
 
 
 @pytest.mark.parametrize("start", QUICK[::PROGRAM])
-def test_a_hundred_networks(start: int, compiler: str | None, tmp_path: Path) -> None:
+def test_forty_networks(start: int, compiler: str | None, tmp_path: Path) -> None:
     seeds = range(start, start + PROGRAM)
     flags = ("-O1",) if start == QUICK.start else ("-O2", "-march=native")
     assert check(seeds, tmp_path, compiler, *flags) == PROGRAM * 3 * STEPS

@@ -60,7 +60,7 @@ def kill_and_resume(npz, tmp_path, numerics, kills, seed):
 
 @pytest.mark.parametrize(("numerics", "seed"), [("bfp", 11)])
 def test_killed_run_ends_with_the_same_hash(npz, tmp_path, numerics, seed):
-    kill_and_resume(npz, tmp_path, numerics, kills=2, seed=seed)
+    kill_and_resume(npz, tmp_path, numerics, kills=1, seed=seed)
 
 
 @pytest.mark.slow

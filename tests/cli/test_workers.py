@@ -105,7 +105,7 @@ def kill_and_resume(npz, out, kills, seed):
 
 
 def test_killed_worker(npz, tmp_path, whole):
-    assert kill_and_resume(npz, tmp_path / "run", 2, seed=1) == whole
+    assert kill_and_resume(npz, tmp_path / "run", 1, seed=1) == whole
 
 
 @pytest.mark.slow

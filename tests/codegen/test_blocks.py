@@ -174,7 +174,7 @@ def test_graphs_without_blocks(made: Callable[[], Graph]) -> None:
 
 def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
     checked = 0
-    for seed in range(40):
+    for seed in range(12):
         found = step_blocks(lower_to_calls(quantized_network(seed)[0]))
         if found is None:
             continue
@@ -187,7 +187,7 @@ def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
                         assert kind in ("input", "output", "rows"), (seed, name)
                         checked += kind == "rows"
         assert found.bytes == found.arena + found.rows + found.scratch
-    assert checked > 100
+    assert checked > 30
 
 
 @pytest.mark.parametrize("flags", [("-O1",), ("-O3", "-march=native"), ("-DSAMEBITS_BLOCKS=0",)])

@@ -190,8 +190,9 @@ def _polynomials(
     powers = np.vander(np.arange(width) / width, DEGREE + 1, increasing=True)
     objective = np.array([0.0] * (DEGREE + 1) + [-1.0])  # the distance, as large as can be
     bounds = [(None, None)] * (DEGREE + 1) + [(None, 0.5)]
-    found = []
-    for start in range(0, len(codes), width):
+    found = np.empty((segments, DEGREE + 1))
+    for segment in _hardest_first(codes.reshape(segments, width), powers):
+        start = segment * width
         part = codes[start : start + width]
         middle = float(part[width // 2])
         rows, limits = [], []
@@ -202,8 +203,16 @@ def _polynomials(
         solved = linprog(objective, np.vstack(rows), np.concatenate(limits), bounds=bounds)
         if solved.status != 0 or solved.x[-1] <= 0:
             return None
-        found.append([solved.x[0] + middle, *solved.x[1 : DEGREE + 1]])
-    return np.array(found)
+        found[segment] = [solved.x[0] + middle, *solved.x[1 : DEGREE + 1]]
+    return found
+
+
+def _hardest_first(parts: Integers, powers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    """The segments, those that cubics of least squares fit worst first: one that no cubic fits is
+    then found by one of the first linear programs."""
+    centred = (parts - parts[:, :1]).astype(np.float64)
+    misses = centred - centred @ np.linalg.pinv(powers).T @ powers.T
+    return np.argsort(-np.abs(misses).max(axis=1), kind="stable")
 
 
 def _rounded(

@@ -24,14 +24,11 @@ CAPS = {
     "native x86-64-v3": {"SAMEBITS_NATIVE_ARCH": "x86-64-v3"},
 }
 QUICK = [
-    ("default", 1, "native"),
     ("default", 2, "native"),
-    ("native x86-64-v3", 2, "native"),
     ("native x86-64-v2", 1, "native"),
     ("default", 2, "eager"),
     ("oneDNN AVX2", 1, "eager"),
     ("ATEN default", 1, "eager"),
-    ("oneDNN AVX512_CORE", 1, "eager"),
 ]
 ALL = [(cap, threads, name) for cap in CAPS for threads in (1, 2) for name in ("native", "eager")]
 ALL += [("default", 1, "compiled"), ("ATEN avx2", 2, "compiled")]
