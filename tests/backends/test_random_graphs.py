@@ -42,9 +42,9 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
     return cases
 
 
-@pytest.mark.parametrize("first", range(5000, 5000 + 2 * PROGRAM, PROGRAM))
+@pytest.mark.parametrize("first", [5000, 5040])
 def test_a_program_of_random_graphs(first):
-    assert check(first, PROGRAM, ("-O1",)) == 2 * PROGRAM
+    assert check(first, 24, ("-O1",)) == 2 * 24
 
 
 @pytest.mark.slow

@@ -27,6 +27,18 @@ CASES = [
     if (name, numerics) != ("in place", "bfp")
 ]
 
+# Memory is predicted by the same rules for every net: in float32 a few are measured every time.
+MEASURED = [
+    pytest.param(
+        name,
+        numerics,
+        marks=pytest.mark.slow
+        if name in DEEP or (numerics == "float32" and name not in ("resnet8", "shared", "in place"))
+        else (),
+    )
+    for name, numerics in (case.values for case in CASES)
+]
+
 
 def droppings(network, count, seed=0):
     """Nothing, everything, and random subsets of what may be dropped."""
@@ -66,7 +78,7 @@ def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
         assert_same_outcome(outcome, planned)
 
 
-@pytest.mark.parametrize(("name", "numerics"), CASES)
+@pytest.mark.parametrize(("name", "numerics"), MEASURED)
 def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
     """And its memory is at most what is predicted."""
     case = make(name, numerics)
@@ -149,7 +161,7 @@ def test_survey_leaves_everything_as_it_was(name, numerics):
     assert modes == [m.training for m in case.model.modules()]
 
 
-@pytest.mark.parametrize(("name", "numerics"), CASES)
+@pytest.mark.parametrize(("name", "numerics"), MEASURED)
 def test_predicted_peak_is_the_measured_peak(name, numerics):
     """Within 1 % of all tensor memory."""
     case = make(name, numerics, batch=16, size=8 if name in ("resnet18", "dropout") else 16)
