@@ -117,7 +117,7 @@ SAMEBITS_INLINE samebits_constants samebits_constants_of(const samebits_rescale 
     const int64_t factor = ties ? m[0] : ((const int32_t *)r->multipliers)[0];
     samebits_constants k;
     k.factor = _mm512_set1_epi64(factor << missing);
-    k.below = _mm512_set1_epi64(((int64_t)1 << (s + missing - 1)) - 1);
+    k.below = _mm512_set1_epi64((long long)(((int64_t)1 << (s + missing - 1)) - 1));
     k.p = _mm512_set1_epi32(ties ? (int32_t)m[1] : 0);
     k.q = _mm512_set1_epi32(ties ? (int32_t)m[2] : 0);
     k.shift = _mm_cvtsi32_si128(s + missing);
@@ -199,7 +199,7 @@ SAMEBITS_INLINE __m512i samebits_scaled16(const samebits_rescale *r, __m512i acc
 SAMEBITS_INLINE __m512i samebits_ties8(const samebits_rescale *r, __m512i acc) {
     const int64_t *m = (const int64_t *)r->multipliers;
     const __m512i one = _mm512_set1_epi64(1), q = _mm512_set1_epi64(m[2]);
-    const __m512i below = _mm512_set1_epi64(((int64_t)1 << (r->shifts[0] - 1)) - 1);
+    const __m512i below = _mm512_set1_epi64((long long)(((int64_t)1 << (r->shifts[0] - 1)) - 1));
     const __m128i shift = _mm_cvtsi32_si128(r->shifts[0]);
     __m512i v = _mm512_mul_epi32(acc, _mm512_set1_epi64(m[0])), error;
     v = _mm512_add_epi64(_mm512_add_epi64(v, below),
@@ -242,7 +242,7 @@ SAMEBITS_INLINE __m512i samebits_sixteen(const samebits_rescale *r, __m512i acc,
 /* SAMEBITS_WIDE of 8 accumulators, one channel. */
 SAMEBITS_INLINE __m512i samebits_wide8(const samebits_rescale *r, __m512i acc) {
     const __m512i one = _mm512_set1_epi64(1);
-    const __m512i below = _mm512_set1_epi64(((int64_t)1 << (r->shifts[0] - 1)) - 1);
+    const __m512i below = _mm512_set1_epi64((long long)(((int64_t)1 << (r->shifts[0] - 1)) - 1));
     const __m128i shift = _mm_cvtsi32_si128(r->shifts[0]);
     __m512i v = _mm512_mullo_epi64(acc, _mm512_set1_epi64(((const int64_t *)r->multipliers)[0]));
     v = _mm512_add_epi64(_mm512_add_epi64(v, below),
