@@ -4,10 +4,16 @@ docs/spec/graph.md section 6. acc -> min(max(rne(acc * ratio) + zero, low), high
 step function, and so is the same formula with m / 2**shift for the ratio. Each is determined on an
 interval by its value at the lower end and, for every code from there up to its value at the upper
 end, by the least integer that reaches the code (`threshold`, in closed form). Two such functions
-are equal exactly when these agree: that is what `find_multiplier` checks, at most one comparison
-for each output code, in Python integers. It is a proof for every accumulator, without a bound on
-the error of m / 2**shift, and it finds the cases that no such bound would: where the nearest m
-fails, the other neighbour of ratio * 2**shift may be right.
+are equal exactly when these agree: that is what `find_multiplier` checks, in Python integers. It is
+a proof for every accumulator, without a bound on the error of m / 2**shift, and it finds the cases
+that no such bound would: where the nearest m fails, the other neighbour of ratio * 2**shift may be
+right.
+
+Up to 65,535 codes are compared by two sums (`same_thresholds`). A larger ratio reaches a positive
+code no later, and a code of 0 or below no earlier. So of two ratios the thresholds of all positive
+codes lie to the same side of each other, and are equal one by one exactly when their sums are; the
+same holds for the other codes. Such a sum of quotients rounded down takes as many steps as the
+Euclidean algorithm.
 
 Worked example: ratio 1/3, codes 0 to 3, |acc| <= 10. Code k is reached at 3 (k - 1/2) rounded up,
 so at acc = 2, 5 and 8. With 11/32 it is reached at 32 (k - 1/2) / 11 rounded up: 2, 5 and 8 again,
@@ -40,13 +46,6 @@ class Multiplier:
         return round_ratio(acc * self.m, 1 << self.shift)
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """acc -> low + the number of `values` (ascending) that are <= acc: any monotone function."""
-
-    values: tuple[int, ...]
-
-
 def requantized(acc: int, ratio: Fraction, zero: int, low: int, high: int) -> int:
     """The definition: saturate(rne(acc * ratio) + zero), one exact product and one rounding."""
     code = round_ratio(acc * ratio.numerator, ratio.denominator) + zero
@@ -63,40 +62,79 @@ def threshold(code: int, numerator: int, denominator: int) -> int:
     return quotient + (remainder != 0 or code % 2 == 1)
 
 
+def same_thresholds(codes: range, ratio: Fraction, other: Fraction) -> bool:
+    """Whether every one of these consecutive codes has the same `threshold` by both ratios."""
+    middle = min(max(1, codes.start), codes.stop)
+    return all(
+        _sum_of_thresholds(part, ratio) == _sum_of_thresholds(part, other)
+        for part in (range(codes.start, middle), range(middle, codes.stop))
+    )
+
+
+def _sum_of_thresholds(codes: range, ratio: Fraction) -> int:
+    """The thresholds of consecutive codes, added up.
+
+    Each is a quotient rounded down, plus one but for a tie at an even code. With ratio = p / q in
+    lowest terms (2 * code - 1) * q is a multiple of 2 * p only where p is odd, q is even and
+    2 * code - 1 a multiple of p: one even code in every 2 * p.
+    """
+    if not codes:
+        return 0
+    p, q = ratio.as_integer_ratio()
+    total = _sum_of_quotients(len(codes), 2 * q, (2 * codes.start - 1) * q, 2 * p) + len(codes)
+    if p % 2 == 1 and q % 2 == 0:
+        tie = (p + 1) // 2
+        tie += p * (tie % 2)
+        total -= (codes.stop - 1 - tie) // (2 * p) - (codes.start - 1 - tie) // (2 * p)
+    return total
+
+
+def _sum_of_quotients(count: int, step: int, start: int, divisor: int) -> int:
+    """The sum of (start + i * step) // divisor over 0 <= i < count.
+
+    Whole multiples of the divisor are taken out; the lattice points below the line that is left are
+    counted along the other axis, with step and divisor exchanged, as in the Euclidean algorithm.
+    (R. Graham, D. Knuth, O. Patashnik, "Concrete mathematics", section 3.5.)
+    """
+    total = 0
+    while count:
+        total += (step // divisor) * (count * (count - 1) // 2) + (start // divisor) * count
+        step, start = step % divisor, start % divisor
+        count, start = divmod(step * count + start, divisor)
+        step, divisor = divisor, step
+    return total
+
+
 @lru_cache(maxsize=1 << 14)
 def find_multiplier(
     ratio: Fraction, zero: int, low: int, high: int, acc_low: int, acc_high: int
-) -> Multiplier | Thresholds:
+) -> Multiplier | None:
     """The cheapest proved realisation of `requantized` over acc_low <= acc <= acc_high.
 
     Order: an exact m / 2**shift; a product that fits in 32 bits; m below 2**31; the widest m whose
-    product fits in 64 bits; thresholds, which always exist. A constant function has m = 0. Cached.
+    product fits in 64 bits. A constant function has m = 0. None where no multiplier is equal: the
+    function is then one of its thresholds. Cached.
     """
     first = requantized(acc_low, ratio, zero, low, high)
     last = requantized(acc_high, ratio, zero, low, high)
     if first == last:
         if requantized(0, Fraction(1), zero, low, high) == first:
             return Multiplier(0, 0)
-        return Thresholds((acc_low,) * (first - low))
+        return None
     reach = max(abs(acc_low), abs(acc_high)).bit_length()
     candidates = _candidates(ratio, reach)
     if candidates and Fraction(candidates[0].m, 1 << candidates[0].shift) == ratio:
         return candidates[0]  # the ratio itself, which needs no proof
     steps = range(first - zero + 1, last - zero + 1)
-    numerator, denominator = ratio.as_integer_ratio()
-    wanted = [threshold(code, numerator, denominator) for code in steps]
     for candidate in candidates:
-        power = 1 << candidate.shift
+        other = Fraction(candidate.m, 1 << candidate.shift)
         ends = all(
-            requantized(acc, Fraction(candidate.m, power), zero, low, high) == expected
+            requantized(acc, other, zero, low, high) == expected
             for acc, expected in ((acc_low, first), (acc_high, last))
         )
-        if ends and all(
-            threshold(code, candidate.m, power) == expected
-            for code, expected in zip(steps, wanted, strict=True)
-        ):
+        if ends and same_thresholds(steps, ratio, other):
             return candidate
-    return Thresholds((acc_low,) * (first - low) + tuple(wanted))
+    return None
 
 
 def _candidates(ratio: Fraction, reach: int) -> list[Multiplier]:

@@ -14,10 +14,11 @@ from samebits.ir.integer.realise import (
     Staircase,
     positions,
     requantization,
+    thresholds,
     transposed_positions,
 )
 from samebits.ir.ops import op_named
-from samebits.numerics.multiplier import requantized
+from samebits.numerics.multiplier import requantized, threshold
 
 SIZES = st.integers(1, 6)
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -119,3 +120,25 @@ def test_one_code_is_a_plan_too(low):
     a = {"ratios": (Fraction(10**30, 3),), "zero": 0, "low": low, "high": low}
     plan = requantization(Interval((-(2**61),), (2**61,)), a)
     assert realised(plan, 2**61, 0, low, low) == low
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(-32767, 65535), (1, 256), (-5, 257), (0, 1), (3, 0), (-300, 700)]
+)
+@pytest.mark.parametrize(
+    "ratio",
+    [
+        Fraction(1, 3),
+        Fraction(3, 256),
+        Fraction(7, 2),
+        Fraction(16777213 * 16777215, 16777211 << 31),
+        Fraction((1 << 61) - 1, 1 << 90),
+        Fraction((1 << 63) - 25, 1 << 80),
+    ],
+)
+def test_thresholds_of_consecutive_codes(ratio, first, count):
+    codes = range(first, first + count)
+    found = thresholds(codes, ratio)
+    assert found.dtype == np.int64
+    expected = [threshold(code, *ratio.as_integer_ratio()) for code in codes]
+    assert_same(found, np.array(expected, np.int64), codes)

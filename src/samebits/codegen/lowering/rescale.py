@@ -30,11 +30,13 @@ from samebits.codegen.lowering.calls import Data, Struct
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.define import limits
+from samebits.ir.integer.realise import staircase
 from samebits.numerics.multiplier import (
     PRODUCT_BITS,
     Multiplier,
     find_multiplier,
     requantized,
+    same_thresholds,
     threshold,
 )
 from samebits.spec.formats import floor_log2
@@ -121,27 +123,23 @@ def _multiplier(
     that all channels share a form.
     """
     found = find_multiplier(ratio, zero, low, high, least, most)
-    if isinstance(found, Multiplier):
+    if found is not None:
         return _normal(found)
     first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
-    wanted = [
-        threshold(code - zero, *ratio.as_integer_ratio()) for code in range(first + 1, last + 1)
-    ]
+    steps = range(first - zero + 1, last - zero + 1)
     magnitude = floor_log2(ratio) + 1
     reach = max(abs(least), abs(most)).bit_length()
     for width in (PRODUCT_BITS - reach, LONG_BITS):
         shift = min(max(width - magnitude, 1), LONG_SHIFT)
         floor = (ratio.numerator << shift) // ratio.denominator
         for m in (floor, floor + 1):
+            other = Fraction(m, 1 << shift)
             if 0 < m < 1 << LONG_BITS and (
                 all(
-                    requantized(end, Fraction(m, 1 << shift), zero, low, high) == code
+                    requantized(end, other, zero, low, high) == code
                     for end, code in ((least, first), (most, last))
                 )
-                and all(
-                    threshold(code - zero, m, 1 << shift) == acc
-                    for code, acc in zip(range(first + 1, last + 1), wanted, strict=True)
-                )
+                and same_thresholds(steps, ratio, other)
             ):
                 return m, shift
     return None
@@ -249,16 +247,14 @@ def _stepwise(
             f"{where}: no multiplier is exact and {channels} x {high - low} thresholds are too "
             "many; use 8-bit outputs or one scale per tensor"
         )
-    rows = []
-    for ratio, (least, most) in zip(ratios, ends, strict=True):
-        first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
-        codes = range(first + 1 - zero, last + 1 - zero)
-        steps = [threshold(code, *ratio.as_integer_ratio()) for code in codes]
-        rows.append([least] * (first - low) + steps)
+    rows = [
+        staircase(ratio, reach, zero, low, high) for ratio, reach in zip(ratios, ends, strict=True)
+    ]
     used = max(map(len, rows))
-    rows = [row + [most + 1] * (used - len(row)) for row, (_, most) in zip(rows, ends, strict=True)]
     narrow = all(fits(least, most + 1) for least, most in ends)
-    values = np.array(rows, np.int32 if narrow else np.int64)
+    values = np.empty((channels, used), np.int32 if narrow else np.int64)
+    for row, found, (_, most) in zip(values, rows, ends, strict=True):
+        row[: len(found)], row[len(found) :] = found, most + 1
     table = Data(values.reshape(-1)) if used else Data(np.zeros(1, values.dtype))
     form = THRESHOLDS32 if narrow else THRESHOLDS64
     return _struct(form, dtype, table, None, channels, used, 0, low, high)

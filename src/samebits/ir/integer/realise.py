@@ -12,7 +12,7 @@ import numpy as np
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.windows import taps
 from samebits.ir.ops import Array, Attributes
-from samebits.numerics.multiplier import Multiplier, find_multiplier, requantized, threshold
+from samebits.numerics.multiplier import find_multiplier, requantized, threshold
 
 INT64_MAX = 2**63 - 1
 
@@ -90,10 +90,11 @@ def requantization(acc: Interval, attributes: Attributes) -> Quotient | Staircas
     if len(fitting) == len(pairs):
         numerators, denominators = zip(*fitting, strict=True)
         return Quotient(np.array(numerators, np.int64), np.array(denominators, np.int64))
-    rows = [_staircase(ratio, ends, attributes) for ratio, ends in cases]
-    longest = max(len(row) for row in rows)
-    padded = [row + [INT64_MAX] * (longest - len(row)) for row in rows]
-    return Staircase(np.array(padded, np.int64).reshape(len(rows), longest))
+    rows = [staircase(ratio, ends, *_limits(attributes)) for ratio, ends in cases]
+    values = np.full((len(rows), max(map(len, rows))), INT64_MAX, np.int64)
+    for row, found in zip(values, rows, strict=True):
+        row[: len(found)] = found
+    return Staircase(values)
 
 
 def _limits(attributes: Attributes) -> tuple[int, int, int]:
@@ -108,7 +109,7 @@ def _pair(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> tup
     if _fits(largest, *ratio.as_integer_ratio()):
         return ratio.as_integer_ratio()
     found = find_multiplier(ratio, *_limits(attributes), *ends)
-    if isinstance(found, Multiplier) and _fits(largest, found.m, 1 << found.shift):
+    if found is not None and _fits(largest, found.m, 1 << found.shift):
         return found.m, 1 << found.shift
     return None
 
@@ -117,9 +118,34 @@ def _fits(largest: int, numerator: int, denominator: int) -> bool:
     return largest * numerator < 1 << 62 and denominator <= 1 << 62
 
 
-def _staircase(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> list[int]:
-    """The least acc that reaches each code above `low`, up to the greatest that is reached."""
-    zero, low, high = _limits(attributes)
+def staircase(ratio: Fraction, ends: tuple[int, int], zero: int, low: int, high: int) -> Array:
+    """The least acc (int64) that reaches each code above `low`, up to the greatest reached."""
     first, last = (requantized(end, ratio, zero, low, high) for end in ends)
-    codes = range(first - zero + 1, last - zero + 1)
-    return [ends[0]] * (first - low) + [threshold(c, *ratio.as_integer_ratio()) for c in codes]
+    below = np.full(first - low, ends[0], np.int64)
+    return np.concatenate([below, thresholds(range(first - zero + 1, last - zero + 1), ratio)])
+
+
+def thresholds(codes: range, ratio: Fraction) -> Array:
+    """`numerics.multiplier.threshold` of up to 65,536 consecutive codes, int64.
+
+    The i-th code asks for start + i * step divided by `divisor`, numbers of a hundred bits. With
+    i = 256 * h + l its quotient and remainder are those of start + 256 * h * step plus those of
+    l * step, and one more where the two remainders make up a divisor: 512 divisions in all.
+    """
+    p, q = ratio.as_integer_ratio()
+    start, step, divisor = (2 * codes.start - 1) * q, 2 * q, 2 * p
+    if divisor >= 1 << 62:  # two remainders would not fit in 64 bits
+        return np.array([threshold(code, p, q) for code in codes], np.int64)
+    columns = min(len(codes), 256)
+    rows = -(-len(codes) // 256)
+    high = np.array([divmod(start + 256 * h * step, divisor) for h in range(rows)], np.int64)
+    low = np.array([divmod(at * step, divisor) for at in range(columns)], np.int64)
+    quotient, remainder = (
+        (high.reshape(-1, 2)[:, None, part] + low.reshape(-1, 2)[None, :, part]).reshape(-1)[
+            : len(codes)
+        ]
+        for part in (0, 1)
+    )
+    whole = remainder >= divisor
+    odd = np.arange(codes.start, codes.stop) % 2 == 1
+    return quotient + whole + ((remainder - whole * divisor != 0) | odd)
