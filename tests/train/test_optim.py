@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import types
 
 import pytest
@@ -12,7 +13,16 @@ from torch import nn
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, cross_entropy, set_step
+from samebits.train import (
+    SGD,
+    Adam,
+    BFPParameter,
+    BFPTensor,
+    convert,
+    cross_entropy,
+    set_step,
+    undo,
+)
 
 
 @pytest.fixture(params=["native", "eager"])
@@ -215,6 +225,89 @@ def test_an_overflowing_update_names_the_parameter(named):
     name = r"6\.weight" if named else "parameter 3"
     with pytest.raises(RangeError, match=f"parameter '{name}': the update overflows"):
         optimizer.step()
+
+
+def whole_state(model, optimizer):
+    """Every number that a step may change, as comparable values."""
+    parameters = list(model.parameters())
+    return (
+        [(p.codes.tolist(), p.delayed.tolist(), p.exponent, p.largest_code()) for p in parameters],
+        {
+            index: {k: v.tolist() if hasattr(v, "tolist") else v for k, v in values.items()}
+            for index, p in enumerate(parameters)
+            if (values := optimizer.state.get(p))
+        },
+    )
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("failing", range(5))
+def test_a_step_that_fails_changes_nothing(realisation, optimizer_name, steps, failing):
+    """Whichever parameter's update overflows; then a lower learning rate goes on as if it was the
+    first try."""
+    (model, optimizer), (twin, twin_optimizer) = (
+        (made, OPTIMIZERS[optimizer_name][0]([{"params": [p]} for p in made.parameters()]))
+        for made in (build(), build())
+    )
+    for one, its_optimizer in ((model, optimizer), (twin, twin_optimizer)):
+        train(one, its_optimizer, steps)
+        set_step(one, 3, steps, 0)
+        backward(one, steps)
+    before = whole_state(model, optimizer)
+    optimizer.param_groups[failing]["lr"] = 2.0**140
+    with pytest.raises(RangeError, match=f"parameter {failing}'"):
+        optimizer.step()
+    assert whole_state(model, optimizer) == before
+    for both in (optimizer, twin_optimizer):
+        for group in both.param_groups:
+            group["lr"] = 0.01
+        both.step()
+    assert whole_state(model, optimizer) == whole_state(twin, twin_optimizer)
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+def test_a_step_that_copies_nothing_cannot_fail(optimizer_name, monkeypatch):
+    """Exponents drawn over their whole range: where a step fails, the state was kept before."""
+    generator = random.Random(optimizer_name)
+    kept = []
+    keep = undo.keep
+    monkeypatch.setattr(undo, "keep", lambda *given: kept.append(1) or keep(*given))
+    outcomes = set()
+    for _ in range(150):
+        weight = BFPParameter(
+            torch.tensor([64, -127, 3], dtype=torch.int8),
+            generator.randint(-128, 127),
+            torch.tensor([1 << 14, -5, -(1 << 14)], dtype=torch.int16),
+        )
+        optimizer = OPTIMIZERS[optimizer_name][0]([weight])
+        for group in optimizer.param_groups:
+            group["lr"] = 2.0 ** generator.randint(-60, 60)
+        for _ in range(2):
+            codes = torch.tensor([(1 << 31) - 1, -5, generator.randint(-9, 9)], dtype=torch.int32)
+            weight.grad = BFPTensor(codes, generator.randint(-128, 127))
+            kept.clear()
+            before = whole_state(nn.ParameterList([weight]), optimizer)
+            try:
+                optimizer.step()
+                outcomes.add(("done", bool(kept)))
+            except RangeError:
+                assert kept
+                outcomes.add(("failed", True))
+                assert whole_state(nn.ParameterList([weight]), optimizer) == before
+    assert {("done", False), ("failed", True)} <= outcomes
+
+
+def test_gradients_of_another_kind_change_nothing():
+    model = build()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, 1)
+    backward(model)
+    model[6].bias.grad = torch.zeros(5)
+    before = whole_state(model, optimizer)
+    with pytest.raises(InputError, match="expected BFP gradients"):
+        optimizer.step()
+    assert whole_state(model, optimizer) == before
 
 
 def test_groups_have_their_own_settings(realisation):

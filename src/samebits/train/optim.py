@@ -11,8 +11,8 @@ read as 16-bit coefficients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.geometry import smallest_exponent
 from samebits.kernels.protocol import BITS, Gradient, Part, Term
+from samebits.numerics.environment import check_thread
 from samebits.spec import formats
+from samebits.train import undo
 from samebits.train.tensor import BFPParameter, BFPTensor, times_power
 
 CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
@@ -123,6 +125,16 @@ def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
     return by
 
 
+class Update(NamedTuple):
+    """One parameter's part of a step; `lr` is None where the learning rate is 0."""
+
+    parameter: BFPParameter
+    gradient: Gradient
+    group: dict[str, Any]
+    lr: tuple[int, int] | None
+    name: str
+
+
 class Optimizer(torch.optim.Optimizer):
     """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
 
@@ -150,8 +162,10 @@ class Optimizer(torch.optim.Optimizer):
         """One update of every parameter that has a gradient.
 
         Raises InputError where no parameter has one, and RangeError, which names the parameter,
-        where an update leaves the range of its format.
+        where an update leaves the range of its format. After either, parameters and the
+        optimizer's state are what they were before: a lower learning rate may be tried.
         """
+        check_thread()
         loss = None
         trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if closure is not None:
@@ -162,6 +176,21 @@ class Optimizer(torch.optim.Optimizer):
                 "no parameter has a gradient: call backward() before step(), and build the "
                 "optimizer after moving the model to its device"
             )
+        updates = list(self._updates())
+        restore = None
+        if not all(self._surely_fits(u.parameter, u.gradient, u.group) for u in updates):
+            restore = undo.keep([update.parameter for update in updates], self.state)
+        try:
+            for update in updates:
+                self._apply(update)
+        except BaseException:
+            if restore is not None:
+                restore()
+            raise
+        return loss
+
+    def _updates(self) -> Iterator[Update]:
+        """The updates of a step, all options and gradients checked. Raises InputError."""
         position = 0
         for group in self.param_groups:
             lr = coefficient(float(group["lr"]), "learning rate")
@@ -173,13 +202,34 @@ class Optimizer(torch.optim.Optimizer):
                 if not isinstance(parameter.grad, BFPTensor):
                     raise InputError("expected BFP gradients: use samebits.train losses and layers")
                 gradient = Gradient(parameter.grad.parts, parameter.grad.bounds)
-                try:
-                    p, e_p = self._direction(parameter, gradient, group)
-                except RangeError as error:
-                    raise RangeError(f"parameter {name!r}: {error}") from None
-                if lr is not None:
-                    lazy_update(parameter, p, e_p, lr, name)
-        return loss
+                yield Update(parameter, gradient, group, lr, name)
+
+    def _apply(self, update: Update) -> None:
+        """Update one parameter, and the optimizer's state of it, in place."""
+        try:
+            p, e_p = self._direction(update.parameter, update.gradient, update.group)
+        except RangeError as error:
+            raise RangeError(f"parameter {update.name!r}: {error}") from None
+        if update.lr is not None:
+            lazy_update(update.parameter, p, e_p, update.lr, update.name)
+
+    def _surely_fits(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> bool:
+        """Whether no exponent of this update can leave its range, by bounds on all magnitudes.
+
+        Of a direction below 2**n the update is below 2**n * lr, and the new weight below twice the
+        larger of it and the old one.
+        """
+        n = self._direction_bits(parameter, gradient, group)
+        update = n + undo.bits_of(float(group["lr"]))
+        return undo.fits(max(n, update, undo.joint_bits(parameter)))
+
+    def _direction_bits(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> int:
+        """n such that every number on the way to the direction is below 2**n."""
+        raise TypeError(f"{type(self).__name__} defines no direction")
 
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
@@ -277,6 +327,18 @@ class SGD(Optimizer):
             {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
         )
 
+    def _direction_bits(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> int:
+        """As Optimizer's: three terms, and with Nesterov the new V once more."""
+        state, momentum = self.state.get(parameter) or {}, undo.bits_of(group["momentum"])
+        terms = [
+            undo.gradient_bits(gradient),
+            undo.bits_of(group["weight_decay"]) + undo.joint_bits(parameter),
+            state.get("momentum_exponent", formats.EXPONENT_MIN) + 15 + momentum,
+        ]
+        return max(terms) + 2 + max(momentum, 0) + group["nesterov"]
+
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> Part:
@@ -343,6 +405,22 @@ class Adam(Optimizer):
                 "decoupled": decoupled,
             },
         )
+
+    def _direction_bits(
+        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
+    ) -> int:
+        """As Optimizer's: the moments are below 2**top, the quotient below 2**top / (1 - beta1) /
+        eps, as the second root's divisor is at most 1."""
+        state = self.state.get(parameter) or {}
+        decay = undo.bits_of(group["weight_decay"]) + undo.joint_bits(parameter)
+        top = 1 + max(
+            undo.gradient_bits(gradient) + 1,
+            decay + 1,
+            state.get("first_exponent", formats.EXPONENT_MIN) + 15,
+            state.get("root_exponent", formats.EXPONENT_MIN) + 31,
+        )
+        quotient = top + 2 - undo.bits_of(1.0 - group["betas"][0]) - undo.bits_of(group["eps"])
+        return max(top, quotient, decay) + 1
 
     def _direction(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
