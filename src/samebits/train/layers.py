@@ -310,6 +310,9 @@ class Dropout(Layer):
     `set_step` names step and shard; until it is called, every training pass counts as a step.
     """
 
+    POSITION = ("seed", "step", "shard", "counting")
+    """The attributes that say which mask comes next."""
+
     def __init__(self, p: float, site: int) -> None:
         super().__init__()
         self.p, self.site = p, site

@@ -77,7 +77,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Network:
+class PassNetwork:
     """A model as planning knows it.
 
     layers: in the order of execution; layers[0] is the input

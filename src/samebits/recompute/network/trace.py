@@ -7,7 +7,6 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 from __future__ import annotations
 
 import operator
-import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from samebits.errors import SamebitsError, UnsupportedError
+from samebits.recompute.network import guards
 from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
 from samebits.train.layers import Layer
 
@@ -74,6 +74,7 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
     """
     _check_hooks(model)
     tracer, before = _Tracer(), _state(model)
+    facts, attributes = guards.facts(model), [(m, dict(vars(m))) for m in model.modules()]
     try:
         graph = tracer.trace(model)
     except SamebitsError:
@@ -84,6 +85,16 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
             "expected a forward pass of layers, sums and reshapes whose course does not depend on "
             "the values of tensors; train without a plan"
         ) from error
+    changed = guards.first_difference(facts, guards.facts(model))
+    if changed is not None:
+        for module, own in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+        raise UnsupportedError(
+            f"{type(model).__name__}: its forward code changes {changed}, which a plan would do "
+            "once and for all: expected a forward pass without state of its own; train without a "
+            "plan"
+        )
     if _state(model) != before:
         raise UnsupportedError(
             f"{type(model).__name__}: its forward code draws random numbers or changes buffers "
@@ -97,7 +108,7 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
 def _state(model: nn.Module) -> tuple[Any, ...]:
     """The state that a forward pass may change: generators and buffers (their versions)."""
     buffers = tuple((id(b), b._version) for b in model.buffers())
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), buffers
+    return guards.generators(), buffers
 
 
 def _check_hooks(model: nn.Module) -> None:

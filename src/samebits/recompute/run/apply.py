@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network import guards
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.plan.schedule import Action
 from samebits.recompute.run.hearing import Hearing
@@ -50,6 +51,8 @@ class Executor:
     may be used for one backward pass.
 
     listened: whether DistributedDataParallel waits for gradients at autograd's own nodes
+    eager:    what to do where the model is no longer the one that was planned: call it without the
+              plan, instead of an error
     clock:    if given, is told the seconds of each action of the backward pass
     inline:   whether deferred weight gradients are computed in the thread that defers them
     """
@@ -57,11 +60,13 @@ class Executor:
     def __init__(
         self,
         tape: Tape,
-        network: Network,
+        network: PassNetwork,
         schedule: Sequence[Action],
         listened: bool = False,
+        eager: bool = False,
     ) -> None:
-        self.tape, self.network, self.listened = tape, network, listened
+        self.tape, self.network, self.listened, self.eager = tape, network, listened, eager
+        self.facts = guards.facts(tape.model)
         half = [kind for kind, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
         self.recomputed = frozenset(i for kind, i in schedule if kind == "recompute")
@@ -73,7 +78,8 @@ class Executor:
         """As the model's own call.
 
         Raises InputError for an input of another shape than the plan's, UnsupportedError in other
-        modes than the plan's and under torch.autocast.
+        modes than the plan's, under torch.autocast, and where anything about the model has changed
+        that its forward code could read (network.guards).
         """
         model = self.tape.model
         if not (model.training and torch.is_grad_enabled()):
@@ -94,7 +100,22 @@ class Executor:
                 "expected a planned pass without torch.autocast, found it enabled: what is "
                 "computed again would have other types; train without a plan"
             )
-        return _Planned.apply(ANCHOR, x, self)  # type: ignore[no-untyped-call]
+        changed = guards.first_difference(self.facts, guards.facts(model))
+        if changed is not None and self.eager:
+            return model(x)
+        if changed is not None:
+            raise UnsupportedError(
+                f"a plan is for the model as it was planned: {changed} has changed since; plan "
+                "again, or train without a plan"
+            )
+        before = guards.other_generators()
+        output: Tensor = _Planned.apply(ANCHOR, x, self)  # type: ignore[no-untyped-call]
+        if guards.other_generators() != before:
+            raise UnsupportedError(
+                "a sub-layer draws numbers from Python's or numpy's generator, which a plan would "
+                "draw again: expected torch's generator; train without a plan"
+            )
+        return output
 
     def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass, Tensor]:
         """Run the first half of a pass; the pass and the model's output."""

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, _engine_run_backward, saved_tensors_hooks
 
 from samebits.errors import UnsupportedError
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.normalization import normalize_again
@@ -125,7 +125,7 @@ class Pass:
     parameter_gradients: parameter and gradient, by the id of the parameter, until it is handed over
     """
 
-    def __init__(self, tape: Tape, network: Network, recomputed: frozenset[int]) -> None:
+    def __init__(self, tape: Tape, network: PassNetwork, recomputed: frozenset[int]) -> None:
         self.tape, self.network, self.recomputed = tape, network, recomputed
         self.values: dict[int, Tensor] = {}
         self.differentiable: dict[int, bool] = {}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from samebits.recompute.network.operations import count_operations
-from samebits.recompute.network.sublayer import SEPARABLE, Loss, Network, SubLayer
+from samebits.recompute.network.sublayer import SEPARABLE, Loss, PassNetwork, SubLayer
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
@@ -27,7 +27,7 @@ from samebits.train.tensor import BFPTensor
 LossFunction = Callable[[Tensor], Tensor]
 
 
-def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape, Network]:
+def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape, PassNetwork]:
     """The tape of a model in training mode, parts of which may be frozen in evaluation mode, and
     the facts of its sub-layers.
 
@@ -37,21 +37,22 @@ def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape,
     The model, its gradients and torch's generators are left as they were. Raises UnsupportedError
     for a model that cannot be planned.
     """
-    with _untouched(model):
-        _in_training(model)
+    with untouched(model):
+        in_training(model)
         tape = trace(model, example)
-    with _untouched(model):
-        _in_training(model)
+    with untouched(model):
+        in_training(model)
         return tape, _Survey(tape, example).run(loss)
 
 
-def _in_training(model: nn.Module) -> None:
+def in_training(model: nn.Module) -> None:
+    """Set training mode, unless the model is in it and parts of it are frozen on purpose."""
     if not model.training:
         model.train()
 
 
 @contextlib.contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients, modes, positions of dropouts and generators afterwards."""
     modes = [(m, m.training) for m in model.modules()]
     buffers = [(b, b.clone()) for b in model.buffers()]
@@ -81,7 +82,7 @@ class _Survey:
     def __init__(self, tape: Tape, example: Tensor) -> None:
         self.tape, self.example = tape, example
         names = range(len(tape.calls))
-        blank = Network(tuple(SubLayer(tape.calls[i].name, "") for i in names), tape.output)
+        blank = PassNetwork(tuple(SubLayer(tape.calls[i].name, "") for i in names), tape.output)
         self.state = Pass(tape, blank, frozenset())
         own = (plain(t) for t in (*tape.model.parameters(), *tape.model.buffers()))
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
@@ -90,7 +91,7 @@ class _Survey:
         self.readers = Counter(id(p) for i in range(1, len(tape.calls)) for p in tape.parameters(i))
         self.facts: list[dict[str, Any]] = []
 
-    def run(self, loss: LossFunction) -> Network:
+    def run(self, loss: LossFunction) -> PassNetwork:
         """Run the pass under a recording of memory and put the facts together.
 
         Peaks are relative to the level at the start of a sub-layer's own span, so they count what
@@ -146,7 +147,7 @@ class _Survey:
             for call, facts in zip(calls, self.facts, strict=True)
         )
         summed = isinstance(state.values[self.tape.output], BFPTensor)
-        return Network(layers, self.tape.output, network_loss, summed)
+        return PassNetwork(layers, self.tape.output, network_loss, summed)
 
     def _size(self, index: int) -> int:
         return sum(size for _, size in tensor_storages(self.state.values[index]))

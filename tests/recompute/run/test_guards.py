@@ -1,0 +1,179 @@
+"""Models with state of their own under a plan: refused by name, or run without the plan."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from recompute_nets import assert_same_outcome, make
+from samebits.errors import UnsupportedError
+from samebits.recompute.front import plan_module
+from samebits.recompute.plan.schedule import compile_schedule
+from samebits.recompute.run.apply import Executor
+from samebits.recompute.run.profile import survey
+from samebits.recompute.run.proof import prove
+
+COUNT = [0]  # a global variable, which no guard sees
+
+
+class Stateful(nn.Module):
+    """A small network whose forward code calls `impure` and scales by what it gives."""
+
+    def __init__(self, impure):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.impure, self.count, self.history = impure, 0, []
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)) * self.impure(self))
+
+
+def counts(model):
+    model.count += 1
+    return model.count
+
+
+def remembers(model):
+    model.history.append(1)
+    return len(model.history)
+
+
+def counts_globally(model):
+    COUNT[0] += 1
+    return COUNT[0]
+
+
+def planned(model, x=None):
+    return plan_module(
+        model, torch.ones(4, 6) if x is None else x, None, "laptop-cpu", None, "sequential"
+    )
+
+
+@pytest.mark.parametrize(
+    ("impure", "words"),
+    [
+        (counts, "its forward code changes attribute 'count' of the model"),
+        (remembers, "its forward code changes attribute 'history' of the model"),
+        (lambda _: float(np.random.rand()), "its forward code draws random numbers"),  # noqa: NPY002
+        (lambda _: random.random(), "its forward code draws random numbers"),
+        (lambda _: float(torch.rand(())), "cannot be followed|draws random numbers"),
+        (counts_globally, "of a planned step differs from that of a plain one: the forward code"),
+    ],
+)
+def test_forward_code_with_state_is_refused(impure, words):
+    model = Stateful(impure)
+    with pytest.raises(UnsupportedError, match=words):
+        planned(model)
+    assert model.count == 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+def executor(case):
+    tape, network = survey(case.model, case.inputs, case.loss)
+    return Executor(tape, network, compile_schedule(network, network.choices()))
+
+
+def set_attribute(model):
+    model[-1].scale = 2.0
+
+
+def replace_head(model):
+    model[-1] = nn.Linear(model[-1].in_features, model[-1].out_features)
+
+
+def replace_weight(model):
+    model[-1].weight = nn.Parameter(model[-1].weight.detach().clone())
+
+
+def unfreeze(model):
+    model[0][0].weight.requires_grad_(True)
+
+
+def hook(model):
+    model[-1].register_forward_hook(lambda *_: None)
+
+
+def method(model):
+    model[-1].forward = lambda x: x
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (set_attribute, "attribute 'scale' of module '"),
+        (replace_head, "layer '"),
+        (replace_weight, "parameter 'weight' of module '.*' \\(another one\\)"),
+        (unfreeze, "parameter 'weight' of module '0.0' \\(it is trained now\\)"),
+        (hook, "the hooks of module '"),
+        (method, "attribute 'forward' of module '"),
+    ],
+)
+def test_a_change_after_planning_is_refused_by_name(change, words):
+    case = make("resnet8", "float32")
+    case.model[0][0].weight.requires_grad_(False)
+    run = executor(case)
+    case.step(run)
+    change(case.model)
+    with pytest.raises(UnsupportedError, match=f"as it was planned: ({words}).* has changed since"):
+        case.step(run)
+
+
+@pytest.mark.parametrize("change", [set_attribute, unfreeze, replace_weight])
+def test_or_runs_without_the_plan_where_asked_for(change):
+    case = make("resnet8", "float32")
+    case.model[0][0].weight.requires_grad_(False)
+    change(case.model)
+    plain = case.copy()
+    plain.step(plain.model)
+    case.model[0][0].weight.requires_grad_(False)
+    run = executor(case)
+    run.eager = True
+    run.facts = {**run.facts, ("", "attribute", "gone"): 1}
+    if change is unfreeze:
+        change(case.model)
+    case.step(run)
+    assert_same_outcome(plain.outcome(), case.outcome())
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+def test_a_right_plan_is_proved_and_leaves_no_trace(numerics):
+    case = make("dropout", numerics)
+    run = executor(case)
+    before = case.outcome()
+    prove(run, case.inputs, case.loss)
+    assert_same_outcome(before, case.outcome())
+
+
+def test_a_wrong_plan_is_not_trusted(monkeypatch):
+    case = make("resnet8", "bfp")
+    run = executor(case)
+    forward = Executor.run_forward
+
+    def off_by_one(self, x, differentiable):
+        state, output = forward(self, x, differentiable)
+        output.parts[0][0].view(-1)[0] ^= 1
+        return state, output
+
+    monkeypatch.setattr(Executor, "run_forward", off_by_one)
+    with pytest.raises(UnsupportedError, match="Sequential: the output of a planned step differs"):
+        prove(run, case.inputs, case.loss)
+
+
+def test_a_pass_that_draws_from_another_generator_is_refused(monkeypatch):
+    case = make("resnet8", "float32")
+    run = executor(case)
+    forward = Executor.run_forward
+
+    for draw in (random.random, np.random.rand):
+
+        def drawing(self, x, differentiable, draw=draw):
+            draw()
+            return forward(self, x, differentiable)
+
+        monkeypatch.setattr(Executor, "run_forward", drawing)
+        with pytest.raises(UnsupportedError, match="draws numbers from Python's or numpy's"):
+            case.step(run)
