@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from samebits import progress
 from samebits.data import load
 from samebits.data.folder import is_test_name
 from samebits.errors import InputError
@@ -107,7 +108,7 @@ def test_limit_keeps_the_first_names_of_every_class(tmp_path):
     data = load(str(split_folder(tmp_path)), limit=2)
     assert data.train_labels.tolist() == [0, 0, 1, 1]
     assert len(data.test_labels) == 4
-    assert "at least 1 training image per class, found 0" in message(tmp_path, limit=0)
+    assert "at least 1 training sample per class, found 0" in message(tmp_path, limit=0)
 
 
 def test_limit_does_not_read_the_images_it_drops(tmp_path):
@@ -197,5 +198,27 @@ def test_other_files_in_a_class_folder_are_named(tmp_path):
     stray.write_text("x")
     assert f"{stray}: expected only .jpg, .jpeg, .png or .wav files" in message(tmp_path)
     stray.unlink()
-    (tmp_path / "train/cat/.DS_Store").write_text("x")
-    load(str(tmp_path))
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # what file managers leave
+        (tmp_path / "train/cat" / name).write_text("x")
+    notes = Notes()
+    with progress.listening(notes):
+        load(str(tmp_path))
+    assert notes.texts == [
+        f"{tmp_path}/train/cat/.DS_Store: passed over, hidden",
+        f"{tmp_path}/train/cat/Thumbs.db: passed over, no sample",
+        f"{tmp_path}/train/cat/desktop.ini: passed over, no sample",
+    ]
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def stage(self, what, total):
+        pass
+
+    def advance(self, done):
+        pass
+
+    def note(self, text):
+        self.texts.append(text)

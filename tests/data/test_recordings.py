@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from compare import assert_same
 from recordings import split_folder, tone, write_wav
-from samebits.data import load
+from samebits.data import load, recordings
 from samebits.data.audio import LogMel, log_mel
 from samebits.data.folder import is_test_name
 from samebits.data.recordings import MAX_SECONDS, fit, read_wav
@@ -84,6 +85,37 @@ def patched(offset: int, code: str, value: int):
 )
 def test_bad_files_are_named(tmp_path, change, text):
     assert damaged(tmp_path / "bad.wav", change).startswith(text)
+
+
+def extended(data: bytes, kind: bytes) -> bytes:
+    """A WAV file of 16-bit PCM with the header of WAVE_FORMAT_EXTENSIBLE."""
+    plain = data[20:36]
+    chunk = b"\xfe\xff" + plain[2:] + struct.pack("<HHI", 22, 16, 0) + kind
+    body = b"WAVE" + b"junk\x03\0\0\0abc\0" + b"fmt \x28\0\0\0" + chunk + data[36:]
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+GUID = bytes.fromhex("0100000000001000800000aa00389b71")
+
+
+def test_an_extended_header(tmp_path):
+    """As sound editors and phones write 16-bit PCM too."""
+    path = write_wav(tmp_path / "a.wav", tone(3))
+    expected = read_wav(path)
+    path.write_bytes(extended(path.read_bytes(), GUID))
+    found = read_wav(path)
+    assert found[1] == expected[1] == 8000
+    assert_same(found[0], expected[0], range(1500))
+    path.write_bytes(extended(write_wav(path, tone(3)).read_bytes(), b"\3" + GUID[1:]))
+    with pytest.raises(InputError, match=r"not a WAV file .* \(Error: unknown format: 6"):
+        read_wav(path)
+
+
+def test_a_file_beyond_the_longest_recording_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(recordings, "LARGEST_FILE", 1000)
+    path = write_wav(tmp_path / "a.wav", tone(3))
+    with pytest.raises(InputError, match=r"expected at most 1000 bytes \(60 seconds\), found 3044"):
+        read_wav(path)
 
 
 def test_every_cut_and_many_flips_end_in_a_message_or_samples(tmp_path):

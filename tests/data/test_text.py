@@ -63,5 +63,5 @@ def test_least_and_largest(tmp_path):
     with pytest.raises(InputError, match=f"found {MAX_BYTES + 1}"):
         load(str(path))
     path.write_bytes(b"a" * 1000)
-    with pytest.raises(InputError, match="expected training images of at least 2 classes, found 1"):
+    with pytest.raises(InputError, match="expected training texts of at least 2 classes, found 1"):
         load(str(path))

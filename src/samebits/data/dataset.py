@@ -52,20 +52,20 @@ class Dataset:
             self._check(split)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
-                f"{self.source}: training images are {shape_text(self.train_images.shape[1:])} "
-                f"but test images are {shape_text(self.test_images.shape[1:])}; expected one "
-                "shape [C, H, W]"
+                f"{self.source}: training {self.noun}s are "
+                f"{shape_text(self.train_images.shape[1:])} but test {self.noun}s are "
+                f"{shape_text(self.test_images.shape[1:])}; expected one shape"
             )
         if self.train_images.dtype != self.test_images.dtype:
             raise InputError(
-                f"{self.source}: training images are {self.train_images.dtype} but test images "
-                f"are {self.test_images.dtype}; expected one dtype"
+                f"{self.source}: training {self.noun}s are {self.train_images.dtype} but test "
+                f"{self.noun}s are {self.test_images.dtype}; expected one dtype"
             )
         present = int(torch.unique(self.train_labels).numel())
         if present < 2:
             raise InputError(
-                f"{self.source}: expected training images of at least 2 classes, found "
-                f"{present}; add images of another class"
+                f"{self.source}: expected training {self.noun}s of at least 2 classes, found "
+                f"{present}; add {self.noun}s of another class"
             )
         object.__setattr__(self, "_values", value_table(self.peak))
 
@@ -74,7 +74,8 @@ class Dataset:
         images, labels = self.images(split), self.labels(split)
         if len(images) == 0:
             raise InputError(
-                f"{self.source}: expected at least one {split} image, found none; add {split} data"
+                f"{self.source}: expected at least one {split} {self.noun}, found none; add "
+                f"{split} data"
             )
         axes = images.ndim in FORMS
         if not axes or labels.shape != images.shape[:1] or labels.dtype != torch.int64:
@@ -103,7 +104,7 @@ class Dataset:
                 raise InputError(f"{self.source}: expected {split} codes in 0..{peak}")
         elif images.dtype == torch.float32 and not bool(torch.isfinite(images).all()):
             raise NonFiniteError(
-                f"{self.source}: {split} images hold NaN or infinity; expected finite values"
+                f"{self.source}: {split} {self.noun}s hold NaN or infinity; expected finite values"
             )
 
     def images(self, split: Split) -> torch.Tensor:
@@ -127,6 +128,12 @@ class Dataset:
         if images.ndim == 2:
             return nn.functional.one_hot(images.long(), self.classes).float()
         return self._values[images.long()]
+
+    @property
+    def noun(self) -> str:
+        """The word for one of its samples, for messages."""
+        kinds = {4: "image", 3: "recording", 2: "text"}
+        return kinds.get(self.train_images.ndim, "sample")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

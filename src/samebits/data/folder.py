@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from samebits import progress
 from samebits.data.dataset import Dataset
 from samebits.data.decode import decoding, in_threads
 from samebits.data.recordings import load_recordings
@@ -19,6 +20,7 @@ from samebits.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 AUDIO_SUFFIX = ".wav"
+LEFT_BY_OTHERS = ("thumbs.db", "desktop.ini", "icon\r", "__macosx")
 CHANNELS = {"L": 1, "RGB": 3}
 GREY_MODES = ("1", "L", "LA")
 WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
@@ -102,7 +104,12 @@ def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sampl
 
 
 def _visible(folder: Path) -> list[Path]:
-    return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name)
+    """Files and folders in a folder, by name; hidden ones are passed over."""
+    found = sorted(folder.iterdir(), key=lambda p: p.name)
+    hidden = [path for path in found if path.name.startswith(".")]
+    for path in hidden:
+        progress.note(f"{path}: passed over, hidden")
+    return [path for path in found if path not in hidden]
 
 
 def _holds_folders(folder: Path) -> bool:
@@ -120,7 +127,13 @@ def _classes(root: Path) -> tuple[str, ...]:
 
 
 def _files(folder: Path) -> list[Path]:
+    """The samples of a class folder. Raises InputError for a file of another kind, but for those
+    that file managers leave, which are passed over."""
     files = _visible(folder)
+    left = [path for path in files if path.name.lower() in LEFT_BY_OTHERS]
+    for path in left:
+        progress.note(f"{path}: passed over, no sample")
+    files = [path for path in files if path not in left]
     for path in files:
         if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
             raise InputError(

@@ -25,7 +25,7 @@ def load(
     and where.
     """
     if limit is not None and limit < 1:
-        raise InputError(f"expected a limit of at least 1 training image per class, found {limit}")
+        raise InputError(f"expected a limit of at least 1 training sample per class, found {limit}")
     if source == "digits":
         data = load_digits()
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import struct
 import wave
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -15,6 +18,10 @@ from samebits.errors import InputError
 from samebits.spec.audio import steps_for
 
 MAX_SECONDS, MAX_CHANNELS = 60, 8
+LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * max(RATES) + (1 << 20)
+# Of the chunk "fmt ": its tag, and in an extended one the GUID of the samples' kind (mmreg.h).
+PCM, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
+PCM_KIND = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
 def read_wav(path: Path) -> tuple[Codes, int]:
@@ -24,7 +31,7 @@ def read_wav(path: Path) -> tuple[Codes, int]:
     """
     with (
         decoding(path, "a WAV file of 16-bit PCM", "convert, replace or remove it"),
-        path.open("rb") as file,
+        _plain(path) as file,
         wave.open(file) as sound,
     ):
         rate, count = sound.getframerate(), sound.getnframes()
@@ -38,6 +45,29 @@ def read_wav(path: Path) -> tuple[Codes, int]:
         )
     samples = np.frombuffer(data, "<i2").astype(np.int16).reshape(count, channels)
     return mono(samples), rate
+
+
+def _plain(path: Path) -> BinaryIO:
+    """A WAV file with an extended header (WAVE_FORMAT_EXTENSIBLE) of PCM as one with a plain
+    header, which is all that `wave` reads; other files as they are. Raises InputError for a file
+    larger than the longest recording."""
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise InputError(
+            f"{path}: expected at most {LARGEST_FILE} bytes ({MAX_SECONDS} seconds), found {size}; "
+            "cut it"
+        )
+    data = bytearray(path.read_bytes())
+    at = 12  # after RIFF, its size and WAVE: chunks of a name, a size and so many bytes
+    while at + 8 <= len(data):
+        name, length = struct.unpack_from("<4sI", data, at)
+        if name == b"fmt ":
+            tag, kind = data[at + 8 : at + 10], data[at + 32 : at + 48]
+            if tag == EXTENSIBLE and kind == PCM_KIND:
+                data[at + 8 : at + 10] = PCM
+            break
+        at += 8 + length + length % 2
+    return io.BytesIO(data)
 
 
 def _check_header(path: Path, rate: int, count: int, channels: int, width: int) -> None:
