@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 import machine
 from samebits.errors import InputError
 from samebits.numerics import philox
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import balance, predicted_balance
 from samebits.recompute.plan.cost import Device, find_device
@@ -134,7 +134,7 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
 
 
 def paired_of(
-    tape: Tape, network: Network, device: Device, numerics: str
+    tape: Tape, network: PassNetwork, device: Device, numerics: str
 ) -> tuple[Executor, float, int]:
     """Everything stored, weight gradients deferred: what runs it, load balance, peak."""
     schedule = compile_schedule(network, (), paired=True)
@@ -143,7 +143,7 @@ def paired_of(
     return Executor(tape, network, schedule), load, predicted
 
 
-def plans_of(budgets: list[float], network: Network) -> Iterator[tuple[str, int]]:
+def plans_of(budgets: list[float], network: PassNetwork) -> Iterator[tuple[str, int]]:
     """Names and bytes of budgets: with the input, which a plan counts."""
     size = network.layers[0].size
     for budget in budgets:

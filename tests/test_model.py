@@ -99,17 +99,20 @@ def test_float_models_are_refused_with_advice(tmp_path):
     assert is_quantized(quantized_graph())
 
 
-def test_float_training_is_refused_with_advice(tmp_path_factory):
+def test_float_training_is_a_float_graph(tmp_path_factory):
     folder = trained_folder(tmp_path_factory, "float32")
-    with pytest.raises(UnsupportedError, match="trained with --numerics bfp, found float32"):
-        load(folder)
+    model = load(folder)
+    assert not is_quantized(model.real)
+    assert model.deployed is None
+    with pytest.raises(InputError, match=r"expected a quantized model .*, found a float one"):
+        _ = model.integer
 
 
 def test_missing(tmp_path):
     refused(
         tmp_path / "none",
-        "no such file or folder; expected an .onnx file, a training output folder, a checkpoint, "
-        "or a compiled folder (with model.onnx)",
+        "no such file or folder; expected an .onnx or .pt2 file, a training output folder, a "
+        "checkpoint, or a compiled folder (with model.onnx)",
     )
     refused(
         tmp_path / "none.onnx",
@@ -128,8 +131,8 @@ def test_wrong_suffix(tmp_path, name):
     suffix = path.suffix or "nothing"
     refused(
         path,
-        "expected an .onnx file, a training output folder, a checkpoint or a compiled folder, "
-        f"found a file ending in {suffix}",
+        "expected an .onnx or .pt2 file, a training output folder, a checkpoint or a compiled "
+        f"folder, found a file ending in {suffix}",
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ def write_atomically(
             os.close(descriptor)
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):  # interrupted
+            raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise SamebitsError(
                 f"{path}: no space left to write {len(data)} bytes ({error.strerror}); {advice}"
@@ -58,6 +61,18 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_archive(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an .npz archive, the same bytes whenever it is written. Raises SamebitsError
+    as `write_atomically`."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    write_atomically(path, stream.getvalue())
 
 
 def read_archive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,9 @@ from samebits.npu.machine.program import Image, Program
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 
-Kind = Literal["graph", "firmware", "training"]
+EXPORTED = ".pt2"
+
+Kind = Literal["graph", "exported", "firmware", "training"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +122,12 @@ def is_quantized(graph: Graph) -> bool:
 def kind_of(path: Path) -> Kind | None:
     """The kind of model at a path, by its name and the names in a folder; None for anything else.
 
-    A graph is an ONNX file or a compiled folder; firmware a program, or a folder that holds
-    programs and no graph; training any other folder, or a checkpoint.
+    A graph is an ONNX file or a compiled folder; an exported program a file of torch.export;
+    firmware a program, or a folder that holds programs and no graph; training any other folder, or
+    a checkpoint.
     """
+    if path.suffix == EXPORTED:
+        return "exported"
     if path.suffix == ".onnx" or (path / ONNX_FILE).is_file():
         return "graph"
     if path.suffix == SUFFIX or any(path.glob("*" + SUFFIX)):
@@ -129,19 +135,35 @@ def kind_of(path: Path) -> Kind | None:
     return "training" if path.is_dir() or path.suffix == CHECKPOINT else None
 
 
-def load(path: Path, arch: str | None = None) -> Model:
+def load(
+    path: Path, arch: str | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Model:
     """The model that a path holds (`kind_of`).
 
-    `arch` repeats the name of a module:callable architecture that may be run. Raises SamebitsError.
-    Whether a graph has an integer form, or a program is legal, is found when that is asked for.
+    arch:   repeats the name of a module:callable architecture that may be run
+    shapes: of inputs whose dimensions an ONNX file leaves open, by name
+
+    Raises SamebitsError, also for an option that does not apply. Whether a graph has an integer
+    form, or a program is legal, is found when that is asked for.
     """
     kind = kind_of(path)
+    if arch is not None and kind != "training":
+        raise InputError(
+            f"{path}: --arch applies to training folders and checkpoints, found {arch!r} for "
+            "another model; leave it out"
+        )
+    if shapes and kind != "graph":
+        raise InputError(
+            f"{path}: --shape applies to ONNX files, found one for another model; leave it out"
+        )
     if kind == "graph":
         from samebits.onnx import load as read_graph
         from samebits.onnx import sampling_rate
 
         file = path / ONNX_FILE if path.is_dir() else path
-        return Model(str(path), read_graph(file), rate=sampling_rate(file))
+        return Model(str(path), read_graph(file, shapes=shapes), rate=sampling_rate(file))
+    if kind == "exported":
+        return Model(str(path), _read_exported(path))
     if kind == "firmware":
         return load_firmware(path)
     if kind == "training":
@@ -149,12 +171,12 @@ def load(path: Path, arch: str | None = None) -> Model:
     found = f"a file ending in {path.suffix or 'nothing'}"
     if not path.exists():
         raise InputError(
-            f"{path}: no such file or folder; expected an .onnx file, a training output folder, a "
-            f"checkpoint, or a compiled folder (with {ONNX_FILE})"
+            f"{path}: no such file or folder; expected an .onnx or {EXPORTED} file, a training "
+            f"output folder, a checkpoint, or a compiled folder (with {ONNX_FILE})"
         )
     raise InputError(
-        f"{path}: expected an .onnx file, a training output folder, a checkpoint or a compiled "
-        f"folder, found {found}"
+        f"{path}: expected an .onnx or {EXPORTED} file, a training output folder, a checkpoint or "
+        f"a compiled folder, found {found}"
     )
 
 
@@ -176,12 +198,27 @@ def load_firmware(path: Path) -> Model:
 
 
 def _load_trained(path: Path, arch: str | None) -> Model:
-    """The network of a training folder or checkpoint, exported with its frozen exponents."""
+    """The network of a training folder or checkpoint: exported with its frozen exponents, or the
+    float network of a float32 run."""
     from samebits.train.deployed.deploy import deployed
     from samebits.train.deployed.export import to_graph
-    from samebits.train.run.restore import open_deployed
+    from samebits.train.run.restore import open_trained
 
-    opened = open_deployed(path, arch)
+    opened = open_trained(path, arch)
+    if opened.exponents is None:
+        from torch import zeros
+
+        from samebits.pytorch import import_module
+
+        graph = import_module(opened.model, (zeros(1, *opened.input_shape),))
+        return Model(str(path), graph, rate=opened.rate)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
     return Model(str(path), graph, deployed=frozen, rate=opened.rate)
+
+
+def _read_exported(path: Path) -> Graph:
+    """The graph of a file that torch.export.save wrote: an untrusted file."""
+    from samebits.pytorch.exported import read_exported
+
+    return read_exported(path)

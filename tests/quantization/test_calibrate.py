@@ -204,16 +204,16 @@ def test_schemes():
     [
         (
             {"activations": "int8"},
-            f"activations: expected one of {', '.join(ACTIVATIONS)}, found 'int8'",
+            f"--scheme: expected one of {', '.join(ACTIVATIONS)}, found 'int8'",
         ),
-        ({"weights": "int8"}, f"weights: expected one of {', '.join(WEIGHTS)}, found 'int8'"),
+        ({"weights": "int8"}, f"--weights: expected one of {', '.join(WEIGHTS)}, found 'int8'"),
         (
             {"calibration": "kl"},
-            "calibration: expected one of minmax, percentile, mse, found 'kl'",
+            "--calibrate: expected one of minmax, percentile, mse, found 'kl'",
         ),
-        ({"percentile": 50.0}, "percentile: expected above 50 and up to 100, found 50.0"),
-        ({"percentile": float("nan")}, "percentile: expected above 50 and up to 100, found nan"),
-        ({"output_bits": 4}, "output bits: expected 8 or 16, found 4"),
+        ({"percentile": 50.0}, "--percentile: expected above 50 and up to 100, found 50.0"),
+        ({"percentile": float("nan")}, "--percentile: expected above 50 and up to 100, found nan"),
+        ({"output_bits": 4}, "--output-bits: expected 8 or 16, found 4"),
         ({"report_samples": 0}, "report samples: expected 1 or more, found 0"),
     ],
 )

@@ -538,11 +538,14 @@ def test_what_is_refused(make: Any, kind: type[SamebitsError], message: str) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bits": 4}, "bits: expected 8 or 16, found 4"),
-        ({"gates": "q0.7"}, r"gates: expected one of q0\.15, symmetric, asymmetric, found 'q0\.7'"),
-        ({"symmetry": 1.5}, r"symmetry: expected from 0 to 1, found 1\.5"),
-        ({"calibration": "best"}, "calibration: expected one of"),
-        ({"percentile": 40.0}, r"percentile: expected above 50 and up to 100, found 40\.0"),
+        ({"bits": 4}, "--bits: expected 8 or 16, found 4"),
+        (
+            {"gates": "q0.7"},
+            r"--gates: expected one of q0\.15, symmetric, asymmetric, found 'q0\.7'",
+        ),
+        ({"symmetry": 1.5}, r"--symmetry: expected from 0 to 1, found 1\.5"),
+        ({"calibration": "best"}, "--calibrate: expected one of"),
+        ({"percentile": 40.0}, r"--percentile: expected above 50 and up to 100, found 40\.0"),
         ({"report_samples": 0}, "report samples: expected 1 or more, found 0"),
     ],
 )

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from samebits.errors import InputError
-from samebits.quantization import load_samples
+from samebits.quantization import samples_of
+from samebits.samples import gather
+
+
+def load_samples(path, graph):
+    return samples_of(gather(path, graph), graph, str(path))
 
 
 @pytest.fixture
@@ -104,7 +109,7 @@ def test_damaged_files(tmp_path, graph):
         with pytest.raises(InputError, match=r"x\.npz"):
             load_samples(path, graph)
     np.save(tmp_path / "x.npy", np.ones(3))
-    with pytest.raises(InputError, match=r"not a readable \.npz archive"):
+    with pytest.raises(InputError, match=r"an \.npz or \.txt file, found a file ending in \.npy"):
         load_samples(tmp_path / "x.npy", graph)
     with pytest.raises(FileNotFoundError):
         load_samples(tmp_path / "none.npz", graph)

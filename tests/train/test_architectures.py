@@ -44,7 +44,7 @@ def test_unknown_architecture_lists_the_known_ones():
         build("resnet9", (3, 32, 32), 10)
     assert str(caught.value) == (
         "unknown architecture 'resnet9'; expected one of mlp, cnn, smooth, resnet8, resnet20, "
-        "resnet18, mobilenetv2, lstm, or module:callable"
+        "resnet18, mobilenetv2, lstm, or module:callable or path/to/file.py:callable"
     )
 
 
@@ -97,17 +97,18 @@ def test_module_and_callable(tmp_path, monkeypatch):
     (tmp_path / "broken_network.py").write_text("1/0\n")
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    assert build("own_network:make", (1, 8, 1), 3)[1].out_features == 3
+    for name in ("own_network:make", "own_network.py:make", f"{tmp_path}/own_network.py:make"):
+        assert build(name, (1, 8, 1), 3)[1].out_features == 3
     assert sys.path == before
     for name, text in {
-        "own_network:none": "expected a callable 'none' in module 'own_network', found no such",
+        "own_network:none": "expected a callable in own_network, found nothing of that name",
         "own_network:number": "found int",
         "own_network:strict": "classes=3 failed (TypeError: strict() got an unexpected keyword",
         "own_network:wrong": "expected a torch.nn.Module, found int",
-        "no_such_network:make": "cannot import module 'no_such_network' (ModuleNotFoundError",
-        "broken_network:make": "cannot import module 'broken_network' (ZeroDivisionError",
-        ":make": "cannot import module ''",
-        "own_network:": "expected a callable ''",
+        "no_such_network:make": "cannot import 'no_such_network' (ModuleNotFoundError",
+        "broken_network:make": "cannot import 'broken_network' (ZeroDivisionError",
+        ":make": "unknown architecture ':make'; expected one of",
+        "own_network:": "unknown architecture 'own_network:'",
     }.items():
         with pytest.raises(InputError) as caught:
             build(name, (1, 8, 1), 3)

@@ -21,7 +21,7 @@ from samebits.verification.backends.npu import Npu
 from samebits.verification.compare import compare
 from samebits.verification.inputs import codes_of, random_codes
 from samebits.verification.registry import check_needs, known_backends
-from samebits.verification.run import FIRMWARE_BACKENDS, default_backends, verify_model
+from samebits.verification.run import FIRMWARE_BACKENDS, chosen_backends, verify_model
 from samebits.verification.trace import to_record
 from tiny_models import quantized_graph
 
@@ -109,7 +109,7 @@ def test_comparison_is_by_bits(lstm):
 
 
 def test_backends_run_what_they_are_for(lstm):
-    assert default_backends(lstm) == FIRMWARE_BACKENDS
+    assert chosen_backends(lstm, None, False) == (FIRMWARE_BACKENDS, False)
     model = Model("tiny.onnx", quantized_graph())
     for name, make in known_backends().items():
         backend = make(None)

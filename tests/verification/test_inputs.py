@@ -6,6 +6,7 @@ import io
 import re
 import zipfile
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +15,26 @@ from hypothesis import strategies as st
 
 from compare import assert_same
 from samebits.errors import InputError, NonFiniteError
+from samebits.files import read_archive
 from samebits.ir import Graph, GraphBuilder, Quantization, Value
 from samebits.spec.formats import round_real
 from samebits.verification.inputs import (
     chunks,
     codes_of,
     dequantize,
+    drawn,
     joined,
     quantize_samples,
     random_codes,
-    read_inputs,
 )
 
 ENDS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+def read_inputs(text, graph, seed=0):
+    if text.startswith("random:"):
+        return drawn(text, graph, seed)
+    return codes_of(read_archive(Path(text)), graph, text)
 
 
 def value(dtype: str, scale: float | Fraction, zero: int = 0) -> Value:

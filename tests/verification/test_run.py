@@ -12,7 +12,7 @@ from samebits.verification import backend_named
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes
 from samebits.verification.registry import known_backends
-from samebits.verification.run import BOARDS, DEFAULT_BACKENDS, cause, verify_model
+from samebits.verification.run import BOARDS, DEFAULT_BACKENDS, cause, chosen_backends, verify_model
 from tiny_models import quantized_graph
 
 
@@ -78,11 +78,7 @@ def test_the_package_still_lists_them_once_one_was_used():
 
 
 def test_equal(model, samples):
-    heard = []
-    expected, verdicts = verify_model(
-        model, samples, ("torch", "onnxruntime-integer"), started=heard.append
-    )
-    assert heard == ["reference", "torch", "onnxruntime-integer"]
+    expected, verdicts = verify_model(model, samples, ("torch", "onnxruntime-integer"))
     assert [e.tolist() for e in expected] == [e.tolist() for e in Reference().run(model, samples)]
     assert [v.backend for v in verdicts] == ["torch", "onnxruntime-integer"]
     for verdict in verdicts:
@@ -114,6 +110,27 @@ def test_skipped(model, samples, fake):
         fake(error=error)
         _, (verdict,) = verify_model(model, samples, ["fake"])
         assert (verdict.skipped, verdict.equal) == (str(error), False)
+        with pytest.raises(InputError, match=f"backend fake cannot run this model: {error}"):
+            verify_model(model, samples, ["fake"], strict=True)
+
+
+def test_a_backend_that_must_run_and_cannot(model, samples, fake):
+    fake(reason="fake: expected a machine, found none")
+    with pytest.raises(InputError, match=r"backend fake cannot run here: fake: .* --available"):
+        verify_model(model, samples, ["torch", "fake"], strict=True)
+
+
+def test_the_backends_that_are_compared(model, fake):
+    assert chosen_backends(model, None, False) == (DEFAULT_BACKENDS, False)
+    assert chosen_backends(model, ["c"], False) == (("c",), True)
+    assert chosen_backends(model, ["c"], True) == (("c",), False)
+    fake(reason="fake: expected a machine, found none")
+    found, strict = chosen_backends(model, None, True)
+    assert {"reference", "torch", "onnxruntime-integer"} <= set(found)
+    assert not {"fake", "npu", "concordant-torch"} & set(found)
+    assert not strict
+    with pytest.raises(InputError, match="unknown backend 'gpu'"):
+        chosen_backends(model, ["gpu"], False)
 
 
 def test_a_model_that_was_not_trained_here_has_no_training_backend(model, samples):

@@ -196,12 +196,19 @@ def test_what_is_no_json(tmp_path, data):
     refused(path, "expected a trace in JSON, found: ")
 
 
-@pytest.mark.parametrize("value", [None, 3, "text", [], [1], {}, {"format": "other"}, True])
-def test_json_that_is_no_trace(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        *((None, "NoneType"), (3, "int"), ("text", "str"), ([], "list"), ({}, "None")),
+        ({"format": "samebits-trace-2"}, "'samebits-trace-2'"),
+        ({"format": "\x1b" * 100}, "'" + "\\x1b" * 14 + "\\x1"),
+    ],
+)
+def test_json_that_is_no_trace_of_this_format(tmp_path, value, found):
     path = written(tmp_path / "t.json", value)
     message = (
-        f"{path}: expected a trace of format 'samebits-trace-1'; make a trace with: samebits trace "
-        "MODEL --inputs X.npz --out FILE"
+        f"{path}: expected a trace of format 'samebits-trace-1' of samebits, found {found}; make a "
+        "trace with: samebits trace MODEL --inputs X.npz --out FILE"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         read_trace(path)

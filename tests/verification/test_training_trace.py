@@ -133,6 +133,13 @@ def test_initial_state(tmp_path, whole):
     assert result.parting == TrainingParting(0, None, "parameter 'a.bias'", (text(0), "f" * 16))
 
 
+def test_a_trace_of_any_version_is_known_as_one(tmp_path, whole):
+    assert is_training_trace(whole)
+    stated = {"format": "samebits-training-trace-2"}
+    assert is_training_trace(write(tmp_path / "b.jsonl", [{**header(), **stated}]))
+    assert not is_training_trace(write(tmp_path / "b.jsonl", [{"format": "samebits-trace-1"}]))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -141,6 +148,11 @@ def test_initial_state(tmp_path, whole):
         ({"parameters": ["a.bias", "x"]}, "found other names of parameters"),
         ({"parameters": ["a.bias"]}, "expected the header"),
         ({"format": "x"}, "expected the header"),
+        (
+            {"format": "samebits-training-trace-2"},
+            "b.jsonl: expected format 'samebits-training-trace-1' of samebits, found "
+            "'samebits-training-trace-2'; use the release of samebits that wrote it, or trace",
+        ),
         ({"step": True}, "expected the header"),
         ({"run": []}, "expected the header"),
         ({"layers": [1, 2]}, "expected the header"),

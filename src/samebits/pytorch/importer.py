@@ -45,6 +45,16 @@ def import_module(module: nn.Module, example_inputs: tuple[torch.Tensor, ...]) -
     return _Import(program, name).run()
 
 
+def import_program(program: ExportedProgram, name: str) -> Graph:
+    """The real graph of an exported program, for the shapes that it was exported with.
+
+    Raises UnsupportedError as `import_module`, and for dimensions left open.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Import(_decomposed(program, name), name).run()
+
+
 @contextmanager
 def _eval_mode(module: nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
@@ -73,8 +83,17 @@ def _exported(
             f"({type(error).__name__}: {_first_line(error)})"
         ) from error
     try:
+        program = torch.export.export(module, example_inputs)
+    except Exception as error:  # torch.export's errors have no common type
+        raise _untraceable(name, error) from error
+    return _decomposed(program, name)
+
+
+def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
+    """The program with operators without a rule decomposed as far as torch can."""
+    try:
         # The empty table makes operators in place functional and keeps all others whole.
-        program = torch.export.export(module, example_inputs).run_decompositions({})
+        program = program.run_decompositions({})
         table = torch.export.default_decompositions()
         for _ in range(ROUNDS):
             missing = {call.target for call in _calls(program) if operator_name(call) not in RULES}
@@ -82,13 +101,17 @@ def _exported(
             if not known:
                 break
             program = program.run_decompositions(known)
-    except Exception as error:  # torch.export's errors have no common type
-        raise UnsupportedError(
-            f"{name}: expected a module that torch.export can trace, found "
-            f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
-            "data out of forward"
-        ) from error
+    except Exception as error:
+        raise _untraceable(name, error) from error
     return program
+
+
+def _untraceable(name: str, error: Exception) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name}: expected a module that torch.export can trace, found "
+        f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
+        "data out of forward"
+    )
 
 
 def _first_line(error: Exception) -> str:

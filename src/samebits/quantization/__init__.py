@@ -6,7 +6,7 @@ from samebits.quantization.observe import Statistics, observe
 from samebits.quantization.placement import Placement, place
 from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.report import ConstantReport, QuantizationReport, TensorReport
-from samebits.quantization.samples import Samples, load_samples
+from samebits.quantization.samples import Samples, samples_of
 from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings
 
 __all__ = [
@@ -24,9 +24,9 @@ __all__ = [
     "Statistics",
     "TensorReport",
     "convert",
-    "load_samples",
     "observe",
     "place",
     "quantize_graph",
     "quantize_recurrent",
+    "samples_of",
 ]

@@ -81,10 +81,10 @@ class RecurrentSettings:
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16):
-            raise InputError(f"bits: expected 8 or 16, found {self.bits}")
+            raise InputError(f"--bits: expected 8 or 16, found {self.bits}")
         if self.gates not in GATE_FORMATS:
             raise InputError(
-                f"gates: expected one of {', '.join(GATE_FORMATS)}, found {self.gates!r}"
+                f"--gates: expected one of {', '.join(GATE_FORMATS)}, found {self.gates!r}"
             )
         _ = self.plain  # checks the rest
 

@@ -1,16 +1,14 @@
-"""Calibration samples from an untrusted NPZ archive: no pickle, bounded memory."""
+"""Calibration samples, checked against the inputs of a graph and cut one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.files import read_archive
 from samebits.ir import Graph, Value
 
 Array = np.ndarray[Any, Any]
@@ -35,31 +33,28 @@ class Samples:
         return (self[index] for index in range(len(self)))
 
 
-def load_samples(path: Path, graph: Graph) -> Samples:
-    """The samples of an .npz archive: one array for each input, by name, of [samples, ...].
+def samples_of(arrays: Mapping[str, Array], graph: Graph, source: str) -> Samples:
+    """Samples from one array for each input of a graph, by name, of [samples, ...].
 
-    The array of a model with one input may have any name. Where an input has a batch axis, samples
-    are cut along it: [n * batch, ...]. Raises InputError naming what was expected and found.
+    Where an input has a batch axis, samples are cut along it: [n * batch, ...]. source: what
+    messages call them. Raises InputError naming what was expected and found.
     """
-    arrays = read_archive(path)
-    if len(graph.inputs) == len(arrays) == 1:
-        arrays = {graph.inputs[0]: next(iter(arrays.values()))}
     if set(arrays) != set(graph.inputs):
         raise InputError(
-            f"{path}: expected the arrays {', '.join(graph.inputs)} (the model's inputs), found "
+            f"{source}: expected the arrays {', '.join(graph.inputs)} (the model's inputs), found "
             f"{', '.join(arrays) or 'none'}"
         )
-    cut = {name: _cut(path, arrays[name], graph.values[name]) for name in graph.inputs}
+    cut = {name: _cut(source, arrays[name], graph.values[name]) for name in graph.inputs}
     lengths = {name: len(array) for name, array in cut.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InputError(f"{path}: expected as many samples of each input, found {found}")
+        raise InputError(f"{source}: expected as many samples of each input, found {found}")
     return Samples(cut)
 
 
-def _cut(path: Path, array: Array, value: Value) -> Array:
+def _cut(source: str, array: Array, value: Value) -> Array:
     """[samples, *shape of the value]."""
-    where = f"{path}: array {value.name}"
+    where = f"{source}: array {value.name}"
     if array.dtype.name != value.dtype:
         raise InputError(
             f"{where}: expected {value.dtype}, found {array.dtype}; convert it with "

@@ -86,17 +86,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         """InputError that names the first setting out of range."""
-        _one_of("activations", self.activations, ACTIVATIONS)
-        _one_of("weights", self.weights, WEIGHTS)
-        _one_of("calibration", self.calibration, METHODS)
+        _one_of("--scheme", self.activations, ACTIVATIONS)
+        _one_of("--weights", self.weights, WEIGHTS)
+        _one_of("--calibrate", self.calibration, METHODS)
         if not (math.isfinite(self.percentile) and 50 < self.percentile <= 100):
             raise InputError(
-                f"percentile: expected above 50 and up to 100, found {self.percentile}"
+                f"--percentile: expected above 50 and up to 100, found {self.percentile}"
             )
         if self.output_bits not in (None, 8, 16):
-            raise InputError(f"output bits: expected 8 or 16, found {self.output_bits}")
+            raise InputError(f"--output-bits: expected 8 or 16, found {self.output_bits}")
         if self.symmetry is not None and not 0 <= self.symmetry <= 1:
-            raise InputError(f"symmetry: expected from 0 to 1, found {self.symmetry}")
+            raise InputError(f"--symmetry: expected from 0 to 1, found {self.symmetry}")
         if not 1 <= self.scale_bits <= 24:
             raise InputError(f"scale bits: expected from 1 to 24, found {self.scale_bits}")
         if self.report_samples < 1:

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import Balance
+from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
 from samebits.recompute.plan.planner import make_plan
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
+from samebits.recompute.run.proof import prove
 from samebits.train.architectures import build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Batch, Engine, Forward
@@ -26,7 +28,7 @@ class Planner:
     """Plans the steps of a run: by the local rule, within a budget in bytes, or from a file.
 
     device:   for which the steps are planned, wherever they run
-    budget:   bytes of a pass, None for the local rule
+    budget:   bytes of a pass, or a text that `parse_budget` reads; None for the local rule
     file:     of a plan, which is then used as it is
     workers:  number of processes of the run
     backward: order of the backward pass, None for that of the file or the sequential one
@@ -36,13 +38,14 @@ class Planner:
         self,
         config: TrainConfig,
         device: Device,
-        budget: int | None = None,
+        budget: int | str | None = None,
         file: Path | None = None,
         workers: int = 1,
         backward: str | None = None,
     ) -> None:
         """Raises InputError for an unknown order, or a file for other numerics or another order."""
-        self.config, self.device, self.budget, self.file = config, device, budget, file
+        self.config, self.device, self.file = config, device, file
+        self.budget = None if budget is None else parse_budget(budget)
         self.backward = backward or ORDERS[0]
         if self.backward not in ORDERS:
             raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
@@ -67,7 +70,7 @@ class Planner:
         config: TrainConfig,
         plan: str,
         device: str,
-        budget: int | None,
+        budget: int | str | None,
         workers: int,
         backward: str | None = None,
     ) -> Planner:
@@ -94,14 +97,18 @@ class Planner:
             "backward": plan.backward,
             "load_balance": Balance(plan.work_ps, plan.span_ps).load,
         }
-        return Executor(tape, network, schedule, self.replicated), record
+        executor = Executor(tape, network, schedule, self.replicated)
+        if not self.replicated:  # else gradients would go out to the other workers
+            x, criterion = engine.prepare(batch)
+            prove(executor, x, criterion)
+        return executor, record
 
-    def survey(self, engine: Engine, batch: Batch) -> tuple[Tape, Network]:
+    def survey(self, engine: Engine, batch: Batch) -> tuple[Tape, PassNetwork]:
         """The sub-layers of the engine's model for the batch of one pass."""
         x, criterion = engine.prepare(batch)
         return survey(engine.model, x, criterion)
 
-    def plan(self, network: Network) -> Plan:
+    def plan(self, network: PassNetwork) -> Plan:
         """The plan of the options given."""
         return make_plan(
             network,
@@ -114,7 +121,7 @@ class Planner:
         )
 
 
-def earlier_gradients(network: Network, shards: int) -> int:
+def earlier_gradients(network: PassNetwork, shards: int) -> int:
     """Number of bytes of gradients that the shards before the last leave: BFP keeps their parts."""
     per_shard = sum(size for layer in network.layers for _, size in layer.weights)
     return (shards - 1) * per_shard if network.summed else 0
@@ -122,7 +129,7 @@ def earlier_gradients(network: Network, shards: int) -> int:
 
 def architecture_network(
     config: TrainConfig, input_shape: tuple[int, ...], classes: int
-) -> tuple[Tape, Network]:
+) -> tuple[Tape, PassNetwork]:
     """The sub-layers of `config.arch` for one pass over inputs of a shape, weights of the seed."""
     model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)

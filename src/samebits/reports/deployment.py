@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from samebits.quantization import QuantizationReport, RecurrentReport
 from samebits.reports.html import Block, Paragraph, Section, Table
+from samebits.reports.quantization import quantization_sections
+from samebits.reports.report import section
 from samebits.verification.compare import Verdict
 
 BACKENDS = {
@@ -31,19 +34,30 @@ BACKENDS = {
 class Deployment:
     """One deployed model, as its report shows it.
 
+    name:     what a sentence calls the model
     accuracy: rows (what computed it, percent)
     memory:   rows (kind of memory, bytes)
     tables:   pairs, tables, bytes and unshared of `ir.integer.transfer.transfer_tables`
-    layers:   rows of the quantization report
     """
 
+    name: str
     title: str
     summary: str
     accuracy: Sequence[tuple[str, float]]
     verdicts: Sequence[Verdict]
     memory: Sequence[tuple[str, int]]
     tables: Mapping[str, int]
-    layers: Sequence[Mapping[str, Any]] = field(default=())
+    quantization: QuantizationReport | RecurrentReport | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "title": self.title,
+            "accuracy": dict(self.accuracy),
+            "memory": dict(self.memory),
+            "tables": dict(self.tables),
+            "verdicts": [v.to_dict() for v in self.verdicts],
+        }
 
 
 def verdict_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]:
@@ -52,7 +66,7 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]
     for v in verdicts:
         what = BACKENDS.get(v.backend, v.backend)
         if v.skipped is not None:
-            rows.append((what, "skipped", "", v.skipped))
+            rows.append((what, "not compared", "", v.skipped))
             continue
         differing = f"{v.differing:,} of {v.total:,}"
         rows.append((what, differing, f"{v.samples} of {v.sample_count}", v.sha256[:16]))
@@ -60,9 +74,14 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]
 
 
 def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
-    """The verdicts as a table of a report."""
+    """The verdicts as a table of a page."""
     columns = ("backend", "differing outputs", "samples with one", "SHA-256 of the outputs")
     return Table(columns, verdict_rows(verdicts), caption, code=columns[3:])
+
+
+def verdict_text(verdicts: Sequence[Verdict]) -> Table:
+    """The verdicts as a table that fits a terminal."""
+    return Table(("backend", "differing", "samples"), [row[:3] for row in verdict_rows(verdicts)])
 
 
 def reasons(verdicts: Sequence[Verdict]) -> list[str]:
@@ -72,6 +91,60 @@ def reasons(verdicts: Sequence[Verdict]) -> list[str]:
         for v in verdicts
         if v.note and v.differing
     ]
+
+
+def agree(verdicts: Sequence[Verdict]) -> bool:
+    """Whether something was compared and nothing differs that provably may not."""
+    compared = [v for v in verdicts if v.skipped is None]
+    return bool(compared) and all(v.equal or v.note for v in compared)
+
+
+def unproved(verdicts: Mapping[str, Sequence[Verdict]]) -> list[str]:
+    """Sentences for all that `agree` leaves open: a backend that differs and may, or backends that
+    were not compared and why.
+
+    verdicts: by the name of the model
+    """
+    found = [
+        f"not counted: {v.backend} on {name}, where {v.differing:,} of {v.total:,} outputs differ"
+        for name, some in verdicts.items()
+        for v in some
+        if v.note and v.differing
+    ]
+    models: dict[tuple[str, str], list[str]] = {}  # by backend and reason
+    for name, some in verdicts.items():
+        for v in some:
+            if v.skipped is not None:
+                reason = v.skipped.removeprefix(v.backend).lstrip(": ")
+                models.setdefault((v.backend, reason), []).append(name)
+    backends: dict[tuple[str, str], list[str]] = {}  # by models and reason
+    for (backend, reason), names in models.items():
+        backends.setdefault((listed(names), reason), []).append(backend)
+    return found + [
+        f"not compared: {listed(some)} on {names}: {' '.join(reason.split()).rstrip('.')}"
+        for (names, reason), some in backends.items()
+    ]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them: a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def deployment_text(d: Deployment) -> Section:
+    """One model in a few lines for a terminal."""
+    memory = dict(d.memory)
+    lines = [
+        *reasons(d.verdicts),
+        *(f"accuracy {percent:.2f} % {name}" for name, percent in d.accuracy),
+        f"arena {memory['arena in RAM']:,} bytes, constants {memory['constants in flash']:,}",
+    ]
+    t = d.tables
+    if t["pairs"]:
+        lines.append(
+            f"{t['pairs']} transfer functions share {t['tables']} tables, {t['bytes']:,} bytes"
+        )
+    return section(verdict_text(d.verdicts), *lines, title=d.title)
 
 
 def deployment_section(d: Deployment) -> Section:
@@ -86,8 +159,7 @@ def deployment_section(d: Deployment) -> Section:
     blocks.append(
         verdict_table(
             d.verdicts,
-            "against the reference, on the whole test set (onnxruntime returns real numbers, "
-            "hence its own hash)",
+            "against the reference (onnxruntime returns real numbers, hence its own hash)",
         )
     )
     blocks += map(Paragraph, reasons(d.verdicts))
@@ -99,23 +171,7 @@ def deployment_section(d: Deployment) -> Section:
                 f"transfer tables: {d.tables['bytes']:,} bytes instead of {d.tables['unshared']:,}."
             )
         )
-    if d.layers:
-        blocks.append(
-            Table(
-                ("tensor", "after", "range", "clipped", "SQNR"),
-                [_layer(entry) for entry in d.layers],
-                caption="per quantized tensor",
-            )
-        )
+    if d.quantization is not None:
+        for part in quantization_sections(d.quantization):
+            blocks += part.blocks
     return Section(d.title, blocks)
-
-
-def _layer(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    sqnr = entry["sqnr_db"]
-    return (
-        entry["name"],
-        entry["op"],
-        f"{entry['low']:.4g} to {entry['high']:.4g}",
-        f"{100 * entry['clip_rate']:.2f} %",
-        "exact" if sqnr is None else f"{sqnr:.1f} dB",
-    )

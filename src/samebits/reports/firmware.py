@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from samebits.reports.deployment import verdict_table
+from samebits.reports.deployment import verdict_table, verdict_text
 from samebits.reports.html import Paragraph, Section
+from samebits.reports.report import section
 from samebits.verification.compare import Verdict
+
+TITLE = "Firmware and concordant software"
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,29 @@ class Concordance:
         """The factor by which concordant PyTorch is faster than the simulator."""
         return self.seconds[0] / self.seconds[1]
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        verdicts = [v.to_dict() for v in self.verdicts]
+        return {**asdict(self), "speedup": self.speedup, "verdicts": verdicts}
+
+
+def concordance_text(c: Concordance) -> Section:
+    """One program in a few lines for a terminal."""
+    simulator, software = (1e3 * seconds for seconds in c.seconds)
+    return section(
+        verdict_text(c.verdicts),
+        f"accuracy {c.accuracy:.2f} % of the firmware, {c.program}",
+        f"simulator {simulator:.1f} ms an image, concordant PyTorch {software:.3f} ms: "
+        f"{c.speedup:,.0f} times faster",
+        title=TITLE,
+    )
+
 
 def concordance_section(c: Concordance) -> Section:
     """The card of one program."""
     simulator, software = (1e3 * seconds for seconds in c.seconds)
     return Section(
-        "Firmware and concordant software",
+        TITLE,
         [
             Paragraph(
                 f"The trained network compiled to {c.instructions:,} instructions of a neural "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.optimum import smallest
@@ -81,7 +81,7 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
     )
 
 
-def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
+def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
     costs = times(network, device, plan.numerics)
     least = smallest(network, costs)
@@ -97,7 +97,7 @@ def memory_picture(network: Network, plan: Plan, device: Device) -> bytes:
     )
 
 
-def _curve(label: str, network: Network, schedule: Sequence[Action], costs: list[int]) -> Curve:
+def _curve(label: str, network: PassNetwork, schedule: Sequence[Action], costs: list[int]) -> Curve:
     """A backward pass counts as two forward passes: two products instead of one."""
     x: list[float] = [0.0]
     y: list[float] = [network.layers[0].size / 2**20]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from samebits.reports.html import Paragraph, Section, Table, render_page
+from samebits.reports.report import section
 
 Hashes = Mapping[str, str]
 """How a run was computed -> SHA-256 of its parameters."""
@@ -27,6 +28,11 @@ def same_bits_section(bfp: Hashes, float32: Hashes | None = None) -> Section:
             Paragraph(" ".join(sentences)),
         ],
     )
+
+
+def same_bits_text(bfp: Hashes) -> Section:
+    """The BFP run's hashes, a line each."""
+    return section(*(f"sha256 {sha256} bfp, {way}" for way, sha256 in bfp.items()))
 
 
 def _verdict(run: str, hashes: Hashes) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.reports.html import Figure, Paragraph, Section, Table, render_page
+from samebits.reports.html import Figure, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plot
+from samebits.reports.report import section
 
 COLUMNS = (
     "numerics",
@@ -47,6 +48,13 @@ def training_rows(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str,
 def milliseconds(seconds: float | None) -> str:
     """Seconds as text in ms, or n/a."""
     return "n/a" if seconds is None else f"{1000 * seconds:.1f}"
+
+
+def training_text(runs: Sequence[Run], title: str) -> Section:
+    """Results of runs to compare, in lines that fit a terminal."""
+    columns, rows = training_rows(runs)
+    table = Table(columns[:-1], [row[:-1] for row in rows])
+    return section(table, *(f"sha256 {row[-1]} {row[0]}" for row in rows), title=title)
 
 
 def training_sections(runs: Sequence[Run]) -> list[Section]:
@@ -94,17 +102,6 @@ def training_sections(runs: Sequence[Run]) -> list[Section]:
             ],
         ),
     ]
-
-
-def training_report(runs: Sequence[Run], more: Sequence[Section] = ()) -> str:
-    """The page: training sections, then those of later parts."""
-    first = runs[0].config
-    return render_page(
-        f"samebits: {first['arch']} on {first['data']}",
-        "The same network trained twice from the same weights and in the same data order: in "
-        "8-bit block floating point, where every result is an exact integer, and in float32.",
-        [*training_sections(runs), *more],
-    )
 
 
 def _option(value: object) -> str:

@@ -6,15 +6,13 @@ the residual sum. Convolutions before a batch-norm have no bias.
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
+from samebits.callables import FORM, is_callable_name, named_callable
 from samebits.errors import InputError, UnsupportedError
 from samebits.numerics import philox
 
@@ -205,12 +203,14 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
-    """The named architecture, or what `module:callable` returns for input_shape= and classes=.
+    """The named architecture, or what a callable returns for input_shape= and classes=.
+
+    name: an architecture's, or module:callable or file.py:callable.
 
     Its weights are those of torch; `initialise` sets the reproducible ones. Raises InputError.
     """
-    if ":" in name:
-        make = _imported(name)
+    if is_callable_name(name):
+        make = named_callable(name, "--arch")
         try:
             model = make(input_shape=input_shape, classes=classes)
         except Exception as error:  # user code: whatever it raises is an input error
@@ -225,37 +225,9 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
         return model
     if name not in ARCHITECTURES:
         raise InputError(
-            f"unknown architecture {name!r}; expected one of {', '.join(ARCHITECTURES)}, "
-            "or module:callable"
+            f"unknown architecture {name!r}; expected one of {', '.join(ARCHITECTURES)}, or {FORM}"
         )
     return ARCHITECTURES[name](input_shape, classes)
-
-
-def _imported(name: str) -> Callable[..., object]:
-    """The callable of `module:callable`; the current folder is searched too."""
-    module_name, _, attribute = name.partition(":")
-    folder = os.getcwd()
-    added = folder not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # user code: whatever its import raises is an input error
-        raise InputError(
-            f"--arch {name}: cannot import module {module_name!r} "
-            f"({type(error).__name__}: {error}); expected module:callable"
-        ) from error
-    finally:
-        if added and folder in sys.path:
-            sys.path.remove(folder)
-    target = getattr(module, attribute, None)
-    if not callable(target):
-        found = "no such name" if target is None else type(target).__name__
-        raise InputError(
-            f"--arch {name}: expected a callable {attribute!r} in module {module_name!r}, "
-            f"found {found}"
-        )
-    return target
 
 
 def initialise(model: nn.Module, seed: int) -> None:

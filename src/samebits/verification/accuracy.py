@@ -100,8 +100,9 @@ def _misfit(graph: Graph, data: Dataset) -> InputError:
     found = ", ".join(f"{v.dtype} {list(v.shape)}" for v in values) or "none"
     step = " of a step" if graph.states else ""
     return InputError(
-        f"{data.source}: images {shape_text(data.input_shape)} do not fit the model: expected one "
-        f"input of that shape, found {found}{step}; give data of the shape it was made for"
+        f"{data.source}: {data.noun}s {shape_text(data.input_shape)} do not fit the model: "
+        f"expected one input of that shape, found {found}{step}; give data of the shape it was "
+        "made for"
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
-from samebits.files import read_archive
 from samebits.ir import Graph, Value
 from samebits.ir.integer.define import limits, magnitude
 from samebits.npu.simulator.simulate import binary16_input
@@ -87,20 +85,16 @@ def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
     return out
 
 
-def read_inputs(text: str, graph: Graph, seed: int = 0) -> list[Array]:
-    """The codes that `--inputs` names: an .npz archive, or random:N."""
-    if text.startswith("random:"):
-        count = text.removeprefix("random:")
-        digits = count.isascii() and count.isdigit() and len(count) <= 7
-        if not digits or not 1 <= int(count) <= 1_000_000:
-            raise InputError(
-                f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}"
-            )
-        return random_codes(graph, int(count), seed)
-    return codes_of(read_archive(Path(text)), graph, text)
+def drawn(text: str, graph: Graph, seed: int = 0) -> list[Array]:
+    """The codes that random:N stands for. Raises InputError for another N."""
+    count = text.removeprefix("random:")
+    digits = count.isascii() and count.isdigit() and len(count) <= 7
+    if not digits or not 1 <= int(count) <= 1_000_000:
+        raise InputError(f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}")
+    return random_codes(graph, int(count), seed)
 
 
-def codes_of(arrays: dict[str, Array], graph: Graph, source: str) -> list[Array]:
+def codes_of(arrays: Mapping[str, Array], graph: Graph, source: str) -> list[Array]:
     """One array of codes per graph input: given by name, or a single one of any name.
 
     Inputs in binary16 are rounded to it.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model
 from samebits.verification.backends.onnxruntime import pairs_saturate
 from samebits.verification.compare import Verdict, compare
-from samebits.verification.registry import backend_named, check_needs
+from samebits.verification.registry import backend_named, check_needs, known_backends
 
 Array = np.ndarray[Any, Any]
 DEFAULT_BACKENDS = ("torch", "c", "onnxruntime")
@@ -25,13 +27,13 @@ def verify_model(
     inputs: Sequence[Array],
     names: Sequence[str],
     work: Path | None = None,
-    started: Callable[[str], None] = lambda name: None,
+    strict: bool = False,
 ) -> tuple[list[Array], list[Verdict]]:
     """The reference outputs and one verdict per backend; a backend that cannot run is `skipped`.
 
-    names: of backends; the reference among them is not compared with itself
-    work: a folder for what backends build; None for a temporary one
-    started: is told the name of every backend before it runs
+    names:  of backends; the reference among them is not compared with itself
+    work:   a folder for what backends build; None for a temporary one
+    strict: a backend that cannot run, here or this model, is an InputError
 
     Raises InputError for a name that is unknown, a backend of the other kind, or a model that has
     no integer form.
@@ -40,12 +42,18 @@ def verify_model(
     backends = [backend_named(name, work) for name in names if name != reference.name]
     for backend in backends:
         check_needs(backend, model)
-    started(reference.name)
+        reason = backend.unavailable() if strict else None
+        if reason is not None:
+            raise InputError(
+                f"backend {backend.name} cannot run here: {reason}; leave it out, or give "
+                "--available to compare those that can"
+            )
+    progress.stage(f"verifying: {reference.name}")
     expected = reference.run(model, inputs)
     verdicts = []
     for backend in backends:
         name = backend.name
-        started(name)
+        progress.stage(f"verifying: {name}")
         reason = backend.unavailable()
         if reason is not None:
             verdicts.append(Verdict(name, skipped=reason))
@@ -53,6 +61,8 @@ def verify_model(
         try:
             found = backend.run(model, inputs)
         except (UnsupportedError, InputError) as error:
+            if strict:
+                raise InputError(f"backend {name} cannot run this model: {error}") from error
             verdicts.append(Verdict(name, skipped=str(error)))
             continue
         verdicts.append(compare(name, model.interface, expected, found, cause(model, name)))
@@ -64,9 +74,30 @@ def reference_of(model: Model) -> str:
     return "reference" if model.firmware is None else "npu"
 
 
-def default_backends(model: Model) -> tuple[str, ...]:
-    """The backends that `samebits verify` compares if none are named."""
-    return DEFAULT_BACKENDS if model.firmware is None else FIRMWARE_BACKENDS
+def chosen_backends(
+    model: Model, names: Sequence[str] | None, available: bool
+) -> tuple[tuple[str, ...], bool]:
+    """The backends to compare, and whether each of them must be able to run.
+
+    names:     those asked for, which must; None: the usual ones of this kind of model
+    available: every backend of this kind that can run here, or those of `names` that can
+
+    Raises InputError for an unknown name.
+    """
+    if names is not None:
+        for name in names:
+            backend_named(name)
+        return tuple(names), not available
+    if not available:
+        return (DEFAULT_BACKENDS if model.firmware is None else FIRMWARE_BACKENDS), False
+    found = []
+    for name in known_backends():
+        with contextlib.suppress(InputError):  # of another kind, or of a broken package
+            backend = backend_named(name)
+            check_needs(backend, model)
+            if backend.unavailable() is None:
+                found.append(name)
+    return tuple(found), False
 
 
 def cause(model: Model, name: str) -> str:

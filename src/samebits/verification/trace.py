@@ -44,6 +44,17 @@ class Parting:
         """As JSON data."""
         return dict(vars(self))
 
+    def lines(self, a: str, b: str) -> list[str]:
+        """The place in words, for traces called `a` and `b`."""
+        lines = [
+            f"run {self.run}: layer {self.layer!r} differs: {self.hashes[0]} in {a}, "
+            f"{self.hashes[1]} in {b}",
+            *(f"  {list(index)}: {left} != {right}" for index, left, right in self.elements),
+        ]
+        if self.differing is not None:
+            lines.append(f"{self.differing} elements of this layer differ")
+        return lines
+
 
 def layer_records(model: Model, runs: Sequence[Sequence[TracedValue]]) -> list[dict[str, Any]]:
     """Name, operator, type and shape of every traced value: of firmware, of its first run."""
@@ -109,8 +120,11 @@ def read_trace(path: Path) -> dict[str, Any]:
 
 def _problem(record: object) -> str | None:
     """The first way in which JSON data is no trace, None if it is one."""
-    if not isinstance(record, Mapping) or record.get("format") != FORMAT:
-        return f"expected a trace of format {FORMAT!r}"
+    expected = f"expected a trace of format {FORMAT!r} of samebits, found"
+    if not isinstance(record, Mapping):
+        return f"{expected} {type(record).__name__}"
+    if record.get("format") != FORMAT:
+        return f"{expected} {record.get('format')!r:.60}"
     entries, runs, codes = (record.get(key) for key in ("layers", "runs", "codes"))
     if not isinstance(entries, list) or not all(_is_layer(entry) for entry in entries):
         return "expected a list of layers with name, dtype and shape"

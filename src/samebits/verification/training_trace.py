@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import IO, Any
 
 from samebits.errors import InputError
 from samebits.train.run.record import first_difference
-from samebits.train.run.trace import FORMAT, LONGEST_LINE
+from samebits.train.run.trace import FAMILY, FORMAT, LONGEST_LINE, check_format
 
 Record = dict[str, Any]
 
@@ -35,22 +36,66 @@ class TrainingParting:
         """As JSON data."""
         return dict(vars(self))
 
+    def lines(self, a: str, b: str) -> list[str]:
+        """The place in words, for traces called `a` and `b`."""
+        shard = "" if self.shard is None else f", shard {self.shard}"
+        return [
+            f"step {self.step}{shard}: {self.tensor} differs: {self.hashes[0]} in {a}, "
+            f"{self.hashes[1]} in {b}"
+        ]
+
 
 @dataclass(frozen=True)
-class Audit:
+class TrainingAudit:
     """The comparison of two training traces: number of whole steps that agree, where they part."""
 
     steps: int
     parting: TrainingParting | None
 
 
-def is_training_trace(path: Path) -> bool:
-    """Whether a file begins as a training trace does."""
+@dataclass(frozen=True)
+class TrainingTrace:
+    """A training trace without the hashes of its steps.
+
+    run:        options and data of the run
+    layers, parameters: their names
+    first, last: numbers of the steps after which it begins and ends
+    shards:     of the last step, 0 where there is none
+    state:      the hash of each parameter after the last step
+    """
+
+    run: Record
+    layers: tuple[str, ...]
+    parameters: tuple[str, ...]
+    first: int
+    last: int
+    shards: int
+    state: tuple[str | None, ...]
+
+
+def read_training_trace(path: Path) -> TrainingTrace:
+    """Read an untrusted trace to its end, one line at a time. Raises InputError."""
     with path.open("rb") as file:
-        return FORMAT.encode() in file.read(64)
+        header = _header(path, file)
+        last = [header, *deque(_steps(path, file, header), maxlen=1)][-1]
+    return TrainingTrace(
+        header["run"],
+        tuple(header["layers"]),
+        tuple(header["parameters"]),
+        header["step"],
+        last["step"],
+        len(last.get("shards", ())),
+        tuple(last["state"]),
+    )
 
 
-def audit(a: Path, b: Path) -> Audit:
+def is_training_trace(path: Path) -> bool:
+    """Whether a file begins as a training trace of any version does."""
+    with path.open("rb") as file:
+        return FAMILY.encode() in file.read(64)
+
+
+def audit(a: Path, b: Path) -> TrainingAudit:
     """Compare the steps that both traces hold, reading one line of each at a time.
 
     Raises InputError for files that are no such traces, or traces of different runs.
@@ -72,11 +117,11 @@ def audit(a: Path, b: Path) -> Audit:
         for record, other in zip(*records, strict=False):
             parting = _parting(headers[0], record, other)
             if parting is not None:
-                return Audit(compared, parting)
+                return TrainingAudit(compared, parting)
             compared += "shards" in record
         if not compared:
             raise InputError(f"{a} and {b}: expected traces with a step in common, found none")
-        return Audit(compared, None)
+        return TrainingAudit(compared, None)
 
 
 def _from(step: int, header: Record, steps: Iterator[Record]) -> Iterator[Record]:
@@ -137,7 +182,9 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[Record]:
 
 
 def _header(path: Path, file: IO[bytes]) -> Record:
+    """The checked first line."""
     header = next(_lines(path, file), {})
+    check_format(path, header)
     run, step = header.get("run"), header.get("step")
     if (
         header.get("format") != FORMAT

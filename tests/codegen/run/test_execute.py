@@ -216,7 +216,8 @@ def test_glue_refuses_other_widths(tmp_path):
 
 
 REPORT = (
-    '{"prefix": "net", "inputs": [{"name": "x", "dtype": "int8", "shape": [1, 2]}], '
+    '{"format": "samebits-package-1", "prefix": "net", '
+    '"inputs": [{"name": "x", "dtype": "int8", "shape": [1, 2]}], '
     '"outputs": [{"name": "y", "dtype": "int64", "shape": []}]}'
 )
 
@@ -232,6 +233,14 @@ def test_interface_of_a_report(tmp_path):
     [
         (REPORT, "", "expected the report of a package"),
         (REPORT, "[]", "expected the report of a package"),
+        (REPORT, "[" * 100_000, "expected the report of a package"),
+        (
+            "package-1",
+            "package-2",
+            "report.json: expected format 'samebits-package-1' of samebits, found "
+            "'samebits-package-2'; generate the C again: samebits compile MODEL --target c",
+        ),
+        ('"format"', '"other"', "expected format 'samebits-package-1' of samebits, found None; "),
         (REPORT, "\ud800", "expected the report of a package"),
         ('"inputs"', '"other"', "expected the report of a package"),
         ("[1, 2]", "7", "expected the report of a package"),

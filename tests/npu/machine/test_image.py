@@ -305,6 +305,28 @@ def test_small_tensors_that_would_take_much_memory(tmp_path, monkeypatch):
     )
 
 
+def test_the_image_states_the_format(tmp_path):
+    path = tmp_path / "net.nnp"
+    write_program(path, PROGRAM, Image(entries()))
+    assert path.read_text() == to_text(PROGRAM)
+    with safetensors.safe_open(path.with_suffix(".safetensors"), "numpy") as file:
+        assert file.metadata() == {"samebits": "samebits-nnp-1"}
+
+
+@pytest.mark.parametrize("stated", ["samebits-nnp-2", "", '{"format": "samebits-checkpoint-1"}'])
+def test_programs_of_another_format_are_refused_before_they_are_read(tmp_path, stated):
+    path, beside = with_image(tmp_path, {"dram/s": numbers((3, 2, 2))})
+    arrays = safetensors.numpy.load_file(beside)
+    safetensors.numpy.save_file(arrays, beside, {"format": "pt"})  # of another tool
+    assert read_program(path)[1].entries.keys() == {"dram"}
+    path.write_text("v_new_instruction")
+    safetensors.numpy.save_file(arrays, beside, {"samebits": stated})
+    assert message(path) == (
+        f"{beside}: expected format 'samebits-nnp-1' of samebits, found {stated!r}; use the "
+        "release of samebits that wrote it, or compile the network again"
+    )
+
+
 @pytest.mark.parametrize("cut", [0, 4, 8, 40, -1])
 def test_damaged_images(tmp_path, cut):
     path, beside = with_image(tmp_path, {"dram/s": numbers((3, 2, 2))})

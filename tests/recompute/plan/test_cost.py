@@ -1,7 +1,7 @@
 import pytest
 
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import Network, SubLayer
+from samebits.recompute.network.sublayer import PassNetwork, SubLayer
 from samebits.recompute.plan.cost import (
     Device,
     Tier,
@@ -62,7 +62,7 @@ def test_times_are_whole_picoseconds():
     # 40 bytes near; 80 near, less than its arithmetic; 140 far; nothing written, 100 read near.
     near, far = 1000 + 80 * 1000, 7000 + 140 * 1_000_000
     arithmetic = 1_000_000
-    assert times(Network(layers, 3), device, "bfp") == [
+    assert times(PassNetwork(layers, 3), device, "bfp") == [
         3000 + 1000 + 40 * 1000,
         3000 + max(near, arithmetic),
         3000 + max(far, arithmetic),

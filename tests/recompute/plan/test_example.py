@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 
-from samebits.recompute.network.sublayer import Loss, Network, SubLayer
+from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.balance import balance
 from samebits.recompute.plan.cost import Device, Tier, times
 from samebits.recompute.plan.optimum import Choice, cheapest, cost_of, smallest
@@ -19,7 +19,7 @@ def layer(name: str, kind: str, index: int, size: int, operations: int) -> SubLa
     return SubLayer(name, kind, before, (size,), size, needs=before, operations=operations, **down)
 
 
-TAPE = Network(
+TAPE = PassNetwork(
     (
         SubLayer("input", "input", shape=(4,), size=4, differentiable=False),
         layer("conv", "Conv2d", 1, 8, 48),
@@ -83,7 +83,7 @@ def test_balance():
         )  # fmt: skip
 
     start = SubLayer("input", "input", shape=(8,), size=8, differentiable=False)
-    network = Network((start, linear(1), linear(2), linear(3)), 3, Loss(gradient=8))
+    network = PassNetwork((start, linear(1), linear(2), linear(3)), 3, Loss(gradient=8))
     schedule = compile_schedule(network, (), paired=True)
     assert [f"{kind[0]}{value}" for kind, value in schedule if kind != "free"][4:] == [
         *("a3", "w3", "a2", "j3", "w2", "a1", "j2", "w1", "j1")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from recompute_nets import NETS, make
-from samebits.recompute.network.sublayer import Loss, Network, SubLayer
+from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.optimum import cheapest, cost_of, smallest
 from samebits.recompute.plan.schedule import compile_schedule, peak
 from samebits.recompute.run.profile import survey
@@ -53,7 +53,7 @@ def random_network(seed, longest):
             )
         )
     loss = Loss(2, 4, 6, rng.choice([4, 8]))
-    network = Network(tuple(layers), len(layers) - 1, loss, rng.random() < 0.3)
+    network = PassNetwork(tuple(layers), len(layers) - 1, loss, rng.random() < 0.3)
     rooted = [replace(x, needs=tuple(sorted(network.roots(x.needs)))) for x in layers]
     costs = [0] + [rng.randrange(9) for _ in layers[1:]]
     return replace(network, layers=tuple(rooted)), costs
@@ -134,7 +134,7 @@ def chain(count):
                 operations=10 + i * 13 % 7,
             )
         )
-    return Network(tuple(layers), count, Loss(4, 8, 8, 8))
+    return PassNetwork(tuple(layers), count, Loss(4, 8, 8, 8))
 
 
 def test_a_chain_of_five_hundred():

@@ -6,7 +6,7 @@ import torch
 
 from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import Network, SubLayer
+from samebits.recompute.network.sublayer import PassNetwork, SubLayer
 from samebits.recompute.plan import plan as plan_file
 from samebits.recompute.plan.cost import find_device, parse_device
 from samebits.recompute.plan.plan import read_plan, write_plan
@@ -50,7 +50,7 @@ def test_both_sides_of_the_local_rule():
         layer("out", (5, 6), 60, (), 1),  # loads heavy (500), and the sum again
         layer("read", (7,), 10, (7,), 1),
     )
-    decisions = local_rule(Network(layers, 8), DEVICE, "bfp")
+    decisions = local_rule(PassNetwork(layers, 8), DEVICE, "bfp")
     found = [(d.stored, d.recompute_ps, d.load_ps) for d in decisions]
     assert found == [
         (True, 0, 0),
@@ -77,7 +77,10 @@ def test_equal_sides_store():
         layer("b", (0,), 10, (0, 2), 99),
         layer("c", (1, 2), 10, (), 1),
     )
-    assert [d.stored for d in local_rule(Network(layers, 3), DEVICE, "bfp")][1:3] == [True, False]
+    assert [d.stored for d in local_rule(PassNetwork(layers, 3), DEVICE, "bfp")][1:3] == [
+        True,
+        False,
+    ]
 
 
 def plan_for(case, budget=None, **options):
@@ -204,7 +207,12 @@ def test_a_plan_for_something_else_is_refused_with_the_first_difference():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda r: r.update(format="other"), "field format: expected 'samebits-plan-1'"),
+        (
+            lambda r: r.update(format="samebits-plan-2"),
+            "field format: expected 'samebits-plan-1' of samebits, found 'samebits-plan-2'; plan "
+            "again with samebits plan, or use the release of samebits that wrote it",
+        ),
+        (lambda r: r.pop("format"), "expected 'samebits-plan-1' of samebits, found None; plan"),
         (lambda r: r.update(peak=-1), "field peak: expected a whole number in 0..10000"),
         (lambda r: r.update(budget=10**400), "field budget: expected a whole number in 0..10000"),
         (lambda r: r.update(store_all=0), "field store_all: expected at least one byte, found 0"),

@@ -1,6 +1,6 @@
 import torch
 
-from samebits.recompute.network.sublayer import Loss, Network, SubLayer
+from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.schedule import compile_schedule, peak, simulate
 from samebits.recompute.run.memory import recording, step_peak
 
@@ -22,7 +22,7 @@ LAYERS = (
         fresh=(50,),
     ),
 )
-NETWORK = Network(LAYERS, 4, Loss(5, 6, 20, 10))
+NETWORK = PassNetwork(LAYERS, 4, Loss(5, 6, 20, 10))
 
 
 def words(schedule):
@@ -100,7 +100,7 @@ def paired_network():
             apart=(22, 11),
         ),
     )
-    return Network(chain, 4, Loss(0, 0, 0, 20))
+    return PassNetwork(chain, 4, Loss(0, 0, 0, 20))
 
 
 SHORT = {"activation gradient": "gradient", "weight gradient": "weight"}

@@ -3,6 +3,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import resource
 import struct
 
@@ -160,6 +161,9 @@ def test_foreign_and_missing_files_are_refused(tmp_path):
     save_file({"x": torch.zeros(2)}, path, {"samebits": "[1]"})
     with pytest.raises(CheckpointError, match="damaged"):
         read_checkpoint(path)
+    save_file({"x": torch.zeros(2)}, path, {"samebits": "samebits-nnp-1"})  # a memory image
+    with pytest.raises(CheckpointError, match="of samebits, found 'samebits-nnp-1'; use the"):
+        read_checkpoint(path)
 
 
 NESTED = "[" * 100_000 + "]" * 100_000
@@ -222,6 +226,35 @@ def test_values_of_another_type_are_damage(tmp_path, changes):
     save_file(tensors, path, {"samebits": json.dumps(document)})
     with pytest.raises(CheckpointError, match=r"checkpoint-1.safetensors: damaged"):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize("version", [0, 2, 12])
+def test_other_versions_are_refused_before_anything_else_is_read(tmp_path, version):
+    """No earlier checkpoint takes the place of one that is not damaged."""
+    write_checkpoint(tmp_path, example(1))
+    path = tmp_path / "checkpoint-00000002.safetensors"
+    stated = f"samebits-checkpoint-{version}"
+    save_file({"y": torch.zeros(2)}, path, {"samebits": json.dumps({"format": stated})})
+    message = (
+        f"{path}: expected format 'samebits-checkpoint-1' of samebits, found '{stated}'; use the "
+        "release of samebits that wrote it, or train again in another folder"
+    )
+    said = []
+    for read in (lambda: read_checkpoint(path), lambda: newest_checkpoint(tmp_path, said.append)):
+        with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+            read()
+    assert said == []
+
+
+def test_a_format_that_no_version_has_is_damage(tmp_path):
+    write_checkpoint(tmp_path, example(1))
+    path = tmp_path / "checkpoint-00000002.safetensors"
+    save_file({"y": torch.zeros(2)}, path, {"samebits": '{"format": "samebits-checkpoimt-1"}'})
+    said = []
+    found = newest_checkpoint(tmp_path, said.append)
+    assert found is not None
+    assert found.step == 1
+    assert "expected format 'samebits-checkpoint-1' of samebits, found" in said[0]
 
 
 def test_newest_falls_back_and_says_so(tmp_path):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from samebits.train.run.config import TrainConfig
 from samebits.train.run.evaluate import count_correct, final_classifier
 from samebits.train.run.loop import Silent, data_order, train
 from samebits.train.run.record import append_metrics, read_metrics, repair_metrics
-from samebits.train.run.restore import open_deployed, restore_engine
+from samebits.train.run.restore import open_trained, restore_engine
 
 
 def make_data(count=96, classes=3, size=6):
@@ -106,7 +107,8 @@ def test_run_folder_and_result(numerics, uninterrupted):
         "metrics.jsonl",
         "result.json",
     ]
-    assert json.loads((out / "result.json").read_text()) == result.to_dict()
+    stored = {"format": "samebits-run-1", **result.to_dict()}
+    assert json.loads((out / "result.json").read_text()) == stored
     assert json.loads((out / "config.json").read_text())["numerics"] == numerics
     metrics = read_metrics(out)
     assert [(r["epoch"], r["step"]) for r in metrics] == [(1, 6), (2, 12)]
@@ -134,24 +136,23 @@ def test_only_the_last_checkpoint_has_frozen_exponents(numerics, uninterrupted):
     assert (last is not None) == (numerics == "bfp")
     if last is not None:
         batches = [DATA.batch("train", torch.arange(64)), DATA.batch("train", torch.arange(64, 96))]
-        assert last == calibrate(open_deployed(out).model, batches)
+        assert last == calibrate(open_trained(out).model, batches)
 
 
-def test_open_deployed(uninterrupted):
+def test_open_trained(uninterrupted):
     result, out = uninterrupted("bfp")
     path = list_checkpoints(out)[-1]
     for given in (out, path):
-        opened = open_deployed(given, "cnn")
+        opened = open_trained(given, "cnn")
         assert (opened.path, opened.input_shape, opened.classes) == (path, (1, 6, 6), 3)
         assert parameter_sha256(opened.model.state_dict()) == result.sha256
     with pytest.raises(UnsupportedError, match="expected the frozen exponents that a finished run"):
-        open_deployed(list_checkpoints(out)[0])
-    with pytest.raises(UnsupportedError, match="trained with --numerics bfp, found float32"):
-        open_deployed(uninterrupted("float32")[1])
+        open_trained(list_checkpoints(out)[0])
+    assert open_trained(uninterrupted("float32")[1]).exponents is None
     with pytest.raises(CheckpointError, match="expected the architecture 'mlp', found 'cnn'"):
-        open_deployed(out, "mlp")
+        open_trained(out, "mlp")
     with pytest.raises(InputError, match="no such file or folder"):
-        open_deployed(out / "nothing")
+        open_trained(out / "nothing")
 
 
 def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp_path):
@@ -495,6 +496,23 @@ def test_folder_of_something_else_is_left_alone(tmp_path, name, options):
     with pytest.raises(InputError, match=f"holds a {name} that no training run wrote"):
         train(make_config(epochs=1), DATA, tmp_path, **options)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+def test_a_run_of_another_format_is_left_alone(tmp_path, options):
+    train(make_config(epochs=1), DATA, tmp_path)
+    path = tmp_path / "config.json"
+    for change, found in (({"format": "samebits-run-2"}, "'samebits-run-2'"), ({}, "None")):
+        stored = {key: v for key, v in json.loads(path.read_text()).items() if key != "format"}
+        path.write_text(json.dumps({**stored, **change}))
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        message = (
+            f"{path}: expected format 'samebits-run-1' of samebits, found {found}; use the release "
+            "of samebits that wrote it, or give another --out"
+        )
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            train(make_config(epochs=1), DATA, tmp_path, **options)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_only_the_same_run_is_overwritten(tmp_path):

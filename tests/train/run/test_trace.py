@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -126,6 +127,20 @@ def test_other_files_are_replaced_on_resume(tmp_path, earlier):
     header, *steps = lines(path)
     assert header["step"] == 3
     assert [record["step"] for record in steps] == [4, 5, 6]
+
+
+def test_a_trace_of_another_version_is_not_replaced_on_resume(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"format": "samebits-training-trace-2"}\n')
+    train(config(), DATA, tmp_path / "run")
+    message = (
+        f"{path}: expected format 'samebits-training-trace-1' of samebits, found "
+        "'samebits-training-trace-2'; use the release of samebits that wrote it, or trace again "
+        "with: samebits train --trace FILE"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        train(config(), DATA, tmp_path / "run", resume=True, trace=path)
+    assert path.read_text() == '{"format": "samebits-training-trace-2"}\n'
 
 
 def test_layers_in_another_order_are_refused(tmp_path):

@@ -20,6 +20,7 @@ from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
 from samebits.codegen.names import checked_prefix
 from samebits.codegen.packaging.harness import HEADERS, main_source, makefile
+from samebits.codegen.run.interface import FORMAT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.graph import Array, Graph
@@ -54,12 +55,14 @@ class PackagedLayer:
 class PackageReport:
     """Memory that the package needs, in bytes, and the names that C text does not hold.
 
+    format: the version of the package's files, names and report
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
     bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
     which model_step keeps one more. block: memory of model_steps (not on Cortex-M).
     """
 
     generator: str
+    format: str
     prefix: str
     target: str
     constants: int
@@ -131,6 +134,7 @@ def texts(
     producers = graph.producers()
     report = PackageReport(
         GENERATOR,
+        FORMAT,
         prefix,
         "c",
         tables.bytes,

@@ -19,7 +19,9 @@ from samebits.ir.value import Value
 Array = np.ndarray[Any, Any]
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 REPORT = "report.json"
+FORMAT = "samebits-package-1"  # of a folder of generated C: its files, names and report
 MAX_BYTES = 1 << 31  # of one tensor
+LARGEST_REPORT = 1 << 26  # bytes
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -57,17 +59,13 @@ class Interface:
     @staticmethod
     def read(folder: Path) -> Interface:
         """The interface that the report of a generated package states; InputError without one."""
-        path = folder / REPORT
+        report = read_report(folder)
         try:
-            report = json.loads(path.read_text(encoding="utf-8"))
             inputs = tuple(_described(item) for item in report["inputs"])
             outputs = tuple(_described(item) for item in report["outputs"])
             prefix = str(report["prefix"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{path}: expected the report of a package of generated C, found none that can be "
-                f"read ({error}); make one with: samebits compile MODEL --target c --out DIR"
-            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _unreadable(folder, error) from error
         return Interface(prefix, inputs, outputs)
 
     def pack(self, inputs: Sequence[Array]) -> tuple[bytes, int]:
@@ -136,6 +134,37 @@ class Interface:
         lines += ["", "static void run_model(void)", "{"]
         lines += [f"    {self.prefix}_run({', '.join(names)});", "}", ""]
         return "\n".join(lines)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of a generated package, an untrusted file, as JSON data.
+
+    Raises InputError where there is none, or one of another format.
+    """
+    try:
+        with (folder / REPORT).open("rb") as file:
+            data = file.read(LARGEST_REPORT + 1)
+        if len(data) > LARGEST_REPORT:
+            raise ValueError(f"more than {LARGEST_REPORT} bytes")
+        report = json.loads(data.decode())
+        if not isinstance(report, dict):
+            raise ValueError(f"{type(report).__name__} instead of an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(folder, error) from error
+    found = report.get("format")
+    if found != FORMAT:
+        raise InputError(
+            f"{folder / REPORT}: expected format {FORMAT!r} of samebits, found {found!r:.60}; "
+            "generate the C again: samebits compile MODEL --target c --out DIR"
+        )
+    return report
+
+
+def _unreadable(folder: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{folder / REPORT}: expected the report of a package of generated C, found none that can "
+        f"be read ({error}); make one with: samebits compile MODEL --target c --out DIR"
+    )
 
 
 def _described(item: Mapping[str, Any]) -> Value:

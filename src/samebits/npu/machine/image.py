@@ -3,10 +3,16 @@
 docs/spec/npu.md sections 3 and 4. `NAME.nnp` is text, `NAME.safetensors` beside it holds binary16
 arrays: "MEMORY/TENSOR" in the logical shape of that tensor's hint, or "MEMORY@ADDRESS" raw, native
 vectors [count, N] or tiles [count, N, N]. Neither file is trusted.
+
+The header of the image states the format of both files; the text cannot, whose lines have numbers
+that traces and messages name. People and other tools write such files too: a pair that states no
+format is of the first.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import re
@@ -23,6 +29,9 @@ from samebits.npu.machine.assembly import TEXT_MAX, parse, to_text
 from samebits.npu.machine.program import STORED, TILE_FILES, Hint, Image, Program
 
 SUFFIX, IMAGE_SUFFIX = ".nnp", ".safetensors"
+FORMAT = "samebits-nnp-1"
+HEADER_KEY = "samebits"  # of the image's header, where safetensors keeps texts by name
+HEADER_MAX = 100_000_000  # bytes; safetensors reads no longer one
 IMAGE_MAX = 1 << 32  # bytes, of the file and of all native vectors and tiles
 _RAW = re.compile(r"([a-z0-9]+)@([0-9]{1,7})", re.ASCII)
 
@@ -114,9 +123,28 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Program, Image]:
             f"{path}:{line}: expected text in UTF-8, found byte 0x{data[error.start]:02X} at "
             f"{error.start}; {advice}"
         ) from None
-    program = parse(text, path.name)
     beside = path.with_suffix(IMAGE_SUFFIX)
+    _check_format(beside)
+    program = parse(text, path.name)
     return program, _read_image(beside, program) if beside.exists() else Image()
+
+
+def _check_format(image: Path) -> None:
+    """InputError where an image states another format than this: the text is not read then, nor
+    the rest of the image. A file that is none is left to `_read_image`."""
+    if not image.is_file():
+        return
+    try:
+        with image.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            found = json.loads(file.read(min(length, HEADER_MAX)))["__metadata__"][HEADER_KEY]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return
+    if found != FORMAT:
+        raise InputError(
+            f"{image}: expected format {FORMAT!r} of samebits, found {found!r:.60}; use the "
+            "release of samebits that wrote it, or compile the network again"
+        )
 
 
 def _bytes(path: Path, most: int, advice: str) -> bytes:
@@ -206,6 +234,21 @@ def _place(
     return raw[1], int(raw[2]), len(array), None
 
 
+# --- identity ---------------------------------------------------------------------------------
+
+
+def firmware_sha256(program: Program, image: Image) -> str:
+    """SHA-256 of the program's text, as `to_text` writes it, and of the image: of every memory in
+    the order of their names, and every entry in that of addresses, a line that names both and the
+    binary16 numbers, little-endian."""
+    digest = hashlib.sha256(to_text(program).encode())
+    for memory, held in sorted(image.entries.items()):
+        for address, entry in sorted(held.items()):
+            digest.update(f"{memory} {address}\n".encode())
+            digest.update(np.ascontiguousarray(entry, "<f2").tobytes())
+    return digest.hexdigest()
+
+
 # --- writing ----------------------------------------------------------------------------------
 
 
@@ -219,10 +262,10 @@ def write_program(path: str | os.PathLike[str], program: Program, image: Image) 
         raise InputError(
             f"{path}: expected a path that ends in {SUFFIX}, found {path.suffix!a}; rename it"
         )
-    arrays = _tensors(program, image.entries)
+    arrays, stated = _tensors(program, image.entries), {HEADER_KEY: FORMAT}
     for target, data in (
-        (path.with_suffix(IMAGE_SUFFIX), safetensors.numpy.save(arrays)),
-        (path, to_text(program).encode("utf-8")),
+        (path.with_suffix(IMAGE_SUFFIX), safetensors.numpy.save(arrays, stated)),
+        (path, to_text(program).encode()),
     ):
         write_atomically(target, data)
 

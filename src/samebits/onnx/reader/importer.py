@@ -3,11 +3,12 @@ that it cannot become. What its nodes become stands in `nodes`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
+from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph
 from samebits.ir.real.define import ANY
@@ -21,17 +22,24 @@ MAX_SHOWN = 50  # lines of one message
 MAX_LINE = 1000  # characters
 
 
-def import_model(model: ModelProto, batch: int, source: str, folder: Path | None) -> Graph:
+def import_model(
+    model: ModelProto,
+    batch: int,
+    source: str,
+    folder: Path | None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
     """The real graph of a model.
 
     batch: size of the leading dimension where the model leaves it open. source: what messages call
-    the model. folder: where its external data lies, None for none. Raises InputError for a model
-    that breaks the rules of ONNX, UnsupportedError with every part that has no counterpart.
+    the model. folder: where its external data lies, None for none. shapes: of inputs that leave
+    dimensions open, by name. Raises InputError for a model that breaks the rules of ONNX and for
+    shapes that contradict it, UnsupportedError with every part that has no counterpart.
     """
     if batch < 1:
         raise InputError(f"{source}: expected a batch of at least 1, found {batch}")
     try:
-        return _ModelImporter(model, batch, folder).run()
+        return _ModelImporter(model, batch, folder, shapes or {}).run()
     except (InputError, UnsupportedError) as error:
         raise type(error)(_with(source, str(error))) from None
     except RecursionError:
@@ -48,9 +56,16 @@ def _with(source: str, message: str) -> str:
 class _ModelImporter:
     """One import of a model."""
 
-    def __init__(self, model: ModelProto, batch: int, folder: Path | None) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        batch: int,
+        folder: Path | None,
+        shapes: Mapping[str, Sequence[int]],
+    ) -> None:
         self.model = model
         self.batch = batch
+        self.shapes = shapes
         self.builder = FoldingBuilder(model.graph.name or "model", folder)
         self.nodes = NodeImporter(self.builder)
 
@@ -100,6 +115,10 @@ class _ModelImporter:
         # Before IR version 4 every initialiser was listed as an input too.
         given = [value for value in graph.input if value.name not in scope.tensors]
         symbols = {symbol_of(value) for value in given} - {""}
+        unknown = sorted(self.shapes.keys() - {value.name for value in given})
+        if unknown:
+            names = ", ".join(repr(value.name) for value in given) or "none"
+            raise InputError(f"--shape {unknown[0]}: expected the name of an input ({names})")
         for value in given:
             try:
                 scope.values[value.name] = self._input(value, symbols)
@@ -122,17 +141,35 @@ class _ModelImporter:
             raise UnsupportedError(f"{where}: expected one of {', '.join(ANY)}, found {dtype.name}")
         if not tensor.HasField("shape"):
             raise InputError(f"{where}: expected a shape, found none; export with fixed shapes")
+        wanted = self.shapes.get(value.name)
+        if wanted is not None and len(wanted) != len(tensor.shape.dim):
+            raise InputError(
+                f"--shape {value.name}: expected {len(tensor.shape.dim)} sizes, found {len(wanted)}"
+            )
         shape = []
         for axis, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value"):
+            if wanted is not None:
+                if dim.HasField("dim_value") and dim.dim_value != wanted[axis]:
+                    raise InputError(
+                        f"--shape {value.name}: expected {dim.dim_value} for dimension {axis}, "
+                        f"which the model fixes, found {wanted[axis]}"
+                    )
+                shape.append(wanted[axis])
+            elif dim.HasField("dim_value"):
                 shape.append(dim.dim_value)
             elif axis == 0 or (dim.dim_param and dim.dim_param in symbols):
                 shape.append(self.batch)
+                if axis == 0:
+                    progress.note(
+                        f"{where}: its open leading dimension is fixed at {self.batch}; samples "
+                        f"go through one after the other (--shape {value.name}=... sets another)"
+                    )
             else:
                 found = repr(dim.dim_param) if dim.dim_param else "none"
                 raise InputError(
                     f"{where}: expected a size for dimension {axis}, found {found}; only the "
-                    "leading dimension may be open: export with fixed shapes"
+                    "leading dimension may be open: fix it with --shape "
+                    f"{value.name}=... or export with fixed shapes"
                 )
         return self.builder.input(value.name, dtype.name, check_shape(shape, where))
 

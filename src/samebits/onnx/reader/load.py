@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -17,15 +18,21 @@ from samebits.onnx.reader.wire import scan
 MAX_FILE = 2**31 - 1  # protobuf's own limit: larger models keep their data in other files
 
 
-def load(path: str | os.PathLike[str], batch: int = 1) -> Graph:
+def load(
+    path: str | os.PathLike[str],
+    batch: int = 1,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
     """The real graph of an ONNX file (opsets 6 to the newest known).
 
-    batch: size of the leading dimension where the file leaves it open.
-    Raises InputError for a file that is damaged or breaks ONNX's rules, UnsupportedError with every
-    operator and attribute that has no counterpart.
+    batch:  size of the leading dimension where the file leaves it open
+    shapes: of inputs whose dimensions it leaves open, by name
+
+    Raises InputError for a file that is damaged or breaks ONNX's rules and for shapes that
+    contradict it, UnsupportedError with every operator and attribute that has no counterpart.
     """
     path = Path(path)
-    return import_model(read_model(path), batch, str(path), path.parent)
+    return import_model(read_model(path), batch, str(path), path.parent, shapes)
 
 
 def sampling_rate(path: str | os.PathLike[str]) -> int | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.cost import Device, gradient_times, times
 from samebits.recompute.plan.schedule import Action
 
@@ -63,7 +63,7 @@ def balance(schedule: Sequence[Action], cost: Callable[[Action], int]) -> Balanc
 
 
 def predicted_balance(
-    network: Network, schedule: Sequence[Action], device: Device, numerics: str
+    network: PassNetwork, schedule: Sequence[Action], device: Device, numerics: str
 ) -> Balance:
     """The balance in picoseconds, each of the two units being as fast as the device."""
     forward, gradients = times(network, device, numerics), gradient_times(network, device, numerics)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import SEPARABLE, Network
+from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork
 
 PICOSECONDS = 10**12
 LARGEST_FILE = 1 << 20  # bytes of a device file
@@ -77,7 +77,7 @@ def load(tier: Tier, size: int) -> int:
     return tier.latency_ns * 1000 + size * PICOSECONDS // tier.bytes_per_second
 
 
-def times(network: Network, device: Device, numerics: str) -> list[int]:
+def times(network: PassNetwork, device: Device, numerics: str) -> list[int]:
     """Picoseconds to compute each sub-layer once, as this project runs it.
 
     The longer of its arithmetic and its traffic: inputs are read (twice if statistics of them are
@@ -93,7 +93,7 @@ def times(network: Network, device: Device, numerics: str) -> list[int]:
     return result
 
 
-def gradient_times(network: Network, device: Device, numerics: str) -> list[tuple[int, int]]:
+def gradient_times(network: PassNetwork, device: Device, numerics: str) -> list[tuple[int, int]]:
     """Picoseconds of each sub-layer's activation gradient and of its weight gradient.
 
     The roofline as in `times`. A product has both gradients, each with the operations of its

@@ -53,7 +53,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.schedule import Simulation, compile_schedule, peak
 
 WORK = 45_000  # steps of one search: what bounds its time, the same on every machine
@@ -76,13 +76,13 @@ class Choice:
     bound: int
 
 
-def cost_of(network: Network, costs: Sequence[int], dropped: Sequence[int]) -> int:
+def cost_of(network: PassNetwork, costs: Sequence[int], dropped: Sequence[int]) -> int:
     """Cost of a choice: that of what is computed again, as not all that is dropped is needed."""
     schedule = compile_schedule(network, dropped)
     return sum(costs[i] for kind, i in schedule if kind == "recompute")
 
 
-def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | None:
+def cheapest(network: PassNetwork, costs: Sequence[int], budget: int) -> Choice | None:
     """The cheapest choice of at most `budget` bytes, of those the one of the smallest peak.
 
     costs: of computing each sub-layer once, integers >= 0
@@ -100,7 +100,7 @@ def cheapest(network: Network, costs: Sequence[int], budget: int) -> Choice | No
     return better
 
 
-def smallest(network: Network, costs: Sequence[int]) -> Choice:
+def smallest(network: PassNetwork, costs: Sequence[int]) -> Choice:
     """The choice of the smallest peak: that of the search, or a regular one that needs less."""
     found = _Search(network, costs, None).run(_work(network), NO_BUDGET)
     candidates = [] if found is None else [found]
@@ -111,12 +111,12 @@ def smallest(network: Network, costs: Sequence[int]) -> Choice:
     return min(candidates, key=lambda choice: (choice.peak, choice.cost))
 
 
-def _work(network: Network) -> int:
+def _work(network: PassNetwork) -> int:
     """Number of steps of a thorough search."""
     return WORK * min(max(LARGE // len(network.layers), 1), 4)
 
 
-def _every(network: Network) -> Iterator[tuple[int, ...]]:
+def _every(network: PassNetwork) -> Iterator[tuple[int, ...]]:
     """Regular choices, which keep every second value, every third and so on.
 
     On a chain of n equal sub-layers one kept value in sqrt(n) is nearly the best (Chen et al.
@@ -180,7 +180,7 @@ def _bits(mask: int) -> Iterator[int]:
 class _Search:
     """The search of one network within one budget; without a budget, for the smallest peak."""
 
-    def __init__(self, network: Network, costs: Sequence[int], budget: int | None) -> None:
+    def __init__(self, network: PassNetwork, costs: Sequence[int], budget: int | None) -> None:
         """Prepare everything that no decision changes, as tables and bit masks by sub-layer.
 
         heavy, light: what a sub-layer saves besides values, kept with the value only or always; the

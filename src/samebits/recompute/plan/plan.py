@@ -10,7 +10,7 @@ from typing import Any
 
 from samebits.errors import InputError
 from samebits.files import write_atomically
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.schedule import Action, compile_schedule
 
 FORMAT = "samebits-plan-1"
@@ -70,7 +70,7 @@ class Plan:
     span_ps: int
     layers: tuple[Decision, ...]
 
-    def dropped(self, network: Network) -> tuple[int, ...]:
+    def dropped(self, network: PassNetwork) -> tuple[int, ...]:
         """The values of `network` that this plan drops; InputError at the first difference."""
         for i, (have, layer) in enumerate(zip(self.layers, network.layers, strict=False)):
             for field, expected, found in (
@@ -98,7 +98,7 @@ class Plan:
                 )
         return tuple(i for i, have in enumerate(self.layers) if not have.stored)
 
-    def schedule(self, network: Network) -> tuple[Action, ...]:
+    def schedule(self, network: PassNetwork) -> tuple[Action, ...]:
         """The actions of a pass of `network`; InputError if the plan is for another."""
         return compile_schedule(network, self.dropped(network), self.backward == "paired")
 
@@ -133,8 +133,8 @@ def read_plan(path: Path) -> Plan:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise InputError(
-            f"{path}: field format: expected {FORMAT!r}, found {found!r}; write a plan with "
-            "samebits plan"
+            f"{path}: field format: expected {FORMAT!r} of samebits, found {found!r:.60}; "
+            "plan again with samebits plan, or use the release of samebits that wrote it"
         )
     layers = record.get("layers")
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):

@@ -14,10 +14,12 @@ ends: with a choice that fits, or where the search finds none.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import predicted_balance
+from samebits.recompute.plan.budget import Budget
 from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.optimum import Choice, cheapest, cost_of, smallest
 from samebits.recompute.plan.plan import Decision, Plan
@@ -26,16 +28,16 @@ from samebits.recompute.plan.schedule import compile_schedule, peak
 
 
 def make_plan(
-    network: Network,
+    network: PassNetwork,
     device: Device,
     *,
     arch: str,
     numerics: str,
-    budget: int | None = None,
+    budget: Budget | None = None,
     earlier: int = 0,
     backward: str = "sequential",
 ) -> Plan:
-    """The plan of the local rule, or the cheapest one within `budget` bytes.
+    """The plan of the local rule, or the cheapest one within `budget`.
 
     numerics: bfp or float32, which decides the rate of the device
     earlier:  bytes that the step holds already when its last pass starts (gradients of the shards
@@ -49,6 +51,9 @@ def make_plan(
     paired = backward == "paired"
     local = tuple(i for i, d in enumerate(decisions) if not d.stored)
     least = _smallest(network, costs, local, paired)
+    store_all = peak(network, compile_schedule(network, ())) + earlier
+    if isinstance(budget, Fraction):
+        budget = int(budget * store_all)
     if budget is None:
         dropped, bound = local, 0
     else:
@@ -75,7 +80,7 @@ def make_plan(
         device=device.name,
         budget=budget,
         peak=level + earlier,
-        store_all=peak(network, compile_schedule(network, ())) + earlier,
+        store_all=store_all,
         smallest=min(least.peak, level) + earlier,
         recompute_ps=cost_of(network, costs, dropped),
         bound_ps=bound,
@@ -86,13 +91,15 @@ def make_plan(
     )
 
 
-def _paired(network: Network, costs: list[int], dropped: tuple[int, ...]) -> Choice:
+def _paired(network: PassNetwork, costs: list[int], dropped: tuple[int, ...]) -> Choice:
     """A choice in the paired order, of which nothing is proven."""
     level = peak(network, compile_schedule(network, dropped, paired=True))
     return Choice(dropped, cost_of(network, costs, dropped), level, 0)
 
 
-def _smallest(network: Network, costs: list[int], local: tuple[int, ...], paired: bool) -> Choice:
+def _smallest(
+    network: PassNetwork, costs: list[int], local: tuple[int, ...], paired: bool
+) -> Choice:
     """The choice of the smallest peak.
 
     The search knows the sequential order alone: in the paired order the best of what it finds, the
@@ -106,7 +113,7 @@ def _smallest(network: Network, costs: list[int], local: tuple[int, ...], paired
 
 
 def _within(
-    network: Network, costs: list[int], budget: int, least: Choice, paired: bool
+    network: PassNetwork, costs: list[int], budget: int, least: Choice, paired: bool
 ) -> Choice | None:
     """The cheapest choice found within a budget, None if there is none.
 

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.cost import Device, load
 from samebits.recompute.plan.plan import Decision
 
 UNREAD = "no backward pass reads it"
 
 
-def local_rule(network: Network, device: Device, numerics: str) -> tuple[Decision, ...]:
+def local_rule(network: PassNetwork, device: Device, numerics: str) -> tuple[Decision, ...]:
     """The decision for every sub-layer, in the order of execution.
 
     numerics: bfp or float32, which decides the rate of the device
@@ -84,7 +84,7 @@ def local_rule(network: Network, device: Device, numerics: str) -> tuple[Decisio
 
 
 def _fetch(
-    network: Network,
+    network: PassNetwork,
     device: Device,
     value: int,
     distance: int,

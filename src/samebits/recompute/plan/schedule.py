@@ -34,7 +34,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from samebits.recompute.network.sublayer import Network
+from samebits.recompute.network.sublayer import PassNetwork
 
 ActionKind = Literal[
     "forward",
@@ -59,7 +59,7 @@ class Action(NamedTuple):
 
 
 def compile_schedule(
-    network: Network, dropped: Iterable[int], paired: bool = False
+    network: PassNetwork, dropped: Iterable[int], paired: bool = False
 ) -> tuple[Action, ...]:
     """The actions of one pass in which the `dropped` values are recomputed when needed.
 
@@ -119,7 +119,7 @@ def compile_schedule(
     return tuple(out)
 
 
-def _closure(network: Network, needs: Iterable[int], missing: set[int]) -> list[int]:
+def _closure(network: PassNetwork, needs: Iterable[int], missing: set[int]) -> list[int]:
     """The missing values from which `needs` follow, in the order of computation."""
     found: set[int] = set()
     stack = [v for v in needs if v in missing]
@@ -139,7 +139,7 @@ class Level(NamedTuple):
     after: int
 
 
-def simulate(network: Network, schedule: Sequence[Action]) -> list[Level]:
+def simulate(network: PassNetwork, schedule: Sequence[Action]) -> list[Level]:
     """The memory of a schedule, action by action, in bytes above that before the pass.
 
     The input counts from the beginning to the end.
@@ -152,7 +152,7 @@ def simulate(network: Network, schedule: Sequence[Action]) -> list[Level]:
     return levels
 
 
-def peak(network: Network, schedule: Sequence[Action]) -> int:
+def peak(network: PassNetwork, schedule: Sequence[Action]) -> int:
     """The largest level of a schedule in bytes."""
     return max(level.peak for level in simulate(network, schedule))
 
@@ -165,7 +165,7 @@ class Simulation:
     level: bytes at present, above those before the pass; the input counts throughout.
     """
 
-    def __init__(self, network: Network, dropped: set[int]) -> None:
+    def __init__(self, network: PassNetwork, dropped: set[int]) -> None:
         self.network, self.dropped = network, dropped
         self.level = network.layers[0].size
         self.extra: dict[int, int] = {}  # kept with the graph of a sub-layer

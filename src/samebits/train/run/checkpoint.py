@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file each, written atomically, checked by SHA-256, no pickle.
 
 `checkpoint-<step>.safetensors` holds the model's tensors as `model.<name>`, the optimizer's as
-`optimizer.<index>.<key>`, and in its header one JSON text with everything that is not a tensor.
+`optimizer.<index>.<key>`, and in its header one JSON text with everything that is not a tensor,
+the version of this format included.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 
 State = dict[str, Any]
 RESUME = "earlier checkpoints are intact: free some space and run again with --resume"
+
+
+class _OtherFormatError(CheckpointError):
+    """A checkpoint of another version: not damaged, so that no earlier one takes its place."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +113,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"{path}: expected a checkpoint written by samebits, found a safetensors file "
                 "without its header; give a training output folder"
             )
+        # The header of another kind of file of samebits is the name of its format.
+        document = {"format": header} if header.startswith("samebits-") else json.loads(header)
+        _check_format(path, document)
         tensors = load(path.read_bytes())  # safetensors opens no path that is not UTF-8
-        document = json.loads(header)
         recorded = document.pop("sha256")
         found = _content_sha256(tensors, document)
         if recorded != found:
             raise CheckpointError(
                 f"{path}: damaged: expected content SHA-256 {recorded}, found {found}; {_ADVICE}"
-            )
-        if document["format"] != FORMAT:
-            raise CheckpointError(
-                f"{path}: expected format {FORMAT}, found {document['format']}; train again or "
-                "use the samebits version that wrote it"
             )
         checkpoint = Checkpoint(
             step=document["step"],
@@ -158,16 +160,29 @@ def read_checkpoint(path: Path) -> Checkpoint:
 _ADVICE = "delete it and run again with --resume to continue from the checkpoint before it"
 
 
+def _check_format(path: Path, document: Any) -> None:
+    """Before anything else is read: only this format says how the rest is to be checked."""
+    found = document["format"]
+    if found != FORMAT:
+        known = re.fullmatch(r"samebits-checkpoint-\d{1,9}", str(found))
+        raise (_OtherFormatError if known else CheckpointError)(
+            f"{path}: expected format {FORMAT!r} of samebits, found {found!r:.60}; use the "
+            "release of samebits that wrote it, or train again in another folder"
+        )
+
+
 def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint, or None if there is no checkpoint file at all.
 
     A damaged one is announced by `say` and the one before it is tried. Raises CheckpointError
-    when every one is damaged.
+    when every one is damaged, and for one of another format.
     """
     damage: CheckpointError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
             return read_checkpoint(path)
+        except _OtherFormatError:
+            raise
         except CheckpointError as error:
             damage = damage or error
             say(f"warning: {error}; falling back to the checkpoint before it")

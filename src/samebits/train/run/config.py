@@ -131,8 +131,8 @@ class TrainConfig:
         count = len(data.train_labels)
         if count < self.batch:
             raise InputError(
-                f"{data.source}: expected at least one batch of {self.batch} training images, "
-                f"found {count}; lower --batch or add data"
+                f"{data.source}: expected at least one batch of {self.batch} training "
+                f"{data.noun}s, found {count}; lower --batch or add data"
             )
         return count // self.batch
 

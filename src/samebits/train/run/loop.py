@@ -23,6 +23,7 @@ from samebits.data import Dataset
 from samebits.data.augment import Augmentation, sample_words
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.numerics import philox
+from samebits.numerics.environment import check_threads
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents
 from samebits.train.layers import load_state
@@ -174,6 +175,7 @@ def train(
     """
     if checkpoint_every < 0:
         raise InputError(f"expected --checkpoint-every >= 0 steps, found {checkpoint_every}")
+    check_threads()
     with contextlib.ExitStack() as stack:
         if workers is None:
             workers = stack.enter_context(join(device=device))

@@ -1,4 +1,7 @@
-"""The files of a run folder besides checkpoints: config.json, metrics.jsonl, result.json."""
+"""The files of a run folder besides checkpoints: config.json, metrics.jsonl, result.json.
+
+config.json and result.json state the format of all three; checkpoints have one of their own.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ try:
 except ImportError:  # not a POSIX system: run folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
+FORMAT = "samebits-run-1"
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 LOCK = ".samebits.lock"
+LARGEST_FILE = 1 << 26  # bytes of a JSON file that is read
 # What `write_atomically` leaves behind when it is killed.
 _TEMPORARY = re.compile(
     r"\.(checkpoint-\d+\.safetensors|config\.json|metrics\.jsonl|result\.json)\.\d+\.tmp"
@@ -97,8 +102,9 @@ def _prepare(
 ) -> None:
     """Make a locked folder ready for a run: its own files, those of an earlier run, or none.
 
-    Refuses files that no run wrote, an earlier run unless `resume` or `overwrite`, and to overwrite
-    a run of another `identity`. Removes what killed runs have left behind. Raises InputError.
+    Refuses files that no run wrote, a run of another format, an earlier run unless `resume` or
+    `overwrite`, and to overwrite a run of another `identity`. Removes what killed runs have left
+    behind. Raises InputError.
     """
     checkpoints = list_checkpoints(out)
     present = [out / name for name in (CONFIG, METRICS, RESULT) if (out / name).exists()]
@@ -108,6 +114,12 @@ def _prepare(
     if present and not ours:
         raise InputError(
             f"{out}: holds a {present[0].name} that no training run wrote; give another --out"
+        )
+    if stored and stored.get("format") != FORMAT:
+        raise InputError(
+            f"{out / CONFIG}: expected format {FORMAT!r} of samebits, found "
+            f"{stored.get('format')!r:.60}; use the release of samebits that wrote it, or give "
+            "another --out"
         )
     if present and not (resume or overwrite):
         raise InputError(
@@ -140,15 +152,17 @@ def first_difference(want: Mapping[str, Any], have: Mapping[str, Any]) -> str | 
 def read_json(path: Path) -> Record:
     """The object in a JSON file; empty if there is none."""
     try:
-        record = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            record = json.loads(file.read(LARGEST_FILE))  # cut off, it is no JSON
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
 
 def write_json(path: Path, record: Record) -> None:
-    """Replace `path` atomically by an indented JSON object."""
-    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode(), advice=RESUME)
+    """Replace `path` atomically by an indented JSON object that states the format."""
+    text = json.dumps({"format": FORMAT, **record}, indent=2)
+    write_atomically(path, f"{text}\n".encode(), advice=RESUME)
 
 
 def append_metrics(out: Path, record: Record) -> None:

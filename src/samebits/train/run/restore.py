@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
 from samebits.errors import CheckpointError, InputError, UnsupportedError
@@ -30,11 +31,14 @@ from samebits.train.run.loop import make_engine
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A trained BFP model that can be deployed, without its data."""
+    """A trained model that can be deployed, without its data.
+
+    exponents: those frozen for deployment; None of a float32 model
+    """
 
     path: Path  # of its checkpoint
     model: nn.Module
-    exponents: Exponents
+    exponents: Exponents | None
     input_shape: Shape  # as Dataset.input_shape
     classes: int
     rate: int | None  # as Dataset.rate
@@ -66,22 +70,17 @@ def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Check
     return path, read_checkpoint(path)
 
 
-def open_deployed(
+def open_trained(
     path: Path, arch: str | None = None, say: Callable[[str], None] = lambda text: None
 ) -> TrainedModel:
-    """The model of a training folder or checkpoint, for `to_graph` or `deploy` of `train.deployed`.
+    """The model of a training folder or checkpoint of either numerics.
 
     `arch` repeats the name of a `module:callable` architecture, whose code runs only then. Raises
-    InputError, CheckpointError, or UnsupportedError for a model without frozen exponents.
+    InputError, CheckpointError, or UnsupportedError for a BFP model without frozen exponents.
     """
     found, checkpoint = open_checkpoint(path, say)
     config = _restored_config(found, checkpoint)[0]
-    if config.numerics != "bfp":
-        raise UnsupportedError(
-            f"{found}: expected a model trained with --numerics bfp, found {config.numerics}; "
-            "export it to ONNX and quantize that"
-        )
-    if checkpoint.exponents is None:
+    if config.numerics == "bfp" and checkpoint.exponents is None:
         raise UnsupportedError(
             f"{found}: expected the frozen exponents that a finished run leaves, found none; "
             "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
@@ -114,7 +113,7 @@ def restore_engine(
     engine, input_shape, classes = _restored(path, checkpoint, arch, device)
     if data.input_shape != input_shape:
         raise InputError(
-            f"{data.source}: expected images {shape_text(input_shape)} as in training, found "
+            f"{data.source}: expected {data.noun}s {shape_text(input_shape)} as in training, found "
             f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
         )
     data.check_rate(checkpoint.config.get("rate"))
@@ -136,12 +135,12 @@ def _restored(
             f"{path}: expected the architecture {arch!r}, found {config.arch!r}; give --arch "
             "the one it was trained with, or another checkpoint"
         )
-    if arch is None and ":" in config.arch:
+    if arch is None and is_callable_name(config.arch):
         raise CheckpointError(
             f"{path}: its architecture {config.arch!r} is code outside samebits, which is not run "
             f"unasked; if you trust it, give --arch {config.arch}"
         )
-    if ":" not in config.arch:
+    if not is_callable_name(config.arch):
         _check_sizes(path, checkpoint, config, input_shape, classes)
     model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)

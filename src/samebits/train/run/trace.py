@@ -31,6 +31,7 @@ from samebits.train.run.distributed import Workers
 from samebits.train.tensor import BFPTensor
 
 FORMAT = "samebits-training-trace-1"
+FAMILY = FORMAT.removesuffix("1")  # begins every version
 LONGEST_LINE = 1 << 24  # bytes
 NONE = 0  # stands for no gradient
 
@@ -164,7 +165,7 @@ class TraceFile:
         """Open the file after `step` steps.
 
         A trace of the same run that goes so far is continued, any other file is replaced. Raises
-        InputError if the file cannot be written.
+        InputError if the file cannot be written, or holds a trace of another format to continue.
         """
         if not self._workers.first:
             return
@@ -223,10 +224,14 @@ class TraceFile:
 
 
 def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
-    """Offset of the end of a step's line in a trace of this run; 0 if there is no such line."""
+    """Offset of the end of a step's line in a trace of this run; 0 if there is no such line.
+
+    Raises InputError for a trace of another format.
+    """
     try:
         with path.open("rb") as file:
             header = json.loads(file.readline(LONGEST_LINE))
+            check_format(path, header)
             if header["format"] != FORMAT or header["run"] != run:
                 return 0
             found = header["step"]
@@ -235,6 +240,16 @@ def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
             return file.tell() if found == step else 0
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
+
+
+def check_format(path: Path, header: object) -> None:
+    """InputError where the header is that of a training trace of another format."""
+    found = header.get("format") if isinstance(header, Mapping) else None
+    if isinstance(found, str) and found.startswith(FAMILY) and found != FORMAT:
+        raise InputError(
+            f"{path}: expected format {FORMAT!r} of samebits, found {found!r:.60}; use the "
+            "release of samebits that wrote it, or trace again with: samebits train --trace FILE"
+        )
 
 
 def _texts(hashes: Sequence[int]) -> list[str | None]:

@@ -1,0 +1,74 @@
+"""The cost of a quantization, as report sections: a table of tensors or gates, then the totals."""
+
+from __future__ import annotations
+
+from samebits.quantization import QuantizationReport, RecurrentReport
+from samebits.reports.html import Section, Table
+from samebits.reports.report import printable, section
+
+TENSORS = ("tensor", "operator", "format", "scale", "zero", "range", "clipped", "SQNR dB")
+GATES = ("layer", "gate", "product of x", "product of h", "output", "beyond Q3.12")
+
+
+def quantization_sections(report: QuantizationReport | RecurrentReport) -> list[Section]:
+    """The activations of a feed-forward network or the gates of a recurrent one, the error of the
+    outputs by cause where it is known, bytes before and after, and warnings."""
+    if isinstance(report, RecurrentReport):
+        return _gates(report)
+    rows = [
+        (
+            printable(tensor.name),
+            tensor.op,
+            tensor.format,
+            f"{tensor.scale:.6g}",
+            str(tensor.zero_point),
+            _range(tensor.low, tensor.high),
+            f"{100 * tensor.clip_rate:.2f} %",
+            "exact" if tensor.sqnr_db is None else f"{tensor.sqnr_db:.1f}",
+        )
+        for tensor in report.tensors
+    ]
+    return [
+        section(Table(TENSORS, rows)),
+        section(
+            f"calibrated on {report.calibration_samples} samples, compared on {report.samples}",
+            _bytes(report),
+        ),
+    ]
+
+
+def _gates(report: RecurrentReport) -> list[Section]:
+    """The ranges of every gate, then the cost of the quantization."""
+    rows = [
+        (
+            printable(gate.layer),
+            printable(gate.gate),
+            _range(*gate.input_product),
+            _range(*gate.recurrent_product),
+            _range(*gate.output),
+            f"{100 * gate.saturated:.2f} %",
+        )
+        for gate in report.gates
+    ]
+    return [
+        section(Table(GATES, rows)),
+        section(
+            f"SQNR of the outputs {_decibels(report.sqnr_db)}; with nothing quantized but",
+            *(f"  {cause}: {_decibels(ratio)}" for cause, ratio in report.causes.items()),
+            f"calibrated on {report.sequences} sequences, compared on {report.samples}",
+            _bytes(report),
+            *(f"warning: {printable(warning)}" for warning in report.warnings),
+        ),
+    ]
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.4g} .. {high:.4g}"
+
+
+def _decibels(ratio: float | None) -> str:
+    return "exact" if ratio is None else f"{ratio:.1f} dB"
+
+
+def _bytes(report: QuantizationReport | RecurrentReport) -> str:
+    return f"constants {report.bytes_before} bytes before, {report.bytes_after} bytes after"

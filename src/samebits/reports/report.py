@@ -1,0 +1,96 @@
+"""`Report`: the same content as text for a terminal and as a page for a browser or notebook."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from samebits.files import write_atomically
+from samebits.reports.html import Block, Figure, Paragraph, Section, Table, render_page
+
+_DIGITS = r"[-+]?[\d,.]+(e[-+]?\d+)?"
+NUMBER = re.compile(rf"({_DIGITS}( %| dB| (of|\.\.) {_DIGITS})?|exact|scalar)?")
+"""Cells that are set to the right where a column holds nothing else."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A titled sequence of sections. `print` shows it as text, a notebook as a page."""
+
+    title: str
+    summary: str = ""
+    sections: Sequence[Section] = ()
+
+    def __str__(self) -> str:
+        """Plain text without a trailing newline; tables are aligned and cut nothing off."""
+        parts = [f"{self.title}\n{self.summary}" if self.summary else self.title]
+        for section in self.sections:
+            blocks = [text for text in map(_text, section.blocks) if text]
+            parts.append("\n".join([section.title, *blocks] if section.title else blocks))
+        return "\n\n".join(part for part in parts if part)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its style stays inside it."""
+        import html
+
+        page = html.escape(render_page(self.title, self.summary, self.sections), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:36rem;border:0"></iframe>'
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report: a page where the name ends in .html, else text. Raises SamebitsError
+        where it cannot be written."""
+        path = Path(path)
+        page = render_page(self.title, self.summary, self.sections)
+        text = page if path.suffix == ".html" else f"{self}\n"
+        write_atomically(path, text.encode())
+        return path
+
+
+class Reported:
+    """Something that has a report, and prints as it."""
+
+    def report(self) -> Report:
+        """This as text and as a page."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+
+def section(*blocks: Block | str, title: str = "") -> Section:
+    """A section; texts become paragraphs."""
+    return Section(title, [Paragraph(b) if isinstance(b, str) else b for b in blocks])
+
+
+def _text(block: Block) -> str:
+    if isinstance(block, Figure):
+        return ""
+    if isinstance(block, Paragraph):
+        return block.text
+    return _aligned(block)
+
+
+def _aligned(table: Table) -> str:
+    """The rows under their titles; columns of numbers to the right."""
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    columns = list(zip(table.columns, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [bool(rows) and all(map(NUMBER.fullmatch, column[1:])) for column in columns]
+    lines = [table.caption] if table.caption else []
+    for row in (table.columns, *rows):
+        cells = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """A text from an untrusted file without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
