@@ -1,1 +1,78 @@
-"""samebits: low-precision neural networks that compute the same bits everywhere."""
+"""samebits: low-precision neural networks that compute the same bits everywhere.
+
+    import samebits as sb
+
+    net = sb.quantize(module_or_path, calibration=samples)
+    net.verify(samples)
+    net.compile("build/net")
+
+Everything here is imported when it is first used: `import samebits` alone loads no torch.
+docs/guide/python.md describes every function.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samebits import train
+    from samebits.api import (
+        audit,
+        concord,
+        convert,
+        evaluate,
+        fit,
+        inspect,
+        load,
+        measure_device,
+        plan,
+        quantize,
+        simulate,
+    )
+    from samebits.network import Network
+
+    __version__: str
+
+_HOMES = {
+    "Network": "samebits.network",
+    **dict.fromkeys(
+        (
+            *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
+            *("measure_device", "plan", "quantize", "simulate"),
+        ),
+        "samebits.api",
+    ),
+}
+
+__all__ = [
+    "Network",
+    "__version__",
+    "audit",
+    "concord",
+    "convert",
+    "evaluate",
+    "fit",
+    "inspect",
+    "load",
+    "measure_device",
+    "plan",
+    "quantize",
+    "simulate",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the front door, the version, or the room `train`, imported on first use."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("samebits")
+    if name == "train":
+        return importlib.import_module("samebits.train")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'samebits' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

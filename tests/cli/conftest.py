@@ -1,9 +1,15 @@
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from samebits.cli import main
+from samebits.ir import GraphBuilder
+from samebits.onnx import save_qdq
+from tiny_models import float_file, quantized_file, trained_folder
+
+FIRMWARE = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 
 
 @dataclass(frozen=True)
@@ -37,3 +43,46 @@ def npz(tmp_path_factory):
     images = images.astype(np.uint8)
     np.savez(path, x_train=images[:96], y_train=labels[:96], x_test=images[96:], y_test=labels[96:])
     return path
+
+
+def lstm_file(path):
+    """x [8, 1, 3] -> LSTM of 5 cells, float."""
+    rng = np.random.default_rng(0)
+    builder = GraphBuilder("lstm")
+    x = builder.input("x", "float32", (8, 1, 3))
+    shapes = ((1, 20, 3), (1, 20, 5), (1, 40))
+    weights = [builder.constant("w", rng.normal(size=s).astype(np.float32)) for s in shapes]
+    y, _, _ = builder.add_all("LSTM", [x, *weights], {"hidden_size": 5})
+    save_qdq(builder.build([y]), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory, npz):
+    """A small file of each kind, by name; all are only read."""
+    folder = tmp_path_factory.mktemp("shelf")
+    rng = np.random.default_rng(2)
+    np.savez(folder / "samples.npz", x=rng.normal(size=(6, 4)).astype(np.float32))
+    np.savez(folder / "sequences.npz", x=rng.normal(size=(4, 8, 1, 3)).astype(np.float32))
+    np.savez(folder / "wrong.npz", x=np.zeros((6, 5), np.float32))
+    (folder / "text").write_text("hello")
+    (folder / "broken.onnx").write_text("hello")
+    (folder / "own.py").write_text("NUMBER = 3\n")
+    return {
+        "float": float_file(folder / "float.onnx", (1, 4)),
+        "open": float_file(folder / "open.onnx", ("N", 4)),
+        "images": float_file(folder / "images.onnx", (1, 1, 8, 8), 10),
+        "quantized": quantized_file(folder / "quantized.onnx"),
+        "speech": lstm_file(folder / "speech.onnx"),
+        "firmware": FIRMWARE / "gru.nnp",
+        "run": trained_folder(tmp_path_factory),
+        "floatrun": trained_folder(tmp_path_factory, "float32"),
+        "data": npz,
+        "samples": folder / "samples.npz",
+        "sequences": folder / "sequences.npz",
+        "wrong": folder / "wrong.npz",
+        "text": folder / "text",
+        "broken": folder / "broken.onnx",
+        "own": folder / "own.py",
+        "none": folder / "none",
+    }

@@ -99,8 +99,8 @@ MALFORMED = [
     ("    v_wr netq", "    v_wr netq, 0", "net.nnp:13:14: expected the end of v_wr, found ','"),
     ("    v_wr netq", "    v_wr nowhere", "net.nnp:13:10: expected a memory"),
     (".native 8", ".native 7", "net.nnp:1:9: expected a native dimension from 8 to 512"),
-    (".native 8", ".naïve 8", r"net.nnp:1:1: expected a directive (.native, .mantissa, .depth), "
-     r"found '.na\xefve'"),
+    (".native 8", ".naïve 8", r"net.nnp:1:1: expected a directive (.native, .mantissa, .depth"),
+    (".native 8", ".naïve 8", r"found '.na\xefve'"),
     (".native 8\n", "", "net.nnp:1: expected the directive .native, found none"),
     (".depth ivrf 4", ".depth ivrf 99999999", "net.nnp:2:13: expected a depth from 1 to 1048576"),
     ("loop 2", "loop 0", "net.nnp:9:6: expected a count from 1"),

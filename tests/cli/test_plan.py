@@ -36,6 +36,11 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
         *("--picture", tmp_path / "plan.svg"),
     )
     assert done.code == 0
+    assert done.out.endswith(
+        f"written: {tmp_path / 'plan.json'}\nwritten: {tmp_path / 'plan.svg'}\n"
+    )
+    share = json.loads(samebits(*plan(numerics, "--memory-budget", "99%", "--json")).out)
+    assert share["budget"] == 99 * everything["store_all"] // 100
     assert "dropped" in done.out
     assert "load balance" not in done.out
     assert "(load balance 0." in samebits(*plan(numerics, "--backward", "paired")).out
@@ -44,7 +49,7 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
     limits = {"auto": everything["store_all"], "paired": 2 * everything["store_all"]}
     for name, options in (
         ("auto", ("--plan", "auto", "--plan-device", "server-gpu")),
-        ("budget", ("--plan", "auto", "--memory-budget", budget, "--trace", traces[1])),
+        ("budget", ("--memory-budget", budget, "--trace", traces[1])),
         ("file", ("--plan", tmp_path / "plan.json")),
         ("paired", ("--plan", "auto", "--backward", "paired", "--trace", traces[2])),
     ):
@@ -81,14 +86,21 @@ def refused(done, text):
 
 def test_inspect_shows_a_plan(samebits, tmp_path):
     made = samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
-    shown = samebits("inspect", tmp_path / "plan.json")
+    shown = samebits("inspect", tmp_path / "plan.json", "--nodes")
     assert shown.code == 0
-    assert shown.out == made.out
+    _, table, figures = made.out.rpartition("\nwritten: ")[0].split("\n\n")
+    assert shown.out.endswith(f"\n{figures}\n\n{table}\n")
+    assert f"\n{figures}\n" in samebits("inspect", tmp_path / "plan.json").out
     record = json.loads(samebits("inspect", tmp_path / "plan.json", "--json").out)
     assert record["kind"] == "plan"
     assert record["layers"] == json.loads((tmp_path / "plan.json").read_text())["layers"]
-    (tmp_path / "plan.json").write_text("{}")
-    refused(samebits("inspect", tmp_path / "plan.json"), "field format: expected 'samebits-plan-1'")
+    for text, message in (
+        ("{}", "found a file ending in .json that states no format of samebits"),
+        ('{"format": "samebits-plan-1"}', "field layers: expected a list of objects"),
+        ('{"format": "samebits-plan-9"}', "field format: expected 'samebits-plan-1'"),
+    ):
+        (tmp_path / "plan.json").write_text(text)
+        refused(samebits("inspect", tmp_path / "plan.json"), message)
 
 
 def test_bad_plans_are_refused(samebits, npz, tmp_path):
@@ -128,9 +140,9 @@ def test_bad_plans_are_refused(samebits, npz, tmp_path):
 
 def test_the_machine_as_a_device(samebits, tmp_path):
     done = samebits("device", "--out", tmp_path / "here.toml")
-    assert done.code == 0
-    assert done.out == ""
-    parse_device((tmp_path / "here.toml").read_text(), "here")
+    text = (tmp_path / "here.toml").read_text()
+    assert (done.code, done.out) == (0, f"{text}written: {tmp_path / 'here.toml'}\n")
+    parse_device(text, "here")
     found = samebits(*plan("bfp", "--device", tmp_path / "here.toml", "--json"))
     assert found.code == 0
     (tmp_path / "here.toml").write_text("name = 3")

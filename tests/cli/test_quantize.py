@@ -13,6 +13,11 @@ from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
 from samebits.onnx import load
 
+NOTE = (
+    "note: input 'x': its open leading dimension is fixed at 1; samples go through one after the "
+    "other (--shape x=... sets another)\n"
+)
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -49,11 +54,11 @@ def samples(tmp_path):
 def test_a_model_is_quantized(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
     done = samebits("quantize", model, "--calibration", samples, "--out", out)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, NOTE)
     assert "calibrated on 20 samples, compared on 16\n" in done.out
     # 59 float32; then 56 codes, 11 scales and zero points, 11 biases and their scales.
     assert "constants 268 bytes before, 199 bytes after\n" in done.out
-    assert done.out.endswith(f"wrote {out}\n")
+    assert done.out.endswith(f"\nwritten: {out}\n")
     assert "\x1b" not in done.out
     onnx.checker.check_model(onnx.load(out))
     quantized, float_graph = load(out), load(model)
@@ -71,7 +76,7 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         "--weights", "power-of-two-s8", "--calibrate", "percentile", "--percentile", "99",
         "--output-bits", "16", "--per-tensor", "--json",
     )  # fmt: skip
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, NOTE)
     record = json.loads(done.out)
     assert record["out"] == str(out)
     assert record["settings"] == {
@@ -94,11 +99,14 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--scheme", "int8"], "activations: expected one of asymmetric-s8,"),
-        (["--weights", "int8"], "weights: expected one of symmetric-s8,"),
-        (["--calibrate", "kl"], "calibration: expected one of minmax, percentile, mse"),
-        (["--percentile", "10"], "percentile: expected above 50 and up to 100, found 10.0"),
-        (["--output-bits", "4"], "output bits: expected 8 or 16, found 4"),
+        (["--scheme", "int8"], "--scheme: expected one of asymmetric-s8,"),
+        (["--weights", "int8"], "--weights: expected one of symmetric-s8,"),
+        (["--calibrate", "kl"], "--calibrate: expected one of minmax, percentile, mse"),
+        (
+            ["--calibrate", "percentile", "--percentile", "10"],
+            "--percentile: expected above 50 and up to 100, found 10.0",
+        ),
+        (["--output-bits", "4"], "--output-bits: expected 8 or 16, found 4"),
     ],
 )
 def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
@@ -131,7 +139,35 @@ def test_bad_files(samebits, tmp_path, model, samples):
     samebits("quantize", model, "--calibration", samples, "--out", out)
     done = samebits("quantize", out, "--calibration", samples, "--out", out)
     assert done.code == 2
-    assert "it is quantized already" in done.err
+    assert "expected a float network, found: quantized network" in done.err
+
+
+def test_shapes_of_open_dimensions(samebits, tmp_path, model, samples):
+    out = tmp_path / "q.onnx"
+    done = samebits("quantize", model, "--calibration", samples, "--out", out, "--shape", "x=5,4")
+    assert (done.code, done.err) == (0, "")
+    (x,) = load(out).inputs
+    assert load(out).values[x].shape == (5, 4)
+
+
+def test_a_callable_of_a_file(samebits, tmp_path, samples):
+    own, out = tmp_path / "own.py", tmp_path / "q.onnx"
+    own.write_text("from torch import nn\ndef net():\n    return nn.Linear(4, 3)\n")
+    done = samebits("quantize", f"{own}:net", "--calibration", samples, "--out", out)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{own}:net: quantized network\n")
+    assert sum(node.op == "QuantizeLinear" for node in load(out).nodes) == 2
+
+
+def test_a_float_training_run(samebits, shelf, tmp_path):
+    out = tmp_path / "q.onnx"
+    done = samebits(
+        "quantize", shelf["floatrun"], "--calibration", "digits", "--out", out, "--json"
+    )
+    assert done.code == 0
+    assert json.loads(done.out)["calibration_samples"] == 1438
+    right = json.loads(samebits("eval", out, "--data", "digits", "--json").out)["accuracy"]
+    assert right > 0.8
 
 
 # --- recurrent models -------------------------------------------------------------------------
@@ -220,3 +256,16 @@ def test_recurrent_models_that_are_refused(samebits, tmp_path, network, data, me
     assert done.err.startswith("error: ")
     assert message in done.err
     assert not out.exists()
+
+
+def test_a_recurrent_model(samebits, shelf, tmp_path):
+    out = tmp_path / "q.onnx"
+    done = samebits(
+        *("quantize", shelf["speech"], "--calibration", shelf["sequences"], "--out", out),
+        *("--bits", 16, "--gates", "symmetric", "--symmetry", 0.5, "--calibrate", "minmax"),
+    )
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{shelf['speech']}: quantized network\n")
+    for gate in ("i", "f", "o", "c"):
+        assert f"  {gate} " in done.out
+    assert len(load(out).states) == 2

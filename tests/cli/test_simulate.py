@@ -28,7 +28,7 @@ def inputs(tmp_path):
 
 def test_outputs_and_report(inputs, tmp_path, capsys):
     out = tmp_path / "y.npz"
-    simulate_command(FIRMWARE / "gru.nnp", inputs, out, None, True)
+    simulate_command(FIRMWARE / "gru.nnp", inputs, out, as_json=True)
     record = json.loads(capsys.readouterr().out)
     with np.load(inputs) as given, np.load(out) as found:
         result = simulate(*read_program(FIRMWARE / "gru.nnp"), {"x": given["x"]})
@@ -41,16 +41,17 @@ def test_outputs_and_report(inputs, tmp_path, capsys):
     assert [chain["executions"] for chain in record["chains"]] == [10] * 7
 
     first = out.read_bytes()
-    simulate_command(FIRMWARE / "gru.nnp", inputs, out, None, False)
+    simulate_command(FIRMWARE / "gru.nnp", inputs, out)
     text = capsys.readouterr().out
-    assert text.startswith("y: [2, 10, 20]\nabout ")
+    assert text.startswith(f"Simulation of {FIRMWARE / 'gru.nnp'}\n\ny: [2, 10, 20]\nabout ")
+    assert text.endswith(f"\nwritten: {out}\n")
     assert out.read_bytes() == first
 
 
 def test_trace_is_one_that_audit_reads(inputs, tmp_path):
     traces = [tmp_path / "a.json", tmp_path / "b.json"]
     for trace in traces:
-        simulate_command(FIRMWARE / "gru.nnp", inputs, tmp_path / "y.npz", trace, False)
+        simulate_command(FIRMWARE / "gru.nnp", inputs, tmp_path / "y.npz", trace)
     first, second = (read_trace(trace) for trace in traces)
     assert first_parting(first, second) is None
     assert len(first["layers"]) == 70
@@ -59,7 +60,7 @@ def test_trace_is_one_that_audit_reads(inputs, tmp_path):
         x = given["x"]
     x[1, 4, 0] += 1
     np.savez(inputs, x=x)
-    simulate_command(FIRMWARE / "gru.nnp", inputs, tmp_path / "y.npz", traces[1], False)
+    simulate_command(FIRMWARE / "gru.nnp", inputs, tmp_path / "y.npz", traces[1])
     parting = first_parting(first, read_trace(traces[1]))
     assert parting.run == 1
     assert parting.layer.endswith(", execution 5")
@@ -72,22 +73,22 @@ def test_folder(inputs, tmp_path):
     out = tmp_path / "y.npz"
     message = f"{folder}: expected one .nnp program in the folder, found none; name the program"
     with pytest.raises(InputError) as caught:
-        simulate_command(folder, inputs, out, None, False)
+        simulate_command(folder, inputs, out)
     assert str(caught.value) == message
     for suffix in (".nnp", ".safetensors"):
         shutil.copy(FIRMWARE / f"gru{suffix}", folder)
-    simulate_command(folder, inputs, out, None, False)
+    simulate_command(folder, inputs, out)
     assert out.exists()
     shutil.copy(FIRMWARE / "gru.nnp", folder / "again.nnp")
     with pytest.raises(InputError, match=r"found 'again\.nnp', 'gru\.nnp'; name the program"):
-        simulate_command(folder, inputs, out, None, False)
+        simulate_command(folder, inputs, out)
 
 
 def test_bad_input_names_file_and_shape(tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, x=np.zeros((3, 16)))
     with pytest.raises(InputError) as caught:
-        simulate_command(FIRMWARE / "gru.nnp", path, tmp_path / "y.npz", None, False)
+        simulate_command(FIRMWARE / "gru.nnp", path, tmp_path / "y.npz")
     assert str(caught.value) == (
         "gru.nnp:17: input 'x': expected shape [10, 16], or a batch [B, 10, 16], found [3, 16]"
     )

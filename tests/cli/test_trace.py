@@ -41,11 +41,11 @@ def bad(done, message):
     assert (done.code, done.out, done.err) == (2, "", f"error: {message}\n")
 
 
-def test_trace_writes_a_file_and_says_so_on_stderr(samebits, tiny, tmp_path):
+def test_trace_writes_a_file_and_says_so(samebits, tiny, tmp_path):
     out = tmp_path / "t.json"
     done = samebits("trace", tiny, "--inputs", "random:3", "--out", out)
-    assert (done.code, done.out) == (0, "")
-    assert done.err == f"{out}: 3 layers, 3 runs\n"
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"written: {out}: 3 layers, 3 runs\n"
     record = json.loads(out.read_text())
     assert (record["format"], record["model"]) == ("samebits-trace-1", str(tiny))
     assert record["backend"] == "reference"
@@ -56,7 +56,7 @@ def test_trace_writes_a_file_and_says_so_on_stderr(samebits, tiny, tmp_path):
 def test_two_backends_agree(samebits, traced):
     a, b = traced("a"), traced("b", "--backend", "torch")
     done = samebits("audit", a, b)
-    assert (done.code, done.out, done.err) == (0, "same bits: yes\n", "")
+    assert (done.code, done.out, done.err) == (0, f"{a} and {b}\n\nsame bits: yes\n", "")
     done = samebits("audit", a, b, "--json")
     assert done.code == 0
     assert json.loads(done.out) == {"same_bits": True, "parting": None}
@@ -100,7 +100,7 @@ def test_the_audit_names_the_first_layer_and_elements(samebits, traced, monkeypa
     done = samebits("audit", a, b)
     assert done.code == 1
     assert done.out == (
-        f"run 1: layer 't.q.codes' differs: {parting['hashes'][0]} in {a}, "
+        f"{a} and {b}\n\nrun 1: layer 't.q.codes' differs: {parting['hashes'][0]} in {a}, "
         f"{parting['hashes'][1]} in {b}\n"
         f"  [0, 4]: {left} != {right}\n"
         "1 elements of this layer differ\n"
@@ -112,7 +112,7 @@ def test_other_inputs_part(samebits, traced):
     a, b = traced("a"), traced("b", "--seed", 1)
     done = samebits("audit", a, b)
     assert done.code == 1
-    assert done.out.startswith("run 0: layer 'h.codes' differs: ")
+    assert done.out.startswith(f"{a} and {b}\n\nrun 0: layer 'h.codes' differs: ")
     assert done.out.endswith("same bits: NO\n")
     c = traced("c", inputs="random:2")
     bad(
@@ -162,14 +162,14 @@ def test_a_backend_that_is_not_there(samebits, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(PyTorch, "unavailable", lambda self: "torch: expected a machine")
     out = tmp_path / "t.json"
     done = samebits("trace", tiny, "--inputs", "random:1", "--out", out, "--backend", "torch")
-    bad(done, "torch: expected a machine")
+    bad(done, "backend torch cannot run here: torch: expected a machine")
 
 
 def test_bad_inputs_and_models(samebits, tiny, tmp_path):
     out = tmp_path / "t.json"
     done = samebits("trace", tiny, "--inputs", "random:0", "--out", out)
     bad(done, "--inputs: expected random:N with 1 <= N <= 1000000, found 'random:0'")
-    path = float_file(tmp_path / "f.onnx")
+    path = float_file(tmp_path / "f.onnx", (1, 4))
     done = samebits("trace", path, "--inputs", "random:1", "--out", out)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {path}: expected a quantized model")
@@ -202,8 +202,8 @@ def test_traces_that_are_none(samebits, traced, tmp_path):
     b.write_text("{}")
     bad(
         samebits("audit", a, b),
-        f"{b}: expected a trace of format 'samebits-trace-1'; make a trace with: samebits trace "
-        "MODEL --inputs X.npz --out FILE",
+        f"{b}: expected a trace of format 'samebits-trace-1' of samebits, found None; make a trace "
+        "with: samebits trace MODEL --inputs X.npz --out FILE",
     )
     assert samebits("audit", a).code == 2
 
@@ -254,7 +254,7 @@ def training(samebits, npz, tmp_path):
 def test_audit_of_training(samebits, training, traced):
     a, b = training("a"), training("b", "--threads", 1)
     done = samebits("audit", a, b)
-    assert (done.code, done.out) == (0, "3 steps agree\nsame bits: yes\n")
+    assert (done.code, done.out) == (0, f"{a} and {b}\n\n3 steps agree\nsame bits: yes\n")
     lines = b.read_text().splitlines()
     record = json.loads(lines[2])
     before = record["shards"][1]["gradients"][2]
@@ -264,8 +264,8 @@ def test_audit_of_training(samebits, training, traced):
     done = samebits("audit", a, b)
     assert done.code == 1
     assert done.out == (
-        f"1 steps agree\nstep 2, shard 1: gradient of layer '2' differs: {before} in {a}, "
-        f"{'f' * 16} in {b}\nsame bits: NO\n"
+        f"{a} and {b}\n\n1 steps agree\nstep 2, shard 1: gradient of layer '2' differs: {before} "
+        f"in {a}, {'f' * 16} in {b}\nsame bits: NO\n"
     )
     done = samebits("audit", a, b, "--json")
     assert done.code == 1

@@ -31,10 +31,11 @@ def options(npz, numerics, tmp_path):
 def test_prints_accuracy_and_hash(samebits, options, tmp_path, numerics):
     done = samebits(*options)
     assert done.code == 0
-    accuracy, sha256 = done.out.splitlines()
+    title, empty, accuracy, sha256 = done.out.splitlines()
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert accuracy == f"accuracy {100 * result['accuracy']:.2f} % ({result['correct']} of 24)"
     assert sha256 == f"sha256 {result['sha256']}"
+    assert (title, empty) == (f"cnn {numerics} on {options[2]}", "")
     assert done.err.count(f"cnn {numerics}: epoch ") == 2
 
 
@@ -50,13 +51,11 @@ def test_json_is_the_only_thing_on_stdout(samebits, options, tmp_path):
     assert record["steps"] == 12
 
 
-def test_limit_and_threads(samebits, options):
-    threads = torch.get_num_threads()
-    try:
-        done = samebits(*options, "--limit", 6, "--threads", 1, "--json")
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
+def test_limit_and_threads(samebits, options, monkeypatch):
+    threads, given = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    done = samebits(*options, "--limit", 6, "--threads", 3, "--json")
+    assert given == [3, threads]
     assert json.loads(done.out)["steps"] == 2  # 18 images in batches of 16
 
 
@@ -81,12 +80,15 @@ def refused(done, *texts):
     ("changes", "text"),
     [
         (("--arch", "resnet9"), "error: unknown architecture 'resnet9'; expected one of mlp, cnn,"),
-        (("--arch", "no_module:x"), "cannot import module 'no_module'"),
+        (("--arch", "no_module:x"), "--arch no_module:x: cannot import 'no_module'"),
         (("--data", "nowhere"), "error: nowhere: no such file or folder"),
         (("--batch", 4, "--shards", 8), "error: expected a batch of at least one sample per shard"),
         (("--batch", 100), "give --shards N with N dividing 100"),
         (("--batch", 128), "expected at least one batch of 128 training images, found 96"),
-        (("--memory-budget", 1000), "error: --memory-budget needs --plan auto, found --plan none"),
+        (
+            ("--memory-budget", 1000, "--plan", "none"),
+            "error: --memory-budget needs --plan auto, found --plan none",
+        ),
         (("--plan", "nothing.json"), "error: nothing.json: cannot be read"),
         (("--plan", "auto", "--plan-device", "abacus"), "error: abacus: no such device"),
         (("--plan", "auto", "--memory-budget", 10), "error: --memory-budget: expected at least"),
@@ -95,7 +97,7 @@ def refused(done, *texts):
         (("--numerics", "int4"), "expected numerics among bfp, float32, found 'int4'"),
         (("--optimizer", "lion"), "expected optimizer among sgd, adam, found 'lion'"),
         (("--lr", "nan"), "expected a finite lr >= 0, found nan"),
-        (("--epochs", 0), "Invalid value for '--epochs'"),
+        (("--epochs", 0), "--epochs: expected a whole number from 1, found '0'"),
         (("--nonsense",), "--nonsense"),
     ],
 )
@@ -142,7 +144,7 @@ def test_folder_of_recordings(samebits, tmp_path, numerics):
     assert done.code == 0
     # Without the limit the recordings would suggest more frames; eval takes those of the model.
     again = samebits("eval", out, "--data", data)
-    assert again.out.splitlines()[::2] == done.out.splitlines()
+    assert again.out.splitlines()[2::2] == done.out.splitlines()[2:]
     other = split_folder(tmp_path / "other", 16000)
     refused(
         samebits("eval", out, "--data", other),

@@ -1,13 +1,15 @@
-"""The `samebits` command line: one module per command, torch imported only where one needs it.
+"""The `samebits` command line: one module per command, each a call of `samebits.api` and printing.
 
-Exit codes: 0 done, 1 a check failed, 2 bad usage or bad input.
+Exit codes: 0 done, 1 a check failed, 2 bad usage or bad input, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -17,13 +19,20 @@ from samebits.cli.demo import demo_command
 from samebits.cli.device import device_command
 from samebits.cli.eval import eval_command
 from samebits.cli.inspect import inspect_command
+from samebits.cli.messages import (
+    BAD_INPUT,
+    INTERRUPTED,
+    Interrupted,
+    UsageError,
+    sentence,
+    show_warning,
+)
 from samebits.cli.plan import plan_command
 from samebits.cli.quantize import quantize_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
-from samebits.errors import SamebitsError
 
 __all__ = ["app", "main"]
 
@@ -31,9 +40,9 @@ app = typer.Typer(
     name="samebits",
     help="Low-precision neural networks that compute the same bits everywhere.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
     demo_command,
@@ -53,8 +62,26 @@ for command in (
     app.command(command.__name__.removesuffix("_command"))(command)
 
 
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # torch itself would take seconds
+
+        print(f"samebits {version('samebits')}, torch {version('torch')}")
+        raise typer.Exit
+
+
 @app.callback()
-def samebits() -> None:
+def samebits(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_versions,
+            is_eager=True,
+            help="Print the versions of samebits and torch, and exit.",
+        ),
+    ] = False,
+) -> None:
     """Low-precision neural networks that compute the same bits everywhere."""
 
 
@@ -63,15 +90,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    before = warnings.showwarning
+    warnings.showwarning = show_warning
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="samebits")
-    except SamebitsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"error: {error}; check the path and its permissions", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError:
-        print("error: out of memory; lower --batch or use a smaller data set", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0)
+        sys.exit(_run(arguments))
+    finally:
+        warnings.showwarning = before
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The exit code of a command; what went wrong is told on stderr."""
+    try:
+        code = app(
+            args=None if arguments is None else list(arguments),
+            prog_name="samebits",
+            standalone_mode=False,
+        )
+        if code != INTERRUPTED:
+            return code or 0
+        raise KeyboardInterrupt  # which typer has made an exit code
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    except UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            print(f"error: {sentence(error)}", file=sys.stderr)
+        else:
+            print(error.format_message(), file=sys.stderr)
+        return BAD_INPUT
+    except Exception as error:
+        text = sentence(error)
+        if text is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
+        return BAD_INPUT

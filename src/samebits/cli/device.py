@@ -7,23 +7,21 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Threads
-from samebits.cli.output import log_console, set_threads
+from samebits.cli.options import AsJson, Quiet, Threads
+from samebits.cli.output import show, working
 
 
 def device_command(
-    out: Annotated[Path | None, typer.Option(help="Write the device file there.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the device file there too.")] = None,
     threads: Threads = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
-    from samebits.files import write_atomically
-    from samebits.recompute.plan.cost import device_text
-    from samebits.recompute.plan.measure import measure_device
+    with working(quiet, as_json):
+        from samebits import api
 
-    set_threads(threads)
-    text = device_text(measure_device())
-    if out is None:
-        print(text, end="")
-        return
-    write_atomically(out, text.encode())
-    log_console().print(f"{out}: written; give it to samebits plan --device or train --plan-device")
+        result = api.measure_device(threads=threads)
+        if out is not None:
+            result.save(out)
+    show(result, as_json, *([] if out is None else [out]))

@@ -2,19 +2,116 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from samebits.errors import InputError
+
+SIZE_DIGITS = 9  # of one size of a shape: more cannot be meant
+SEEDS = 2**32 - 1
+
+
+def whole(
+    help: str, low: int | None = None, high: int | None = None, names: tuple[str, ...] = ()
+) -> Any:
+    """An option that takes a whole number from `low` to `high`."""
+    span = "" if low is None else f" from {low}" + ("" if high is None else f" to {high}")
+
+    def parse(text: str | int) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if (
+            number is None
+            or not (low is None or low <= number)
+            or not (high is None or number <= high)
+        ):
+            raise typer.BadParameter(f"expected a whole number{span}, found {text!r}")
+        return number
+
+    return typer.Option(*names, parser=parse, metavar="N", help=help)
+
+
+def real(help: str) -> Any:
+    """An option that takes a number."""
+
+    def parse(text: str | float) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise typer.BadParameter(f"expected a number, found {text!r}") from None
+
+    return typer.Option(parser=parse, metavar="NUMBER", help=help)
+
+
+def file_ending(suffix: str, help: str) -> Any:
+    """An option that takes the name of a file to write, refused before any work is done."""
+
+    def parse(text: str | Path) -> Path:
+        if Path(text).suffix != suffix:
+            raise typer.BadParameter(f"expected a name ending in {suffix}, found {str(text)!r}")
+        return Path(text)
+
+    return typer.Option(parser=parse, metavar="FILE", help=help)
+
+
+def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:
+    """The sizes of a text such as 3,32,32. Raises InputError for another text."""
+    if text is None:
+        return None
+    sizes = text.split(",")
+    if not all(s.isascii() and s.isdigit() and len(s) <= SIZE_DIGITS and int(s) for s in sizes):
+        raise InputError(f"{option}: expected sizes such as 3,32,32, found {text!r}")
+    return tuple(int(size) for size in sizes)
+
+
+def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of inputs by name, of texts such as x=1,3,96,96; None where none is given.
+
+    Raises InputError for another text and for an input that is named twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        name, _, sizes = text.rpartition("=")
+        if not name:
+            raise InputError(
+                f"--shape: expected NAME=SIZES such as x=1,3,96,96, found {text!r}; samebits "
+                "inspect MODEL lists the inputs"
+            )
+        if name in shapes:
+            raise InputError(f"--shape: expected one shape for the input {name!r}, found two")
+        shapes[name] = sizes_of(sizes, f"--shape {name}") or ()
+    return shapes or None
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes.")]
+Threads = Annotated[int | None, whole("CPU threads.", 1)]
 Arch = Annotated[
     str | None,
-    typer.Option(help="Needed for a model of a module:callable of your own: its name."),
+    typer.Option(
+        metavar="NAME", help="Needed for a training run of a callable of your own: its name."
+    ),
 ]
-Samples = Annotated[str, typer.Option(help="An .npz archive of samples, or random:N.")]
-SampleSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of random:N.")]
-Data = Annotated[str, typer.Option(help="digits, a folder of images or WAV audio, .npz or .txt.")]
-Shards = Annotated[
-    int | None, typer.Option(min=1, help="Shards per batch [default: one per 32 samples].")
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=SIZES",
+        help="Shape of an input whose dimensions the model leaves open, such as x=1,3,96,96; once "
+        "for each.",
+    ),
 ]
+Samples = Annotated[
+    str,
+    typer.Option(metavar="SAMPLES", help="An .npz archive, digits, a folder of data, or random:N."),
+]
+SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
+Data = Annotated[
+    str,
+    typer.Option(metavar="DATA", help="digits, a folder of images or WAV audio, .npz or .txt."),
+]
+Shards = Annotated[int | None, whole("Shards per batch [default: one per 32 samples].", 1)]

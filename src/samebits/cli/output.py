@@ -1,22 +1,25 @@
-"""Printing that the commands share: results to stdout, logs and progress bars to stderr."""
+"""Printing that the commands share: results to stdout, progress and notes to stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+from samebits import progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Printed(Protocol):
+    """Something that the front door gives: it prints as its report."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -25,74 +28,119 @@ def print_json(record: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def print_table(table: Table, width: int | None = None) -> None:
-    """Print a table on stdout; names in it are taken literally."""
-    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+def show(result: Printed, as_json: bool, *written: Path) -> None:
+    """Print a result, and as text the files that were written."""
+    if as_json:
+        print_json(result.to_dict())
+        return
+    print(result)
+    for path in written:
+        print(f"written: {path}")
 
 
-def log_console() -> Console:
-    """A console for logs: stderr, whole lines, file names taken literally."""
-    return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+@contextmanager
+def working(quiet: bool, as_json: bool = False, drawn: Drawn | None = None) -> Iterator[None]:
+    """Inside the `with` block progress and notes are seen on stderr, unless `quiet`.
+
+    Where stdout shall hold one JSON object, what a user's own code prints goes to stderr.
+    """
+    with ExitStack() as stack:
+        if as_json:
+            stack.enter_context(redirect_stdout(sys.stderr))
+        if not quiet:
+            drawn = drawn or Drawn()
+            stack.callback(drawn.close)
+            stack.enter_context(progress.listening(drawn))
+        yield
 
 
-def set_threads(threads: int | None) -> None:
-    """Set torch's CPU threads, which change the speed of a BFP run and never its bits."""
-    if threads is not None:
-        import torch
+class Drawn:
+    """A `samebits.progress.Listener`: a bar for each stage, on a terminal, and a line per note."""
 
-        torch.set_num_threads(threads)
-
-
-class RunProgress:
-    """A `Reporter` (samebits.train.run.loop) that shows a progress bar and a line per epoch."""
-
-    def __init__(self, title: str) -> None:
-        self._console = log_console()
-        self._title = title
-        self._progress: Progress | None = None
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
         self._task: TaskID | None = None
 
-    def say(self, text: str) -> None:
-        """Print a line of the log."""
-        self._console.print(text)
+    def stage(self, what: str, total: int | None) -> None:
+        """Replace the bar by one of another stage."""
+        self._draw(what, total, 0)
 
-    def started(self, first_step: int, steps: int) -> None:
-        """Show the progress bar, on a terminal, from the step at which the run begins."""
-        self._progress = Progress(
+    def advance(self, done: int) -> None:
+        """Move the bar."""
+        self._move(done, "")
+
+    def note(self, text: str) -> None:
+        """Print a note."""
+        self.say(f"note: {text}")
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if self._bar is None:
+            print(text, file=sys.stderr)
+        else:
+            self._bar.console.print(
+                text, markup=False, highlight=False, emoji=False, soft_wrap=True
+            )
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _draw(self, what: str, total: int | None, done: int) -> None:
+        """Show a bar: what is done, how far it is, how long it has taken and will take."""
+        self.close()
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        known = (MofNCompleteColumn(), TimeRemainingColumn()) if total is not None else ()
+        self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[loss]}", markup=False),
-            console=self._console,
+            *known,
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[more]}", markup=False),
+            console=Console(stderr=True),
             transient=True,
-            disable=not self._console.is_terminal,
+            redirect_stdout=False,  # it may be a file while stderr is a terminal
         )
-        self._progress.start()
-        self._task = self._progress.add_task(
-            self._title, total=steps, completed=first_step, loss=""
-        )
+        self._bar.start()
+        self._task = self._bar.add_task(what, total=total, completed=done, more="")
+
+    def _move(self, done: int, more: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, more=more)
+
+
+class RunProgress(Drawn):
+    """A `Reporter` (samebits.train.run.loop) too: a bar of steps and a line per epoch."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def started(self, first_step: int, steps: int) -> None:
+        """Show the bar from the step at which the run begins."""
+        self._draw(self._title, steps, first_step)
 
     def stepped(self, step: int, loss: float) -> None:
         """Move the bar to a step that is done."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=step, loss=f"loss {loss:.4f}")
+        self._move(step, f"loss {loss:.4f}")
 
     def epoch_done(self, record: dict[str, Any]) -> None:
         """Print an epoch's line of metrics."""
-        self._console.print(
+        self.say(
             f"{self._title}: epoch {record['epoch']}  step {record['step']}  "
             f"train loss {record['train_loss']:.4f}  test accuracy "
             f"{100 * record['test_accuracy']:.2f} %  ({record['seconds']:.1f} s)"
         )
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._progress is not None:
-            self._progress.stop()
-
-    def __enter__(self) -> RunProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from samebits.cli.options import AsJson, Shards, Threads
-from samebits.cli.output import log_console, print_json, print_table, set_threads
-from samebits.errors import InputError
-
-if TYPE_CHECKING:
-    from samebits.recompute.plan.plan import Plan
+from samebits.cli.options import AsJson, Quiet, Shards, Threads, sizes_of, whole
+from samebits.cli.output import show, working
 
 
 def plan_command(
-    arch: Annotated[str, typer.Option(help="An architecture of samebits train.")],
-    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")],
+    arch: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="An architecture of samebits train, or a callable of your own."
+        ),
+    ],
+    batch: Annotated[int, whole("Samples per step.", 1)],
     device: Annotated[
-        str, typer.Option(help="A device's name, or a file that samebits device wrote.")
+        str,
+        typer.Option(
+            metavar="DEVICE", help="A device's name, or a file that samebits device wrote."
+        ),
     ] = "laptop-cpu",
     memory_budget: Annotated[
-        int | None,
-        typer.Option(min=1, help="Bytes of tensors a pass may hold [default: the local rule]."),
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="What a pass may hold: bytes, 3M, or 40% of what storing everything takes "
+            "[default: each result by itself, by the local rule].",
+        ),
     ] = None,
     backward: Annotated[
         str,
         typer.Option(
+            metavar="ORDER",
             help="Order of the backward pass: sequential, or paired (weight gradients in a second "
-            "thread, beside the next activation gradient)."
+            "thread, beside the next activation gradient).",
         ),
     ] = "sequential",
-    numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
+    numerics: Annotated[
+        str | None, typer.Option(metavar="NUMERICS", help="bfp or float32 [default: bfp].")
+    ] = None,
     shards: Shards = None,
     input_shape: Annotated[
-        str, typer.Option("--input", help="Shape of a sample: channels,height,width.")
-    ] = "3,32,32",
-    classes: Annotated[int, typer.Option(min=2)] = 10,
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="SIZES",
+            help="Shape of a sample: channels,height,width [default: 3,32,32].",
+        ),
+    ] = None,
+    classes: Annotated[int | None, whole("Classes of the data [default: 10].", 2)] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the plan, for samebits train --plan FILE.")
     ] = None,
@@ -47,51 +61,31 @@ def plan_command(
         Path | None, typer.Option(help="Write memory over the step's time, an SVG file.")
     ] = None,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Which results a training step keeps and which it computes again; no plan changes a bit.
 
     Runs one step with everything stored, to know what its sub-layers keep.
     """
-    from samebits.files import write_atomically
-    from samebits.recompute.plan.cost import find_device
-    from samebits.recompute.plan.plan import write_plan
-    from samebits.recompute.training import Planner, architecture_network
-    from samebits.reports.recompute import memory_picture
-    from samebits.train.run.config import TrainConfig
+    sizes = sizes_of(input_shape, "--input")
+    with working(quiet, as_json):
+        from samebits import api
 
-    set_threads(threads)
-    config = TrainConfig(data="", arch=arch, numerics=numerics, batch=batch, shards=shards)
-    planner = Planner(config, find_device(device), memory_budget, backward=backward)
-    _, network = architecture_network(config, _shape(input_shape), classes)
-    plan = planner.plan(network)
-    if out is not None:
-        write_plan(out, plan)
-    if picture is not None:
-        write_atomically(picture, memory_picture(network, plan, planner.device))
-    if as_json:
-        print_json(plan.to_dict())
-        return
-    print_plan(plan)
-
-
-def print_plan(plan: Plan) -> None:
-    """A row per sub-layer, then the figures."""
-    from samebits.reports.recompute import plan_rows, plan_summary
-
-    columns, rows = plan_rows(plan)
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    print_table(table, width=None if log_console().is_terminal else 160)
-    for line in plan_summary(plan):
-        print(line)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    sizes = text.split(",")
-    if not 1 <= len(sizes) <= 3 or not all(
-        s.isascii() and s.isdigit() and int(s) > 0 for s in sizes
-    ):
-        raise InputError(f"--input: expected sizes such as 3,32,32, found {text!r}")
-    return tuple(int(size) for size in sizes)
+        result = api.plan(
+            arch,
+            budget=memory_budget,
+            device=device,
+            backward=backward,
+            numerics=numerics,
+            batch=batch,
+            shards=shards,
+            input_shape=sizes,
+            classes=classes,
+            threads=threads,
+        )
+        if out is not None:
+            result.save(out)
+        if picture is not None:
+            result.save_picture(picture)
+    show(result, as_json, *(path for path in (out, picture) if path is not None))

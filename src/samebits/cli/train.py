@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Data, Shards, Threads
-from samebits.cli.output import RunProgress, print_json, set_threads
-from samebits.errors import InputError
+from samebits.cli.messages import INTERRUPTED, Interrupted
+from samebits.cli.options import SEEDS, AsJson, Data, Quiet, Shards, Threads, real, whole
+from samebits.cli.output import Printed, RunProgress, show, working
 
 
 def train_command(
@@ -18,56 +20,76 @@ def train_command(
     arch: Annotated[
         str,
         typer.Option(
-            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm "
-            "or module:callable."
+            metavar="NAME",
+            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm, or "
+            "module:callable or file.py:callable.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
-    numerics: Annotated[str, typer.Option(help="bfp or float32.")] = "bfp",
-    epochs: Annotated[int, typer.Option(min=1)] = 10,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 64,
+    numerics: Annotated[str, typer.Option(metavar="NUMERICS", help="bfp or float32.")] = "bfp",
+    epochs: Annotated[int, whole("Passes over the data.", 1)] = 10,
+    batch: Annotated[int, whole("Samples per step.", 1)] = 64,
     shards: Shards = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate [default: 0.1 for sgd, 0.001 for adam].")
+        float | None, real("Learning rate [default: 0.1 for sgd, 0.001 for adam].")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
-    momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = 0.9,
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd or adam.")] = "sgd",
+    momentum: Annotated[float, real("Momentum of sgd.")] = 0.9,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,
-    weight_decay: Annotated[float, typer.Option()] = 0.0,
+    weight_decay: Annotated[float, real("Weight decay.")] = 0.0,
     schedule: Annotated[
-        str, typer.Option(help="Learning rate: constant, step, linear or cosine.")
+        str,
+        typer.Option(metavar="NAME", help="Learning rate: constant, step, linear or cosine."),
     ] = "cosine",
-    warmup: Annotated[int, typer.Option(min=0, help="Linear warm-up, in steps.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
+    warmup: Annotated[int, whole("Linear warm-up, in steps.", 0)] = 0,
+    seed: Annotated[int, whole("Seed of everything that is random.", 0, SEEDS)] = 0,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use the first N training samples of each class.")
+        int | None, whole("Use the first N training samples of each class.", 1)
     ] = None,
     gradient_bits: Annotated[
-        int, typer.Option(help="Of gradients summed over shards: 32, or 16 (half the traffic).")
+        int, whole("Of gradients summed over shards: 32, or 16 (half the traffic).")
     ] = 32,
     augment: Annotated[
-        str, typer.Option(help="none, or a list of flip, crop:PIXELS and zoom:PERCENT.")
-    ] = "none",
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Also write a checkpoint every N steps.")
-    ] = 0,
-    plan: Annotated[
         str,
-        typer.Option(help="What to compute again instead of keeping: none, auto or a plan file."),
+        typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
     ] = "none",
+    checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLAN",
+            help="What to compute again instead of keeping: none (the default), auto or a plan's "
+            "file.",
+        ),
+    ] = None,
     memory_budget: Annotated[
-        int | None,
-        typer.Option(min=1, help="Bytes of tensors a pass may hold, for --plan auto."),
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="What a pass may hold: bytes, 3M, or 40% of what storing everything takes; "
+            "implies --plan auto.",
+        ),
     ] = None,
     plan_device: Annotated[
-        str, typer.Option(help="For --plan auto: a device's name or file (samebits device).")
-    ] = "laptop-cpu",
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="For --plan auto: a device's name or file (samebits device) [default: "
+            "laptop-cpu].",
+        ),
+    ] = None,
     backward: Annotated[
         str | None,
-        typer.Option(help="With a plan: its backward pass, sequential or paired (samebits plan)."),
+        typer.Option(
+            metavar="ORDER",
+            help="With a plan: its backward pass, sequential or paired (samebits plan).",
+        ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Where to compute: cpu, or cuda (a GPU for every worker).")
+        str,
+        typer.Option(
+            metavar="DEVICE", help="Where to compute: cpu, or cuda (a GPU for every worker)."
+        ),
     ] = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest intact checkpoint.")
@@ -77,82 +99,73 @@ def train_command(
         typer.Option(help="File for a hash of every tensor of every step, for samebits audit."),
     ] = None,
     worker_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a silent worker of torchrun counts as lost.")
+        float, real("Seconds after which a silent worker of torchrun counts as lost.")
     ] = 600.0,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a network; prints its accuracy and the SHA-256 of its parameters.
 
     On N processes, with the same result: torchrun --nproc-per-node N -m samebits train ...
     """
-    if plan != "auto" and memory_budget is not None:
-        raise InputError(
-            f"--memory-budget needs --plan auto, found --plan {plan}; give --plan auto, or plan "
-            "with samebits plan --memory-budget and leave it out here"
-        )
-    if plan == "none" and backward not in (None, "sequential"):
-        raise InputError(
-            f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
-            "large --memory-budget to keep everything) or a plan file"
-        )
-    from samebits.data import load
-    from samebits.train.run.config import TrainConfig
-    from samebits.train.run.device import run_device
-    from samebits.train.run.distributed import join
-    from samebits.train.run.loop import train
+    drawn = RunProgress(f"{arch} {numerics}")
+    stdout = sys.stdout
 
-    set_threads(threads)
+    def done(run: Printed) -> None:
+        drawn.close()
+        with redirect_stdout(stdout):
+            show(run, as_json)
+        stdout.flush()  # what stops this process from here on must not take it away
+
     try:
-        place = run_device(device)
-    except InputError:
-        with join(worker_timeout):  # of several workers, one tells it
-            raise
-    with join(worker_timeout, place) as workers:
-        config = TrainConfig(
-            data=data,
-            arch=arch,
-            numerics=numerics,
-            epochs=epochs,
-            batch=batch,
-            shards=shards,
-            lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
-            optimizer=optimizer,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            schedule=schedule,
-            warmup=warmup,
-            seed=seed,
-            limit=limit,
-            gradient_bits=gradient_bits,
-            augment=augment,
-        )
-        planner = None
-        if plan != "none":
-            from samebits.recompute.training import Planner
+        with working(quiet, as_json, drawn):
+            from samebits import api
 
-            planner = Planner.of_option(
-                config, plan, plan_device, memory_budget, workers.size, backward
-            )
-        dataset = load(data, limit=limit)
-        with RunProgress(f"{arch} {numerics}") as reporter:
-            result = train(
-                config,
-                dataset,
+            api.fit(
+                data,
+                arch,
                 out,
-                resume=resume,
+                numerics=numerics,
+                epochs=epochs,
+                batch=batch,
+                shards=shards,
+                lr=lr,
+                optimizer=optimizer,
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+                schedule=schedule,
+                warmup=warmup,
+                seed=seed,
+                limit=limit,
+                gradient_bits=gradient_bits,
+                augment=augment,
                 checkpoint_every=checkpoint_every,
+                plan=plan,
+                memory_budget=memory_budget,
+                plan_device=plan_device,
+                backward=backward,
+                device=device,
+                resume=resume,
                 trace=trace,
-                reporter=reporter,
-                workers=workers,
-                planner=planner,
-                device=place,
+                worker_timeout=worker_timeout,
+                threads=threads,
+                reporter=None if quiet else drawn,
+                done=done,
             )
-        if workers.first and as_json:
-            print_json({"out": str(out), "config": config.to_dict(), **result.to_dict()})
-        elif workers.first:
-            correct = f"{result.correct} of {result.test_count}"
-            print(f"accuracy {100 * result.accuracy:.2f} % ({correct})")
-            print(f"sha256 {result.sha256}")
-        sys.stdout.flush()  # what stops this process from here on must not take it away
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") != "0":
+            raise SystemExit(INTERRUPTED) from None  # of several workers, the first one tells it
+        raise Interrupted(_how_to_go_on(out)) from None
+
+
+def _how_to_go_on(out: Path) -> str:
+    """The sentence of an interrupted run: what it has left, and what to do."""
+    found = sorted(out.glob("checkpoint-*.safetensors"))
+    if found:
+        return f"interrupted; {out} holds {found[-1].name}: run again with --resume"
+    return (
+        f"interrupted; {out} holds no checkpoint yet: run again with --resume, which starts from "
+        "the first step; --checkpoint-every N writes one every N steps"
+    )

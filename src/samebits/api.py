@@ -1,0 +1,589 @@
+"""The front door: what the command line can do, from Python.
+
+Each command is one call of these functions, or of a method of the `Network` that they return, and
+printing. docs/guide/python.md shows every one at work.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from samebits import progress
+from samebits.errors import InputError
+from samebits.ir import Graph
+from samebits.model import Model, load_firmware
+from samebits.network import Network
+from samebits.results import (
+    Audit,
+    ConcordantSoftware,
+    Evaluation,
+    MeasuredDevice,
+    MemoryPlan,
+    SimulatorRun,
+    TrainingRun,
+)
+from samebits.sources import Shapes, called, load, refuse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from samebits.data import Dataset
+    from samebits.quantization import QuantizationReport, RecurrentReport
+    from samebits.reports.report import Report
+    from samebits.train.run.loop import Reporter
+
+__all__ = [
+    "audit",
+    "concord",
+    "convert",
+    "evaluate",
+    "fit",
+    "inspect",
+    "inspect_record",
+    "load",
+    "measure_device",
+    "plan",
+    "quantize",
+    "simulate",
+]
+
+Array = np.ndarray[Any, Any]
+LAPTOP = "laptop-cpu"
+
+
+def quantize(
+    source: Any,
+    calibration: Any,
+    *,
+    scheme: str | None = None,
+    weights: str | None = None,
+    calibrate: str | None = None,
+    percentile: float | None = None,
+    output_bits: int | None = None,
+    per_tensor: bool | None = None,
+    bits: int | None = None,
+    symmetry: float | None = None,
+    gates: str | None = None,
+    float_bias: bool | None = None,
+    example: Any = None,
+    arch: str | None = None,
+    shapes: Shapes | None = None,
+) -> Network:
+    """A float network quantized after training: its report says what that costs, layer by layer.
+
+    A network with recurrent layers becomes one time step, with its states as last inputs and
+    outputs. None stands for the default of an option.
+
+    source:      as `load` takes it, with example, arch and shapes; the example of a torch.nn.Module
+                 is by default the first item of the calibration
+    calibration: samples: an array, a tensor, a dict of them, a DataLoader or another iterable, an
+                 .npz file, digits, or a folder of images or recordings
+    scheme:      format of activations, by default asymmetric-s8 (quantization.ACTIVATIONS)
+    weights:     format of weights, by default symmetric-s8 (quantization.WEIGHTS)
+    calibrate:   minmax (the default), percentile, or mse (the default of recurrent networks)
+    percentile:  per cent of the elements kept, by default 99.99; with calibrate="percentile"
+    output_bits: 8 or 16 for the outputs, by default as activations
+    per_tensor:  one scale per weight, not one per output channel
+    bits:        recurrent networks: 8 (the default) or 16 for x and h
+    symmetry:    recurrent networks: a weight matrix is symmetric where the smaller end of its range
+                 is at least this part of the larger one; by default 0, all symmetric
+    gates:       recurrent networks: q0.15 (the default), symmetric or asymmetric
+    float_bias:  recurrent networks: biases stay float32, without the promise of the same bits
+
+    Raises InputError for an option that does not apply to the network, and for samples that do not
+    fit; UnsupportedError for operators that cannot be quantized.
+    """
+    from samebits.ir.steps import is_recurrent
+    from samebits.quantization import (
+        RecurrentSettings,
+        Settings,
+        quantize_graph,
+        quantize_recurrent,
+        samples_of,
+    )
+    from samebits.samples import example_of, gather, kept
+
+    calibration = kept(calibration)
+    name, made = str(source), called(source)
+    if example is None:
+        example = example_of(made, calibration)
+    net = load(made, example=example, arch=arch, shapes=shapes)
+    if made is not source:
+        net = Network(replace(net.model, source=name))
+    if net.kind != "float network":
+        raise InputError(f"{net.source}: expected a float network, found: {net.kind}")
+    graph = net.model.real
+    recurrent = is_recurrent(graph)
+    plain = {
+        "scheme": scheme,
+        "weights": weights,
+        "output_bits": output_bits,
+        "per_tensor": per_tensor,
+    }
+    gated = {"bits": bits, "symmetry": symmetry, "gates": gates, "float_bias": float_bias}
+    _check_options(recurrent, plain, gated)
+    if percentile is not None and calibrate != "percentile":
+        raise InputError(
+            f"--percentile {percentile} needs --calibrate percentile, found "
+            f"{calibrate or 'the default'}; give both, or leave --percentile out"
+        )
+    common = {"calibration": calibrate, "percentile": percentile}
+    where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
+    samples = samples_of(gather(calibration, graph, where), graph, where)
+    shown = progress.track(samples, "calibrating", len(samples))
+    quantized: Graph
+    report: QuantizationReport | RecurrentReport
+    if recurrent:
+        quantized, report = quantize_recurrent(
+            graph, shown, RecurrentSettings(**_chosen(**gated, **common))
+        )
+    else:
+        per_channel = None if per_tensor is None else not per_tensor
+        settings = _chosen(
+            activations=scheme,
+            weights=weights,
+            per_channel=per_channel,
+            output_bits=output_bits,
+            **common,
+        )
+        quantized, report = quantize_graph(graph, shown, Settings(**settings))
+    return Network(Model(net.source, quantized, rate=net.model.rate), report)
+
+
+def _chosen(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_options(recurrent: bool, plain: Mapping[str, Any], gated: Mapping[str, Any]) -> None:
+    """InputError for an option that the other kind of network has."""
+    others, kind = (plain, "a recurrent") if recurrent else (gated, "a feed-forward")
+    advice = {
+        "scheme": "its activations have 8 or 16 bits: give --bits",
+        "weights": "its weights have 8 bits",
+        "output_bits": "its outputs have the bits of h: give --bits",
+        "per_tensor": "its weights have a scale for each matrix of a gate, with --bits 16 each row",
+        "bits": "give --scheme asymmetric-s16",
+    }
+    for name, value in others.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{option} does not apply to {kind} network, found {value}; "
+                f"{advice.get(name, 'leave it out')}"
+            )
+
+
+def convert(module: nn.Module) -> nn.Module:
+    """A torch.nn model for training in block floating point: see `samebits.train`.
+
+    The model is left as it is. Raises UnsupportedError naming every layer that has no counterpart.
+    """
+    from torch import nn
+
+    from samebits import train
+
+    if not isinstance(module, nn.Module):
+        raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
+    return train.convert(module)
+
+
+def fit(
+    data: str | Path | Dataset,
+    arch: str | nn.Module,
+    out: str | Path,
+    *,
+    numerics: str = "bfp",
+    epochs: int = 10,
+    batch: int = 64,
+    shards: int | None = None,
+    lr: float | None = None,
+    optimizer: str = "sgd",
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    schedule: str = "cosine",
+    warmup: int = 0,
+    seed: int = 0,
+    limit: int | None = None,
+    gradient_bits: int = 32,
+    augment: str = "none",
+    checkpoint_every: int = 0,
+    plan: str | Path | None = None,
+    memory_budget: int | str | None = None,
+    plan_device: str | None = None,
+    backward: str | None = None,
+    device: str = "cpu",
+    resume: bool = False,
+    overwrite: bool = False,
+    trace: str | Path | None = None,
+    worker_timeout: float = 600.0,
+    threads: int | None = None,
+    reporter: Reporter | None = None,
+    done: Callable[[TrainingRun], None] | None = None,
+) -> TrainingRun | None:
+    """Train a network, and leave checkpoints, metrics and the result in the folder `out`.
+
+    The bits of a BFP run depend on the data and on the options up to `augment` alone: not on
+    threads, workers, devices, plans or interruptions. docs/guide/train.md.
+
+    data:        digits, a folder of images or recordings, an .npz or .txt file, or a Dataset
+    arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
+                 whose weights are set anew from the seed
+    numerics:    bfp or float32
+    lr:          by default 0.1 for sgd, 0.001 for adam
+    plan:        what to compute again instead of keeping: none, auto or a plan's file
+    memory_budget: bytes a pass may hold: a number, 3M, or 40% of what storing everything takes;
+                 implies plan="auto"
+    resume:      continue from the newest intact checkpoint in `out`
+    overwrite:   replace an earlier run of the same options
+    trace:       file for a hash of every tensor of every step, for `audit`
+    threads:     CPU threads, of this call alone
+    reporter:    hears of steps and epochs (samebits.train.run.loop.Reporter)
+    done:        is called with the result while all workers are still there
+
+    Under torchrun every process calls this; the first one writes, and gets the result: the others
+    get None. Raises SamebitsError; checkpoints written before it stay intact.
+    """
+    from torch import nn
+
+    from samebits.data import Dataset
+    from samebits.data import load as load_data
+    from samebits.recompute.training import Planner
+    from samebits.train.run.config import TrainConfig
+    from samebits.train.run.device import run_device
+    from samebits.train.run.distributed import join
+    from samebits.train.run.loop import train
+
+    plan = _plan_option(plan, memory_budget, plan_device, backward)
+    if not isinstance(arch, str | nn.Module):
+        raise InputError(
+            "expected an architecture's name, module:callable, file.py:callable or a "
+            f"torch.nn.Module, found {type(arch).__name__}"
+        )
+    model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
+    given = data if isinstance(data, Dataset) else None
+    with _threads(threads):
+        try:
+            place = run_device(device)
+        except InputError:
+            with join(worker_timeout):  # of several workers, one tells it
+                raise
+        with join(worker_timeout, place) as workers:
+            config = TrainConfig(
+                data=str(data) if given is None else given.source,
+                arch=name,
+                numerics=numerics,
+                epochs=epochs,
+                batch=batch,
+                shards=shards,
+                lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
+                optimizer=optimizer,
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+                schedule=schedule,
+                warmup=warmup,
+                seed=seed,
+                limit=limit,
+                gradient_bits=gradient_bits,
+                augment=augment,
+            )
+            planner = None
+            if plan is not None:
+                planner = Planner.of_option(
+                    config, plan, plan_device or LAPTOP, memory_budget, workers.size, backward
+                )
+            dataset = given or load_data(str(data), limit=limit)
+            result = train(
+                config,
+                dataset,
+                Path(out),
+                model=model,
+                resume=resume,
+                overwrite=overwrite,
+                checkpoint_every=checkpoint_every,
+                trace=None if trace is None else Path(trace),
+                reporter=reporter,
+                workers=workers,
+                planner=planner,
+                device=place,
+            )
+            if not workers.first:
+                return None
+            run = TrainingRun(Path(out), config, result)
+            if done is not None:
+                done(run)
+            return run
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Set torch's CPU threads, which change the speed of a BFP run and never its bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    if count is not None:
+        if count < 1:
+            raise InputError(f"threads: expected at least 1, found {count}")
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _plan_option(
+    plan: str | Path | None,
+    memory_budget: int | str | None,
+    plan_device: str | None,
+    backward: str | None,
+) -> str | None:
+    """auto, a plan's file, or None. A budget implies auto. Raises InputError for contradictions."""
+    chosen = "none" if plan is None else str(plan)
+    if plan is None and memory_budget is not None:
+        chosen = "auto"
+    if chosen != "auto":
+        for option, value in (("--memory-budget", memory_budget), ("--plan-device", plan_device)):
+            if value is not None:
+                raise InputError(
+                    f"{option} needs --plan auto, found --plan {chosen}; give --plan auto, or plan "
+                    f"with samebits plan and leave {option} out here"
+                )
+    if chosen == "none" and backward not in (None, "sequential"):
+        raise InputError(
+            f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
+            "large --memory-budget to keep everything) or a plan file"
+        )
+    return None if chosen == "none" else chosen
+
+
+def evaluate(
+    source: Any,
+    data: str | Path | Dataset,
+    *,
+    arch: str | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+) -> Evaluation:
+    """Test accuracy: of a trained model in its deployed arithmetic, of a quantized network in its
+    integers, of a float network in binary64, of firmware in its translation.
+
+    source: as `load` takes it; a training folder or checkpoint is evaluated as it was trained
+    device: cpu, or cuda for a trained model
+
+    Raises InputError for data that does not fit, or a device that does not apply.
+    """
+    from samebits.model import kind_of
+    from samebits.verification.evaluate import evaluate_model, evaluate_trained
+
+    with _threads(threads):
+        if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
+            return Evaluation(*evaluate_trained(Path(source), data, arch, device))
+        if device != "cpu":
+            name = source.source if isinstance(source, Network) else source
+            raise InputError(
+                f"{name}: expected --device cpu for an exported model, found {device}; give "
+                "the training folder, or leave --device out"
+            )
+        net = load(source, arch=arch)
+        return Evaluation(*evaluate_model(net.model, data))
+
+
+def plan(
+    source: str | Path | nn.Module,
+    example: Any = None,
+    *,
+    budget: int | str | None = None,
+    device: str = LAPTOP,
+    backward: str = "sequential",
+    loss: Callable[[Any], Any] | None = None,
+    numerics: str | None = None,
+    batch: int | None = None,
+    shards: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    threads: int | None = None,
+) -> MemoryPlan:
+    """Which results a training step keeps and which it computes again. No plan changes a bit.
+
+    Runs one step with everything stored, to know what its sub-layers keep.
+
+    source:  a torch.nn.Module, converted or not, with an `example` batch (a tensor); an
+             architecture of `fit` by name, with numerics (bfp), batch, shards, input_shape
+             (3, 32, 32) and classes (10); or a plan's file, to look at
+    budget:  bytes a pass may hold: a number, 3M, 1.5G (powers of 1024), or 40% of what storing
+             everything takes. None: each result by itself, by the local rule
+    device:  a device's name, or a file that `measure_device` wrote
+    backward: sequential, or paired (weight gradients in a second thread)
+    loss:    of a module's output; by default one of all its elements
+
+    Raises InputError for options that do not apply and a budget below the smallest possible.
+    """
+    from samebits.recompute.front import plan_architecture, plan_file, plan_module
+    from samebits.reports.recompute import memory_picture
+
+    arch_options = {
+        "numerics": numerics,
+        "batch": batch,
+        "shards": shards,
+        "input_shape": input_shape,
+        "classes": classes,
+    }
+    with _threads(threads):
+        if isinstance(source, str | Path) and Path(source).suffix == ".json":
+            refuse(example=example, budget=budget, loss=loss, **arch_options)
+            return MemoryPlan(plan_file(Path(source)))
+        if isinstance(source, str | Path):
+            refuse(example=example, loss=loss)
+            made = plan_architecture(
+                str(source),
+                device,
+                budget,
+                backward,
+                numerics=numerics,
+                batch=batch,
+                shards=shards,
+                input_shape=input_shape,
+                classes=classes,
+            )
+        else:
+            refuse(**arch_options)
+            made = plan_module(source, example, loss, device, budget, backward)
+    picture = functools.partial(memory_picture, made.network, made.plan, made.device)
+    return MemoryPlan(made.plan, picture, made.executor)
+
+
+def measure_device(*, threads: int | None = None) -> MeasuredDevice:
+    """This machine as a device for `plan`: rates of arithmetic and of its memories, measured."""
+    from samebits.recompute.plan.measure import measure_device as measure
+
+    with _threads(threads):
+        return MeasuredDevice(measure())
+
+
+def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
+    """Execute a program of the neural processor instruction by instruction.
+
+    program: an .nnp file, a compiled folder with one in it, or a Network of firmware
+    inputs:  arrays by the names of the program's inputs, or as `Network.run` takes samples
+    trace:   keep what every chain wrote, for `audit`
+
+    Raises InputError for an illegal program and inputs that do not fit.
+    """
+    from samebits.files import read_archive
+    from samebits.npu.simulator.simulate import simulate as execute
+    from samebits.samples import gather
+    from samebits.verification.backends.npu import chain_values
+    from samebits.verification.trace import to_record
+
+    model = _firmware(program)
+    _ = model.program  # of a network: an error that says so
+    stored = isinstance(inputs, str | Path)
+    arrays = read_archive(Path(inputs)) if stored else gather(inputs, model.interface, "inputs")
+    progress.stage("simulating")
+    result = execute(model.program, model.image, arrays, keep_values=trace)
+    record = None
+    if trace:
+        runs = [chain_values(run) for run in result.trace]
+        record = to_record(model, model.source, "npu", runs)
+    return SimulatorRun(model.source, result.outputs, result, record)
+
+
+def concord(program: Any, to: str = "torch", out: str | Path | None = None) -> ConcordantSoftware:
+    """Firmware as software that computes the same bits: a function of arrays by name.
+
+    program: as `simulate` takes it
+    to:      torch, onnx or tensorflow
+    out:     the .py or .onnx file to write, data of a .py beside it; None: a temporary folder that
+             is deleted with the result
+
+    Raises InputError for an illegal program, another target, or an `out` whose data is the
+    program's own memory image.
+    """
+    from samebits.npu.concord.translate import translate
+
+    model = _firmware(program)
+    work = None if out is not None else Path(tempfile.mkdtemp(prefix="samebits-"))
+    name = "concordant.onnx" if to == "onnx" else "concordant.py"
+    out = work / name if work is not None else Path(out or name)
+    image = Path(model.source).with_suffix(".safetensors")
+    if to == "torch" and out.with_suffix(image.suffix).resolve() == image.resolve():
+        raise InputError(
+            f"--out {out}: expected a name whose data is not the program's memory image, found "
+            f"{image} for both; choose another name or folder"
+        )
+    progress.stage("translating")
+    software = ConcordantSoftware(model.source, to, out, work)  # deletes `work` with itself
+    translate(model.program, model.image, to, out)
+    return software
+
+
+def _firmware(program: Any) -> Model:
+    """The firmware that a program names."""
+    if isinstance(program, Network):
+        return program.model
+    if isinstance(program, str | Path):
+        return load_firmware(Path(program))
+    raise InputError(
+        "expected an .nnp program, a compiled folder or a Network of firmware, found "
+        f"{type(program).__name__}"
+    )
+
+
+def audit(a: str | Path, b: str | Path) -> Audit:
+    """The first layer, or training step, where two traces part; true where they are equal.
+
+    Raises InputError for files that are no traces, or traces of different models, inputs or runs.
+    """
+    from samebits.verification.trace import first_parting, read_trace
+    from samebits.verification.training_trace import audit as audit_training
+    from samebits.verification.training_trace import is_training_trace
+
+    paths = Path(a), Path(b)
+    training = [is_training_trace(path) for path in paths]
+    if training[0] != training[1]:
+        raise InputError("expected two traces of one kind, found one of training and one not")
+    sources = (str(a), str(b))
+    if not training[0]:
+        return Audit(sources, first_parting(*map(read_trace, paths)))
+    found = audit_training(*paths)
+    return Audit(sources, found.parting, found.steps)
+
+
+def inspect(
+    path: str | Path,
+    *,
+    nodes: bool = False,
+    arch: str | None = None,
+    shapes: Shapes | None = None,
+) -> Report:
+    """A summary of any file or folder that samebits writes, or of an ONNX file: a dozen lines.
+
+    path:  an .onnx or .pt2 file, .nnp program, compiled or training folder, checkpoint, plan,
+           device file or trace
+    nodes: every node, constant, tensor, sub-layer or instruction too
+    arch, shapes: as `load` takes them
+
+    Raises InputError for anything else.
+    """
+    from samebits.reports.summary import summarize
+
+    return summarize(Path(path), nodes=nodes, arch=arch, shapes=shapes)
+
+
+def inspect_record(
+    path: str | Path, *, arch: str | None = None, shapes: Shapes | None = None
+) -> dict[str, Any]:
+    """The facts of `inspect` as JSON data."""
+    from samebits.reports.summary import summary_record
+
+    return summary_record(Path(path), arch=arch, shapes=shapes)

@@ -1,0 +1,404 @@
+"""The demo: handwritten digits from training to devices, a script over the front door.
+
+It is written as a program of your own would be: `sb.fit` trains, `sb.quantize` quantizes, a
+network compiles itself and verifies itself on every backend. docs/guide/python.md describes the
+calls.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+import samebits as sb
+from samebits import data as datasets
+from samebits import kernels
+from samebits.errors import InputError
+from samebits.reports.deployment import (
+    Deployment,
+    agree,
+    deployment_section,
+    deployment_text,
+    unproved,
+)
+from samebits.reports.firmware import Concordance, concordance_section, concordance_text
+from samebits.reports.html import Section
+from samebits.reports.recompute import plan_section
+from samebits.reports.report import Report, Reported, section
+from samebits.reports.same_bits import same_bits_section, same_bits_text
+from samebits.reports.training import Run, training_sections, training_text
+from samebits.results import CompiledNetwork, Firmware
+
+if TYPE_CHECKING:
+    from samebits.data import Dataset
+    from samebits.results import MemoryPlan, TrainingRun, Verification
+    from samebits.train.run.loop import Reporter
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+EPOCHS, SMOOTH_EPOCHS, LSTM_EPOCHS = 5, 10, 15
+BATCH = 64
+LR = 0.2  # of the float32 networks on their way to a device
+BUDGET = "93%"  # of what storing everything takes; no plan of this network holds less than 86 %
+CALIBRATION = 256  # images
+STREAMED = 20  # images whose rows every backend computes one by one
+SIMULATED = 50  # images that the simulator computes
+BACKENDS = (
+    *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
+    *("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer"),
+)
+
+
+# --- the script ---------------------------------------------------------------------------------
+
+
+def _unheard(title: str) -> None:
+    """No reporter for a run."""
+
+
+def run(
+    out: str | Path,
+    seed: int = 0,
+    threads: int | None = None,
+    reporter_of: Callable[[str], Reporter | None] = _unheard,
+) -> DemoResult:
+    """Train on handwritten digits, quantize, compile and verify; leaves all files in `out`.
+
+    seed:        of everything that is random
+    threads:     CPU threads of training
+    reporter_of: gives the reporter of a run (`sb.fit`) by its title
+
+    Raises InputError where `out` holds training runs of other options.
+    """
+    out = Path(out)
+    data = datasets.load("digits")
+
+    def train(title: str, arch: str, folder: Path, **options: Any) -> TrainingRun:
+        """One run of an architecture."""
+        options = {"batch": BATCH, "seed": seed, "threads": threads, "overwrite": True, **options}
+        done = sb.fit(data, arch, folder, reporter=reporter_of(title), **options)
+        if done is None:
+            raise InputError("expected one process, found workers of torchrun; run the demo alone")
+        return done
+
+    # The same network in block floating point and in float32.
+    bfp = train("cnn bfp", "cnn", out / "bfp", epochs=EPOCHS)
+    float32 = train("cnn float32", "cnn", out / "float32", epochs=EPOCHS, numerics="float32")
+
+    # The BFP run once more by a plan that holds less memory, and once more with other kernels.
+    plan = sb.plan(
+        "cnn",
+        budget=BUDGET,
+        batch=BATCH,
+        input_shape=data.input_shape,
+        classes=data.classes,
+        threads=threads,
+    )
+    stored = plan.save(out / "plan.json")
+    native = f"{kernels.realisation()} kernels, {threads or torch.get_num_threads()} threads"
+    with tempfile.TemporaryDirectory() as work:
+        title = "cnn bfp, within a memory budget"
+        planned = train(title, "cnn", Path(work) / "planned", epochs=EPOCHS, plan=stored)
+        with kernels.use("eager"):
+            title = "cnn bfp, PyTorch kernels"
+            again = train(title, "cnn", Path(work) / "eager", epochs=EPOCHS, threads=1)
+    hashes = {
+        native: bfp.sha256,
+        f"{native}, recomputed within a memory budget": planned.sha256,
+        "PyTorch kernels, 1 thread": again.sha256,
+    }
+
+    # Two float networks for quantization after training.
+    common = {"numerics": "float32", "lr": LR}
+    smooth = train("smooth float32", "smooth", out / "smooth", epochs=SMOOTH_EPOCHS, **common)
+    lstm = train("lstm float32", "lstm", out / "lstm", epochs=LSTM_EPOCHS, **common)
+
+    # Everything to devices.
+    net = sb.load(out / "bfp")
+    result = DemoResult(
+        out,
+        {"bfp": bfp, "float32": float32},
+        hashes,
+        plan,
+        (
+            _deploy_bfp(net, data, out),
+            _deploy_smooth(smooth, data, out),
+            _deploy_lstm(lstm, data, out),
+        ),
+        _make_firmware(net, data, out / "npu"),
+        _without_native(),
+    )
+    result.report().save(result.page)
+    return result
+
+
+def _without_native() -> list[str]:
+    """A sentence where this machine has one realisation of the training kernels only."""
+    if kernels.realisation() != "eager":
+        return []
+    return ["not compared: native kernels on the BFP run: only the PyTorch kernels serve here"]
+
+
+def _deploy_bfp(net: sb.Network, data: Dataset, out: Path) -> Deployment:
+    """The BFP network with frozen exponents, on every backend on the whole test set."""
+    backends = ("training", *BACKENDS)
+    checked = net.verify(data.values(data.test_images), backends, available=True)
+    return _deployed(
+        "the CNN",
+        "From training to C",
+        "The network trained in BFP, with its exponents frozen, exported and compiled to C99 "
+        "without floating point. Every backend computes the logits of the whole test set.",
+        net,
+        checked,
+        data,
+        out / "c-bfp",
+    )
+
+
+def _deploy_smooth(trained: TrainingRun, data: Dataset, out: Path) -> Deployment:
+    """The float network with tanh, GELU and sigmoid, quantized, on the whole test set."""
+    net = sb.quantize(trained.folder, data.values(data.train_images[:CALIBRATION]))
+    net.save(out / "smooth-int8.onnx")
+    checked = net.verify(data.values(data.test_images), BACKENDS, available=True)
+    return _deployed(
+        "the smooth network",
+        "From a float PyTorch model to C",
+        "A float32 network with tanh, GELU and sigmoid, imported from PyTorch, quantized to 8 bits "
+        f"after training with {CALIBRATION} images. Each function between two quantized layers is "
+        "one table lookup; every entry is correctly rounded.",
+        net,
+        checked,
+        data,
+        out / "c-smooth",
+        trained,
+    )
+
+
+def _deploy_lstm(trained: TrainingRun, data: Dataset, out: Path) -> Deployment:
+    """The float LSTM over the rows of the images, quantized, on the steps of some images."""
+    net = sb.quantize(trained.folder, data.values(data.train_images[:CALIBRATION]))
+    net.save(out / "lstm-int8.onnx")
+    steps = _steps(net, data.values(data.test_images[:STREAMED]).numpy())
+    checked = net.verify(steps, BACKENDS, available=True)
+    return _deployed(
+        "the LSTM",
+        "From a float LSTM to C",
+        "Two LSTM layers of 64 cells that read the images row by row, trained in float32 and "
+        "quantized gate by gate to 8 bits with 16-bit gates and cells. The C takes one row at a "
+        "time and keeps the states between calls. The accuracy is that of the whole test set; "
+        f"every backend computes all steps of its first {STREAMED} images, states included.",
+        net,
+        checked,
+        data,
+        out / "c-lstm",
+        trained,
+    )
+
+
+def _steps(net: sb.Network, images: Array) -> dict[str, Array]:
+    """The inputs of all time steps over the rows of images: a row, and the states before it."""
+    graph = net.interface
+    (rows,) = graph.own_inputs
+    states = {
+        state.input: np.zeros((len(images), *graph.values[state.input].shape[1:]), np.float32)
+        for state in graph.states
+    }
+    steps = []
+    for row in np.split(images, images.shape[2], axis=2):
+        steps.append({rows: row, **states})
+        outputs = net.run(steps[-1], "torch")
+        states = {state.input: outputs[state.output] for state in graph.states}
+    return {name: np.concatenate([step[name] for step in steps]) for name in graph.inputs}
+
+
+def _deployed(
+    name: str,
+    title: str,
+    summary: str,
+    net: sb.Network,
+    checked: Verification,
+    data: Dataset,
+    folder: Path,
+    trained: TrainingRun | None = None,
+) -> Deployment:
+    """A verified network as C in `folder`, measured on the boards, with its test accuracy.
+
+    trained: the float network that it was quantized from
+    """
+    compiled = net.compile(folder, sizes=True)
+    assert isinstance(compiled, CompiledNetwork)
+    accuracy = [] if trained is None else [("float32 model", 100 * trained.accuracy)]
+    accuracy.append(("integers", 100 * sb.evaluate(net, data).accuracy))
+    memory = [
+        ("constants in flash", compiled.memory.constants),
+        ("arena in RAM", compiled.memory.arena),
+        ("scratch in RAM", compiled.memory.scratch),
+    ]
+    for n in compiled.targets:
+        sizes = (("flash", n.flash), ("RAM", n.ram), ("stack", n.stack))
+        memory += [(f"{n.target}: {what}", size) for what, size in sizes if size is not None]
+    return Deployment(
+        name,
+        title,
+        summary,
+        accuracy,
+        checked.verdicts,
+        memory,
+        asdict(compiled.tables),
+        net.quantization,
+    )
+
+
+def _make_firmware(net: sb.Network, data: Dataset, folder: Path) -> Concordance:
+    """The BFP network as firmware: simulated on some images, translated and run on all."""
+    built = net.compile(folder, target="npu")
+    assert isinstance(built, Firmware)
+    firmware = sb.load(built.path)
+    images = data.values(data.test_images).numpy().astype(np.float16)
+    some = images[:SIMULATED]
+    simulated, simulator = _timed(lambda: sb.simulate(firmware, some))
+    sb.concord(firmware, "onnx", folder / "concordant.onnx")
+    software = sb.concord(firmware, "torch", folder / "concordant.py").function
+    _, took = _timed(lambda: software({firmware.inputs[0].name: images}))
+    checked = firmware.verify(some, ("concordant-onnx", "concordant-torch"), available=True)
+    return Concordance(
+        str(built.path),
+        built.program.native,
+        built.program.mantissa,
+        len(built.program.instructions),
+        simulated.result.time.cycles,
+        100 * sb.evaluate(firmware, data).accuracy,
+        checked.verdicts,
+        (simulator / len(some), took / len(images)),
+    )
+
+
+def _timed(compute: Callable[[], T]) -> tuple[T, float]:
+    """A result, and the seconds that it took."""
+    start = time.perf_counter()
+    result = compute()
+    return result, time.perf_counter() - start
+
+
+# --- its result ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class DemoResult(Reported):
+    """All that the demo computed. True where all bits are the same.
+
+    out:          the folder of the files
+    runs:         the network in BFP and in float32
+    hashes:       of the parameters of the BFP run, by the way of computing it
+    not_compared: sentences about what could not be computed another way on this machine
+    """
+
+    out: Path
+    runs: Mapping[str, TrainingRun]
+    hashes: Mapping[str, str]
+    plan: MemoryPlan
+    deployments: Sequence[Deployment]
+    firmware: Concordance
+    not_compared: Sequence[str] = ()
+
+    @property
+    def page(self) -> Path:
+        """The file of the report."""
+        return self.out / "report.html"
+
+    @property
+    def verdicts(self) -> dict[str, Any]:
+        """The comparisons of every model with its reference, by the model's name."""
+        found = {deployment.name: deployment.verdicts for deployment in self.deployments}
+        return {**found, "the firmware": self.firmware.verdicts}
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether the BFP run has one hash, and no backend differs that provably may not."""
+        return len(set(self.hashes.values())) == 1 and all(map(agree, self.verdicts.values()))
+
+    def __bool__(self) -> bool:
+        return self.same_bits
+
+    @property
+    def unproved(self) -> list[str]:
+        """A sentence for everything that the verdict leaves open, and why."""
+        return [*self.not_compared, *unproved(self.verdicts)]
+
+    @property
+    def verdict(self) -> str:
+        """One line: whether all bits are the same, and what was not compared."""
+        more = f" ({'; '.join(self.unproved)})" if self.unproved else ""
+        return f"same bits: {'yes' if self.same_bits else 'NO'}{more}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "report": str(self.page),
+            "runs": {name: run.result.to_dict() for name, run in self.runs.items()},
+            "hashes": dict(self.hashes),
+            "plan": self.plan.to_dict(),
+            "deployments": [deployment.to_dict() for deployment in self.deployments],
+            "firmware": self.firmware.to_dict(),
+            "unproved": self.unproved,
+            "same_bits": self.same_bits,
+        }
+
+    def report(self) -> DemoReport:
+        """Tables, hashes and the verdict as text; with curves, options and figures as a page."""
+        return self._report
+
+    @cached_property
+    def _report(self) -> DemoReport:
+        """The report, whose drawings take a while."""
+        runs = [
+            Run(name, run.config.to_dict(), run.result.to_dict(), _metrics(run.folder))
+            for name, run in self.runs.items()
+        ]
+        assert self.plan.picture is not None  # it was just made
+        return DemoReport(
+            "samebits: cnn on digits",
+            "The same network trained twice from the same weights and in the same data order: in "
+            "8-bit block floating point, where every result is an exact integer, and in float32.",
+            [
+                *training_sections(runs),
+                same_bits_section(self.hashes),
+                plan_section(self.plan.plan, self.plan.picture()),
+                *map(deployment_section, self.deployments),
+                concordance_section(self.firmware),
+                section(self.verdict, title="Verdict"),
+            ],
+            [
+                training_text(runs, "Handwritten digits, small convolutional network"),
+                same_bits_text(self.hashes),
+                *map(deployment_text, self.deployments),
+                concordance_text(self.firmware),
+                section(self.verdict),
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class DemoReport(Report):
+    """A page with a text of its own, which leaves out what a terminal has no room for."""
+
+    text: Sequence[Section] = ()
+
+    def __str__(self) -> str:
+        return str(Report("", "", self.text))
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    """The learning curve of a run: a record of every epoch."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,325 @@
+"""`Network`: a model as the front door gives it, and all that can be done with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from samebits import progress
+from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Graph, Value
+from samebits.model import ONNX_FILE, Model, is_quantized
+from samebits.reports.report import Report, Reported
+from samebits.results import CompiledNetwork, Firmware, Trace, Verification
+
+if TYPE_CHECKING:
+    from samebits.quantization import QuantizationReport, RecurrentReport
+
+Array = np.ndarray[Any, Any]
+AUDIO = "audio"  # folder of the features, in that of a model of recordings
+VECTORS = 8  # samples of a package's own test
+TARGETS = ("c", "npu")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(Reported):
+    """A float network, a quantized network or firmware.
+
+    model:        as data
+    quantization: what quantization did to it, where this session quantized it
+    """
+
+    model: Model
+    quantization: QuantizationReport | RecurrentReport | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it came from."""
+        return self.model.source
+
+    @cached_property
+    def kind(self) -> str:
+        """float network, quantized network, integer network or firmware."""
+        if self.model.firmware is not None:
+            return "firmware"
+        graph = self.model.real
+        if graph.integer:
+            return "integer network"
+        return "quantized network" if is_quantized(graph) else "float network"
+
+    @property
+    def quantized(self) -> bool:
+        """Whether it has an integer form, which backends compute."""
+        return self.kind in ("quantized network", "integer network")
+
+    @cached_property
+    def interface(self) -> Graph:
+        """The graph whose inputs and outputs it takes and gives: integers where it has them."""
+        if self.model.firmware is not None or self.quantized:
+            return self.model.interface
+        return self.model.real
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Names, types, shapes and scales of what it takes; states of a step graph last."""
+        return tuple(self.interface.values[name] for name in self.interface.inputs)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The same of what it gives."""
+        return tuple(self.interface.values[name] for name in self.interface.outputs)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, part)) for part in (self.inputs, self.outputs))
+        return f"<{self.kind} {self.source}: {inputs} -> {outputs}>"
+
+    def run(
+        self, samples: Any, backend: str | None = None, *, codes: bool = False
+    ) -> dict[str, Array]:
+        """The outputs for samples, by name: real numbers in binary32, of firmware in binary16.
+
+        samples: as `verify` takes them
+        backend: a name; by default the one that defines the bits. A float network has none: it is
+                 computed in binary64
+        codes:   the integers of a quantized network instead
+
+        Raises InputError for samples that do not fit, or a backend that cannot run here.
+        """
+        from samebits.verification.inputs import dequantize
+        from samebits.verification.run import reference_of
+
+        if self.kind == "float network":
+            if backend is not None or codes:
+                raise InputError(
+                    f"{self.source}: expected a quantized network for a backend and for codes, "
+                    "found a float one; quantize it first, or leave backend and codes out"
+                )
+            return self._run_float(samples)
+        chosen = self._backend(backend or reference_of(self.model))
+        arrays = chosen.run(self.model, self._samples(samples, 0))
+        found = zip(self.outputs, arrays, strict=True)
+        if codes or self.kind == "firmware":
+            return {value.name: array for value, array in found}
+        return {
+            value.name: array if array.dtype.kind == "f" else dequantize(array, value)
+            for value, array in found
+        }
+
+    def verify(
+        self,
+        samples: Any = "random:100",
+        backends: Sequence[str] | None = None,
+        *,
+        available: bool = False,
+        seed: int = 0,
+    ) -> Verification:
+        """Compute samples on several backends and compare them for equality, without tolerance.
+
+        samples:   real numbers or codes: an array, a tensor, a dict of them, a DataLoader or
+                   another iterable, an .npz file, a folder; or random:N codes of (seed, input)
+        backends:  names. Each must be able to run here, else InputError says what is missing. None:
+                   the usual ones that can run, and the result says which cannot
+        available: every backend of this kind of model that can run here, instead
+
+        Raises InputError for a float network, unknown names and samples that do not fit.
+        """
+        from samebits.verification.inputs import step
+        from samebits.verification.run import chosen_backends, verify_model
+
+        if isinstance(backends, str):
+            raise InputError(
+                f"backends: expected a list of names, found the text {backends!r}; give a list"
+            )
+        names, strict = chosen_backends(self.model, backends, available)
+        taken = self._samples(samples, seed)
+        expected, verdicts = verify_model(self.model, taken, names, strict=strict)
+        ports = self.interface
+        return Verification(
+            self.source,
+            len(taken[0]) // step(ports.values[ports.inputs[0]]),
+            dict(zip(ports.outputs, expected, strict=True)),
+            tuple(verdicts),
+        )
+
+    def trace(
+        self, samples: Any = "random:1", backend: str | None = None, *, seed: int = 0
+    ) -> Trace:
+        """The hash of every layer in every run, and the codes where the backend has them.
+
+        `sb.audit` names the first layer where two traces part. Arguments and errors as `run`.
+        """
+        from samebits.verification.run import reference_of
+        from samebits.verification.trace import to_record
+
+        chosen = self._backend(backend or reference_of(self.model))
+        runs = chosen.trace(self.model, self._samples(samples, seed))
+        return Trace(to_record(self.model, self.source, chosen.name, runs))
+
+    def compile(
+        self,
+        out: str | Path,
+        *,
+        target: str = "c",
+        prefix: str | None = None,
+        sizes: bool | None = None,
+        native_dim: int | None = None,
+        mantissa: int | None = None,
+        requantize: bool | None = None,
+        steps: int | None = None,
+    ) -> CompiledNetwork | Firmware:
+        """Generate portable C, or firmware of the neural processor (which takes float networks).
+
+        out:    folder to write; an earlier one of the same kind is replaced
+        target: c or npu
+        prefix: c: prefix of every name, by default `model`
+        sizes:  c: whether to build for the boards, to measure flash, RAM and stack
+        native_dim, mantissa: npu: native dimension (16), bits beside the sign (15)
+        requantize: npu: partial products go through binary16 between tiles
+        steps:  npu: length of a recurrent network's sequences, if not its own
+
+        Raises InputError for options of another target, and where `out` holds other files;
+        UnsupportedError for operators without a counterpart.
+        """
+        if target not in TARGETS:
+            raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
+        of_c: dict[str, Any] = {"--prefix": prefix, "--sizes": sizes}
+        of_npu: dict[str, Any] = {
+            "--native-dim": native_dim,
+            "--mantissa": mantissa,
+            "--requantize": requantize,
+            "--steps": steps,
+        }
+        given = of_npu if target == "c" else of_c
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(
+                    f"{option} does not apply to --target {target}, found {value}; leave it out, "
+                    f"or give --target {'npu' if target == 'c' else 'c'}"
+                )
+        if target == "npu":
+            native = 16 if native_dim is None else native_dim
+            bits = 15 if mantissa is None else mantissa
+            return self._firmware(Path(out), native, bits, bool(requantize), steps)
+        return self._c(Path(out), "model" if prefix is None else prefix, bool(sizes))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the network: .onnx (QDQ form where it is quantized) or, of firmware, .nnp.
+
+        Raises InputError for another ending.
+        """
+        path = Path(path)
+        wanted = ".nnp" if self.kind == "firmware" else ".onnx"
+        if path.suffix != wanted:
+            raise InputError(f"{path}: expected a name ending in {wanted} for a {self.kind}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.model.firmware is not None:
+            from samebits.npu.machine.image import write_program
+
+            write_program(path, self.model.program, self.model.image)
+        else:
+            from samebits.onnx import save_qdq
+
+            save_qdq(self.model.real, path, rate=self.model.rate)
+        return path
+
+    def report(self) -> Report:
+        """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
+        quantization, where this session quantized it."""
+        from samebits.reports.quantization import quantization_sections
+        from samebits.reports.summary import network_summary
+
+        summary = network_summary(self.source, self.kind, self.model)
+        if self.quantization is None:
+            return summary
+        more = quantization_sections(self.quantization)
+        return Report(summary.title, summary.summary, [*summary.sections, *more])
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _samples(self, samples: Any, seed: int) -> list[Array]:
+        """Codes (firmware: binary16) for the interface, in order of its inputs."""
+        from samebits.samples import gather
+        from samebits.verification.inputs import codes_of, drawn
+
+        ports = self.model.interface
+        if isinstance(samples, str) and samples.startswith("random:"):
+            return drawn(samples, ports, seed)
+        source = str(samples) if isinstance(samples, str | Path) else "samples"
+        return codes_of(gather(samples, ports), ports, source)
+
+    def _run_float(self, samples: Any) -> dict[str, Array]:
+        from samebits.ir import interpreter
+        from samebits.quantization import samples_of
+        from samebits.samples import gather
+        from samebits.verification.inputs import joined
+
+        graph = self.model.real
+        source = str(samples) if isinstance(samples, str | Path) else "samples"
+        given = samples_of(gather(samples, graph), graph, source)
+        found = [
+            interpreter.run(graph, [sample[name] for name in graph.inputs])
+            for sample in progress.track(given, "computing", len(given))
+        ]
+        return dict(zip(graph.outputs, joined(found), strict=True))
+
+    def _backend(self, name: str) -> Any:
+        from samebits.verification.registry import backend_named, check_needs
+
+        chosen = backend_named(name)
+        check_needs(chosen, self.model)
+        reason = chosen.unavailable()
+        if reason is not None:
+            raise UnsupportedError(f"backend {name} cannot run here: {reason}")
+        return chosen
+
+    def _c(self, out: Path, prefix: str, sizes: bool) -> CompiledNetwork:
+        """Write the package, with the network itself and the features of recordings beside it."""
+        from samebits.codegen import write_package
+        from samebits.codegen.lowering.lower import table_bytes
+        from samebits.codegen.packaging.audio import write_audio
+        from samebits.codegen.run.requirements import BOARDS, requirements
+        from samebits.data.audio import LogMel
+        from samebits.ir.integer.transfer import transfer_tables
+        from samebits.onnx import save_qdq
+        from samebits.verification.inputs import random_codes
+
+        model = self.model
+        integer = model.integer
+        features = None if model.rate is None else LogMel.at(model.rate)
+        out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
+        progress.stage("generating C")
+        vectors = random_codes(integer, VECTORS)
+        memory = write_package(integer, out, prefix=prefix, vectors=vectors)
+        save_qdq(model.real, out / ONNX_FILE, rate=model.rate)
+        if features is not None:
+            write_audio(features, out / AUDIO)
+        boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
+        return CompiledNetwork(
+            self.source,
+            out,
+            memory,
+            transfer_tables(integer, table_bytes),
+            tuple(requirements(integer, name) for name in boards),
+            model.rate,
+            None if features is None else out / AUDIO,
+        )
+
+    def _firmware(
+        self, out: Path, native: int, mantissa: int, requantize: bool, steps: int | None
+    ) -> Firmware:
+        from samebits.npu.compiler.lower import lower_real_graph
+        from samebits.npu.machine.image import write_program
+
+        progress.stage("generating firmware")
+        program, image = lower_real_graph(
+            self.model.real, native, mantissa, requantize=requantize, steps=steps
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / "model.nnp"
+        write_program(path, program, image)
+        return Firmware(self.source, path, program)

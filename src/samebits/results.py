@@ -1,0 +1,536 @@
+"""Results of the front door's functions: data, JSON and a report each.
+
+A command of the command line prints one of them: its report as text, or its `to_dict` as JSON.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from samebits.errors import InputError
+from samebits.reports.html import Block, Figure, Table
+from samebits.reports.report import Report, Reported, printable, section
+
+if TYPE_CHECKING:
+    from samebits.codegen.packaging.package import PackageReport
+    from samebits.codegen.run.requirements import Requirements
+    from samebits.ir.integer.transfer import TransferTables
+    from samebits.npu.machine.program import Program
+    from samebits.npu.simulator.simulate import Result
+    from samebits.recompute.plan.cost import Device
+    from samebits.recompute.plan.plan import Plan
+    from samebits.train.run.config import TrainConfig
+    from samebits.train.run.loop import TrainResult
+    from samebits.verification.compare import Verdict
+    from samebits.verification.trace import Parting
+    from samebits.verification.training_trace import TrainingParting
+
+Array = np.ndarray[Any, Any]
+SAME = {True: "same bits: yes", False: "same bits: NO", None: "nothing compared"}
+
+
+@dataclass(frozen=True, eq=False)
+class Verification(Reported):
+    """One model on several backends, compared for equality. True where all bits are the same.
+
+    outputs:  those of the backend that defines the bits, by name, as codes (firmware: binary16)
+    verdicts: one for each of the other backends
+    """
+
+    source: str
+    samples: int
+    outputs: Mapping[str, Array]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def same_bits(self) -> bool | None:
+        """Whether no compared output differs; None where nothing was compared."""
+        compared = [v for v in self.verdicts if v.skipped is None]
+        return all(v.equal for v in compared) if compared else None
+
+    def __bool__(self) -> bool:
+        return bool(self.same_bits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "model": self.source,
+            "samples": self.samples,
+            "same_bits": self.same_bits,
+            "verdicts": [v.to_dict() for v in self.verdicts],
+        }
+
+    def report(self) -> Report:
+        """A row per backend, the first differences, what was not compared, the verdict."""
+        rows = [
+            (
+                v.backend,
+                f"{v.differing:,}",
+                f"{v.total:,}",
+                f"{v.largest:g}",
+                f"{v.samples} of {v.sample_count}",
+                v.sha256[:16],
+            )
+            for v in self.verdicts
+            if v.skipped is None
+        ]
+        lines = []
+        for v in self.verdicts:
+            if v.skipped is not None:
+                lines.append(f"{v.backend}: not compared: {v.skipped}")
+            lines += [
+                f"{v.backend}: output {d.output!r} {list(d.index)}: {d.expected} != {d.found}"
+                for d in v.first
+            ]
+            if v.note and not v.equal:
+                lines.append(f"{v.backend}: {v.note}")
+        columns = ("backend", "differing", "of", "largest", "samples", "sha256")
+        table = [Table(columns, rows, code=columns[-1:])] if rows else []
+        left_out = sum(v.skipped is not None for v in self.verdicts)
+        verdict = SAME[self.same_bits] + (f" ({left_out} not compared)" if left_out else "")
+        return Report(
+            f"{printable(self.source)} on {self.samples:,} samples",
+            "",
+            [section(*table, *lines), section(verdict)],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledNetwork(Reported):
+    """A folder of generated C: its memory by kind, and what boards need.
+
+    audio: folder of the features, for a model of recordings
+    """
+
+    source: str
+    folder: Path
+    memory: PackageReport
+    tables: TransferTables
+    targets: tuple[Requirements, ...]
+    rate: int | None = None
+    audio: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "model": self.source,
+            "out": str(self.folder),
+            "memory": asdict(self.memory),
+            "tables": asdict(self.tables),
+            "targets": [asdict(needs) for needs in self.targets],
+        }
+
+    def report(self) -> Report:
+        """Bytes by target, shared tables, where the C is and how to test it."""
+        memory, t = self.memory, self.tables
+        flash, ram = memory.constants, memory.arena + memory.scratch
+        rows = [("constants, arena", f"{flash:,}", f"{ram:,}", f"at most {memory.stack:,}")]
+        lines = []
+        for needs in self.targets:
+            if needs.flash is None or needs.ram is None:
+                lines.append(f"{needs.target}: not measured: {needs.why}")
+            else:
+                rows.append(
+                    (needs.target, f"{needs.flash:,}", f"{needs.ram:,}", f"{needs.stack:,}")
+                )
+        if t.pairs:
+            lines.append(
+                f"{t.pairs} transfer functions share {t.tables} tables: {t.bytes:,} bytes in C "
+                f"instead of {t.unshared:,}"
+            )
+        if self.audio is not None:
+            lines.append(f"features of sound at {self.rate} Hz: {self.audio}")
+        columns = ("bytes", "flash", "RAM", "stack")
+        return Report(
+            f"C of {printable(self.source)}",
+            "",
+            [
+                section(Table(columns, rows), *lines),
+                section(f"written: {self.folder}; try: make -C {self.folder} test"),
+            ],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Firmware(Reported):
+    """A program of the neural processor, written with its memory image beside it."""
+
+    source: str
+    path: Path
+    program: Program
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        program = self.program
+        return {
+            "model": self.source,
+            "out": str(self.path),
+            "native": program.native,
+            "mantissa": program.mantissa,
+            "instructions": len(program.instructions),
+            "inputs": {h.name: list(h.shape) for h in program.hints if h.kind == "input"},
+            "outputs": {h.name: list(h.shape) for h in program.hints if h.kind == "output"},
+            "depths": dict(program.depths),
+        }
+
+    def report(self) -> Report:
+        """The program's size, and how to run it."""
+        count, native = len(self.program.instructions), self.program.native
+        return Report(
+            f"Firmware of {printable(self.source)}",
+            f"{count} instructions, native dimension {native}",
+            [
+                section(
+                    f"written: {self.path}; try: samebits simulate {self.path} --inputs X.npz "
+                    "--out Y.npz"
+                )
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation(Reported):
+    """Test accuracy. sha256: of the parameters of a trained model, None for other models."""
+
+    source: str
+    data: str
+    arithmetic: str
+    correct: int
+    total: int
+    sha256: str | None = None
+    step: int | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test samples whose label has the largest logit, in [0, 1]."""
+        return self.correct / self.total
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        record: dict[str, Any] = {"model": self.source, "data": self.data}
+        record["arithmetic"] = self.arithmetic
+        if self.sha256 is not None:
+            record |= {"sha256": self.sha256, "step": self.step}
+        return {
+            **record,
+            "accuracy": self.accuracy,
+            "correct": self.correct,
+            "test_count": self.total,
+        }
+
+    def report(self) -> Report:
+        """The accuracy, in which arithmetic, of which parameters."""
+        lines = [
+            f"accuracy {100 * self.accuracy:.2f} % ({self.correct} of {self.total})",
+            f"arithmetic: {self.arithmetic}",
+        ]
+        if self.sha256 is not None:
+            lines.append(f"sha256 {self.sha256}")
+        return Report(f"{printable(self.source)} on {self.data}", "", [section(*lines)])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun(Reported):
+    """A finished training run: its folder, its options and its figures."""
+
+    folder: Path
+    config: TrainConfig
+    result: TrainResult
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct test samples, in [0, 1]."""
+        return self.result.accuracy
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the parameters."""
+        return self.result.sha256
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "out": str(self.folder),
+            "config": self.config.to_dict(),
+            **self.result.to_dict(),
+        }
+
+    def report(self) -> Report:
+        """Accuracy and hash."""
+        r = self.result
+        return Report(
+            f"{self.config.arch} {self.config.numerics} on {self.config.data}",
+            "",
+            [
+                section(
+                    f"accuracy {100 * r.accuracy:.2f} % ({r.correct} of {r.test_count})",
+                    f"sha256 {r.sha256}",
+                )
+            ],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPlan(Reported):
+    """The results that a training step keeps, and those that it computes again.
+
+    plan:    the decision for every sub-layer, and the figures
+    picture: memory over the time of a pass, SVG; drawn when it is called
+    forward: takes the module's place in training steps under the plan; its backward pass
+             recomputes. None for a plan that was read from a file
+    """
+
+    plan: Plan
+    picture: Callable[[], bytes] | None = None
+    forward: Callable[..., Any] | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan, for `samebits train --plan FILE`."""
+        from samebits.recompute.plan.plan import write_plan
+
+        write_plan(Path(path), self.plan)
+        return Path(path)
+
+    def save_picture(self, path: str | Path) -> Path:
+        """Write the drawing of memory over time, an SVG file."""
+        from samebits.files import write_atomically
+
+        if self.picture is None:
+            raise InputError(
+                "expected a plan that was just made, found one from a file, which holds no times; "
+                "plan again to draw it"
+            )
+        write_atomically(Path(path), self.picture())
+        return Path(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return self.plan.to_dict()
+
+    def report(self) -> Report:
+        """A row per sub-layer, the figures, the drawing."""
+        from samebits.reports.recompute import plan_rows, plan_summary
+
+        columns, rows = plan_rows(self.plan)
+        blocks: list[Block] = [Table(columns, rows)]
+        if self.picture is not None:
+            blocks.append(Figure(self.picture(), "memory over the time of a pass"))
+        return Report(
+            f"Plan of {printable(self.plan.arch)} for {self.plan.device}",
+            "",
+            [section(*blocks), section(*plan_summary(self.plan))],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatorRun(Reported):
+    """The results of a program of the neural processor.
+
+    outputs: binary16, by name
+    trace:   the record of every chain, as `samebits audit` reads it; None if it was not asked for
+    """
+
+    source: str
+    outputs: Mapping[str, Array]
+    result: Result
+    trace: Mapping[str, Any] | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the outputs as an .npz archive, the same bytes whenever it is written."""
+        from samebits.files import write_archive
+
+        write_archive(Path(path), self.outputs)
+        return Path(path)
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write the trace, for `samebits audit`. Raises InputError where none was asked for."""
+        if self.trace is None:
+            raise InputError("expected a simulation with trace=True to write its trace, found none")
+        return Trace(self.trace).save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data, without the outputs' elements."""
+        time = self.result.time
+        return {
+            "program": self.source,
+            "outputs": {name: list(array.shape) for name, array in self.outputs.items()},
+            "scalars": list(self.result.scalars),
+            "cycles": time.cycles,
+            "tile_passes": time.passes,
+            "utilisation": time.utilisation,
+            "chains": [asdict(chain) for chain in time.chains],
+        }
+
+    def report(self) -> Report:
+        """The outputs' shapes and the estimate of time."""
+        time = self.result.time
+        return Report(
+            f"Simulation of {printable(self.source)}",
+            "",
+            [
+                section(
+                    *(f"{printable(name)}: {list(a.shape)}" for name, a in self.outputs.items()),
+                    f"about {time.cycles:,} cycles a sample, {time.utilisation:.1%} of the tile "
+                    "engines used",
+                )
+            ],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ConcordantSoftware(Reported):
+    """Firmware as software with the same bits: files, and a function of arrays by name.
+
+    path: the .py or .onnx file
+    work: a temporary folder of the files, deleted with this object; None where they stay
+    """
+
+    source: str
+    to: str
+    path: Path
+    work: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.work is not None:
+            weakref.finalize(self, shutil.rmtree, self.work, ignore_errors=True)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file and its data."""
+        data = (self.path.with_suffix(suffix) for suffix in (".safetensors", ".npz"))
+        more = () if self.path.suffix == ".onnx" else (file for file in data if file.exists())
+        return (self.path, *more)
+
+    @cached_property
+    def function(self) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+        """The translation, loaded: it runs the file that was written."""
+        from samebits.npu.concord.translate import load_concordant
+
+        return load_concordant(self.path)
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs, binary16, by name, for arrays by the names of the program's inputs."""
+        return self.function(inputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "program": self.source,
+            "to": self.to,
+            "files": [str(file) for file in self.files],
+        }
+
+    def report(self) -> Report:
+        """The files and their sizes."""
+        lines = [f"written: {file} ({file.stat().st_size:,} bytes)" for file in self.files]
+        return Report(f"{printable(self.source)} as {self.to}", "", [section(*lines)])
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(Reported):
+    """The hash of every layer in every run, and the codes where the backend has them."""
+
+    record: Mapping[str, Any]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trace, a JSON file for `samebits audit`."""
+        import json
+
+        from samebits.files import write_atomically
+
+        write_atomically(Path(path), (json.dumps(self.record) + "\n").encode())
+        return Path(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return dict(self.record)
+
+    def report(self) -> Report:
+        """The layers of the first run with their hashes."""
+        layers, runs = self.record["layers"], self.record["runs"]
+        rows = [
+            (
+                printable(layer["name"]),
+                printable(layer.get("op", "")),
+                f"{layer['dtype']}{layer['shape']}",
+                code,
+            )
+            for layer, code in zip(layers, runs[0] if runs else (), strict=False)
+        ]
+        columns = ("layer", "operator", "type", "hash in the first run")
+        return Report(
+            f"Trace of {printable(str(self.record.get('model', '')))} on "
+            f"{printable(str(self.record.get('backend', '')))}",
+            f"{len(layers)} layers, {len(runs)} runs",
+            [section(Table(columns, rows, code=columns[-1:]))],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Audit(Reported):
+    """Two traces compared. True where they are equal.
+
+    parting: the first place where they differ, None if there is none
+    steps:   number of training steps that agree, None for traces of a model's runs
+    """
+
+    sources: tuple[str, str]
+    parting: Parting | TrainingParting | None
+    steps: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.parting is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        more = {} if self.steps is None else {"steps": self.steps}
+        parting = None if self.parting is None else self.parting.to_dict()
+        return {"same_bits": bool(self), **more, "parting": parting}
+
+    def report(self) -> Report:
+        """Where the traces part, and the verdict."""
+        lines = [] if self.steps is None else [f"{self.steps} steps agree"]
+        if self.parting is not None:
+            lines += self.parting.lines(*self.sources)
+        return Report(
+            " and ".join(map(printable, self.sources)),
+            "",
+            [section(*lines, SAME[bool(self)])],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredDevice(Reported):
+    """This machine, as a device that plans are made for."""
+
+    device: Device
+
+    @property
+    def text(self) -> str:
+        """The device file (TOML)."""
+        from samebits.recompute.plan.cost import device_text
+
+        return device_text(self.device)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the device file, for `samebits plan --device` and `train --plan-device`."""
+        from samebits.files import write_atomically
+
+        write_atomically(Path(path), self.text.encode())
+        return Path(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self.device)
+
+    def report(self) -> Report:
+        """The device file itself."""
+        return Report("", "", [section(self.text.rstrip())])

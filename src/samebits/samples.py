@@ -1,0 +1,209 @@
+"""Samples from whatever a user has: arrays, tensors, dicts, DataLoaders, archives, folders."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samebits import data, progress
+from samebits.errors import InputError
+from samebits.files import read_archive
+from samebits.ir import Graph
+
+Array = np.ndarray[Any, Any]
+
+KINDS = (
+    "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
+    "iterable of batches or samples, an .npz file, or data for training (digits, a folder of "
+    "images or recordings)"
+)
+
+
+def gather(given: Any, graph: Graph, what: str = "samples") -> dict[str, Array]:
+    """Samples of the inputs of a graph as whole arrays, by name: [n, ...] each.
+
+    given: one of KINDS. Of an iterable, every item is a batch or a single sample: an array, a dict,
+           or a tuple whose first items belong to the inputs (labels after them are left out)
+    what:  what the samples are for, in messages
+
+    A file must hold arrays under the inputs' names (any name, if there is one of each). Of data for
+    training the training samples are taken, as the network sees them. Raises InputError for
+    anything else, with what was expected, and for an iterable without items.
+    """
+    if isinstance(given, str | Path):
+        return _stored(given, graph, what)
+    if isinstance(given, Mapping):
+        return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
+    if _is_array(given):
+        return {_only(graph, what): _array(given, what)}
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise InputError(f"{what}: expected {KINDS}, found {type(given).__name__}")
+    total = len(given) if isinstance(given, Sized) else None
+    parts = [_batch(item, graph, what) for item in progress.track(given, f"reading {what}", total)]
+    if not parts:
+        raise _empty(what)
+    first = parts[0]
+    for index, part in enumerate(parts):
+        if part.keys() != first.keys():
+            raise InputError(
+                f"{what}: expected the arrays {', '.join(first)} in every item, as in the first, "
+                f"found {', '.join(part)} in item {index}"
+            )
+        for name, array in part.items():
+            wanted, found = list(first[name].shape[1:]), list(array.shape[1:])
+            if wanted != found:
+                raise InputError(
+                    f"{what}: expected samples of one shape, {wanted} for {name!r} as in the first "
+                    f"item, found {found} in item {index}"
+                )
+    return {name: np.concatenate([part[name] for part in parts]) for name in first}
+
+
+def _empty(what: str) -> InputError:
+    return InputError(f"{what}: expected at least one sample, found none")
+
+
+def kept(given: Any) -> Any:
+    """The same samples, which may be read more than once."""
+    return list(given) if isinstance(given, Iterator) else given
+
+
+def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
+    """Example inputs for a torch.nn.Module from samples for it; None for any other model.
+
+    The first sample, with a batch axis of 1: of a dict the arrays in order of the parameters of
+    `forward`. Raises InputError as `gather`.
+    """
+    if not callable(getattr(module, "forward", None)) or isinstance(given, str | Path):
+        stored = isinstance(given, str | Path) and callable(getattr(module, "forward", None))
+        return _stored_example(given) if stored else None
+    import torch
+
+    parameters = inspect.signature(module.forward).parameters
+    required = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    first = given
+    if not isinstance(given, Mapping) and not _is_array(given):
+        if isinstance(given, bytes) or not isinstance(given, Iterable):
+            raise InputError(f"{what}: expected {KINDS}, found {type(given).__name__}")
+        first = next(iter(given), None)
+    if first is None:
+        raise _empty(what)
+    if isinstance(first, Mapping):
+        if not set(required) <= set(first) <= set(parameters):
+            raise InputError(
+                f"{what}: expected the names {', '.join(required)} (the parameters of forward), "
+                f"found {', '.join(map(str, first))}"
+            )
+        parts = [first[name] for name in parameters if name in first]
+    elif isinstance(first, Sequence):
+        parts = list(first[: len(required)])
+    else:
+        parts = [first]
+    return tuple(torch.from_numpy(_array(part, what)[:1].copy()) for part in parts)
+
+
+def _stored_example(given: str | Path) -> Any:
+    """The first sample of an archive or of data for training."""
+    import torch
+
+    path = Path(given)
+    if path.suffix == ".npz":
+        arrays = read_archive(path)
+        if not {"x_train", "y_train"} <= arrays.keys():
+            return tuple(torch.from_numpy(array[:1].copy()) for array in arrays.values())
+    found = data.load(str(given))
+    return (found.values(found.train_images[:1]),)
+
+
+def _stored(given: str | Path, graph: Graph, what: str) -> dict[str, Array]:
+    """The arrays of an archive, or the training samples of data."""
+    path = Path(given)
+    if path.suffix == ".npz":
+        arrays = read_archive(path)
+        if len(arrays) == len(graph.own_inputs) == 1:
+            return {graph.own_inputs[0]: next(iter(arrays.values()))}
+        if not {"x_train", "y_train"} <= arrays.keys():
+            return arrays
+    name = _only(graph, what)
+    shape = graph.values[name].shape[1:]
+    found = data.load(str(given), input_shape=shape)
+    if found.input_shape != shape:
+        raise InputError(
+            f"{given}: expected samples of shape {list(shape)} for the input {name!r}, found "
+            f"{list(found.input_shape)}"
+        )
+    return {name: found.values(found.train_images).numpy()}
+
+
+def _batch(item: Any, graph: Graph, what: str) -> dict[str, Array]:
+    """One item of an iterable, as a batch."""
+    names = graph.own_inputs
+    if isinstance(item, Mapping):
+        named = {_name(name, graph, what): part for name, part in item.items()}
+    elif isinstance(item, Sequence) and not isinstance(item, str | bytes):
+        if len(item) < len(names):
+            raise InputError(
+                f"{what}: expected an item for each input ({', '.join(names)}), found {len(item)}"
+            )
+        named = dict(zip(names, item, strict=False))
+    else:
+        named = {_only(graph, what): item}
+    batch = {}
+    for name, part in named.items():
+        array = _array(part, what)
+        single = array.ndim == len(graph.values[name].shape) - 1
+        batch[name] = array[None] if single else array
+    return batch
+
+
+def _is_array(given: Any) -> bool:
+    return isinstance(given, np.ndarray | np.generic) or _is_tensor(given)
+
+
+def _is_tensor(given: Any) -> bool:
+    return hasattr(given, "detach") and hasattr(given, "cpu")
+
+
+def _array(given: Any, what: str) -> Array:
+    """An array or tensor as an array of samples. Raises InputError for anything else."""
+    if not _is_array(given):
+        raise InputError(f"{what}: expected arrays or tensors, found {type(given).__name__}")
+    try:
+        array = np.asarray(given.detach().cpu().numpy() if _is_tensor(given) else given)
+    except (TypeError, RuntimeError):
+        raise InputError(
+            f"{what}: expected dense tensors of a type that numpy has, found {given.dtype} "
+            f"({given.layout}); convert them with .float()"
+        ) from None
+    if array.ndim == 0:
+        raise InputError(f"{what}: expected samples along the first axis, found a single number")
+    if len(array) == 0:
+        raise _empty(what)
+    return array
+
+
+def _only(graph: Graph, what: str) -> str:
+    """The name of the graph's only input."""
+    if len(graph.own_inputs) != 1:
+        raise InputError(
+            f"{what}: expected arrays by name for the inputs {', '.join(graph.own_inputs)}, found "
+            "them without names; give a dict or an .npz file with these names"
+        )
+    return graph.own_inputs[0]
+
+
+def _name(name: object, graph: Graph, what: str) -> str:
+    if not isinstance(name, str) or name not in graph.inputs:
+        raise InputError(
+            f"{what}: expected the names {', '.join(graph.inputs)} (the model's inputs), found "
+            f"{name!r}"
+        )
+    return name

@@ -1,0 +1,107 @@
+"""Networks and firmware from whatever holds them: modules, files, folders, names of callables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from samebits.errors import InputError
+from samebits.ir import Graph
+from samebits.model import Model
+from samebits.model import load as load_model
+from samebits.network import Network
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+SOURCES = (
+    "a torch.nn.Module, an exported program, a graph, or the path of an .onnx or .pt2 file, a "
+    "training folder or checkpoint, a compiled folder or an .nnp program"
+)
+
+
+def load(
+    source: Any,
+    *,
+    example: Any = None,
+    arch: str | None = None,
+    shapes: Shapes | None = None,
+) -> Network:
+    """A network or firmware from whatever holds it.
+
+    source:  one of SOURCES, or file.py:callable, whose callable gives a torch.nn.Module
+    example: a tensor, or a tuple of them, that a torch.nn.Module takes; it fixes the shapes
+    arch:    repeats the name of the module:callable that a training folder was made with, whose
+             code runs only then
+    shapes:  of inputs whose dimensions an ONNX file leaves open, by name
+
+    Raises InputError for anything else, and for options that do not apply to the source.
+    """
+    if isinstance(source, Network | Model | Graph):
+        refuse(example=example, arch=arch, shapes=shapes)
+        if isinstance(source, Network):
+            return source
+        return Network(source if isinstance(source, Model) else Model(source.name, source))
+    made = called(source)
+    if isinstance(made, str | Path):
+        refuse(example=example)
+        return Network(load_model(Path(made), arch, shapes=shapes))
+    refuse(arch=arch)
+    name = type(source).__name__ if made is source else str(source)
+    return _of_torch(made, name, example, shapes)
+
+
+def called(source: Any) -> Any:
+    """The result of the callable that a text names, other sources as they are."""
+    from samebits.callables import is_callable_name, named_callable
+
+    if not isinstance(source, str) or not is_callable_name(source) or Path(source).exists():
+        return source
+    make = named_callable(source, "model")
+    try:
+        made = make()
+    except Exception as error:  # a user's code: whatever it raises is an input error
+        raise InputError(
+            f"{source}: calling it failed ({type(error).__name__}: {error}); expected a "
+            "function without arguments that gives a torch.nn.Module"
+        ) from error
+    if not callable(getattr(made, "forward", None)):
+        raise InputError(
+            f"{source}: expected a torch.nn.Module from calling it, found {type(made).__name__}"
+        )
+    return made
+
+
+def _of_torch(source: Any, name: str, example: Any, shapes: Shapes | None) -> Network:
+    """A torch module or exported program as a network."""
+    from torch import Tensor, nn
+    from torch.export import ExportedProgram
+
+    from samebits.pytorch import import_module
+    from samebits.pytorch.importer import import_program
+
+    refuse(shapes=shapes)
+    if isinstance(source, ExportedProgram):
+        refuse(example=example)
+        return Network(Model(name, import_program(source, name)))
+    if not isinstance(source, nn.Module):
+        raise InputError(f"expected {SOURCES}, found {type(source).__name__}")
+    if example is None:
+        raise InputError(
+            f"{name}: expected an example input of a torch.nn.Module, found none; give "
+            "example=tensor (a tuple of several)"
+        )
+    if not isinstance(example, Tensor | tuple | list):
+        raise InputError(
+            f"{name}: expected example=tensor (a tuple of several), found {type(example).__name__}"
+        )
+    examples = (example,) if isinstance(example, Tensor) else tuple(example)
+    return Network(Model(name, import_module(source, examples)))
+
+
+def refuse(**options: Any) -> None:
+    """Raise InputError for the first option that was given although it does not apply."""
+    for name, value in options.items():
+        if value is not None:
+            found = value if isinstance(value, str | int | float | Path) else type(value).__name__
+            raise InputError(f"{name} does not apply to such a source, found {found}; leave it out")

@@ -1,0 +1,350 @@
+"""Wrong invocations of every command: exit code 2, one sentence on stderr, nothing on stdout.
+
+A missing file, a file of another kind, an option that is none, a wrong value, and an option of
+another kind of model.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# A command of names of `shelf`, and below it what its message says; OUT is in an empty folder.
+QUANTIZE = """
+quantize none --calibration samples --out OUT.onnx
+    no such file or folder; expected an .onnx or .pt2 file, a training output folder, a checkpoint
+quantize broken --calibration samples --out OUT.onnx
+    not a readable ONNX file
+quantize text --calibration samples --out OUT.onnx
+    expected an .onnx or .pt2 file, a training output folder, a checkpoint or a compiled folder
+quantize firmware --calibration samples --out OUT.onnx
+    expected a float network, found
+quantize quantized --calibration samples --out OUT.onnx
+    expected a float network, found: quantized network
+quantize run --calibration digits --out OUT.onnx
+    expected a float network, found: quantized network
+quantize none.py:net --calibration samples --out OUT.onnx
+    no such file
+quantize own:net --calibration samples --out OUT.onnx
+    expected a callable in
+quantize own:NUMBER --calibration samples --out OUT.onnx
+    , found int
+quantize float --calibration none.npz --out OUT.onnx
+    No such file or directory
+quantize float --calibration none --out OUT.onnx
+    no such file or folder; expected 'digits', a folder of images or WAV audio
+quantize float --calibration quantized --out OUT.onnx
+    an .npz or .txt file, found a file ending in .onnx
+quantize float --calibration wrong --out OUT.onnx
+    array x: expected shape [samples, 4], found [6, 5]
+quantize float --calibration digits --out OUT.onnx
+    digits: expected samples of shape [4] for the input 'x', found [1, 8, 8]
+quantize float --calibration samples
+    samebits quantize: expected --out, found none; see samebits quantize --help
+quantize float --calibration samples --out OUT.txt
+    --out: expected a name ending in .onnx, found
+quantize float --calibration samples --out OUT.onnx --scheme int8
+    --scheme: expected one of asymmetric-s8, asymmetric-u8, symmetric-s8
+quantize float --calibration samples --out OUT.onnx --weights int8
+    weights: expected one of symmetric-s8, asymmetric-s8, power-of-two-s8
+quantize float --calibration samples --out OUT.onnx --calibrate kl
+    expected one of minmax, percentile, mse, found 'kl'
+quantize float --calibration samples --out OUT.onnx --calibrate percentile --percentile 10
+    percentile: expected above 50 and up to 100, found 10.0
+quantize float --calibration samples --out OUT.onnx --percentile most
+    --percentile: expected a number, found 'most'; see samebits quantize --help
+quantize float --calibration samples --out OUT.onnx --percentile 99
+    needs --calibrate percentile
+quantize float --calibration samples --out OUT.onnx --output-bits 4
+    --output-bits: expected 8 or 16, found 4
+quantize float --calibration samples --out OUT.onnx --gates nonsense
+    --gates does not apply to a feed-forward network, found nonsense; leave it out
+quantize float --calibration samples --out OUT.onnx --bits 16
+    --bits does not apply to a feed-forward network, found 16; give --scheme asymmetric-s16
+quantize float --calibration samples --out OUT.onnx --symmetry 0.5
+    --symmetry does not apply to a feed-forward network, found 0.5; leave it out
+quantize float --calibration samples --out OUT.onnx --float-bias
+    --float-bias does not apply to a feed-forward network
+quantize float --calibration samples --out OUT.onnx --arch own:net
+    --arch applies to training folders and checkpoints, found
+quantize float --calibration samples --out OUT.onnx --shape x
+    --shape: expected NAME=SIZES such as x=1,3,96,96, found 'x'; samebits inspect MODEL lists
+quantize float --calibration samples --out OUT.onnx --shape x=1,q
+    --shape x: expected sizes such as 3,32,32, found '1,q'
+quantize open --calibration samples --out OUT.onnx --shape z=1,4
+    --shape z: expected the name of an input ('x')
+quantize open --calibration samples --out OUT.onnx --shape x=1,5
+    --shape x: expected 4 for dimension 1, which the model fixes, found 5
+quantize open --calibration samples --out OUT.onnx --shape x=1,4 --shape x=1,4
+    --shape: expected one shape for the input 'x', found two
+quantize float --calibration samples --out OUT.onnx --schema int8
+    expected an option of samebits quantize, found --schema; did you mean --scheme or --shape?
+quantize speech --calibration sequences --out OUT.onnx --scheme asymmetric-s16
+    --scheme does not apply to a recurrent network, found asymmetric-s16
+quantize speech --calibration sequences --out OUT.onnx --weights symmetric-s8
+    --weights does not apply to a recurrent network, found symmetric-s8
+quantize speech --calibration sequences --out OUT.onnx --per-tensor
+    --per-tensor does not apply to a recurrent network
+quantize speech --calibration sequences --out OUT.onnx --output-bits 16
+    --output-bits does not apply to a recurrent network, found 16
+quantize speech --calibration sequences --out OUT.onnx --gates nonsense
+    gates: expected one of q0.15, symmetric, asymmetric, found 'nonsense'
+quantize speech --calibration sequences --out OUT.onnx --bits 12
+    bits: expected 8 or 16, found 12
+quantize speech --calibration samples --out OUT.onnx
+    array x: expected shape [samples,
+"""
+
+COMPILE = """
+compile none --out OUT
+    no such file or folder; expected an .onnx or .pt2 file
+compile text --out OUT
+    found a file ending in nothing
+compile broken --out OUT
+    not a readable ONNX file
+compile float --out OUT
+    expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
+compile floatrun --out OUT
+    found a float one; quantize it first: samebits quantize
+compile firmware --out OUT
+    expected a network, found firmware; give the model it was compiled from
+compile quantized --out OUT --target fpga
+    --target: expected one of c, npu, found 'fpga'
+compile quantized --out OUT --native-dim 16
+    --native-dim does not apply to --target c, found 16; leave it out, or give --target npu
+compile quantized --out OUT --requantize
+    --requantize does not apply to --target c
+compile quantized --out OUT --steps 3
+    --steps does not apply to --target c, found 3; leave it out, or give --target npu
+compile float --out OUT --target npu --prefix net
+    --prefix does not apply to --target npu, found net; leave it out, or give --target c
+compile float --out OUT --target npu --no-sizes
+    --sizes does not apply to --target npu
+compile float --out OUT --target npu --native-dim 4
+    --native-dim: expected a whole number from 8 to 512, found '4'; see samebits compile --help
+compile float --out OUT --target npu --steps 3
+    expected recurrent layers for 3 steps, found none; leave the number of steps out
+compile quantized --out OUT --prefix a-b --no-sizes
+    expected a C identifier
+compile quantized --out text --no-sizes
+    expected a new or empty folder or an earlier package, found other files
+compile quantized
+    samebits compile: expected --out, found none; see samebits compile --help
+"""
+
+CHECKS = """
+verify none
+    no such file or folder; expected an .onnx or .pt2 file
+verify float
+    expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
+verify quantized --backends gpu
+    unknown backend 'gpu'; expected one of c, concordant-onnx
+verify quantized --backends torch,npu
+    backend npu runs firmware, not this
+verify quantized --backends training
+    backend training cannot run this model
+verify firmware --backends torch
+    backend torch runs quantized models, not this
+verify quantized --inputs random:0
+    expected random:N with 1 <= N <= 1000000, found 'random:0'
+verify quantized --inputs none.npz
+    No such file or directory
+verify quantized --inputs wrong
+    input 'x': expected shape [N, 4] with N a multiple of 1, found [6, 5]
+verify quantized --seed -1
+    --seed: expected a whole number from 0 to 4294967295, found '-1'; see samebits verify --help
+verify run --arch own:net
+    expected the architecture
+trace none --inputs random:1 --out OUT
+    no such file or folder; expected an .onnx or .pt2 file
+trace float --inputs random:1 --out OUT
+    expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
+trace quantized --inputs random:1 --out OUT --backend gpu
+    unknown backend 'gpu'; expected one of c, concordant-onnx
+trace quantized --inputs random:1 --out OUT --backend npu
+    backend npu runs firmware, not this
+trace quantized --inputs nothing --out OUT
+    nothing: no such file or folder; expected 'digits'
+trace quantized --inputs random:1
+    samebits trace: expected --out, found none; see samebits trace --help
+audit none none
+    No such file or directory
+audit text text
+    expected a trace in JSON, found: Expecting value
+audit text
+    samebits audit: expected B, found none; see samebits audit --help
+audit text text text
+    , found: Got unexpected extra argument(s)
+inspect none
+    no such file or folder; expected
+inspect text
+    expected
+inspect broken
+    not a readable ONNX file
+inspect open --shape x
+    --shape: expected NAME=SIZES such as x=1,3,96,96, found 'x'
+inspect open --shape x=1,5
+    --shape x: expected 4 for dimension 1, which the model fixes, found 5
+inspect quantized --node
+    expected an option of samebits inspect, found --node; did you mean --nodes?
+"""
+
+FIRMWARE = """
+simulate none.nnp --inputs samples --out OUT
+    expected a file, found no such file; give the path of a .nnp file
+simulate quantized --inputs samples --out OUT
+    expected a .nnp file, found '.onnx'
+simulate firmware --inputs none.npz --out OUT
+    No such file or directory
+simulate firmware --inputs text --out OUT
+    not a readable .npz archive
+simulate firmware --inputs wrong --out OUT
+    input 'x': expected shape [10, 16], or a batch [B, 10, 16], found [6, 5]
+simulate firmware --inputs samples
+    samebits simulate: expected --out, found none; see samebits simulate --help
+concord none.nnp --to torch --out OUT.py
+    expected a file, found no such file; give the path of a .nnp file
+concord quantized --to torch --out OUT.py
+    expected a .nnp file, found '.onnx'
+concord firmware --to java --out OUT.py
+    expected one of torch, onnx, tensorflow to translate to, found 'java'
+concord firmware --to torch --out OUT.onnx
+    expected a file name that ends in .py for torch, found .onnx
+concord firmware --out OUT.py
+    samebits concord: expected --to, found none; see samebits concord --help
+"""
+
+TRAIN = """
+train --data none --arch mlp --out OUT
+    no such file or folder; expected 'digits', a folder of images or WAV audio
+train --data text --arch mlp --out OUT
+    found a file ending in nothing
+train --data data --arch resnet9 --out OUT
+    unknown architecture 'resnet9'; expected one of mlp, cnn,
+train --data data --arch none.py:net --out OUT
+    no such file
+train --data data --arch own:NUMBER --out OUT
+    , found int
+train --data data --arch mlp
+    samebits train: expected --out, found none; see samebits train --help
+train --data data --arch mlp --out OUT --epochs 0
+    --epochs: expected a whole number from 1, found '0'; see samebits train --help
+train --data data --arch mlp --out OUT --epochs
+    --epochs: expected a value, found none; see samebits COMMAND --help
+train --data data --arch mlp --out OUT --resume=yes
+    --resume: expected no value, found one; see samebits COMMAND --help
+train --data data --arch mlp --out OUT --lr fast
+    --lr: expected a number, found 'fast'; see samebits train --help
+train --data data --arch mlp --out OUT --lr nan
+    expected a finite lr >= 0, found nan
+train --data data --arch mlp --out OUT --batch 128
+    expected at least one batch of 128 training images, found 96
+train --data data --arch mlp --out OUT --batch 4 --shards 8
+    found a batch of 4 for 8 shards; raise --batch or lower --shards
+train --data data --arch mlp --out OUT --numerics int4
+    expected numerics among bfp, float32, found 'int4'
+train --data data --arch mlp --out OUT --augment blur
+    expected none, or a list of flip, crop:PIXELS and zoom:PERCENT
+train --data data --arch mlp --out OUT --gradient-bits 8
+    expected gradient bits 32, or 16 for numerics bfp, found 8
+train --data data --arch mlp --out OUT --device tpu
+    expected --device among cpu, cuda, found 'tpu'
+train --data data --arch mlp --out OUT --plan none.json
+    expected none, auto or a file written by samebits plan
+train --data data --arch mlp --out OUT --plan text
+    write one with samebits plan
+train --data data --arch mlp --out OUT --plan none --memory-budget 3M
+    --memory-budget needs --plan auto
+train --data data --arch mlp --out OUT --memory-budget lots
+    --memory-budget: expected a number of bytes such as 3000000, 3M or 1.5G, or a share
+train --data data --arch mlp --out OUT --plan-device server-gpu
+    --plan-device needs --plan auto, found
+train --data data --arch mlp --out OUT --plan auto --plan-device abacus
+    abacus: no such device
+train --data data --arch mlp --out OUT --backward paired
+    --backward paired needs a plan, found --plan none
+train --data data --arch mlp --out text
+    cannot be created
+train --data data --arch mlp --out run
+    already holds a training run (config.json); give --resume to continue it, or another --out
+"""
+
+OTHERS = """
+eval none --data digits
+    no such file or folder; expected an .onnx or .pt2 file
+eval samples --data digits
+    a checkpoint or a compiled folder, found a file ending in .npz
+eval images --data none
+    no such file or folder; expected 'digits'
+eval images --data data
+    images [1, 6, 6] do not fit the model
+eval images --data digits --device cuda
+    expected --device cpu for an exported model, found cuda
+eval run --data digits --arch cnn
+    expected the architecture 'cnn', found 'mlp'
+eval run --data digits --device tpu
+    expected --device among cpu, cuda, found 'tpu'
+eval run
+    samebits eval: expected --data, found none; see samebits eval --help
+plan --arch resnet9 --batch 8
+    unknown architecture 'resnet9'; expected one of mlp, cnn,
+plan --arch mlp
+    samebits plan: expected --batch, found none; see samebits plan --help
+plan --arch mlp --batch 8 --input 1,x
+    --input: expected sizes such as 3,32,32, found '1,x'
+plan --arch mlp --batch 8 --memory-budget lots
+    --memory-budget: expected a number of bytes such as 3000000, 3M or 1.5G, or a share
+plan --arch mlp --batch 8 --input 1,6,6 --memory-budget 1
+    --memory-budget: expected at least
+plan --arch mlp --batch 8 --device abacus
+    abacus: no such device
+plan --arch mlp --batch 8 --device text
+    not a TOML file
+plan --arch mlp --batch 8 --backward sideways
+    --backward: expected sequential or paired, found 'sideways'
+plan --arch mlp --batch 8 --numerics int4
+    expected numerics among bfp, float32, found 'int4'
+plan --arch lstm --batch 8
+    train without a plan
+device --threads 0
+    --threads: expected a whole number from 1, found '0'; see samebits device --help
+demo --fast
+    expected an option of samebits demo, found --fast; see samebits demo --help
+quantise
+    found: No such command 'quantise'
+--fast
+    expected an option of samebits, found --fast; see samebits --help
+"""
+
+
+def cases():
+    """Commands with their messages."""
+    lines = "".join((QUANTIZE, COMPILE, CHECKS, FIRMWARE, TRAIN, OTHERS)).splitlines()
+    found = [line for line in lines if line]
+    return list(zip(found[::2], (message.strip() for message in found[1::2]), strict=True))
+
+
+def meant(word, shelf, out):
+    """A word of a case: the path of something on the shelf, perhaps with more, or OUT."""
+    name = word.partition(".")[0].partition(":")[0]
+    path = str(out) if name == "OUT" else str(shelf.get(name, name))
+    return path + word[len(name) :]
+
+
+def test_there_are_enough():
+    assert len(cases()) >= 60
+    assert {command.split()[0] for command, _ in cases()} >= {
+        *("audit", "compile", "concord", "demo", "device", "eval", "inspect", "plan", "quantize"),
+        *("simulate", "trace", "train", "verify"),
+    }
+
+
+@pytest.mark.parametrize(("command", "message"), cases(), ids=[command for command, _ in cases()])
+def test_a_wrong_invocation_is_one_sentence(samebits, shelf, tmp_path, command, message):
+    done = samebits(*(meant(word, shelf, tmp_path / "out") for word in command.split()))
+    assert (done.code, done.out) == (2, ""), done
+    lines = [line for line in done.err.splitlines() if not line.startswith("note: ")]
+    assert len(lines) == 1, done.err
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert "Traceback" not in done.err
+    assert not list(tmp_path.iterdir())

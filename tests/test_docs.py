@@ -1,0 +1,187 @@
+"""The guides, executed: every block of Python and every command, in the order of the page.
+
+A page runs in a folder of its own and in this process. A block ```python NAME.py is a file. A block
+```text after a block of Python holds exactly what that prints. Commands are the indented lines that
+begin with `samebits`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samebits as sb
+from recordings import tone, write_wav
+from samebits.cli import main
+from samebits.data.digits import load_digits
+from samebits.verification.registry import backend_named
+
+RNG = np.random.default_rng(0)
+ROOT = Path(__file__).resolve().parents[1]
+GUIDES = ROOT / "docs" / "guide"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something on a page that runs, or that the piece before it must print."""
+
+    kind: str  # python, the name of a file, text or a command
+    line: int
+    text: str
+
+
+def pieces(page: Path) -> Iterator[Piece]:
+    """Blocks between fences, and indented commands, with their continuation lines."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    fence, start = "", 0
+    for number, line in enumerate(lines, 1):
+        if fence and line == "```":
+            yield Piece(fence, start, "\n".join(lines[start : number - 1]) + "\n")
+            fence = ""
+        elif not fence and line.startswith("```"):
+            fence, start = line[3:].removeprefix("python "), number
+        elif not fence and re.match(r"    (\.venv/bin/)?samebits ", line):
+            whole = line.strip()
+            while whole.endswith("\\"):
+                whole = whole[:-1] + lines[number].strip()
+                number += 1
+            yield Piece("command", number, whole.removeprefix(".venv/bin/"))
+    assert not fence, f"{page.name}:{start}: a fence is not closed"
+
+
+def run_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the pieces of a page in the current folder."""
+    names: dict[str, object] = {"__name__": page.stem}
+    printed = ""
+    for piece in pieces(page):
+        where = f"{page.name}:{piece.line}"
+        if piece.kind == "text":
+            assert printed == piece.text, f"{where}: a block printed something else"
+            continue
+        capsys.readouterr()
+        if piece.kind == "python":
+            source = "\n" * piece.line + piece.text  # so that an error names the page's line
+            exec(compile(source, str(page), "exec"), names)
+        elif piece.kind.endswith(".py"):
+            Path(piece.kind).write_text(piece.text, encoding="utf-8")
+        elif piece.kind == "command":
+            with pytest.raises(SystemExit) as ended:
+                main(shlex.split(piece.text)[1:])
+            err = capsys.readouterr().err
+            assert not ended.value.code, f"{where}: {piece.text}\n{err}"
+        else:
+            raise AssertionError(f"{where}: expected a block of python or text")
+        printed = capsys.readouterr().out
+
+
+@pytest.fixture
+def page_folder(tmp_path, monkeypatch):
+    """An empty current folder, where Python finds modules too; forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(sys.modules)
+    yield tmp_path
+    torch.set_num_threads(1)
+    for name in set(sys.modules) - known:
+        if getattr(sys.modules[name], "__file__", None) == str(tmp_path / f"{name}.py"):
+            del sys.modules[name]
+
+
+def needs(*backends: str) -> None:
+    """Skip where a backend that the page names cannot run."""
+    for backend in backends:
+        reason = backend_named(backend).unavailable()
+        if reason is not None:
+            pytest.skip(reason)
+
+
+@pytest.mark.parametrize("name", ["python.md", "train.md"])
+def test_a_guide(name, page_folder, capsys):
+    needs("c")
+    run_page(GUIDES / name, capsys)
+
+
+# --- pages whose files are a user's own: made here, small -----------------------------------------
+
+
+def readme():
+    pass
+
+
+def quantize():
+    sb.load(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), example=torch.ones(1, 4)).save("model.onnx")
+    np.savez("samples.npz", x=RNG.random((20, 4)).astype(np.float32))
+
+
+def recurrent():
+    sb.load(nn.LSTM(4, 3, batch_first=True), example=torch.zeros(1, 5, 4)).save("speech.onnx")
+    np.savez("sequences.npz", x=RNG.normal(size=(6, 5, 4)).astype(np.float32))
+    for index in range(72):
+        for split in ("train", "test")[: 1 + (index < 4)]:
+            place = Path("recordings", split, ("no", "yes")[index % 2], f"{index}.wav")
+            write_wav(place, tone(index, 700))
+
+
+def firmware():
+    Path("examples").symlink_to(ROOT / "examples")
+    np.savez("x.npz", x=RNG.normal(size=(2, 12, 20)).astype(np.float32))
+    sb.fit("digits", "mlp", "runs/digits", epochs=1)
+
+
+PAGES = {
+    "README.md": readme,
+    "docs/guide/quantize.md": quantize,
+    "docs/guide/lstm.md": recurrent,
+    "docs/guide/deploy.md": quantize,
+    "docs/guide/firmware.md": firmware,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page(name, page_folder, monkeypatch, capsys):
+    """On a few of the digits, and without measuring boards."""
+    monkeypatch.setattr("samebits.codegen.run.requirements.BOARDS", ())
+    needs("c", "cortex-m0", "cortex-m3", "onnxruntime")
+    digits = load_digits()
+    few = replace(
+        digits.limited(7), test_images=digits.test_images[:20], test_labels=digits.test_labels[:20]
+    )
+    monkeypatch.setattr(sys.modules["samebits.data.load"], "load_digits", lambda: few)
+    PAGES[name]()
+    run_page(ROOT / name, capsys)
+
+
+def test_pieces_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        textwrap.dedent("""\
+            # Title
+
+                samebits train --data digits \\
+                    --arch mlp
+                make demo
+
+            ```python
+            x = 1
+            ```
+
+            ```text
+            y
+            ```
+            """)
+    )
+    assert list(pieces(page)) == [
+        Piece("command", 4, "samebits train --data digits --arch mlp"),
+        Piece("python", 7, "x = 1\n"),
+        Piece("text", 11, "y\n"),
+    ]

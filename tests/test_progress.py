@@ -1,0 +1,95 @@
+"""Progress: listeners hear of stages, items and notes; without one nothing happens."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from torch import nn
+
+import samebits as sb
+from samebits import progress
+from samebits.progress import listening, note, stage, track
+
+
+class Heard:
+    """A listener that writes down what it hears."""
+
+    def __init__(self):
+        self.events = []
+
+    def stage(self, what, total):
+        self.events.append((what, total))
+
+    def advance(self, done):
+        self.events.append(done)
+
+    def note(self, text):
+        self.events.append(text)
+
+
+def test_a_listener_hears_stages_items_and_notes():
+    heard = Heard()
+    with listening(heard):
+        stage("thinking")
+        note("an assumption was made")
+        assert list(track("abc", "spelling", 3)) == ["a", "b", "c"]
+        assert list(track(iter(()), "idling")) == []
+    assert heard.events == [
+        ("thinking", None), "an assumption was made", ("spelling", 3), 1, 2, ("idling", None),
+    ]  # fmt: skip
+
+
+def test_an_item_counts_as_done_when_the_next_is_asked_for():
+    heard = Heard()
+    with listening(heard):
+        items = track([10, 20], "work")
+        assert heard.events == []  # nothing is begun yet
+        next(items)
+        assert heard.events == [("work", None)]
+        next(items)
+        assert heard.events == [("work", None), 1]
+
+
+def test_nobody_need_listen():
+    stage("thinking")
+    note("unheard")
+    assert list(track([1, 2], "work")) == [1, 2]
+
+
+def test_listeners_end_with_their_block():
+    outer, inner = Heard(), Heard()
+    with listening(outer):
+        with listening(inner):
+            note("inner")
+        with pytest.raises(ZeroDivisionError), listening(inner):
+            1 / 0  # noqa: B018
+        note("outer")
+    note("unheard")
+    assert (outer.events, inner.events) == (["outer"], ["inner"])
+
+
+def test_other_threads_are_not_heard():
+    heard = Heard()
+    with listening(heard):
+        thread = threading.Thread(target=note, args=("elsewhere",))
+        thread.start()
+        thread.join()
+    assert heard.events == []
+
+
+def test_the_front_door_tells_what_it_does(tmp_path):
+    heard = Heard()
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    with listening(heard):
+        net = sb.quantize(nn.Linear(4, 2), [x[:1], x[1:]])
+        net.verify(x, ["torch"])
+        net.compile(tmp_path / "net")
+    stages = [event[0] for event in heard.events if isinstance(event, tuple)]
+    assert stages == [
+        "reading calibration", "calibrating", "verifying: reference", "verifying: torch",
+        "generating C",
+    ]  # fmt: skip
+    assert ("calibrating", 3) in heard.events
+    assert progress._listener.get() is None
