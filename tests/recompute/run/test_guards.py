@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 
 from recompute_nets import assert_same_outcome, make
-from samebits.errors import UnsupportedError
+from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.front import plan_module
 from samebits.recompute.plan.schedule import compile_schedule
 from samebits.recompute.run.apply import Executor
@@ -177,3 +180,23 @@ def test_a_pass_that_draws_from_another_generator_is_refused(monkeypatch):
         monkeypatch.setattr(Executor, "run_forward", drawing)
         with pytest.raises(UnsupportedError, match="draws numbers from Python's or numpy's"):
             case.step(run)
+
+
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}.get(platform.machine())
+
+
+@pytest.mark.skipif(
+    UPWARD is None or sys.platform != "linux", reason="modes of this machine unknown"
+)
+def test_the_second_thread_rounds_to_nearest_too():
+    case = make("resnet8", "bfp")
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
+    case.step(run)
+    _, pool = run._pool
+    libm = ctypes.CDLL("libm.so.6")
+    assert pool.submit(libm.fesetround, UPWARD).result() == 0  # of that thread alone
+    with pytest.raises(InputError, match="expected arithmetic that rounds to nearest"):
+        case.step(run)
+    assert pool.submit(libm.fesetround, 0).result() == 0
+    case.step(run)

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.numerics.environment import check_thread
 from samebits.recompute.network import guards
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape, autocast
@@ -191,7 +192,11 @@ class Executor:
         return self._pool[1].submit(work)
 
     def _weight_gradient(self, state: Pass, action: Action, threads: int) -> Gradients:
-        """Compute a weight gradient in whatever thread this is, with `threads` of torch's."""
+        """Compute a weight gradient in whatever thread this is, with `threads` of torch's.
+
+        Raises InputError where that thread has another rounding mode.
+        """
+        check_thread()
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         started = time.perf_counter()
