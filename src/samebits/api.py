@@ -428,10 +428,11 @@ def plan(
 
     Raises InputError for options that do not apply and a budget below the smallest possible.
     """
-    from samebits.recompute.front import plan_architecture, plan_file, plan_module
+    from samebits.recompute.front import plan_architecture, plan_module
+    from samebits.recompute.plan.plan import read_plan
     from samebits.reports.recompute import memory_picture
 
-    arch_options = {
+    arch_options: dict[str, Any] = {
         "numerics": numerics,
         "batch": batch,
         "shards": shards,
@@ -441,20 +442,10 @@ def plan(
     with _threads(threads):
         if isinstance(source, str | Path) and Path(source).suffix == ".json":
             refuse(example=example, budget=budget, loss=loss, **arch_options)
-            return MemoryPlan(plan_file(Path(source)))
+            return MemoryPlan(read_plan(Path(source)))
         if isinstance(source, str | Path):
             refuse(example=example, loss=loss)
-            made = plan_architecture(
-                str(source),
-                device,
-                budget,
-                backward,
-                numerics=numerics,
-                batch=batch,
-                shards=shards,
-                input_shape=input_shape,
-                classes=classes,
-            )
+            made = plan_architecture(str(source), device, budget, backward, **arch_options)
         else:
             refuse(**arch_options)
             made = plan_module(source, example, loss, device, budget, backward)
@@ -486,7 +477,6 @@ def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
     from samebits.verification.trace import to_record
 
     model = _firmware(program)
-    _ = model.program  # of a network: an error that says so
     stored = isinstance(inputs, str | Path)
     arrays = read_archive(Path(inputs)) if stored else gather(inputs, model.interface, "inputs")
     progress.stage("simulating")
@@ -530,6 +520,7 @@ def concord(program: Any, to: str = "torch", out: str | Path | None = None) -> C
 def _firmware(program: Any) -> Model:
     """The firmware that a program names."""
     if isinstance(program, Network):
+        _ = program.model.program  # of a network: an error that says so
         return program.model
     if isinstance(program, str | Path):
         return load_firmware(Path(program))

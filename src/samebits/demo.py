@@ -7,7 +7,6 @@ calls.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from samebits.reports.report import Report, Reported, section
 from samebits.reports.same_bits import same_bits_section, same_bits_text
 from samebits.reports.training import Run, training_sections, training_text
 from samebits.results import CompiledNetwork, Firmware
+from samebits.train.run.record import read_metrics
 
 if TYPE_CHECKING:
     from samebits.data import Dataset
@@ -362,7 +362,7 @@ class DemoResult(Reported):
     def _report(self) -> DemoReport:
         """The report, whose drawings take a while."""
         runs = [
-            Run(name, run.config.to_dict(), run.result.to_dict(), _metrics(run.folder))
+            Run(name, run.config.to_dict(), run.result.to_dict(), read_metrics(run.folder))
             for name, run in self.runs.items()
         ]
         assert self.plan.picture is not None  # it was just made
@@ -396,9 +396,3 @@ class DemoReport(Report):
 
     def __str__(self) -> str:
         return str(Report("", "", self.text))
-
-
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    """The learning curve of a run: a record of every epoch."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]

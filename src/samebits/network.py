@@ -13,7 +13,7 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Value
-from samebits.model import ONNX_FILE, Model, is_quantized
+from samebits.model import ONNX_FILE, Model
 from samebits.reports.report import Report, Reported
 from samebits.results import CompiledNetwork, Firmware, Trace, Verification
 
@@ -45,12 +45,9 @@ class Network(Reported):
     @cached_property
     def kind(self) -> str:
         """float network, quantized network, integer network or firmware."""
-        if self.model.firmware is not None:
-            return "firmware"
-        graph = self.model.real
-        if graph.integer:
-            return "integer network"
-        return "quantized network" if is_quantized(graph) else "float network"
+        from samebits.reports.facts import kind_name
+
+        return kind_name(self.model)
 
     @property
     def quantized(self) -> bool:

@@ -405,7 +405,9 @@ class ConcordantSoftware(Reported):
     @property
     def files(self) -> tuple[Path, ...]:
         """The file and its data."""
-        data = (self.path.with_suffix(suffix) for suffix in (".safetensors", ".npz"))
+        from samebits.npu.concord.translate import DATA
+
+        data = (self.path.with_suffix(suffix) for suffix in DATA.values())
         more = () if self.path.suffix == ".onnx" else (file for file in data if file.exists())
         return (self.path, *more)
 

@@ -1,9 +1,8 @@
-"""Plans of architectures by name, of modules, and from files: what `samebits plan` makes."""
+"""Plans of architectures by name and of modules, as `samebits plan` makes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from samebits.errors import InputError
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
-from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
+from samebits.recompute.plan.plan import ORDERS, Plan
 from samebits.recompute.plan.planner import make_plan
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
@@ -111,8 +110,3 @@ def _sum(output: Tensor) -> Tensor:
     if isinstance(output, BFPTensor):
         return mse_loss(output, torch.zeros(output.shape))
     return output.sum()
-
-
-def plan_file(path: Path) -> Plan:
-    """The plan in an untrusted file. Raises InputError."""
-    return read_plan(path)

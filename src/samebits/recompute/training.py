@@ -80,7 +80,8 @@ class Planner:
 
     def __call__(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
         """The executor that the engine's steps call, and the plan's figures for the result."""
-        tape, network = self.survey(engine, batch)
+        x, criterion = engine.prepare(batch)
+        tape, network = survey(engine.model, x, criterion)
         plan = self.given or self.plan(network)
         try:
             schedule = plan.schedule(network)
@@ -99,14 +100,8 @@ class Planner:
         }
         executor = Executor(tape, network, schedule, self.replicated)
         if not self.replicated:  # else gradients would go out to the other workers
-            x, criterion = engine.prepare(batch)
             prove(executor, x, criterion)
         return executor, record
-
-    def survey(self, engine: Engine, batch: Batch) -> tuple[Tape, PassNetwork]:
-        """The sub-layers of the engine's model for the batch of one pass."""
-        x, criterion = engine.prepare(batch)
-        return survey(engine.model, x, criterion)
 
     def plan(self, network: PassNetwork) -> Plan:
         """The plan of the options given."""

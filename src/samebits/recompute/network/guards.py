@@ -24,7 +24,7 @@ from samebits.train.run import trace as recorder
 Facts = dict[tuple[str, str, str], Any]
 """(module, kind of fact, name) -> something that compares equal while nothing has changed."""
 
-_HOOKS = (
+HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
     "_backward_hooks",
@@ -52,7 +52,7 @@ def _of(path: str, module: nn.Module) -> Iterator[tuple[tuple[str, str, str], An
         yield (path, "buffer", name), id(buffer)
     for name, child in module._modules.items():
         yield (path, "module", name), id(child)
-    for name in _HOOKS:
+    for name in HOOKS:
         hooks = getattr(module, name)
         yield (path, "hooks", name), [key for key, hook in hooks.items() if not _recorded(hook)]
     # What mask comes next is set before each step, and counted by the pass itself.

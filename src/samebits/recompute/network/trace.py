@@ -23,9 +23,6 @@ def _context() -> tuple[bool, bool]:
     return torch.is_grad_enabled(), autocast()
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 class _Tracer(fx.Tracer):
     """`ended`: modules without children, by the last node of the graph when they gave a result."""
 
@@ -113,7 +110,7 @@ def _state(model: nn.Module) -> tuple[Any, ...]:
 
 def _check_hooks(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if any(getattr(module, hooks) for hooks in _HOOKS):
+        if any(getattr(module, hooks) for hooks in guards.HOOKS):
             raise UnsupportedError(
                 f"module {name or 'model'!r} has hooks, which a plan would call again or not at "
                 "all: remove them or train without a plan"
