@@ -370,14 +370,15 @@ def evaluate(
     source: Any,
     data: str | Path | Dataset,
     *,
-    arch: str | None = None,
+    arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
 ) -> Evaluation:
     """Test accuracy: of a trained model in its deployed arithmetic, of a quantized network in its
     integers, of a float network in binary64, of firmware in its translation.
 
-    source: as `load` takes it; a training folder or checkpoint is evaluated as it was trained
+    source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
+            trained
     device: cpu, or cuda for a trained model
 
     Raises InputError for data that does not fit, or a device that does not apply.
@@ -387,7 +388,7 @@ def evaluate(
 
     with _threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            return Evaluation(*evaluate_trained(Path(source), data, arch, device))
+            return Evaluation(**vars(evaluate_trained(Path(source), data, arch, device)))
         if device != "cpu":
             name = source.source if isinstance(source, Network) else source
             raise InputError(
@@ -395,7 +396,7 @@ def evaluate(
                 "the training folder, or leave --device out"
             )
         net = load(source, arch=arch)
-        return Evaluation(*evaluate_model(net.model, data))
+        return Evaluation(**vars(evaluate_model(net.model, data)))
 
 
 def plan(

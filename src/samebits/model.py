@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, Value, has
@@ -15,6 +15,9 @@ from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program
 from samebits.npu.machine.program import Image, Program
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
@@ -136,11 +139,15 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def load(
-    path: Path, arch: str | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None
+    path: Path,
+    arch: str | nn.Module | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Model:
     """The model that a path holds (`kind_of`).
 
-    arch:   repeats the name of a module:callable architecture that may be run
+    arch:   repeats the name of a module:callable architecture that may be run, or is a module of
+            the class that was trained
     shapes: of inputs whose dimensions an ONNX file leaves open, by name
 
     Raises SamebitsError, also for an option that does not apply. Whether a graph has an integer
@@ -148,9 +155,10 @@ def load(
     """
     kind = kind_of(path)
     if arch is not None and kind != "training":
+        named = repr(arch) if isinstance(arch, str) else type(arch).__name__
         raise InputError(
-            f"{path}: --arch applies to training folders and checkpoints, found {arch!r} for "
-            "another model; leave it out"
+            f"{path}: --arch applies to training folders and checkpoints, found {named} "
+            "for another model; leave it out"
         )
     if shapes and kind != "graph":
         raise InputError(
@@ -197,7 +205,7 @@ def load_firmware(path: Path) -> Model:
     return Model(str(path), firmware=read_program(path))
 
 
-def _load_trained(path: Path, arch: str | None) -> Model:
+def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
     """The network of a training folder or checkpoint: exported with its frozen exponents, or the
     float network of a float32 run."""
     from samebits.train.deployed.deploy import deployed

@@ -18,6 +18,7 @@ import numpy as np
 from samebits.errors import InputError
 from samebits.reports.html import Block, Figure, Table
 from samebits.reports.report import Report, Reported, printable, section
+from samebits.verification.score import Score
 
 if TYPE_CHECKING:
     from samebits.codegen.packaging.package import PackageReport
@@ -197,21 +198,8 @@ class Firmware(Reported):
 
 
 @dataclass(frozen=True)
-class Evaluation(Reported):
-    """Test accuracy. sha256: of the parameters of a trained model, None for other models."""
-
-    source: str
-    data: str
-    arithmetic: str
-    correct: int
-    total: int
-    sha256: str | None = None
-    step: int | None = None
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the test samples whose label has the largest logit, in [0, 1]."""
-        return self.correct / self.total
+class Evaluation(Score, Reported):
+    """Test accuracy, with a report."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -358,28 +346,27 @@ class SimulatorRun(Reported):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data, without the outputs' elements."""
-        time = self.result.time
+        counts = self.result.counts
         return {
             "program": self.source,
             "outputs": {name: list(array.shape) for name, array in self.outputs.items()},
             "scalars": list(self.result.scalars),
-            "cycles": time.cycles,
-            "tile_passes": time.passes,
-            "utilisation": time.utilisation,
-            "chains": [asdict(chain) for chain in time.chains],
+            "tile_products": counts.products,
+            "multiply_adds": counts.multiply_adds,
+            "chains": [asdict(chain) for chain in counts.chains],
         }
 
     def report(self) -> Report:
-        """The outputs' shapes and the estimate of time."""
-        time = self.result.time
+        """The outputs' shapes and the work of a sample."""
+        counts = self.result.counts
         return Report(
             f"Simulation of {printable(self.source)}",
             "",
             [
                 section(
                     *(f"{printable(name)}: {list(a.shape)}" for name, a in self.outputs.items()),
-                    f"about {time.cycles:,} cycles a sample, {time.utilisation:.1%} of the tile "
-                    "engines used",
+                    f"{counts.executions:,} chains and {counts.multiply_adds:,} multiply-adds a "
+                    "sample",
                 )
             ],
         )
@@ -457,22 +444,14 @@ class Trace(Reported):
 
     def report(self) -> Report:
         """The layers of the first run with their hashes."""
+        from samebits.reports.summary import trace_table
+
         layers, runs = self.record["layers"], self.record["runs"]
-        rows = [
-            (
-                printable(layer["name"]),
-                printable(layer.get("op", "")),
-                f"{layer['dtype']}{layer['shape']}",
-                code,
-            )
-            for layer, code in zip(layers, runs[0] if runs else (), strict=False)
-        ]
-        columns = ("layer", "operator", "type", "hash in the first run")
         return Report(
             f"Trace of {printable(str(self.record.get('model', '')))} on "
             f"{printable(str(self.record.get('backend', '')))}",
             f"{len(layers)} layers, {len(runs)} runs",
-            [section(Table(columns, rows, code=columns[-1:]))],
+            [section(trace_table(self.record))],
         )
 
 

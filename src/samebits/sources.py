@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.model import Model
 from samebits.model import load as load_model
 from samebits.network import Network
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -24,7 +27,7 @@ def load(
     source: Any,
     *,
     example: Any = None,
-    arch: str | None = None,
+    arch: str | nn.Module | None = None,
     shapes: Shapes | None = None,
 ) -> Network:
     """A network or firmware from whatever holds it.
@@ -32,7 +35,8 @@ def load(
     source:  one of SOURCES, or file.py:callable, whose callable gives a torch.nn.Module
     example: a tensor, or a tuple of them, that a torch.nn.Module takes; it fixes the shapes
     arch:    repeats the name of the module:callable that a training folder was made with, whose
-             code runs only then
+             code runs only then; or a torch.nn.Module of the class that the folder was trained
+             from, whose layers the folder does not hold
     shapes:  of inputs whose dimensions an ONNX file leaves open, by name
 
     Raises InputError for anything else, and for options that do not apply to the source.

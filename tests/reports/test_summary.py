@@ -31,8 +31,8 @@ from samebits.reports.facts import PORTS, counted
 from samebits.reports.summary import network_summary, summarize, summary_record
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
-from samebits.verification import backend_named
 from samebits.verification.inputs import random_codes
+from samebits.verification.registry import backend_named
 from samebits.verification.trace import to_record
 from tiny_models import float_file, quantized_file, quantized_graph
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from samebits.ir import Graph, GraphBuilder, Quantization
-from samebits.verification import Difference, Verdict, compare
+from samebits.verification.compare import Difference, Verdict, compare
 
 SCALE = Fraction(1, 4)
 

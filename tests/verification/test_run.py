@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import samebits.verification as package
 from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model
-from samebits.verification import backend_named
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes
-from samebits.verification.registry import known_backends
+from samebits.verification.registry import backend_named, known_backends
 from samebits.verification.run import BOARDS, DEFAULT_BACKENDS, cause, chosen_backends, verify_model
 from tiny_models import quantized_graph
 
@@ -69,12 +67,6 @@ def test_the_registry():
     with pytest.raises(InputError) as caught:
         backend_named("gpu")
     assert str(caught.value) == f"unknown backend 'gpu'; expected one of {', '.join(known)}"
-
-
-def test_the_package_still_lists_them_once_one_was_used():
-    """The package re-exports the function; it also has a folder of that name."""
-    backend_named("reference")
-    assert set(package.known_backends()) == set(known_backends())
 
 
 def test_equal(model, samples):

@@ -14,9 +14,9 @@ import pytest
 from samebits.errors import InputError
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.model import Model
-from samebits.verification import backend_named
 from samebits.verification.backend import TracedValue
 from samebits.verification.inputs import random_codes
+from samebits.verification.registry import backend_named
 from samebits.verification.trace import Parting, first_parting, read_trace, to_record
 from tiny_models import quantized_graph
 

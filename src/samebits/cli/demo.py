@@ -12,15 +12,6 @@ from samebits.cli.options import SEEDS, AsJson, Quiet, Threads, whole
 from samebits.cli.output import RunProgress, show, working
 
 
-class _Runs(RunProgress):
-    """The progress of runs, one after the other."""
-
-    def run(self, title: str) -> _Runs:
-        """The reporter of the run of a title."""
-        self._title = title
-        return self
-
-
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the C and report.html.")] = Path(
         "samebits-demo"
@@ -39,11 +30,11 @@ def demo_command(
     in float32 and is compared for information.) Last, the BFP model becomes firmware of the neural
     processor, which is simulated and translated into software with the same bits.
     """
-    drawn = _Runs("")
+    drawn = RunProgress("")
     with working(quiet, as_json, drawn):
         from samebits import demo
 
-        result = demo.run(out, seed, threads, (lambda title: None) if quiet else drawn.run)
+        result = demo.run(out, seed, threads, (lambda title: None) if quiet else drawn.titled)
     show(result, as_json)
     if not quiet:
         print(f"report: {result.page}", file=sys.stderr)

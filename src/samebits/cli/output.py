@@ -129,6 +129,11 @@ class RunProgress(Drawn):
         super().__init__()
         self._title = title
 
+    def titled(self, title: str) -> RunProgress:
+        """Itself, for a run of another title."""
+        self._title = title
+        return self
+
     def started(self, first_step: int, steps: int) -> None:
         """Show the bar from the step at which the run begins."""
         self._draw(self._title, steps, first_step)

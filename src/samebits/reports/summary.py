@@ -16,7 +16,7 @@ from samebits.errors import InputError, SamebitsError
 from samebits.model import CHECKPOINT, EXPORTED, ONNX_FILE, Model, kind_of, load
 from samebits.npu.machine.image import SUFFIX
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
-from samebits.reports.html import Section, Table
+from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
 
 Shapes = Mapping[str, Sequence[int]]
@@ -309,10 +309,11 @@ def _trace(path: Path) -> Facts:
     ]
     record = {key: trace.get(key) for key in ("format", "model", "backend", "layers")}
     record |= {"runs": len(runs), "codes": "codes" in trace, "sha256": sha256}
-    return Facts(lines, record, lambda: _trace_listing(trace))
+    return Facts(lines, record, lambda: [section(trace_table(trace))])
 
 
-def _trace_listing(trace: Mapping[str, Any]) -> list[Section]:
+def trace_table(trace: Mapping[str, Any]) -> Table:
+    """The layers of a trace with the hashes of its first run."""
     first = trace["runs"][0] if trace["runs"] else [""] * len(trace["layers"])
     rows = [
         (
@@ -324,7 +325,7 @@ def _trace_listing(trace: Mapping[str, Any]) -> list[Section]:
         for layer, code in zip(trace["layers"], first, strict=True)
     ]
     columns = ("layer", "operator", "type", "hash in the first run")
-    return [section(Table(columns, rows, code=columns[-1:]))]
+    return Table(columns, rows, code=columns[-1:])
 
 
 def _training_trace(path: Path) -> Facts:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+
+from torch import nn
 
 from samebits import progress
 from samebits.data import Dataset
@@ -23,27 +24,18 @@ from samebits.verification.accuracy import (
 )
 from samebits.verification.backends.concordant import Concordant
 from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.score import Score
 
 
-class Score(NamedTuple):
-    """Test samples whose label has the largest logit, among all; in which arithmetic.
-
-    sha256, step: of the parameters of a trained model; None for other models
-    """
-
-    source: str
-    data: str
-    arithmetic: str
-    correct: int
-    total: int
-    sha256: str | None = None
-    step: int | None = None
-
-
-def evaluate_trained(path: Path, data: str | Path | Dataset, arch: str | None, on: str) -> Score:
+def evaluate_trained(
+    path: Path, data: str | Path | Dataset, arch: str | nn.Module | None, on: str
+) -> Score:
     """A training folder or checkpoint, in the arithmetic that its run ended in.
 
-    on: cpu or cuda. Raises InputError for data that does not fit, CheckpointError.
+    arch: as `restore_engine` takes it
+    on:   cpu or cuda
+
+    Raises InputError for data that does not fit, CheckpointError.
     """
     path, checkpoint = open_checkpoint(path, progress.note)
     given = _data(data, trained_shape(path, checkpoint))

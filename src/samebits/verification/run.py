@@ -40,10 +40,11 @@ def verify_model(
     """
     reference = backend_named(reference_of(model))
     backends = [backend_named(name, work) for name in names if name != reference.name]
+    reasons = []
     for backend in backends:
         check_needs(backend, model)
-        reason = backend.unavailable() if strict else None
-        if reason is not None:
+        reasons.append(reason := backend.unavailable())
+        if reason is not None and strict:
             raise InputError(
                 f"backend {backend.name} cannot run here: {reason}; leave it out, or give "
                 "--available to compare those that can"
@@ -51,10 +52,9 @@ def verify_model(
     progress.stage(f"verifying: {reference.name}")
     expected = reference.run(model, inputs)
     verdicts = []
-    for backend in backends:
+    for backend, reason in zip(backends, reasons, strict=True):
         name = backend.name
         progress.stage(f"verifying: {name}")
-        reason = backend.unavailable()
         if reason is not None:
             verdicts.append(Verdict(name, skipped=reason))
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
 from samebits.errors import CheckpointError, InputError, UnsupportedError
-from samebits.train.architectures import Shape, build, initialise
+from samebits.train.architectures import ARCHITECTURES, Shape, build, initialise
 from samebits.train.deployed.deploy import Exponents
 from samebits.train.layers import load_state
 from samebits.train.run.checkpoint import (
@@ -71,12 +72,12 @@ def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Check
 
 
 def open_trained(
-    path: Path, arch: str | None = None, say: Callable[[str], None] = lambda text: None
+    path: Path, arch: str | nn.Module | None = None, say: Callable[[str], None] = lambda text: None
 ) -> TrainedModel:
     """The model of a training folder or checkpoint of either numerics.
 
-    `arch` repeats the name of a `module:callable` architecture, whose code runs only then. Raises
-    InputError, CheckpointError, or UnsupportedError for a BFP model without frozen exponents.
+    `arch` is as `restore_engine` takes it. Raises InputError, CheckpointError, or UnsupportedError
+    for a BFP model without frozen exponents.
     """
     found, checkpoint = open_checkpoint(path, say)
     config = _restored_config(found, checkpoint)[0]
@@ -100,15 +101,16 @@ def restore_engine(
     path: Path,
     checkpoint: Checkpoint,
     data: Dataset,
-    arch: str | None = None,
+    arch: str | nn.Module | None = None,
     device: torch.device = CPU,
 ) -> Engine:
     """The trained model of a checkpoint, ready to evaluate on `data`, whose samples it takes to
     `device`.
 
     A checkpoint is an untrusted file, so the code that a `module:callable` architecture names
-    runs only if the caller repeats that name as `arch`. Raises CheckpointError, or InputError if
-    the data does not fit the model.
+    runs only if the caller repeats that name as `arch`; a run of a torch.nn.Module needs such a
+    module there, which stays as it is. Raises CheckpointError, or InputError if the data does not
+    fit the model.
     """
     engine, input_shape, classes = _restored(path, checkpoint, arch, device)
     if data.input_shape != input_shape:
@@ -126,28 +128,46 @@ def restore_engine(
 
 
 def _restored(
-    path: Path, checkpoint: Checkpoint, arch: str | None, device: torch.device = CPU
+    path: Path, checkpoint: Checkpoint, arch: str | nn.Module | None, device: torch.device = CPU
 ) -> tuple[Engine, Shape, int]:
     """The engine of a checkpoint, its input shape and class count. Raises CheckpointError."""
     config, input_shape, classes = _restored_config(path, checkpoint)
-    if arch is not None and arch != config.arch:
-        raise CheckpointError(
-            f"{path}: expected the architecture {arch!r}, found {config.arch!r}; give --arch "
-            "the one it was trained with, or another checkpoint"
-        )
-    if arch is None and is_callable_name(config.arch):
-        raise CheckpointError(
-            f"{path}: its architecture {config.arch!r} is code outside samebits, which is not run "
-            f"unasked; if you trust it, give --arch {config.arch}"
-        )
-    if not is_callable_name(config.arch):
+    _check_arch(path, config.arch, arch)
+    if config.arch in ARCHITECTURES:
         _check_sizes(path, checkpoint, config, input_shape, classes)
-    model = build(config.arch, input_shape, classes)
+    if isinstance(arch, nn.Module):
+        model = copy.deepcopy(arch)
+    else:
+        model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)
     engine = make_engine(config, model, device=device)
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
     load_state(engine.model, checkpoint.model, path)
     return engine, input_shape, classes
+
+
+def _check_arch(path: Path, trained: str, given: str | nn.Module | None) -> None:
+    """CheckpointError unless `given` is what a run of the architecture `trained` needs."""
+    found = type(given).__name__ if isinstance(given, nn.Module) else given
+    if found is not None and found != trained:
+        raise CheckpointError(
+            f"{path}: expected the architecture {found!r}, found {trained!r}; give --arch "
+            "the one it was trained with, or another checkpoint"
+        )
+    if given is None and is_callable_name(trained):
+        raise CheckpointError(
+            f"{path}: its architecture {trained!r} is code outside samebits, which is not run "
+            f"unasked; if you trust it, give --arch {trained}"
+        )
+    by_name = trained in ARCHITECTURES or is_callable_name(trained)
+    if by_name == isinstance(given, nn.Module):
+        raise CheckpointError(
+            f"{path}: expected the name of its architecture {trained!r}, found a module; give "
+            "the name, or leave it out"
+            if by_name
+            else f"{path}: it was trained from a torch.nn.Module of class {trained!r}, "
+            "whose layers it does not hold; give such a module as arch= in Python"
+        )
 
 
 def _check_sizes(
