@@ -266,7 +266,7 @@ def _make_firmware(net: sb.Network, data: Dataset, folder: Path) -> Concordance:
     firmware = sb.load(built.path)
     images = data.values(data.test_images).numpy().astype(np.float16)
     some = images[:SIMULATED]
-    simulated, simulator = _timed(lambda: sb.simulate(firmware, some))
+    _, simulator = _timed(lambda: sb.simulate(firmware, some))
     sb.concord(firmware, "onnx", folder / "concordant.onnx")
     software = sb.concord(firmware, "torch", folder / "concordant.py").function
     _, took = _timed(lambda: software({firmware.inputs[0].name: images}))
@@ -276,7 +276,6 @@ def _make_firmware(net: sb.Network, data: Dataset, folder: Path) -> Concordance:
         built.program.native,
         built.program.mantissa,
         len(built.program.instructions),
-        simulated.result.time.cycles,
         100 * sb.evaluate(firmware, data).accuracy,
         checked.verdicts,
         (simulator / len(some), took / len(images)),

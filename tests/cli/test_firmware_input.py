@@ -200,7 +200,10 @@ def simulate_inputs(samebits, path, **arrays):
 def test_inputs_that_do_not_fit(samebits, firmware):
     path, x = firmware(), np.zeros((3, 2, 8))
     x[1, 0, 5] = np.nan
-    message = "net.nnp:5: input 'x': expected numbers, found NaN at index [1, 0, 5]"
+    message = (
+        "net.nnp:5: input 'x': expected finite numbers of magnitude below 65520 (binary16), found "
+        "nan at index [1, 0, 5]"
+    )
     refused(simulate_inputs(samebits, path, x=x), message)
     for dtype in (np.float16, np.float32, ">f8"):
         refused(simulate_inputs(samebits, path, x=x.astype(dtype)), message)

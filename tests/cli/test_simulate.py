@@ -36,14 +36,17 @@ def test_outputs_and_report(inputs, tmp_path, capsys):
         assert found["y"].dtype == np.float16
         assert found["y"].tolist() == result.outputs["y"].tolist()
     assert record["outputs"] == {"y": [2, 10, 20]}
-    assert record["cycles"] == result.time.cycles
-    assert record["utilisation"] == result.time.utilisation
+    assert record["tile_products"] == result.counts.products == 10 * 18
+    assert record["multiply_adds"] == 180 * 16 * 16
     assert [chain["executions"] for chain in record["chains"]] == [10] * 7
 
     first = out.read_bytes()
     simulate_command(FIRMWARE / "gru.nnp", inputs, out)
     text = capsys.readouterr().out
-    assert text.startswith(f"Simulation of {FIRMWARE / 'gru.nnp'}\n\ny: [2, 10, 20]\nabout ")
+    assert text.startswith(
+        f"Simulation of {FIRMWARE / 'gru.nnp'}\n\ny: [2, 10, 20]\n"
+        "70 chains and 46,080 multiply-adds a sample\n"
+    )
     assert text.endswith(f"\nwritten: {out}\n")
     assert out.read_bytes() == first
 

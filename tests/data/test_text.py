@@ -65,3 +65,11 @@ def test_least_and_largest(tmp_path):
     path.write_bytes(b"a" * 1000)
     with pytest.raises(InputError, match="expected training texts of at least 2 classes, found 1"):
         load(str(path))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    text = corpus(tmp_path / "plain.txt")
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + text)
+    plain, marked = (load(str(tmp_path / name)) for name in ("plain.txt", "marked.txt"))
+    assert marked.sha256() == plain.sha256()
+    assert marked.class_names == plain.class_names

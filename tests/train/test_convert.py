@@ -162,6 +162,40 @@ def test_the_error_lists_every_layer_and_where_it_is():
     assert lines[7].startswith("supported: AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d,")
 
 
+class Tokens(nn.Module):
+    """As vision transformers are: parameters of its own beside layers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 8))
+        self.embed = nn.Conv2d(3, 8, 4, 4, padding_mode="circular")
+        self.blocks = nn.ModuleDict({"a": Scaled(), "b": nn.TransformerEncoderLayer(8, 2)})
+        self.blocks["a"].inner = nn.Sequential(nn.Linear(8, 8), nn.Softplus(), Counting())
+        self.blocks["a"].again = self.blocks["a"].inner
+        self.none = None
+        self.head = nn.Linear(8, 2)
+
+
+def test_misfits_inside_misfits_are_listed_too():
+    model = nn.Sequential(Tokens(), nn.GRU(2, 2))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    children = dict(model.named_modules())
+    with pytest.raises(UnsupportedError) as caught:
+        convert(model)
+    assert str(caught.value).splitlines()[:8] == [
+        "7 layer(s) cannot be trained in BFP:",
+        "  0 (Tokens): parameters or buffers of its own (token)",
+        "  0.embed (Conv2d): padding_mode 'circular', expected 'zeros'",
+        "  0.blocks.a (Scaled): parameters or buffers of its own (gain)",
+        "  0.blocks.a.inner.1 (Softplus): no rule for this layer",
+        "  0.blocks.a.inner.2 (Counting): parameters or buffers of its own (count)",
+        "  0.blocks.b (TransformerEncoderLayer): no rule for this layer",
+        "  1 (GRU): no rule for this layer",
+    ]
+    assert dict(model.named_modules()) == children
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [

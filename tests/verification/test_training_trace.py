@@ -174,6 +174,7 @@ def test_other_headers(tmp_path, whole, changes, message):
         json.dumps({**record(1), "state": ["f" * 16]}),
         json.dumps({**record(1), "state": ["f" * 15, 3]}),
         json.dumps({**record(1), "shards": [{**record(1)["shards"][0], "loss": []}]}),
+        json.dumps({**record(1), "shards": [{"outputs": [None] * 2, "gradients": [None] * 2}]}),
         json.dumps({**record(1), "shards": [{**record(1)["shards"][0], "outputs": []}]}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +21,20 @@ def load_text(path: Path) -> Dataset:
     """Windows uint8 [N, 64] of character indices and the next character as label [N].
 
     Characters are bytes; the classes are those that occur, in ascending order. A window begins at
-    every eighth byte; the last tenth of the file is for testing, and no window crosses into it.
+    every eighth byte; the last tenth of the text is for testing, and no window crosses into it. A
+    byte-order mark before the text is skipped.
     """
     try:
         size = path.stat().st_size
-        if not LEAST_BYTES <= size <= MAX_BYTES:
-            raise InputError(
-                f"{path}: expected a text of {LEAST_BYTES} to {MAX_BYTES} bytes, found {size}"
-            )
-        text = np.frombuffer(path.read_bytes(), np.uint8)
+        data = path.read_bytes().removeprefix(BOM_UTF8) if size <= MAX_BYTES else b""
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    size = len(data) or size
+    if not LEAST_BYTES <= size <= MAX_BYTES:
+        raise InputError(
+            f"{path}: expected a text of {LEAST_BYTES} to {MAX_BYTES} bytes, found {size}"
+        )
+    text = np.frombuffer(data, np.uint8)
     alphabet, indices = np.unique(text, return_inverse=True)
     codes = torch.from_numpy(indices.astype(np.uint8))
     cut = len(codes) - len(codes) // TEST_PART

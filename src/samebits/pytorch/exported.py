@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import os
 import re
@@ -205,7 +206,7 @@ def _loaded(path: Path, members: Members) -> ExportedProgram:
         for name, data in {**members, EXAMPLES: examples.getvalue()}.items():
             archive.writestr(f"program/{name}", data)
     stream.seek(0)
-    with _tensors_only(), warnings.catch_warnings():
+    with _tensors_only(), _silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program: ExportedProgram = torch.export.load(stream)
@@ -216,6 +217,17 @@ def _loaded(path: Path, members: Members) -> ExportedProgram:
             ) from None
     program._example_inputs = None  # else decomposition would try the empty ones
     return program
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """torch logs the traceback of what it cannot read; the error that is raised says it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Concordance:
 
     program:  its file
     native, mantissa: dimension and bits of the processor
-    instructions, cycles: length of the program; estimated cycles for one sample
+    instructions: length of the program
     accuracy: percent on the whole test set, computed by the concordant software
     verdicts: of the software against the simulator, on the simulated samples
     seconds:  time per sample of the simulator and of concordant PyTorch
@@ -30,7 +30,6 @@ class Concordance:
     native: int
     mantissa: int
     instructions: int
-    cycles: int
     accuracy: float
     verdicts: Sequence[Verdict]
     seconds: tuple[float, float]
@@ -66,9 +65,8 @@ def concordance_section(c: Concordance) -> Section:
         [
             Paragraph(
                 f"The trained network compiled to {c.instructions:,} instructions of a neural "
-                f"processor (native dimension {c.native}, mantissa {c.mantissa}, binary16), about "
-                f"{c.cycles:,} cycles an image, and that program translated into PyTorch and ONNX. "
-                f"Test accuracy {c.accuracy:.2f} %."
+                f"processor (native dimension {c.native}, mantissa {c.mantissa}, binary16), and "
+                f"that program translated into PyTorch and ONNX. Test accuracy {c.accuracy:.2f} %."
             ),
             verdict_table(
                 c.verdicts,

@@ -197,13 +197,15 @@ def _convert(
 
     name: the module's path. sites: numbers of dropout layers, in registration order. done: twins by
     the id of their originals, so that a module used twice has one twin. A container is copied with
-    its hooks, and converted children; it may have no parameters of its own.
+    its hooks, and converted children; it may have no parameters of its own. Children are looked
+    into whether it has any or not, so that all misfits of a user's modules are found at once; a
+    layer of torch.nn is one misfit, as its parts cannot be replaced.
     """
     if id(module) in done:
         return done[id(module)]
     rule = RULES.get(type(module))
-    own = [n for n, p in (*module._parameters.items(), *module._buffers.items()) if p is not None]
-    twin: nn.Module
+    inside: dict[str, nn.Module | None] = {}
+    twin = module
     try:
         if rule is not None:
             twin = rule(module, name, sites)
@@ -211,21 +213,32 @@ def _convert(
         else:
             foreign = type(module).__module__.startswith("torch.nn")
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
-            _require(not own, f"parameters or buffers of its own ({', '.join(own)})")
-            twin = copy.copy(module)
-            for key, value in vars(module).items():
-                if isinstance(value, dict) and (
-                    key.endswith("_hooks") or key in ("_parameters", "_buffers")
-                ):
-                    setattr(twin, key, value.copy())
-            twin._modules = {
-                key: None
-                if child is None
-                else _convert(child, f"{name}.{key}".lstrip("."), sites, done, misfits)
-                for key, child in module._modules.items()
-            }
+            inside = module._modules
+            _require_no_state(module)
+            twin = _shell(module)
     except Misfit as misfit:
         misfits.append(f"{name or 'the model'} ({type(module).__name__}): {misfit}")
-        twin = module
     done[id(module)] = twin
+    twins = {
+        key: child and _convert(child, f"{name}.{key}".lstrip("."), sites, done, misfits)
+        for key, child in inside.items()
+    }
+    if inside and twin is not module:
+        twin._modules = twins
+    return twin
+
+
+def _require_no_state(module: nn.Module) -> None:
+    own = [n for n, p in (*module._parameters.items(), *module._buffers.items()) if p is not None]
+    _require(not own, f"parameters or buffers of its own ({', '.join(own)})")
+
+
+def _shell(module: nn.Module) -> nn.Module:
+    """A copy of a container with hooks of its own, whose children are still to be replaced."""
+    twin = copy.copy(module)
+    for key, value in vars(module).items():
+        if isinstance(value, dict) and (
+            key.endswith("_hooks") or key in ("_parameters", "_buffers", "_modules")
+        ):
+            setattr(twin, key, value.copy())
     return twin

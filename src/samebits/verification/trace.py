@@ -129,7 +129,7 @@ def _problem(record: object) -> str | None:
     if not isinstance(entries, list) or not all(_is_layer(entry) for entry in entries):
         return "expected a list of layers with name, dtype and shape"
     for key, table, known in (("runs", runs, _is_hash), ("codes", codes, _is_text)):
-        if key == "codes" and table is None:
+        if key == "codes" and key not in record:
             continue
         good = isinstance(table, list) and all(
             isinstance(run, list) and len(run) == len(entries) and all(map(known, run))

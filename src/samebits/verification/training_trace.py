@@ -213,7 +213,7 @@ def _steps(path: Path, file: IO[bytes], header: Record) -> Iterator[Record]:
                 isinstance(shard, dict)
                 and _are_hashes(shard.get("outputs"), layers)
                 and _are_hashes(shard.get("gradients"), layers)
-                and _are_hashes([shard.get("loss")], 1)
+                and _are_hashes([shard.get("loss", "")], 1)
                 for shard in shards
             )
         )

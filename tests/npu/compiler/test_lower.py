@@ -492,9 +492,9 @@ def test_one_error_lists_every_operator():
 def refused():
     """(graph, part of the message)."""
 
-    def net(shape, make):
+    def net(shape, make, **attributes):
         made = Net(*shape)
-        return made.graph(make(made, made.x))
+        return made.graph(make(made, made.x, **attributes))
 
     image = (4, 6, 6)
     large = np.full((4, 3), 1e6)
@@ -504,6 +504,26 @@ def refused():
     cut = {"starts": (1,), "ends": (5,), "axes": (2,), "steps": (1,)}
     yield net(image, lambda n, x: n.conv(n("Slice", x, **cut), 3, 3)), "was cut or reordered"
     yield net(image, lambda n, x: n("Relu", pad(n, x))), "explicit Pad"
+    ends = {"pads": (0, 0, 1, 1, 0, 0, 1, 1)}
+    for mode, value in (("reflect", 0.0), ("constant", 2.0)):
+        yield (
+            net(
+                image,
+                lambda n, x, **a: n.conv(n("Pad", x, **ends, **a), 3, 3),
+                mode=mode,
+                value=value,
+            ),
+            f"expected a Pad by zeros (mode constant), found mode {mode} and value {value}",
+        )
+    holed = np.where(np.arange(12).reshape(4, 3) == 7, np.inf, 1)
+    yield (
+        net((4,), lambda n, x: n("MatMul", x, n.constant(holed))),
+        "expected finite weights, found inf",
+    )
+    yield (
+        net((4,), lambda n, x: n("Add", x, n.constant(np.array([1, 2, np.nan, 3])))),
+        "expected finite constants, found nan",
+    )
     yield net(image, lambda n, x: n("Concat", x, x, axis=1)), "in the order"
     yield (
         net(image, lambda n, x: n("Add", x, n("Transpose", x, perm=(0, 1, 3, 2)))),
@@ -527,6 +547,22 @@ def test_what_the_machine_cannot_lay_out_is_refused():
             with pytest.raises(UnsupportedError, match="net: the neural processor") as caught:
                 lower_real_graph(graph, 16)
             assert message in str(caught.value)
+
+
+def test_a_border_bears_no_name_of_an_equal_constant():
+    net = Net(3, 6, 6)
+    bias = net.constant(np.zeros(8))
+    x = net("Conv", net.x, net.numbers(8, 3, 3, 3), bias, pads=1)
+    graph = net.graph(net("MaxPool", x, kernel_shape=(3, 3), pads=1))
+    program, image = lower_real_graph(graph, 8)
+    held = {
+        hint.name: image.entries[hint.memory][hint.address].tolist()
+        for hint in program.hints
+        if hint.kind == "tensor" and hint.memory in ("ivrf", "asvrf0", "dram")
+    }
+    assert held["zero"] == held["Conv_bias"] == [0.0] * 8
+    assert held["minus_infinity"] == [-np.inf] * 8
+    check_close(graph, 8)
 
 
 def test_batches_are_refused():

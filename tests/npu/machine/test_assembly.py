@@ -418,3 +418,12 @@ def test_messages_of_settings(settings, wanted):
     with pytest.raises(InputError) as caught:
         from_words([], *settings, "net")
     assert str(caught.value) == wanted
+
+
+def test_a_byte_order_mark_is_skipped():
+    text = ".native 8\nv_rd netq\nv_wr netq\nend_chain\n"
+    assert parse("\ufeff" + text) == parse(text)
+    with pytest.raises(InputError, match=r"^p:1:1: expected a directive .*, found '\.bad'"):
+        parse("\ufeff.bad 8\n", "p")
+    with pytest.raises(InputError, match=r"^p:2:1: expected an instruction"):
+        parse(".native 8\n\ufeffv_rd netq\n", "p")

@@ -28,8 +28,8 @@ def instructions() -> str:
         memories = " ".join(f"`{name}`" for name in record.memories)
         inc = record.opcode + 32 if record.name + INC in INSTRUCTIONS else ""
         fields = [record.opcode, inc, f"`{record.syntax}`", memories, record.stage.value]
-        rows.append([*fields, record.meaning, record.cost.value])
-    head = ["opcode", "`_inc`", "instruction", "memories", "unit", "meaning", "cost"]
+        rows.append([*fields, record.meaning])
+    head = ["opcode", "`_inc`", "instruction", "memories", "unit", "meaning"]
     return table(head, rows)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compare import assert_same
 from npu.programs import random_case, random_inputs, values
-from samebits.errors import InputError
+from samebits.errors import InputError, NonFiniteError
 from samebits.npu.machine.assembly import parse
 from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, Operand, Stage
 from samebits.npu.machine.program import QUEUE, REGISTERS, Image
@@ -251,7 +251,7 @@ def test_trace():
     assert len(full.trace) == 2
     for kept, hashed in zip(full.trace, hashes.trace, strict=True):
         assert [w.hash for w in kept] == [w.hash for w in hashed]
-        assert len(kept) == sum(chain.executions for chain in full.time.chains)
+        assert len(kept) == sum(chain.executions for chain in full.counts.chains)
         assert all(w.values is not None for w in kept)
         assert all(w.values is None for w in hashed)
     assert simulate(case.program, case.image, batch).trace == ()
@@ -325,7 +325,7 @@ def test_every_instruction_is_executed():
     assert names == {*BINARY, *UNARY}
 
 
-# --- time ---------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------
 
 TIMED = """
 .native 8
@@ -364,14 +364,13 @@ def timed():
     return program, Image({"mdram": ones, "ivrf": vectors})
 
 
-def test_time_of_a_program():
+def test_the_work_of_a_program_is_counted():
     result = simulate(*timed(), {"x": np.ones((12, 24))})
     assert result.scalars == (5, 1) * 4
-    # Tiles: 15. Products: 15 passes on 6 engines take 3 cycles, 5 vectors take 5. Copies: 5.
-    rows = [(c.executions, c.iterations, c.passes, c.cycles) for c in result.time.chains]
-    assert rows == [(1, 1, 0, 35), (4, 12, 180, 4 * (15 + 20)), (4, 4, 0, 4 * 25)]
-    assert result.time.cycles == 275
-    assert result.time.utilisation == 180 / (275 * 6)
+    rows = [(c.executions, c.iterations, c.products) for c in result.counts.chains]
+    assert rows == [(1, 1, 0), (4, 12, 180), (4, 4, 0)]
+    assert result.counts.executions == 9
+    assert result.counts.multiply_adds == 180 * 8 * 8
     assert (result.outputs["y"] == 24).all()
 
 
@@ -404,10 +403,41 @@ def test_wrong_type_and_nan():
     array = np.zeros((2, 12, 24), np.float32)
     array[1, 3, 5] = math.nan
     fails(
-        "timed.nnp:7: input 'x': expected numbers, found NaN at index [1, 3, 5]; remove "
-        "or replace NaN first",
+        "timed.nnp:7: input 'x': expected finite numbers of magnitude below 65520 (binary16), "
+        "found nan at index [1, 3, 5]; remove, replace or scale such numbers",
         {"x": array},
     )
+    for number in (math.inf, -math.inf, 65520.0):
+        array[1, 3, 5] = number
+        with pytest.raises(NonFiniteError, match=f"found {number} at index"):
+            simulate(*timed(), {"x": array})
+    array[1, 3, 5] = np.nextafter(np.float32(65520), np.float32(0))
+    assert simulate(*timed(), {"x": array}).outputs["y"].shape == (2, 12, 40)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("memory", "at", "place"), [("ivrf", (3,), "[3]"), ("mdram", (2, 7), "[2, 7]")]
+)
+def test_numbers_of_the_image_are_finite(number, memory, at, place):
+    program, image = timed()
+    image.entries[memory][4][at] = number
+    fails(
+        f"timed.nnp: memory image: expected finite numbers, or minus infinity in all lanes of a "
+        f"vector for the border of a maximum, found {number} in {memory} 4 at {place}; correct the "
+        "image",
+        {"x": np.ones((12, 24))},
+        (program, image),
+    )
+
+
+def test_a_border_of_a_maximum_is_minus_infinity():
+    program, image = timed()
+    image.entries["ivrf"][4][:] = -math.inf
+    simulate(program, image, {"x": np.ones((12, 24))})
+    image.entries["mdram"][4][:] = -math.inf  # no tile is a border
+    with pytest.raises(NonFiniteError, match="found -inf in mdram 4 at"):
+        simulate(program, image, {"x": np.ones((12, 24))})
 
 
 def test_batch_sizes_differ():
@@ -424,10 +454,10 @@ v_wr netq
 end_chain
 """
     program = parse(text, "pair.nnp")
-    pair = {"a": np.full(8, 2.0), "b": np.full(8, 1e9)}
+    pair = {"a": np.full(8, 2.0), "b": np.full(8, 3.0)}
     outputs = simulate(program, Image(), pair).outputs
     assert (outputs["c"] == 2).all()
-    assert np.isposinf(outputs["d"]).all()  # beyond binary16
+    assert (outputs["d"] == 3).all()
     fails(
         "pair.nnp: expected inputs of one batch size, found [8] of 'a', [1, 8] of 'b'",
         {"a": np.zeros(8), "b": np.zeros((1, 8))},

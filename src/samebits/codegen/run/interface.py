@@ -66,7 +66,10 @@ class Interface:
             prefix = str(report["prefix"])
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
-        return Interface(prefix, inputs, outputs)
+        try:
+            return Interface(prefix, inputs, outputs)
+        except (InputError, UnsupportedError) as error:
+            raise type(error)(f"{folder / REPORT}: {error}; generate the C again") from None
 
     def pack(self, inputs: Sequence[Array]) -> tuple[bytes, int]:
         """The bytes of all runs and their number. Axis 0 of each array is a multiple of the

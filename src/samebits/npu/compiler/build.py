@@ -76,6 +76,7 @@ class Builder:
     native:    N                     looped: whether drafts go to the body of the loop over time
     names:     of hints              chains: the drafts so far
     constants: by shape and numbers  tiles:  by a hash of the weights
+    borders:   by their number
     """
 
     native: int
@@ -83,6 +84,7 @@ class Builder:
     names: Names = field(default_factory=Names)
     chains: list[Draft] = field(default_factory=list)
     constants: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
+    borders: dict[float, Buffer] = field(default_factory=dict)
     tiles: dict[bytes, WeightTiles] = field(default_factory=dict)
 
     def vectors(self, channels: int) -> int:
@@ -121,10 +123,14 @@ class Builder:
         found = self._stored(name, pixels, (*geometry, buffer.vectors), shape)
         return BufferAccess(found, step_y=0, step_x=0) if same else BufferAccess(found)
 
-    def uniform(self, name: str, number: float) -> Buffer:
-        """A constant of one native vector that holds a number in every lane."""
-        pixels = np.full((1, self.native), number, np.float16)
-        return self._stored(name, pixels, (1, 1, 1), (self.native,))
+    def border(self, number: float) -> Buffer:
+        """The native vector of which borders consist, a number in every lane: 0, or minus infinity
+        for a maximum. It is stored apart, so that none bears the name of an equal constant."""
+        if number not in self.borders:
+            name = self.names.unique("zero" if number == 0 else "minus_infinity")
+            pixels = np.full((1, self.native), number, np.float16)
+            self.borders[number] = Buffer(name, 1, 1, 1, pixels, (self.native,))
+        return self.borders[number]
 
     def _hint_shape(self, view: View, same: bool) -> tuple[int, ...]:
         """Logical channels where they stand at the first lanes of every pixel, else all lanes."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import UnsupportedError
+from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.npu.machine.image import entry_count
 from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES
 from samebits.npu.machine.program import QUEUE
@@ -252,13 +252,22 @@ def port_shape(view: View, native: int) -> tuple[int, ...] | None:
 
 
 def binary16(array: Array, what: str) -> Array:
-    """Rounded to binary16. Raises UnsupportedError where a finite number becomes infinite."""
+    """Rounded to binary16.
+
+    Raises NonFiniteError for NaN and infinities, UnsupportedError where a finite number becomes
+    infinite.
+    """
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        raise NonFiniteError(
+            f"expected finite {what}, found {array[wrong][0]}; the network is damaged or diverged"
+        )
     with np.errstate(over="ignore"):
         rounded = array.astype(np.float16)
-    if np.isnan(rounded).any() or (np.isinf(rounded) & np.isfinite(array)).any():
-        worst = float(np.nan if np.isnan(array).any() else np.abs(array).max())
+    if np.isinf(rounded).any():
         raise UnsupportedError(
-            f"expected {what} of magnitude below 65520, found {worst:g}; scale the layer"
+            f"expected {what} of magnitude below 65520, found {float(np.abs(array).max()):g}; "
+            "scale the layer"
         )
     return rounded
 

@@ -377,6 +377,7 @@ def _padded(node: Node, x: View) -> View:
     a, rank = node.attributes, x.places.ndim
     pads = a["pads"]
     if a["mode"] != "constant" or float(a["value"]) != 0 or min(pads) < 0:
-        raise UnsupportedError("expected a constant pad by zeros")
+        found = "negative pads" if min(pads) < 0 else f"mode {a['mode']} and value {a['value']}"
+        raise UnsupportedError(f"expected a Pad by zeros (mode constant), found {found}")
     widths = [(pads[i], pads[i + rank]) for i in range(rank)]
     return replace(x, places=np.pad(x.places, widths, constant_values=OUTSIDE))

@@ -310,10 +310,7 @@ class _Mapper:
         needs = self.needs(READ_FILES[0], [*reads, *waiting])
         copies = [copy for copies in result.copies.values() for copy in copies]
         bordered = {c.fill for c in (*copies, *(n.copy for n in needs)) if any(c.border)}
-        fills = {
-            fill: self.builder.uniform("zero" if fill == 0 else "minus_infinity", fill)
-            for fill in sorted(bordered)
-        }
+        fills = {fill: self.builder.border(fill) for fill in sorted(bordered)}
         for buffer in fills.values():
             needs.insert(0, _Need(Copy(buffer, READ_FILES[0]), -1, FOREVER, ()))
         for buffer, index in self.writers.items():

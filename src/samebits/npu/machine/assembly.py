@@ -30,6 +30,7 @@ TEXT_MAX = 1 << 23  # characters
 HINTS_MAX = 1 << 12
 SIZE_MAX = 1 << 20  # of one dimension in a hint
 MANTISSA_DEFAULT = 15
+BYTE_ORDER_MARK = "\ufeff"  # that some editors write before a text
 BLANKS = " \t\r\v\f"  # between words; other white space is not
 
 _TOKEN = re.compile(r"[^\s,;]+|,", re.ASCII)
@@ -52,7 +53,7 @@ def parse(text: str, source: str = "program") -> Program:
             "split the program"
         )
     reader = _Reader(source)
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text.removeprefix(BYTE_ORDER_MARK).split("\n"), start=1):
         reader.read(number, line)
     return reader.program()
 

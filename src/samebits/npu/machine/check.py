@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from samebits.errors import InputError
+from samebits.errors import InputError, NonFiniteError
 from samebits.npu.machine import cover
 from samebits.npu.machine.assembly import HINTS_MAX, SIZE_MAX, TENSOR_NAME
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement
@@ -41,7 +41,11 @@ Covered = tuple[Access, cover.Cover]
 
 
 def check(program: Program, image: Image) -> tuple[Statement, ...]:
-    """The statements of a legal program. Raises InputError for the first rule that it breaks."""
+    """The statements of a legal program.
+
+    Raises InputError for the first rule that it breaks, NonFiniteError (one of them) for NaN or an
+    infinity in the memory image.
+    """
     _check_settings(program)
     for hint in program.hints:
         _check_hint(program, hint)
@@ -122,8 +126,21 @@ class _Checker:
                         f"{name}: memory image: {memory} {address}: expected float16 "
                         f"{list(shape)}, found {entry.dtype} {list(entry.shape)}; pad and convert"
                     )
+                self._check_finite(memory, address, entry)
             if entries:
                 self.written[memory][list(entries)] = True
+
+    def _check_finite(self, memory: str, address: int, entry: np.ndarray[Any, Any]) -> None:
+        """NonFiniteError for NaN and infinities, but for the border that a maximum reads: a native
+        vector of minus infinities."""
+        wrong = np.argwhere(~np.isfinite(entry))
+        if len(wrong) and not (entry.ndim == 1 and np.isneginf(entry).all()):
+            at = tuple(wrong[0].tolist())
+            raise NonFiniteError(
+                f"{self.program.name}{self._hinted(memory, address)}: memory image: expected "
+                f"finite numbers, or minus infinity in all lanes of a vector for the border of a "
+                f"maximum, found {entry[at]} in {memory} {address} at {list(at)}; correct the image"
+            )
 
     def _hinted(self, memory: str, address: int) -> str:
         """A colon and the line of the tensor that lies there; nothing if no hint says so."""

@@ -1,4 +1,4 @@
-"""The instruction set, one record an instruction. docs/spec/npu.md sections 3, 5 and 6.
+"""The instruction set, one record an instruction. docs/spec/npu.md sections 3 and 5.
 
 Assembler, binary coder, checker, simulator, compiler, the translators to software and the table in
 docs/spec/isa.md derive from these records: a point-wise instruction is added by one record here and
@@ -24,8 +24,6 @@ from samebits.npu.machine.program import (
 from samebits.spec.npu_formula import A, B, Formula, Tabulated, choose, look_up, number
 from samebits.tables.binary16 import sigmoid_table, tanh_table
 
-ENGINES = 6  # tile passes of the matrix-vector unit in one cycle
-FILL = 20  # cycles that a chain takes beside its iterations
 VALUE_MAX = (1 << 22) - 1
 STEP = range(-(1 << 15), 1 << 15)
 
@@ -66,16 +64,6 @@ UNIT_FILES: Mapping[Stage, tuple[str, ...]] = MappingProxyType(
 UNIT_STAGES = tuple(UNIT_FILES)
 
 
-class Cost(Enum):
-    """Cycles that an instruction counts in one iteration of its chain."""
-
-    NONE = "0"
-    VECTORS_READ = "vectors read"
-    PASSES = f"rows * columns / {ENGINES}"
-    VECTORS = "vectors"
-    TILES = "rows * columns"
-
-
 INC = "_inc"
 INC_BIT = 1 << 5  # of the opcode
 
@@ -104,7 +92,6 @@ class Record:
     operands: tuple[Operand, ...]
     memories: Files
     meaning: Formula | str
-    cost: Cost = Cost.NONE
     steps: bool = False
     exchanged: str | None = None
     nonnegative: Sign = lambda operands: False
@@ -148,12 +135,12 @@ def _pointwise(name: str, opcode: int, stage: Stage, meaning: Formula, **traits:
     """An instruction of the multifunction units; its operand is in the files of its stage."""
     files = UNIT_FILES[stage]
     operands = _MEMORY if files else (Operand.UNIT,)
-    return Record(name, opcode, stage, operands, files, meaning, Cost.VECTORS, **traits)
+    return Record(name, opcode, stage, operands, files, meaning, **traits)
 
 
-def _move(name: str, opcode: int, stage: Stage, files: Files, meaning: str, cost: Cost) -> Record:
+def _move(name: str, opcode: int, stage: Stage, files: Files, meaning: str) -> Record:
     """An instruction that begins or ends a chain with vectors or tiles of these memories."""
-    return Record(name, opcode, stage, _MEMORY, files, meaning, cost)
+    return Record(name, opcode, stage, _MEMORY, files, meaning)
 
 
 _READ, _WRITE, _SCALAR, _LOOP = Stage.READ, Stage.WRITE, Stage.SCALAR, Stage.LOOP
@@ -164,11 +151,11 @@ _RELU = choose(A, number(0), A, number(0))
 _RECORDS = (
     Record("s_wr", 1, _SCALAR, (Operand.REGISTER, Operand.VALUE), (), "register = VALUE"),
     Record("s_rd", 2, _SCALAR, (Operand.REGISTER,), (), "register to the scalar output queue"),
-    _move("v_rd", 3, _READ, _V_RD, "begin a chain with vectors", Cost.VECTORS_READ),
-    _move("v_wr", 4, _WRITE, _V_WR, "write the vectors of the chain", Cost.VECTORS),
-    _move("m_rd", 5, _READ, _M_RD, "begin a chain with tiles", Cost.TILES),
-    _move("m_wr", 6, _WRITE, TILE_FILES, "write the tiles; quantize them for mrf", Cost.TILES),
-    Record("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ("mrf",), _MV_MUL, Cost.PASSES),
+    _move("v_rd", 3, _READ, _V_RD, "begin a chain with vectors"),
+    _move("v_wr", 4, _WRITE, _V_WR, "write the vectors of the chain"),
+    _move("m_rd", 5, _READ, _M_RD, "begin a chain with tiles"),
+    _move("m_wr", 6, _WRITE, TILE_FILES, "write the tiles; quantize them for mrf"),
+    Record("mv_mul", 7, Stage.PRODUCT, (Operand.ADDRESS,), ("mrf",), _MV_MUL),
     _pointwise("vv_add", 8, _ADD, A + B, exchanged="vv_add", nonnegative=all),
     _pointwise("vv_a_sub_b", 9, _ADD, A - B, exchanged="vv_b_sub_a"),
     _pointwise("vv_b_sub_a", 10, _ADD, B - A, exchanged="vv_a_sub_b"),

@@ -17,6 +17,7 @@ from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement, bas
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import entry_count, pack, unpack
 from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
+from samebits.npu.simulator.counts import Counts, count
 from samebits.npu.simulator.machine import (
     Array,
     Memory,
@@ -27,7 +28,6 @@ from samebits.npu.simulator.machine import (
     pointwise,
     quantize,
 )
-from samebits.npu.simulator.time import Estimate, estimate
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Result:
     outputs: by the names of the output hints, in logical shapes, binary16; with a leading batch
              axis if the inputs have one
     scalars: what s_rd sent, in order
-    time:    the estimate for one sample
+    counts:  the work of one sample
     trace:   of each sample, the executed chains in order; empty unless asked for
     """
 
     outputs: Mapping[str, Array]
     scalars: tuple[int, ...]
-    time: Estimate
+    counts: Counts
     trace: tuple[tuple[Written, ...], ...] = ()
 
 
@@ -74,7 +74,7 @@ def simulate(
     chains wrote beside the hashes.
 
     Raises InputError for an illegal program, and for inputs with other names, shapes or types than
-    the hints say, or with NaN.
+    the hints say; NonFiniteError for NaN or an infinity in them or in the memory image.
     """
     statements = check(program, image)
     samples, batched = _samples(program, inputs)
@@ -97,7 +97,7 @@ def simulate(
         scalars = tuple(machine.scalars)
     arrays = {name: np.stack(a) if batched else a[0] for name, a in outputs.items()}
     kept = tuple(traces) if trace or keep_values else ()
-    return Result(arrays, scalars, estimate(statements), kept)
+    return Result(arrays, scalars, count(statements, program.native), kept)
 
 
 @dataclass
@@ -238,7 +238,9 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
         try:
             arrays[name] = binary16_input(array)
         except InputError as error:
-            program.fail(wanted[name].line, f"input {name!r}: {error}")
+            raise type(error)(
+                f"{program.name}:{wanted[name].line}: input {name!r}: {error}"
+            ) from None
     leads = {
         name: array.shape[: array.ndim - len(wanted[name].shape)] for name, array in arrays.items()
     }
@@ -266,20 +268,23 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
 
 
 def binary16_input(array: Array) -> Array:
-    """Real numbers as an input of a program; what is too large is an infinity (section 1).
+    """Numbers rounded to binary16, as an input of a program.
 
-    Raises InputError or NonFiniteError that says what was expected, for the caller to say where.
+    Raises InputError, NonFiniteError for NaN, infinities and what is too large for binary16, that
+    says what was expected and found, for the caller to say where.
     """
     if not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"expected floating-point numbers, found {array.dtype}")
-    missing = np.argwhere(np.isnan(array))
-    if len(missing):
-        raise NonFiniteError(
-            f"expected numbers, found NaN at index {missing[0].tolist()}; remove or replace NaN "
-            "first"
-        )
     with np.errstate(all="ignore"):
-        return array.astype(np.float16)
+        rounded = array.astype(np.float16)
+    wrong = np.argwhere(~np.isfinite(rounded))
+    if len(wrong):
+        at = tuple(wrong[0].tolist())
+        raise NonFiniteError(
+            f"expected finite numbers of magnitude below 65520 (binary16), found {array[at]} at "
+            f"index {list(at)}; remove, replace or scale such numbers"
+        )
+    return rounded
 
 
 def _listed(names: Mapping[str, Any]) -> str:

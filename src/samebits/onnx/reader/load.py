@@ -75,7 +75,7 @@ def read_model(path: Path) -> onnx.ModelProto:
                 "store the tensors as external data"
             )
         with path.open("rb") as stream:
-            data = stream.read(MAX_FILE + 1)
+            data = stream.read(size)  # of a larger number as much memory would be asked for
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise InputError(f"{path}: expected a readable file, found {error}; {advice}") from None
     return parse_model(data, str(path))
