@@ -45,7 +45,7 @@ def cached(compiler: Compiler, objects: Path) -> Compiler:
         made = Path(arguments[arguments.index("-o") + 1])
         folders = [Path(arguments[i + 1]) for i, word in enumerate(arguments) if word == "-I"]
         flags = [word for word in arguments if "/" not in word]
-        known = hashlib.sha256(repr((target.compiler_path, flags, source.name)).encode())
+        known = hashlib.sha256(repr((target.compiler_command, flags, source.name)).encode())
         for text in with_headers(source, folders, set()):
             known.update(hashlib.sha256(text).digest())
         kept = objects / known.hexdigest()

@@ -1,4 +1,6 @@
 import contextlib
+import ctypes
+import errno
 import os
 import re
 import struct
@@ -9,7 +11,7 @@ import pytest
 
 from samebits import files as module
 from samebits.errors import InputError, SamebitsError
-from samebits.files import read_archive, write_atomically
+from samebits.files import read_archive, write_atomically, write_folder
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):
@@ -22,6 +24,121 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
 def test_unwritable_folder_is_named(tmp_path):
     with pytest.raises(SamebitsError, match="cannot be written"):
         write_atomically(tmp_path / "nowhere" / "x", b"")
+
+
+def test_a_parent_that_is_a_file(tmp_path):
+    (tmp_path / "x").write_bytes(b"")
+    with pytest.raises(SamebitsError) as caught:
+        write_atomically(tmp_path / "x" / "y", b"")
+    assert str(caught.value) == (
+        f"{tmp_path}/x/y: cannot be written (Not a directory); check the folder and its permissions"
+    )
+
+
+def test_the_mode_of_a_file(tmp_path):
+    before = os.umask(0o022)
+    try:
+        write_atomically(tmp_path / "x", b"")
+        write_atomically(tmp_path / "y", b"", mode=0o600)
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in "xy"]
+    assert modes == [0o644, 0o600]
+
+
+def test_what_a_killed_process_left_is_removed_after_an_hour(tmp_path):
+    """Of the same file or folder, and nothing else."""
+    mine, young = ".x.123.tmp", ".x.124.tmp"
+    others = [".x.tmp", ".x.y.tmp", "x.123.tmp", ".y.123.tmp", young]
+    for name in (mine, *others):
+        (tmp_path / name).write_text("half")
+        if name != young:
+            os.utime(tmp_path / name, (1e9, 1e9))
+    write_atomically(tmp_path / "x", b"")
+    assert sorted(os.listdir(tmp_path)) == sorted(["x", *others])
+    (tmp_path / "deep" / ".f.5.tmp" / "new").mkdir(parents=True)
+    os.utime(tmp_path / "deep" / ".f.5.tmp", (1e9, 1e9))
+    write_folder(tmp_path / "deep" / "f", {"a": b"1"})
+    assert os.listdir(tmp_path / "deep") == ["f"]
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(module, "_exchanged", lambda a, b: False)
+    folder = tmp_path / "deep" / "out"
+    write_folder(folder, {"a": b"1", "more/b": b"2"})
+    assert contents(folder) == {"a": b"1", "more/b": b"2"}
+    (folder / "mine").write_bytes(b"3")
+    write_folder(folder, {"a": b"4", "c/d/e": b"5"})
+    assert contents(folder) == {"a": b"4", "c/d/e": b"5"}
+    assert os.listdir(tmp_path / "deep") == ["out"]
+
+
+def test_folders_change_places_in_one_step(tmp_path, monkeypatch):
+    """On Linux, where the file system can; nothing is renamed over the earlier folder."""
+    if not hasattr(ctypes.CDLL(None), "renameat2"):
+        pytest.skip("needs renameat2 of glibc or musl")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_bytes(b"")
+    if not module._exchanged(tmp_path / "a", tmp_path / "b"):
+        pytest.skip("the file system of temporary files cannot exchange names")
+    assert (os.listdir(tmp_path / "a"), os.listdir(tmp_path / "b")) == (["b"], ["a"])
+    assert not module._exchanged(tmp_path / "a", tmp_path / "none")
+
+
+@pytest.mark.parametrize("call", ["mkdir", "write", "fsync", "rename"])
+def test_a_folder_that_cannot_be_written_stays_what_it_was(tmp_path, monkeypatch, call):
+    folder = tmp_path / "out"
+    write_folder(folder, {"a": b"old"})
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "_exchanged", lambda a, b: False)
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(SamebitsError) as caught:
+        write_folder(folder, {"a": b"new", "b": b""})
+    monkeypatch.undo()
+    assert str(caught.value) == (
+        f"{folder}: no space left to write 3 bytes (No space left on device); free some space and "
+        "run again"
+    )
+    assert contents(tmp_path) == {"out/a": b"old"}
+
+
+def test_an_earlier_folder_that_cannot_be_put_back_is_not_deleted(tmp_path, monkeypatch):
+    """Without an exchange of names: the second rename fails, and so does the one back."""
+    folder = tmp_path / "out"
+    write_folder(folder, {"a": b"old"})
+    real, calls = os.rename, []
+
+    def once(a, b, **named):
+        calls.append(b)
+        if len(calls) > 1:
+            raise OSError(errno.EIO, "Input/output error")
+        real(a, b, **named)
+
+    monkeypatch.setattr(module, "_exchanged", lambda a, b: False)
+    monkeypatch.setattr(os, "rename", once)
+    with pytest.raises(SamebitsError, match="cannot be written"):
+        write_folder(folder, {"a": b"new"})
+    monkeypatch.undo()
+    assert b"old" in contents(tmp_path).values()
+    assert not folder.exists()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+    with pytest.raises(SamebitsError, match="broken"):
+        write_folder(folder, {"a": b"new"})
+    assert contents(tmp_path) == {"out/a": b"old"}  # brought back first
 
 
 def unreadable(path, text: str = "not a readable .npz archive"):

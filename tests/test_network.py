@@ -313,6 +313,24 @@ def test_generated_c(net, tmp_path):
     assert json.loads(json.dumps(made.to_dict()))["out"] == str(made.folder)
 
 
+def test_the_network_and_its_features_are_part_of_the_folder(tmp_path, monkeypatch):
+    """All files of generated C take their place at once: a crash leaves no folder without some."""
+    from samebits.codegen.packaging import package
+    from samebits.onnx import save_qdq
+    from tiny_models import quantized_graph
+
+    written = {}
+    monkeypatch.setattr(package, "write_folder", lambda out, files: written.update({out: files}))
+    save_qdq(quantized_graph(), tmp_path / "speech.onnx", rate=16000)
+    made = sb.load(tmp_path / "speech.onnx").compile(tmp_path / "c")
+    assert list(written) == [tmp_path / "c"]
+    assert {"model.c", "report.json", "model.onnx", "audio/audio.c"} <= set(written[tmp_path / "c"])
+    (tmp_path / "again.onnx").write_bytes(written[tmp_path / "c"]["model.onnx"])
+    assert sb.load(tmp_path / "again.onnx").model.rate == 16000
+    assert made.audio == tmp_path / "c" / "audio"
+    assert not made.folder.exists()
+
+
 def test_firmware(real, tmp_path):
     made = real.compile(tmp_path / "npu", target="npu", native_dim=8, mantissa=5)
     assert made.path == tmp_path / "npu" / "model.nnp"

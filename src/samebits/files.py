@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import io
 import math
 import os
+import re
+import secrets
+import shutil
+import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +27,75 @@ LARGEST_ARCHIVE = 1 << 32  # bytes of all arrays together
 
 
 def write_atomically(
-    path: Path, data: bytes, *, advice: str = "free some space and run again"
+    path: Path, data: bytes, *, advice: str = "free some space and run again", mode: int = 0o666
 ) -> None:
     """Replace `path` by `data` so that a crash leaves the old file or the new one, never a part.
 
-    Raises SamebitsError when the disk is full (what to do then: `advice`) or the folder cannot be
-    written; the temporary file is removed.
+    Only a killed process leaves its temporary file; the next to write `path` removes it when it is
+    an hour old. `mode` holds the permissions of the file, from which the umask takes. Raises
+    SamebitsError when the disk is full (what to do then: `advice`) or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    with _explained(path, len(data), advice):
+        _remove_left(path)
+        temporary = _beside(path)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if not isinstance(error, OSError):  # interrupted
+            _write_synced(temporary, data, mode)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Replace `folder` by one of these files, so that a crash leaves the old one or the new one.
+
+    Names may have folders before them ("audio/Makefile"). An earlier folder, whatever it holds,
+    and the new one change places in one step where the system can do that (Linux, on most file
+    systems); elsewhere a crash between two renames leaves the earlier one beside, in a hidden
+    folder, from which the next call brings it back. Raises SamebitsError as `write_atomically`.
+    """
+    folder = Path(os.path.abspath(folder))
+    with _explained(folder, sum(map(len, files.values())), "free some space and run again"):
+        make_folder(folder.parent)
+        _bring_back(folder)
+        _remove_left(folder)
+        temporary = _beside(folder)
+        new, old = temporary / "new", temporary / _OLD
+        try:
+            temporary.mkdir(mode=0o700)
+            new.mkdir()
+            for name, data in files.items():
+                path = new / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write_synced(path, data)
+            for place, _, _ in os.walk(new):
+                sync_folder(Path(place))
+            if not os.path.lexists(folder):
+                new.rename(folder)
+            elif not _exchanged(new, folder):
+                folder.rename(old)
+                new.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            _bring_back(folder)
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+LEFT = 3600.0  # seconds: whatever is being written is younger
+_OLD = "old"
+
+
+@contextlib.contextmanager
+def _explained(path: Path, size: int, advice: str) -> Iterator[None]:
+    """Errors of the file system as sentences about `path`, to which `size` bytes were written."""
+    try:
+        yield
+    except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise SamebitsError(
-                f"{path}: no space left to write {len(data)} bytes ({error.strerror}); {advice}"
+                f"{path}: no space left to write {size} bytes ({error.strerror}); {advice}"
             ) from error
         raise SamebitsError(
             f"{path}: cannot be written ({error.strerror or error}); check the folder and its "
@@ -54,7 +103,70 @@ def write_atomically(
         ) from error
 
 
-def _sync_folder(folder: Path) -> None:
+def _beside(path: Path) -> Path:
+    """A hidden name beside `path` that no other process or thread takes."""
+    return path.with_name(f".{path.name}.{secrets.randbits(48)}.tmp")
+
+
+def _left(path: Path) -> list[Path]:
+    """Files and folders that `_beside(path)` has named."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
+    return [found for found in path.parent.iterdir() if pattern.fullmatch(found.name)]
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what killed processes left beside `path`."""
+    with contextlib.suppress(OSError):
+        for found in _left(path):
+            if found.lstat().st_mtime < time.time() - LEFT:
+                if found.is_dir():
+                    shutil.rmtree(found, ignore_errors=True)
+                else:
+                    found.unlink()
+
+
+def _bring_back(folder: Path) -> None:
+    """Give a folder back its place that was moved aside for a new one which never came."""
+    if not os.path.lexists(folder):
+        for found in _left(folder):
+            if os.path.lexists(found / _OLD):
+                (found / _OLD).rename(folder)
+                shutil.rmtree(found, ignore_errors=True)
+                return
+
+
+def _exchanged(a: Path, b: Path) -> bool:
+    """Let two paths change places in one step; False where the system or file system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):  # of glibc and musl on Linux
+        return False
+    at, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done: int = renameat2(at, os.fsencode(a), at, os.fsencode(b), ctypes.c_uint(exchange))
+    return done == 0
+
+
+def _write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a new file, and wait until its bytes are on the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that a loss of power does not take away again."""
+    if not os.path.lexists(folder):
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
     """Wait until the entries of a folder are on the disk: a rename is not before that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -14,7 +14,7 @@ from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Value
 from samebits.model import ONNX_FILE, Model
-from samebits.reports.report import Report, Reported
+from samebits.reports.report import Report, Reported, section
 from samebits.results import CompiledNetwork, Firmware, Trace, Verification
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ class Network(Reported):
 
     model:        as data
     quantization: what quantization did to it, where this session quantized it
+    notes:        sentences about it that its user should read
     """
 
     model: Model
     quantization: QuantizationReport | RecurrentReport | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -234,6 +236,8 @@ class Network(Reported):
         if self.quantization is None:
             return summary
         more = quantization_sections(self.quantization)
+        if self.notes:
+            more.append(section(*(f"note: {note}" for note in self.notes)))
         return Report(summary.title, summary.summary, [*summary.sections, *more])
 
     # --- inside ---------------------------------------------------------------------------------
@@ -278,11 +282,12 @@ class Network(Reported):
         """Write the package, with the network itself and the features of recordings beside it."""
         from samebits.codegen import write_package
         from samebits.codegen.lowering.lower import table_bytes
-        from samebits.codegen.packaging.audio import write_audio
+        from samebits.codegen.packaging import audio
         from samebits.codegen.run.requirements import BOARDS, requirements
         from samebits.data.audio import LogMel
         from samebits.ir.integer.transfer import transfer_tables
-        from samebits.onnx import save_qdq
+        from samebits.onnx import to_qdq
+        from samebits.onnx.writer.emit import model_bytes
         from samebits.verification.inputs import random_codes
 
         model = self.model
@@ -291,10 +296,13 @@ class Network(Reported):
         out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
         progress.stage("generating C")
         vectors = random_codes(integer, VECTORS)
-        memory = write_package(integer, out, prefix=prefix, vectors=vectors)
-        save_qdq(model.real, out / ONNX_FILE, rate=model.rate)
+        beside: dict[str, str | bytes] = {
+            ONNX_FILE: model_bytes(to_qdq(model.real, "float", model.rate), out / ONNX_FILE)
+        }
         if features is not None:
-            write_audio(features, out / AUDIO)
+            texts = audio.texts(features)
+            beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
+        memory = write_package(integer, out, prefix=prefix, vectors=vectors, beside=beside)
         boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
         return CompiledNetwork(
             self.source,

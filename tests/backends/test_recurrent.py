@@ -7,7 +7,6 @@ random inputs start from states drawn at random, one of them from the ends of th
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from backends.test_backends import side_by_side
 from compare import assert_same
 from integer_graphs import limits, random_codes
 from recurrent_nets import quantized_network
+from samebits import csrc
 from samebits.ir import Graph
 from samebits.model import Model
 from samebits.verification.backends.pytorch import PyTorch
@@ -101,7 +101,7 @@ def check(seeds: Sequence[int], folder: Path, compiler: str | None, *flags: str)
 
 @pytest.fixture
 def compiler() -> str | None:
-    return shutil.which(os.environ.get("CC", "cc"))
+    return shutil.which(csrc.compiler()[0])
 
 
 @pytest.mark.parametrize("start", QUICK[::FEW])

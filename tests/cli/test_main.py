@@ -177,7 +177,10 @@ def test_out_of_memory(samebits, audit, error, amount):
     done = samebits("audit", "a", "b")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: expected {amount}")
-    assert done.err.endswith("lower --batch, use fewer samples, or a machine with more memory\n")
+    assert done.err.endswith(
+        "; lower --batch, recompute with --memory-budget, use fewer samples, or a machine with "
+        "more memory\n"
+    )
 
 
 def test_a_fault_of_the_program_is_not_hidden(audit):

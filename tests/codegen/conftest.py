@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import pytest
 
 from compare import assert_same
 from samebits.codegen.packaging.package import texts
+from samebits.csrc import compiler
 from samebits.ir.graph import Graph
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.ir.interpreter import trace
@@ -27,7 +27,7 @@ HASHED = 300  # codes; hashing more in Python takes longer than all else
 
 @pytest.fixture(scope="session")
 def cc() -> str:
-    found = shutil.which(os.environ.get("CC", "cc"))
+    found = shutil.which(compiler()[0])
     if found is None:
         pytest.skip("needs a C compiler")
     return found

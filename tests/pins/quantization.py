@@ -216,10 +216,10 @@ def sequences_in_c(models: Mapping[str, Model]) -> Pins:
     """Whole sequences, step by step and in one call, of several step graphs in one program."""
     c_compiler()
     graphs = [model.integer for model in models.values()]
-    compiler = TARGETS["c"].compiler_path
+    compiler, *arguments = TARGETS["c"].compiler_command
     with tempfile.TemporaryDirectory() as folder:
         runs = [[Run(sequence(graph))] for graph in graphs]
-        streamed = stream(graphs, runs, Path(folder), compiler, "-O2", chunks=(1, 0))
+        streamed = stream(graphs, runs, Path(folder), compiler, *arguments, "-O2", chunks=(1, 0))
     found = {}
     for name, graph, ((steps, whole),) in zip(models, graphs, streamed, strict=True):
         found[f"{name}: step by step"] = digest(*last_states(graph, steps))

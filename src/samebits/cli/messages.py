@@ -16,7 +16,10 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 
 _ASKED = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate:? ([\d.]+ \w+)")
-_MEMORY = re.compile(r"out of memory|can(?:'t|not) allocate memory|bad_alloc", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"out of memory|not enough memory|can(?:'t|not) allocate memory|bad_alloc|ALLOC_FAILED",
+    re.IGNORECASE,
+)
 _ORIGIN = re.compile(r" ?\(Triggered internally at .*?\)\.?")  # of torch's warnings
 
 
@@ -26,12 +29,12 @@ class Interrupted(Exception):
 
 def sentence(error: Exception) -> str | None:
     """The message of an error that a user can mend; None for one that is a fault of the program."""
+    if (shortage := _shortage(error)) is not None:
+        return _memory(shortage)
     if isinstance(error, SamebitsError):
         return str(error)
     if isinstance(error, UsageError):
         return _usage(error)
-    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
-        return _memory(error)
     if isinstance(error, OSError):
         where = "" if error.filename is None else f"{error.filename}: "
         return (
@@ -66,13 +69,25 @@ def _usage(error: Any) -> str:
     return f"{name}: {error.message}; {advice}"
 
 
-def _memory(error: Exception) -> str:
-    """Out of memory: of numpy, of torch on a CPU, of torch on a GPU."""
+def _shortage(error: BaseException | None) -> BaseException | None:
+    """The error, or that which caused it, by which numpy, torch or a library of it says that it got
+    no memory; None where there is none. Code of a user's own, whose errors are reported as bad
+    input, may be where memory ends."""
+    while error is not None:
+        told = not isinstance(error, SamebitsError) and _MEMORY.search(str(error))
+        if told or isinstance(error, MemoryError):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _memory(error: BaseException) -> str:
+    """The sentence for memory that ends: how much was asked for, if that is known, and advice."""
     asked = _ASKED.search(str(error))
     amount = f"{asked[1]} more of free memory" if asked else "enough free memory"
     return (
-        f"expected {amount}, found less; lower --batch, use fewer samples, or a machine with more "
-        "memory"
+        f"expected {amount}, found less; lower --batch, recompute with --memory-budget, use fewer "
+        "samples, or a machine with more memory"
     )
 
 

@@ -164,6 +164,13 @@ def test_an_earlier_package_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "deep") == ["out"]
 
 
+def test_files_beside_a_package_appear_with_it(tmp_path: Path) -> None:
+    write_package(small(), tmp_path / "out", beside={"model.onnx": b"\x08", "audio/a.h": "é\n"})
+    assert (tmp_path / "out" / "model.onnx").read_bytes() == b"\x08"
+    assert (tmp_path / "out" / "audio" / "a.h").read_bytes() == "é\n".encode()
+    assert (tmp_path / "out" / "model.c").exists()
+
+
 def test_wrong_vectors_are_refused(tmp_path: Path) -> None:
     graph = small()
     good = samples(graph, 2)

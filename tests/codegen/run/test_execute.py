@@ -245,7 +245,7 @@ def test_interface_of_a_report(tmp_path):
         ('"inputs"', '"other"', "expected the report of a package"),
         ("[1, 2]", "7", "expected the report of a package"),
         ("[1, 2]", "[-1]", "expected the report of a package"),
-        ('"net"', '"a;b"', "expected a C identifier as prefix, found 'a;b'"),
+        ('"net"', '"a;b"', "report.json: expected a C identifier as prefix, found 'a;b'"),
         ("[1, 2]", "[0]", "expected integers at inputs and outputs"),
         ("[1, 2]", "[65536, 65536]", "expected at most 2147483648 bytes, found x"),
         ("int8", "float32", "expected integers at inputs and outputs"),
@@ -521,8 +521,35 @@ def test_host_compiler_is_that_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", "other")
     assert toolchain.host_compiler().path == str(tmp_path / "other")
-    monkeypatch.setenv("CC", "absent")
+    monkeypatch.delenv("CC")
     assert toolchain.host_compiler().command == "gcc"
+
+
+def test_a_compiler_that_is_named_is_not_replaced_by_another(tmp_path, monkeypatch):
+    fake(tmp_path, "gcc", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "absent")
+    assert TARGETS["c"].unavailable() == (
+        "c: absent is not installed (install it, on Debian: apt install absent)"
+    )
+    monkeypatch.setenv("CC", "gcc '")
+    with pytest.raises(InputError, match=r"^\$CC: expected a compiler and its arguments, found"):
+        TARGETS["c"].unavailable()
+
+
+def test_a_compiler_with_arguments(tmp_path, monkeypatch):
+    """$CC is a command, as make reads it: its arguments come first, also when availability is
+    probed."""
+    compiler = toolchain.host_compiler()
+    skip_unless_available(host())
+    fake(tmp_path, "recorded", f'echo "$@" >> {tmp_path}/calls\nexec {compiler.path} "$@"')
+    monkeypatch.setenv("CC", f"'{tmp_path}/recorded' -DIT='an identity'")
+    write_package(tmp_path / "package", IDENTITY)
+    executable = build(tmp_path / "package", TARGETS["c"], tmp_path / "work", INTERFACE)
+    assert executable.path.exists()
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) >= 3  # the probe, an object, the program
+    assert all(call.startswith("-DIT=an identity -std=c99 ") for call in calls)
 
 
 def test_flag_that_the_compiler_does_not_know():

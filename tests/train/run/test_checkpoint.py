@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from samebits.errors import CheckpointError, SamebitsError
+from samebits.progress import listening
 from samebits.train.deployed.deploy import Exponents, FrozenSite
 from samebits.train.run import checkpoint as module
 from samebits.train.run.checkpoint import (
@@ -295,6 +296,22 @@ def test_nothing_but_plain_values_is_stored(tmp_path):
         write_checkpoint(tmp_path, Checkpoint(1, {}, {"state": object()}, {}, {}))
 
 
+class Heard:
+    """Listens to notes alone."""
+
+    def __init__(self):
+        self.notes = []
+
+    def stage(self, what, total):
+        pass
+
+    def advance(self, done):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 def refuse(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -310,6 +327,23 @@ def test_full_disk_leaves_earlier_checkpoints(tmp_path, monkeypatch, call):
     assert "checkpoint-00000002.safetensors: no space left to write" in str(caught.value)
     assert "earlier checkpoints are intact" in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_noted(tmp_path, monkeypatch):
+    """The new one is written; the old one goes with the next."""
+    for step in (1, 2):
+        write_checkpoint(tmp_path, example(step))
+    listener = Heard()
+    monkeypatch.setattr(os, "unlink", refuse)
+    with listening(listener):
+        write_checkpoint(tmp_path, example(3))
+    monkeypatch.undo()
+    assert listener.notes == [
+        f"{checkpoint_path(tmp_path, 1)}: cannot be deleted (No space left on device)"
+    ]
+    assert [read_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [1, 2, 3]
+    write_checkpoint(tmp_path, example(4))
+    assert [read_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [3, 4]
 
 
 def test_file_size_limit_of_the_system_leaves_earlier_checkpoints(tmp_path):

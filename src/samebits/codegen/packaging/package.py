@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from samebits.codegen.packaging.harness import HEADERS, main_source, makefile
 from samebits.codegen.run.interface import FORMAT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
+from samebits.files import write_folder
 from samebits.ir.graph import Array, Graph
 from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run, run_steps
@@ -88,19 +87,22 @@ def write_package(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     target: str = "c",
+    beside: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> PackageReport:
-    """Write the C of an integer graph to `folder`, replacing an earlier package there.
+    """Write the C of an integer graph to `folder`, replacing an earlier package there as a whole.
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
+    beside: further files of the folder, by name
 
     Raises InputError for a bad prefix, vectors that do not fit or a folder that holds other files;
-    UnsupportedError for a target or an operator that has no C.
+    UnsupportedError for a target or an operator that has no C; SamebitsError for a folder that
+    cannot be written.
     """
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
     files, report = texts(graph, prefix=prefix, vectors=vectors)
-    replace_folder(Path(folder), files)
+    replace_folder(Path(folder), {**files, **beside})
     return report
 
 
@@ -267,40 +269,21 @@ def _sequence(graph: Graph) -> list[tuple[str, Array]]:
 # --- the folder -----------------------------------------------------------------------------
 
 
-def replace_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Write text files by name; the folder appears complete or not at all.
+def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files by name, texts as UTF-8; the folder appears complete or not at all.
 
-    An earlier package there is moved aside and deleted once the new one has its place. InputError:
-    the folder holds other files, or cannot be written.
+    An earlier package there is replaced as a whole (`write_folder`). InputError: the folder holds
+    other files. SamebitsError: it cannot be written.
     """
-    folder = Path(os.path.abspath(folder))
     if folder.exists() and not (folder.is_dir() and _replaceable(folder)):
         raise InputError(
             f"{folder}: expected a new or empty folder or an earlier package, found other files; "
             "choose another folder"
         )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
-    try:
-        new, old = temporary / "new", temporary / "old"
-        new.mkdir()
-        for name, text in files.items():
-            (new / name).write_text(text, encoding="utf-8", newline="\n")
-        if folder.exists():
-            folder.rename(old)
-        try:
-            new.rename(folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
-            raise
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    contents = {
+        name: data.encode() if isinstance(data, str) else data for name, data in files.items()
+    }
+    write_folder(folder, contents)
 
 
 def _replaceable(folder: Path) -> bool:

@@ -117,7 +117,7 @@ _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
 
 def _compiler(target: Target, arguments: list[str], work: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C"}
-    command = [target.compiler_path, *arguments]
+    command = [*target.compiler_command, *arguments]
     run = subprocess.run(
         command, cwd=work, env=environment, capture_output=True, text=True, check=False
     )

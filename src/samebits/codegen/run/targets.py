@@ -55,11 +55,12 @@ class Target:
         return (compiler, *(toolchain.find(command) for command in runner))
 
     @property
-    def compiler_path(self) -> str:
-        """Where the compiler is; the target must be available."""
-        path = self.tools[0].path
-        assert path is not None
-        return path
+    def compiler_command(self) -> tuple[str, ...]:
+        """The compiler's path and its first arguments, which $CC gives; the target must be
+        available."""
+        compiler = self.tools[0]
+        assert compiler.path is not None
+        return (compiler.path, *compiler.arguments)
 
     def unavailable(self) -> str | None:
         """Why this machine cannot build or run for the target, and what to install; None if it
@@ -69,7 +70,7 @@ class Target:
                 return f"{self.name}: {tool.missing}"
         compiler, *runner = self.tools
         probe = _BARE_PROBE if self.board else _PROBE
-        failure = toolchain.link_failure(self.compiler_path, self.flags, probe)
+        failure = toolchain.link_failure(self.compiler_command, self.flags, probe)
         if failure:
             advice = toolchain.install(compiler.packages)
             return f"{self.name}: {compiler.command} cannot link: {failure} ({advice})"

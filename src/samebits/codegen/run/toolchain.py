@@ -11,19 +11,23 @@ import os
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-HOST_COMPILERS = ("cc", "gcc", "clang")
+from samebits.csrc import compiler as compiler_words
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A program by its command: where it is (None: not found), and what installs it."""
+    """A program by its command: where it is (None: not found), and what installs it.
+
+    `arguments` come before all others; those of $CC.
+    """
 
     command: str
     path: str | None
     packages: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
 
     @property
     def missing(self) -> str | None:
@@ -60,11 +64,10 @@ def find(command: str) -> Tool:
 
 
 def host_compiler() -> Tool:
-    """The first of $CC, cc, gcc, clang that is there."""
-    for name in (os.environ.get("CC"), *HOST_COMPILERS):
-        if name and (tool := find(name)).path:
-            return tool
-    return Tool("cc", None, PACKAGES["cc"])
+    """The compiler of this machine ($CC, else cc, gcc or clang). Raises InputError where $CC is no
+    command."""
+    command, *arguments = compiler_words()
+    return replace(find(command), arguments=tuple(arguments))
 
 
 def companion(compiler: str, program: str) -> str:
@@ -75,11 +78,12 @@ def companion(compiler: str, program: str) -> str:
 
 
 @functools.cache
-def link_failure(compiler: str, flags: tuple[str, ...], program: str) -> str | None:
-    """Why the compiler cannot link this small program with these flags (a library or header that
-    is not installed, a flag it does not know): its first error. None if it can."""
+def link_failure(compiler: tuple[str, ...], flags: tuple[str, ...], program: str) -> str | None:
+    """Why the compiler, its command in words, cannot link this small program with these flags (a
+    library or header that is not installed, a flag it does not know): its first error. None if it
+    can."""
     with tempfile.TemporaryDirectory() as work:
-        command = [compiler, *flags, "-x", "c", "-", "-o", os.path.join(work, "probe")]
+        command = [*compiler, *flags, "-x", "c", "-", "-o", os.path.join(work, "probe")]
         try:
             run = subprocess.run(
                 command, input=program, capture_output=True, text=True, check=False

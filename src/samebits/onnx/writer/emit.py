@@ -93,7 +93,8 @@ class Emitter:
         if any(state.initial for state in graph.states):
             raise UnsupportedError(
                 f"graph {graph.name!r}: expected states that begin with zeros, found other values; "
-                "make them inputs of the model"
+                "make them inputs of the model, tied to the outputs that follow them "
+                "(--state INPUT=OUTPUT)"
             )
         states = {STATES: str(len(graph.states))} if graph.states else {}
         outputs, seen = [], {*graph.inputs, *graph.constants}
@@ -156,9 +157,14 @@ def write_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
     Raises InputError for a model of 2 GiB or more, SamebitsError where the file cannot be written.
     """
     path = Path(path)
+    write_atomically(path, model_bytes(model, path))
+
+
+def model_bytes(model: onnx.ModelProto, path: Path) -> bytes:
+    """The bytes of a model's file, which is to be `path`. Raises InputError for 2 GiB or more."""
     if model.ByteSize() > PROTOBUF_LIMIT:
         raise InputError(
             f"{path}: expected a model below 2 GiB, found {model.ByteSize()} bytes; "
             "one protobuf file holds no more: split the model"
         )
-    write_atomically(path, model.SerializeToString(deterministic=True))
+    return model.SerializeToString(deterministic=True)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from samebits import progress
 from samebits.errors import CheckpointError
 from samebits.files import write_atomically
 from samebits.train.deployed.deploy import Exponents
@@ -81,7 +82,11 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) -> Path:
-    """Write a checkpoint atomically, then drop all but the newest `keep`."""
+    """Write a checkpoint atomically, then drop all but the newest `keep`.
+
+    One that cannot be deleted is noted, and tried again after the next checkpoint. Raises
+    SamebitsError as `write_atomically`.
+    """
     tensors = {f"model.{name}": _plain(tensor) for name, tensor in checkpoint.model.items()}
     optimizer = _encode(checkpoint.optimizer, "optimizer", tensors)
     document: State = {
@@ -99,7 +104,10 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
     write_atomically(path, data, advice=RESUME)
     for old in list_checkpoints(folder)[:-keep]:
         if old != path:
-            old.unlink(missing_ok=True)
+            try:
+                old.unlink(missing_ok=True)
+            except OSError as error:
+                progress.note(f"{old}: cannot be deleted ({error.strerror or error})")
     return path
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError, SamebitsError
-from samebits.files import write_atomically
+from samebits.files import make_folder, write_atomically
 from samebits.train.run.checkpoint import RESUME, list_checkpoints
 
 try:
@@ -44,7 +44,8 @@ def run_folder(
     of an earlier run of the same `identity`, and nothing else. Raises InputError.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
+        out.mkdir(exist_ok=True)  # an error where a file has that name
     except OSError as error:
         raise InputError(
             f"{out}: cannot be created ({error.strerror or error}); give another --out"
@@ -188,7 +189,7 @@ def read_metrics(out: Path) -> list[Record]:
     for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is partial
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             records.append(record)

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.files import sync_folder
 from samebits.numerics import philox
 from samebits.train.run.distributed import Workers
 from samebits.train.tensor import BFPTensor
@@ -178,6 +180,7 @@ class TraceFile:
             self._file = self._path.open("r+b" if kept else "wb")
             self._file.truncate(kept)
             self._file.seek(kept)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise InputError(
                 f"{self._path}: cannot be written ({error.strerror or error}); give another --trace"
@@ -211,6 +214,7 @@ class TraceFile:
         try:
             self._file.write((json.dumps(record) + "\n").encode())
             self._file.flush()
+            os.fsync(self._file.fileno())  # no checkpoint is to be ahead of its trace
         except OSError as error:
             raise SamebitsError(
                 f"{self._path}: cannot be written ({error.strerror or error}); earlier checkpoints "
@@ -220,7 +224,8 @@ class TraceFile:
     def close(self) -> None:
         """Close the file, where this worker has one."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a step whose error was raised: it tries again
+                self._file.close()
 
 
 def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
