@@ -8,11 +8,18 @@ processes on the machine disturb less). Run it with OMP_NUM_THREADS=1: everythin
 what says two; "paired" defers weight gradients to a second one.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --out runs/bench_recompute.json
+
+With --times it measures this machine as `samebits device` does instead, and prints by which factor
+the modelled time of each sub-layer's forward pass misses the measured one, median and worst, over
+the architectures of `samebits train` and a transformer (`runs/bench_times.json`):
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --times --out runs/bench_times.json
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,13 +37,15 @@ from samebits.numerics import philox
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import balance, predicted_balance
-from samebits.recompute.plan.cost import Device, find_device
+from samebits.recompute.plan.cost import Device, find_device, times
+from samebits.recompute.plan.measure import measure_device
 from samebits.recompute.plan.schedule import Action, compile_schedule, peak
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.memory import step_peak
 from samebits.recompute.run.profile import survey
+from samebits.recompute.run.timing import factors, measured_times
 from samebits.recompute.training import Planner, earlier_gradients
-from samebits.train.architectures import BasicBlock, initialise
+from samebits.train.architectures import BasicBlock, build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import make_engine
 
@@ -225,6 +234,62 @@ def measure(variants: list[Variant], rounds: int) -> None:
             variant.run()
 
 
+class Attention(nn.Module):
+    """A layer of a transformer, of single operations."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.maps = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norms[0](x)
+        parts = (m(y).reshape(x.shape[0], x.shape[1], self.heads, -1) for m in self.maps[:3])
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) * 0.25, -1)
+        y = torch.matmul(weights, v).transpose(1, 2).reshape(x.shape)
+        x = x + self.maps[3](y)
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+def timed_networks() -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Names, models and batches whose operations are timed."""
+    for name, samples in (("resnet8", 32), ("resnet18", 8), ("mobilenetv2", 8), ("cnn", 32)):
+        yield name, build(name, SHAPE, CLASSES), batch_of(samples)[0]
+    yield "mlp", build("mlp", SHAPE, CLASSES), batch_of(64)[0]
+    blocks = nn.Sequential(*(Attention(128, 8) for _ in range(4)))
+    yield "transformer", blocks, batch_of(64)[0].view(-1, 128)[: 8 * 64].view(8, 64, 128)
+
+
+def calibration(repeats: int) -> list[dict[str, Any]]:
+    """Modelled and measured times of every operation; prints a table of the factors."""
+    device = measure_device()
+    print(f"{device.name}: {device}")
+    print("| network | operations | median factor | worst | at |")
+    print("|---|---|---|---|---|")
+    rows: list[dict[str, Any]] = []
+    for name, model, x in timed_networks():
+        initialise(model, 0)
+        tape, network = survey(model, x, torch.sum)
+        modelled = times(network, device, "float32")
+        measured = measured_times(tape, network, x, repeats)
+        found = factors(modelled, measured)
+        worst = max(range(len(found)), key=found.__getitem__)
+        kind = network.layers[worst + 1].kind
+        median = statistics.median(found)
+        print(f"| {name} | {len(found)} | {median:.2f} | {found[worst]:.1f} | {kind} |")
+        for layer, model_ps, taken_ps, factor in zip(
+            network.layers[1:], modelled[1:], measured[1:], found, strict=True
+        ):
+            row = {"network": name, "name": layer.name, "kind": layer.kind, "factor": factor}
+            rows.append({**row, "modelled_ps": model_ps, "measured_ps": taken_ps})
+    every = [row["factor"] for row in rows]
+    print(f"| all | {len(every)} | {statistics.median(every):.2f} | {max(every):.1f} | |")
+    return rows
+
+
 def main() -> None:
     """Measure, print a table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -234,8 +299,14 @@ def main() -> None:
     parser.add_argument("--compile", type=float, nargs="*", default=[1.0, 0.5, 0.1])
     parser.add_argument("--device", default="laptop-cpu")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--times", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.times:
+        rows = calibration(given.rounds)
+        if given.out:
+            machine.write_record(given.out, threads=torch.get_num_threads(), rows=rows)
+        return
     device = find_device(given.device)
     variants = list(float_variants(given.batch, given.budgets, device))
     variants += bfp_variants(given.batch, given.bfp_budgets, device)

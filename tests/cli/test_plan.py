@@ -84,6 +84,33 @@ def refused(done, text):
     assert text in done.err
 
 
+def test_a_device_that_does_not_hold_the_pass(samebits, tmp_path):
+    """A peak that no memory of the device holds is no plan for it, whoever asks."""
+    device = tmp_path / "small.toml"
+    tier = '[[tier]]\nname = "SRAM"\nbytes = 65536\nbytes_per_second = 1000000\nlatency_ns = 0\n'
+    device.write_text(
+        'name = "small"\ninteger_operations_per_second = 1\nfloat_operations_per_second = 1\n'
+        f"pointwise_operations_per_second = 1\ndispatch_ns = 0\noverhead_ns = 0\n{tier}"
+    )
+    full = json.loads(samebits(*plan("bfp", "--json")).out)["store_all"]
+    words = "small: expected a pass of at most 65536 bytes (its largest memory, SRAM), found a peak"
+    advice = "give --memory-budget 65536 or less, lower --batch or give more --shards"
+    refused(samebits(*plan("bfp", "--device", device)), words)
+    done = samebits(*plan("bfp", "--device", device, "--memory-budget", full))
+    refused(done, f"{words} of {full}; {advice}")
+    done = samebits(*plan("bfp", "--device", device, "--memory-budget", 65536))
+    refused(done, "--memory-budget: expected at least ")
+
+
+def test_a_limit_of_time(samebits):
+    done = samebits(*plan("bfp", "--memory-budget", "99%", "--time-limit", "60", "--json"))
+    assert json.loads(done.out)["search"] in ("complete", "steps")
+    refused(samebits(*plan("bfp", "--time-limit", 60)), "--time-limit needs --memory-budget, found")
+    more = ("--memory-budget", "99%", "--time-limit")
+    for wrong in ("0", "-1", "nan"):
+        refused(samebits(*plan("bfp", *more, wrong)), "--time-limit: expected seconds above 0")
+
+
 def test_inspect_shows_a_plan(samebits, tmp_path):
     made = samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
     shown = samebits("inspect", tmp_path / "plan.json", "--nodes")

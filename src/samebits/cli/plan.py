@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Quiet, Shards, Threads, sizes_of, whole
+from samebits.cli.options import AsJson, Quiet, Shards, Threads, real, sizes_of, whole
 from samebits.cli.output import show, working
 
 
@@ -60,6 +60,13 @@ def plan_command(
     picture: Annotated[
         Path | None, typer.Option(help="Write memory over the step's time, an SVG file.")
     ] = None,
+    time_limit: Annotated[
+        float | None,
+        real(
+            "Seconds after which the search within a budget ends with the best plan so far, which "
+            "then depends on the machine's speed [default: a number of steps]."
+        ),
+    ] = None,
     threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -82,6 +89,7 @@ def plan_command(
             shards=shards,
             input_shape=sizes,
             classes=classes,
+            time_limit=time_limit,
             threads=threads,
         )
         if out is not None:

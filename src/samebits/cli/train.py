@@ -85,6 +85,14 @@ def train_command(
             help="With a plan: its backward pass, sequential or paired (samebits plan).",
         ),
     ] = None,
+    plan_fallback: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Where a plan cannot be used, as the network's forward code has a state of its "
+            "own: error (the default), or eager: train without the plan, a note says why.",
+        ),
+    ] = None,
     device: Annotated[
         str,
         typer.Option(
@@ -146,6 +154,7 @@ def train_command(
                 memory_budget=memory_budget,
                 plan_device=plan_device,
                 backward=backward,
+                plan_fallback=plan_fallback,
                 device=device,
                 resume=resume,
                 trace=trace,

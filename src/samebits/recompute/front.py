@@ -50,13 +50,17 @@ def plan_architecture(
     shards: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
+    time_limit: float | None = None,
 ) -> Planned:
-    """The plan of an architecture of `samebits train`; None stands for an option's default."""
+    """The plan of an architecture of `samebits train`; None stands for an option's default.
+
+    time_limit: seconds of the search within a budget
+    """
     if batch is None:
         raise InputError("expected --batch for an architecture, found none; give samples per step")
     config = TrainConfig(data="", arch=arch, numerics=numerics or "bfp", batch=batch, shards=shards)
     found = find_device(device)
-    planner = Planner(config, found, budget, backward=backward)
+    planner = Planner(config, found, budget, backward=backward, time_limit=time_limit)
     progress.stage("measuring one step")
     _, network = architecture_network(config, input_shape or IMAGE, classes or CLASSES)
     progress.stage("planning")
@@ -70,11 +74,14 @@ def plan_module(
     device: str,
     budget: int | str | None,
     backward: str,
+    time_limit: float | None = None,
 ) -> Planned:
     """The plan of a module for batches of the example's shape.
 
-    loss: of the module's output; by default one of all its elements. Raises InputError for anything
-    but a module and a tensor.
+    loss:       of the module's output; by default one of all its elements
+    time_limit: seconds of the search within a budget
+
+    Raises InputError for anything but a module and a tensor.
     """
     if not isinstance(module, nn.Module) or not isinstance(example, Tensor):
         raise InputError(
@@ -99,6 +106,7 @@ def plan_module(
         numerics="bfp" if bfp else "float32",
         budget=None if budget is None else parse_budget(budget),
         backward=backward,
+        time_limit=time_limit,
     )
     executor = Executor(tape, network, plan.schedule(network))
     prove(executor, example, loss or _sum)

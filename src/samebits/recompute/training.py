@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from samebits.errors import InputError
+from samebits import progress
+from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import Balance
@@ -16,12 +19,16 @@ from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
 from samebits.recompute.plan.planner import make_plan
 from samebits.recompute.run.apply import Executor
-from samebits.recompute.run.profile import survey
+from samebits.recompute.run.profile import LossFunction, survey
 from samebits.recompute.run.proof import prove
 from samebits.train.architectures import build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Batch, Engine, Forward
 from samebits.train.run.loop import make_engine
+
+FALLBACKS = ("error", "eager")
+# The advice of an UnsupportedError that is followed already.
+_GOING = re.compile("[:;] (train|use a layer such as Dropout, or train) without a plan$")
 
 
 class Planner:
@@ -32,6 +39,9 @@ class Planner:
     file:     of a plan, which is then used as it is
     workers:  number of processes of the run
     backward: order of the backward pass, None for that of the file or the sequential one
+    time_limit: seconds of the search within a budget, None for a number of steps
+    fallback: where a plan cannot be used: error, or eager (the steps run without one, a note says
+              why)
     """
 
     def __init__(
@@ -42,8 +52,18 @@ class Planner:
         file: Path | None = None,
         workers: int = 1,
         backward: str | None = None,
+        time_limit: float | None = None,
+        fallback: str = "error",
     ) -> None:
-        """Raises InputError for an unknown order, or a file for other numerics or another order."""
+        """Raises InputError for an unknown order or fallback, or a file for other numerics or
+        another order.
+        """
+        if fallback not in FALLBACKS:
+            raise InputError(
+                f"--plan-fallback: expected {' or '.join(FALLBACKS)}, found {fallback!r}"
+            )
+        self.eager = fallback == "eager"
+        self.time_limit = time_limit
         self.config, self.device, self.file = config, device, file
         self.budget = None if budget is None else parse_budget(budget)
         self.backward = backward or ORDERS[0]
@@ -73,15 +93,43 @@ class Planner:
         budget: int | str | None,
         workers: int,
         backward: str | None = None,
+        fallback: str = "error",
     ) -> Planner:
         """The planner for `--plan auto` or `--plan FILE`. Raises InputError."""
         file = None if plan == "auto" else Path(plan)
-        return cls(config, find_device(device), budget, file, workers, backward)
+        found = find_device(device)
+        return cls(config, found, budget, file, workers, backward, fallback=fallback)
 
-    def __call__(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
-        """The executor that the engine's steps call, and the plan's figures for the result."""
+    def __call__(
+        self, engine: Engine, batch: Batch
+    ) -> tuple[Forward | None, dict[str, Any] | None]:
+        """The executor that the engine's steps call, and the plan's figures for the result; None
+        for both where the steps run without a plan.
+
+        Raises UnsupportedError, naming the guard that failed: for a model that cannot be planned
+        unless the fallback is eager, for a plan that is proved wrong in any case.
+        """
         x, criterion = engine.prepare(batch)
-        tape, network = survey(engine.model, x, criterion)
+        try:
+            tape, network = survey(engine.model, x, criterion)
+        except UnsupportedError as error:
+            reason = _GOING.sub("", str(error))
+            if not self.eager:
+                raise UnsupportedError(
+                    f"{reason}; give --plan none, or --plan-fallback eager to go on without a plan"
+                ) from error
+            progress.note(f"training without a plan: {reason}")
+            return None, None
+        return self._planned(tape, network, x, criterion)
+
+    def _planned(
+        self, tape: Tape, network: PassNetwork, x: Tensor, criterion: LossFunction
+    ) -> tuple[Forward, dict[str, Any]]:
+        """The executor of the plan, proved on one batch.
+
+        A proof that fails is an error with either fallback: what the forward code reads has moved
+        on while planning and cannot be put back, so going on would give other bits.
+        """
         plan = self.given or self.plan(network)
         try:
             schedule = plan.schedule(network)
@@ -98,9 +146,13 @@ class Planner:
             "backward": plan.backward,
             "load_balance": Balance(plan.work_ps, plan.span_ps).load,
         }
-        executor = Executor(tape, network, schedule, self.replicated)
+        executor = Executor(tape, network, schedule, self.replicated, self.eager)
         if not self.replicated:  # else gradients would go out to the other workers
-            prove(executor, x, criterion)
+            try:
+                prove(executor, x, criterion)
+            except UnsupportedError as error:
+                reason = _GOING.sub("", str(error))
+                raise UnsupportedError(f"{reason}; give --plan none") from error
         return executor, record
 
     def plan(self, network: PassNetwork) -> Plan:
@@ -113,6 +165,7 @@ class Planner:
             budget=self.budget,
             earlier=earlier_gradients(network, self.own_shards),
             backward=self.backward,
+            time_limit=self.time_limit,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, times
-from samebits.recompute.plan.optimum import smallest
+from samebits.recompute.plan.optimum import least_regular, smallest
 from samebits.recompute.plan.plan import Plan
 from samebits.recompute.plan.schedule import Action, compile_schedule, simulate
 from samebits.reports.html import Figure, Paragraph, Section
@@ -15,6 +15,10 @@ from samebits.reports.plots import Curve, line_plot
 
 PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per kind
 MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
+ENDED = {
+    "steps": "; the search ended at its limit of steps",
+    "time": "; the search ended at its limit of time",
+}
 COLUMNS = (
     *("sub-layer", "kind", "bytes", "output", "lives in"),
     *("computing it again, us", "loading it, us", "because"),
@@ -57,10 +61,14 @@ def plan_summary(plan: Plan) -> list[str]:
         if plan.bound_ps == plan.recompute_ps:
             lines.append(f"no plan within {plan.budget:,} bytes computes less again")
         elif plan.bound_ps:
-            bound = plan.bound_ps / MILLISECOND
+            bound, gap = plan.bound_ps / MILLISECOND, plan.recompute_ps - plan.bound_ps
             lines.append(
-                f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms"
+                f"no plan within {plan.budget:,} bytes can do with less than {bound:.3f} ms, so "
+                f"another one could save {gap / MILLISECOND:.3f} ms at most"
+                + ENDED.get(plan.search, "")
             )
+        elif plan.search in ENDED:
+            lines.append(f"nothing is known of the least{ENDED[plan.search]}")
     return lines
 
 
@@ -84,7 +92,8 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
 def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
     costs = times(network, device, plan.numerics)
-    least = smallest(network, costs)
+    find = least_regular if plan.budget is None else smallest  # as the plan's own figure
+    least = find(network, costs)
     return line_plot(
         [
             _curve("everything stored", network, compile_schedule(network, ()), costs),

@@ -280,6 +280,8 @@ def _device(path: Path) -> Facts:
         f"name {device.name}",
         f"integers: {device.integer_operations_per_second:,} operations per second",
         f"floats: {device.float_operations_per_second:,} operations per second",
+        f"other operations: {device.pointwise_operations_per_second:,} per second",
+        f"overhead: {device.overhead_ns:,} ns for each sub-layer",
         f"dispatch: {device.dispatch_ns:,} ns",
         *(
             f"memory {tier.name}: {tier.bytes:,} bytes, {tier.bytes_per_second:,} bytes per "

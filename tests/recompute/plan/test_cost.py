@@ -18,7 +18,9 @@ GOOD = """
 name = "two tiers"
 integer_operations_per_second = 1_000_000
 float_operations_per_second = 500_000
+pointwise_operations_per_second = 1_000_000
 dispatch_ns = 3
+overhead_ns = 0
 
 [[tier]]
 name = "near"
@@ -120,3 +122,8 @@ def test_this_machine_is_a_device():
     assert isinstance(device, Device)
     assert all(isinstance(tier, Tier) for tier in device.tiers)
     assert device.tiers[-1].name == "off-chip memory"
+
+
+def test_a_byte_order_mark_before_a_device_is_skipped(tmp_path):
+    (tmp_path / "marked.toml").write_text(GOOD, encoding="utf-8-sig")
+    assert find_device(str(tmp_path / "marked.toml")) == parse_device(GOOD, "good")

@@ -6,8 +6,10 @@ from itertools import chain, combinations
 
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.balance import balance
+from samebits.recompute.plan.bound import IMPOSSIBLE, Knapsack
 from samebits.recompute.plan.cost import Device, Tier, times
-from samebits.recompute.plan.optimum import Choice, cheapest, cost_of, smallest
+from samebits.recompute.plan.greedy import cost_of
+from samebits.recompute.plan.optimum import Choice, cheapest, smallest
 from samebits.recompute.plan.rule import UNREAD, local_rule
 from samebits.recompute.plan.schedule import Action, compile_schedule, peak, simulate
 
@@ -32,7 +34,13 @@ TAPE = PassNetwork(
 )
 TIMES = (0, 6, 3, 1, 2)
 DEVICE = Device(
-    "example", 10**12, 10**12, 0, (Tier("near", 12, 10**12, 0), Tier("far", 1000, 10**12 // 4, 0))
+    "example",
+    10**12,
+    10**12,
+    10**12,
+    0,
+    0,
+    (Tier("near", 12, 10**12, 0), Tier("far", 1000, 10**12 // 4, 0)),
 )
 
 
@@ -60,6 +68,13 @@ def test_optimum():
     subsets = chain.from_iterable(combinations(range(1, 5), count) for count in range(5))
     fitting = [d for d in subsets if peak(TAPE, compile_schedule(TAPE, d)) <= 37]
     assert min(cost_of(TAPE, TIMES, d) for d in fitting) == 6
+
+
+def test_bound():
+    sack = Knapsack((0, 1, 2), (10, 20, 10), (1, 4, 5))
+    assert sack.least(80 - 55) == 1 + 1
+    assert sack.least(80 - 55, decided=0b001) == 4 * 5 // 20  # 20 and 10 bytes: 5 too many
+    assert (sack.least(40), sack.least(0), sack.least(-1)) == (0, 10, IMPOSSIBLE)
 
 
 def test_cost():

@@ -11,7 +11,8 @@ is left to the comparison of a first planned step with a plain one (`recompute.r
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,63 @@ def _of(path: str, module: nn.Module) -> Iterator[tuple[tuple[str, str, str], An
     for name, value in vars(module).items():
         if name not in own and not name.startswith(_TORCH):
             yield (path, "attribute", name), _fingerprint(value)
+
+
+def keep(model: nn.Module) -> Callable[[], None]:
+    """A function that brings the attributes of all modules, and the generators of Python and
+    numpy, back to what they are now.
+
+    Lists, dictionaries, sets, arrays and tensors in attributes get their contents back; what
+    Python does not show (a global variable, the inside of another object) stays as it is.
+    """
+    states = random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002
+    attributes = [
+        (module, {k: v for k, v in vars(module).items() if not _torchs(k)})
+        for module in model.modules()
+    ]
+    contents = [back for _, own in attributes for value in own.values() for back in _inside(value)]
+
+    def restore() -> None:
+        for module, own in attributes:
+            for name in [name for name in vars(module) if not _torchs(name)]:
+                if name not in own:
+                    del vars(module)[name]
+            vars(module).update(own)
+        for back in contents:
+            back()
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+    return restore
+
+
+def _torchs(name: str) -> bool:
+    """Whether an attribute is torch's own, or a plan's."""
+    return name in _OWN or name.startswith(_TORCH)
+
+
+def _inside(value: Any, depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
+    """Functions that give a container the contents back that it has now."""
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        yield partial(np.copyto, value, value.copy())
+    if type(value) is Tensor:
+        yield partial(_unless_unchanged, value, value._version, value.detach().clone())
+    if not depth or not isinstance(value, list | tuple | dict | set):
+        return
+    if isinstance(value, list):
+        yield partial(value.__setitem__, slice(None), list(value))
+    elif isinstance(value, dict | set):
+        kept = value.copy()
+        yield value.clear
+        yield partial(value.update, kept)
+    for item in value.values() if isinstance(value, dict) else value:
+        yield from _inside(item, depth - 1)
+
+
+def _unless_unchanged(tensor: Tensor, version: int, kept: Tensor) -> None:
+    if tensor._version != version:
+        with torch.no_grad():
+            tensor.copy_(kept)
 
 
 def _recorded(hook: Any) -> bool:

@@ -26,7 +26,9 @@ class SubLayer:
     weights: per trained parameter that it reads, the parameter's index in the model and the size of
              its gradient
     state:  what computing it again needs besides its inputs (buffers, generator state)
-    operations: of its forward pass
+    operations, gradient_operations: of its forward and of its backward pass
+    products: those operations of the forward pass that are products of matrices or convolutions
+    calls:  operators that its forward pass runs
     differentiable: whether it has a backward pass
     repeated: whether it reads one input or weight in several places
     random: whether it draws from a generator
@@ -50,6 +52,9 @@ class SubLayer:
     weights: tuple[tuple[int, int], ...] = ()
     state: int = 0
     operations: int = 0
+    gradient_operations: int = 0
+    products: int = 0
+    calls: int = 1
     differentiable: bool = True
     repeated: bool = False
     random: bool = False

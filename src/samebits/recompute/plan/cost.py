@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork
+from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork, SubLayer
 
 PICOSECONDS = 10**12
 LARGEST_FILE = 1 << 20  # bytes of a device file
 LARGEST = 10**18  # of any number in it
-FROM_ZERO = ("dispatch_ns", "latency_ns")  # the other numbers are at least 1
+FROM_ZERO = ("dispatch_ns", "overhead_ns", "latency_ns")  # the other numbers are at least 1
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,19 @@ class Tier:
 class Device:
     """A machine, as far as plans need it.
 
-    dispatch_ns: time to start one operation, whatever its size
+    integer_operations_per_second, float_operations_per_second: of products; pointwise ones are all
+                 others, in either numerics
+    dispatch_ns: time to start one operator, whatever its size
+    overhead_ns: time that a sub-layer takes besides its operators
     tiers:       from the nearest to the largest
     """
 
     name: str
     integer_operations_per_second: int
     float_operations_per_second: int
+    pointwise_operations_per_second: int
     dispatch_ns: int
+    overhead_ns: int
     tiers: tuple[Tier, ...]
 
     def tier(self, size: int) -> Tier:
@@ -61,13 +66,29 @@ class Device:
         return next((tier for tier in self.tiers if tier.bytes >= size), self.tiers[-1])
 
     def compute(self, operations: int, numerics: str) -> int:
-        """Picoseconds of a number of operations at the full rate of the numerics."""
+        """Picoseconds of a number of operations of products at the full rate of the numerics."""
         rate = (
             self.integer_operations_per_second
             if numerics == "bfp"
             else self.float_operations_per_second
         )
         return operations * PICOSECONDS // rate
+
+    def arithmetic(self, layer: SubLayer, numerics: str, moved: int = 0) -> int:
+        """Picoseconds of the operations of a sub-layer's forward pass.
+
+        moved: bytes that it reads and writes; a float convolution brings each of their elements
+        into its kernel's layout, or back
+        """
+        others = layer.operations - layer.products
+        if layer.kind.startswith("Conv") and numerics == "float32":
+            others += moved // 4
+        pointwise = others * PICOSECONDS // self.pointwise_operations_per_second
+        return self.compute(layer.products, numerics) + pointwise
+
+    def start(self, calls: int = 1) -> int:
+        """Picoseconds to start a sub-layer of so many operators."""
+        return 1000 * (self.overhead_ns + calls * self.dispatch_ns)
 
 
 def load(tier: Tier, size: int) -> int:
@@ -80,7 +101,8 @@ def load(tier: Tier, size: int) -> int:
 def times(network: PassNetwork, device: Device, numerics: str) -> list[int]:
     """Picoseconds to compute each sub-layer once, as this project runs it.
 
-    The longer of its arithmetic and its traffic: inputs are read (twice if statistics of them are
+    What starting it takes, and the longer of its arithmetic and its traffic: inputs are read (twice
+    if statistics of them are
     taken first, unless those are kept) and the output is written, in the tier that holds them all.
     """
     result = []
@@ -88,17 +110,17 @@ def times(network: PassNetwork, device: Device, numerics: str) -> list[int]:
         read = sum(network.layers[v].size for v in network.roots(layer.inputs))
         twice = read if "Norm" in layer.kind and not layer.statistics else 0
         traffic = load(device.tier(read + layer.size), read + layer.size + twice)
-        arithmetic = device.compute(layer.operations, numerics)
-        result.append(device.dispatch_ns * 1000 + max(arithmetic, traffic))
+        arithmetic = device.arithmetic(layer, numerics, read + layer.size)
+        result.append(device.start(layer.calls) + max(arithmetic, traffic))
     return result
 
 
 def gradient_times(network: PassNetwork, device: Device, numerics: str) -> list[tuple[int, int]]:
     """Picoseconds of each sub-layer's activation gradient and of its weight gradient.
 
-    The roofline as in `times`. A product has both gradients, each with the operations of its
-    forward pass (twice as many in BFP, whose gradients are two bytes wide). The whole backward pass
-    of any other sub-layer counts as its activation gradient.
+    The roofline as in `times`. The operations of a product's backward pass are shared out evenly
+    over its gradients. The whole backward pass of any other sub-layer counts as its activation
+    gradient.
     """
     width = 2 if network.summed else 4
     result = []
@@ -107,11 +129,12 @@ def gradient_times(network: PassNetwork, device: Device, numerics: str) -> list[
         read = sum(network.layers[v].size for v in network.roots(layer.needs))
         weights = sum(size for _, size in layer.weights)
         separable = layer.kind in SEPARABLE
-        operations = layer.operations * (2 if separable and network.summed else 1)
+        gradients = bool(layer.gradients) + bool(layer.weights) if separable else 1
+        operations = layer.gradient_operations // max(gradients, 1)
 
         def roofline(traffic: int, operations: int = operations) -> int:
             moved = load(device.tier(traffic), traffic)
-            return device.dispatch_ns * 1000 + max(device.compute(operations, numerics), moved)
+            return device.start() + max(device.compute(operations, numerics), moved)
 
         if separable:
             result.append(
@@ -149,7 +172,7 @@ def find_device(name: str) -> Device:
                 f"{path}: expected a device file of at most {LARGEST_FILE} bytes; give another "
                 "device"
             )
-        return parse_device(data.decode("utf-8"), str(path))
+        return parse_device(data.decode("utf-8").removeprefix("\ufeff"), str(path))
     except OSError as error:
         raise InputError(
             f"{path}: no such device ({error.strerror or error}); expected one of "

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
-import time
+import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from samebits import kernels
 from samebits.kernels import conv_shape
+from samebits.recompute.network.operations import PER_ELEMENT
 from samebits.recompute.plan.cost import Device, Tier
+from samebits.recompute.run.profile import survey
+from samebits.recompute.run.timing import PICOSECONDS_PER_NANOSECOND, measured_times, shortest
 
 LINE = 64  # bytes
 # glibc's names; where a system does not know them, caches of a common size are assumed.
@@ -37,7 +43,7 @@ def measure_device(seconds: float = 0.2) -> Device:
             caches.append((name, size))
     memory = max(_sysconf("SC_PAGE_SIZE") * _sysconf("SC_PHYS_PAGES"), 2 * caches[-1][1])
     tiny = torch.zeros(8)
-    dispatch = _best(lambda: torch.add(tiny, tiny, out=tiny), seconds)
+    dispatch = _best(lambda: torch.add(tiny, tiny), seconds)
     tiers: list[Tier] = []
     for name, size in reversed([*caches, ("off-chip memory", memory)]):
         room = size // 2 if tiers else max(MEMORY, 4 * caches[-1][1])
@@ -50,7 +56,9 @@ def measure_device(seconds: float = 0.2) -> Device:
         f"{platform.machine()}, {torch.get_num_threads()} threads",
         _integer_rate(seconds),
         _float_rate(seconds),
+        _pointwise_rate(dispatch, seconds),
         max(int(dispatch * 1e9), 1),
+        max(int(_overhead() - dispatch * 1e9), 0),
         tuple(tiers),
     )
 
@@ -64,12 +72,7 @@ def _sysconf(name: str) -> int:
 
 def _best(action: Callable[[], Any], seconds: float) -> float:
     """The shortest time of the calls that fit in `seconds`, three calls at least."""
-    best, calls, end = float("inf"), 0, time.perf_counter() + seconds
-    while calls < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        action()
-        best, calls = min(best, time.perf_counter() - start), calls + 1
-    return best
+    return shortest(action, seconds) / 1e9
 
 
 def _memory(size: int, dispatch: float, seconds: float) -> tuple[int, int]:
@@ -95,6 +98,31 @@ def _integer_rate(seconds: float) -> int:
 
 
 def _float_rate(seconds: float) -> int:
-    n = 512
-    a = torch.ones(n, n)
-    return int(2 * n**3 / _best(lambda: a @ a, seconds))
+    """Operations per second of products as networks have them: the geometric mean of four."""
+    rates = []
+    for rows, width in ((64, 128), (1024, 128)):
+        a, b = torch.ones(rows, width), torch.ones(width, width)
+        rates.append(2 * rows * width**2 / _best(partial(torch.mm, a, b), seconds / 4))
+    for channels, size in ((16, 32), (64, 8)):
+        x, w = torch.ones(8, channels, size, size), torch.ones(channels, channels, 3, 3)
+        operations = 2 * x.numel() * channels * 9
+        taken = _best(partial(torch.conv2d, x, w, padding=1), seconds / 4)
+        rates.append(operations / taken)
+    return int(math.prod(rates) ** (1 / len(rates)))
+
+
+def _pointwise_rate(dispatch: float, seconds: float) -> int:
+    """Operations per second of a batch-norm, whose kernel is slow enough to hide memories."""
+    x = torch.ones(8, 32, 32, 32)
+    taken = _best(lambda: nn.functional.batch_norm(x, None, None, training=True), seconds)
+    count = PER_ELEMENT["native_batch_norm"] * x.numel()
+    return max(int(count / max(taken - dispatch, dispatch / 10)), 1)
+
+
+def _overhead(passes: int = 20) -> float:
+    """Nanoseconds that a sub-layer of nearly no elements takes in a pass."""
+    chain = nn.Sequential(*(nn.ReLU() for _ in range(16)))
+    x = torch.zeros(1, 8, requires_grad=True)
+    tape, network = survey(chain, x, torch.sum)
+    taken = measured_times(tape, network, x, passes)[1:]
+    return statistics.median(taken) / PICOSECONDS_PER_NANOSECOND

@@ -41,24 +41,27 @@ value 3 first, whose time is the smallest, and value 2 next, and would never hav
 
 Where a network has too many partial plans, those of the best lower bound are kept. The smallest
 bound of what was left out is a lower bound of every plan that the search did not see, and the
-result says so (`Choice.bound`). The time of a search is limited by counting its steps, never by a
-clock, so that every machine finds the same plan.
+result says so (`Choice.bound`). The time of a search is limited by counting its steps, so that
+every machine finds the same plan; a clock ends it only where a limit of time was asked for.
+
+A step is a way to decide a value, to follow a chain of values to compute again, or to free a value
+early: all three may be exponentially many where one sub-layer reads dozens of values, as the
+concatenations of a DenseNet do, so all three are counted, and none is followed without a share.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.bound import IMPOSSIBLE, Knapsack, bits
+from samebits.recompute.plan.greedy import by_worth, cost_of, regular, restore
 from samebits.recompute.plan.schedule import Simulation, compile_schedule, peak
 
-WORK = 45_000  # steps of one search: what bounds its time, the same on every machine
-LARGE = 500  # sub-layers; networks of fewer, whose steps are shorter, get up to 4 times as many
-NO_BUDGET = 1 << 256  # above all bytes and costs
+WORK = 200_000  # steps of one search: what bounds its time, the same on every machine
 
 
 @dataclass(frozen=True)
@@ -76,56 +79,69 @@ class Choice:
     bound: int
 
 
-def cost_of(network: PassNetwork, costs: Sequence[int], dropped: Sequence[int]) -> int:
-    """Cost of a choice: that of what is computed again, as not all that is dropped is needed."""
-    schedule = compile_schedule(network, dropped)
-    return sum(costs[i] for kind, i in schedule if kind == "recompute")
+def never() -> bool:
+    """No limit of time."""
+    return False
 
 
-def cheapest(network: PassNetwork, costs: Sequence[int], budget: int) -> Choice | None:
+def cheapest(
+    network: PassNetwork,
+    costs: Sequence[int],
+    budget: int,
+    expired: Callable[[], bool] = never,
+    part: int = 1,
+) -> Choice | None:
     """The cheapest choice of at most `budget` bytes, of those the one of the smallest peak.
 
-    costs: of computing each sub-layer once, integers >= 0
+    costs:   of computing each sub-layer once, integers >= 0
+    expired: says when to end with the best choice so far; steps are limited without it
+    part:    takes one part in so many of a search's steps
 
-    None if the search finds no choice. A quick search comes first, whose cost, if it is not proven
-    to be the least, lets the thorough one leave out what cannot be better.
+    None if no choice is found. A quick search comes first; if its choice is not proven to be the
+    cheapest, choices without a search (`greedy`) and that one let the thorough search leave out
+    what cannot be better.
     """
-    search, work = _Search(network, costs, budget), _work(network)
-    found = search.run(work // 8, NO_BUDGET)
-    if found is not None and found.bound == found.cost:
+    search, work = _Search(network, costs, budget, expired), WORK // part
+    found, bound = search.run(work // 8, IMPOSSIBLE)
+    if found is not None and bound == found.cost:
         return found
-    better = search.run(work, NO_BUDGET if found is None else found.cost)
-    if better is None or (found is not None and found.cost < better.cost):
-        return found
-    return better
+    candidates = [] if found is None else [found.dropped]
+    worth = by_worth(network, costs, budget)
+    candidates += [] if worth is None else [worth]
+    choices = [
+        _choice(network, costs, restore(network, costs, dropped, budget, expired))
+        for dropped in candidates
+    ]
+    most = min((choice.cost for choice in choices), default=IMPOSSIBLE)
+    better, higher = search.run(work, most)
+    choices += [] if better is None else [better]
+    if not choices:
+        return None
+    best = min(choices, key=lambda choice: (choice.cost, choice.peak))
+    return replace(best, bound=min(max(bound, higher), best.cost))
 
 
-def smallest(network: PassNetwork, costs: Sequence[int]) -> Choice:
+def smallest(
+    network: PassNetwork, costs: Sequence[int], expired: Callable[[], bool] = never
+) -> Choice:
     """The choice of the smallest peak: that of the search, or a regular one that needs less."""
-    found = _Search(network, costs, None).run(_work(network), NO_BUDGET)
-    candidates = [] if found is None else [found]
-    for dropped in (network.choices(), *_every(network)):
-        level = peak(network, compile_schedule(network, dropped))
-        bound = 0 if found is None else found.bound
-        candidates.append(Choice(dropped, cost_of(network, costs, dropped), level, bound))
-    return min(candidates, key=lambda choice: (choice.peak, choice.cost))
+    found, bound = _Search(network, costs, None, expired).run(WORK, IMPOSSIBLE)
+    best = least_regular(network, costs)
+    if found is not None and (found.peak, found.cost) < (best.peak, best.cost):
+        best = found
+    return replace(best, bound=min(bound, best.peak))
 
 
-def _work(network: PassNetwork) -> int:
-    """Number of steps of a thorough search."""
-    return WORK * min(max(LARGE // len(network.layers), 1), 4)
+def least_regular(network: PassNetwork, costs: Sequence[int]) -> Choice:
+    """The choice of the smallest peak among the regular ones, of which nothing is proven."""
+    choices = (_choice(network, costs, dropped) for dropped in (*regular(network), ()))
+    return min(choices, key=lambda choice: (choice.peak, choice.cost))
 
 
-def _every(network: PassNetwork) -> Iterator[tuple[int, ...]]:
-    """Regular choices, which keep every second value, every third and so on.
-
-    On a chain of n equal sub-layers one kept value in sqrt(n) is nearly the best (Chen et al.
-    2016); a network that is too large for the search falls back on such a choice.
-    """
-    choices = network.choices()
-    for distance in (2, 3, 4, 6, 8, 12, 16, 24, 32):
-        if distance < len(choices):
-            yield tuple(v for at, v in enumerate(choices) if at % distance)
+def _choice(network: PassNetwork, costs: Sequence[int], dropped: tuple[int, ...]) -> Choice:
+    """A choice of which nothing is proven."""
+    level = peak(network, compile_schedule(network, dropped))
+    return Choice(dropped, cost_of(network, costs, dropped), level, 0)
 
 
 _LEAST = 16  # steps that every partial plan may take at a sub-layer
@@ -169,18 +185,16 @@ class _Plan(NamedTuple):
     dropped: int
 
 
-def _bits(mask: int) -> Iterator[int]:
-    """The values in a bit mask, in ascending order."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
 class _Search:
     """The search of one network within one budget; without a budget, for the smallest peak."""
 
-    def __init__(self, network: PassNetwork, costs: Sequence[int], budget: int | None) -> None:
+    def __init__(
+        self,
+        network: PassNetwork,
+        costs: Sequence[int],
+        budget: int | None,
+        expired: Callable[[], bool],
+    ) -> None:
         """Prepare everything that no decision changes, as tables and bit masks by sub-layer.
 
         heavy, light: what a sub-layer saves besides values, kept with the value only or always; the
@@ -193,7 +207,7 @@ class _Search:
         leaving:      values whose last reader of the forward pass is a sub-layer
         passing:      bytes of values that are on their way to a reader at or after a sub-layer
         """
-        self.network, self.costs, self.budget = network, costs, budget
+        self.network, self.costs, self.budget, self.expired = network, costs, budget, expired
         layers = network.layers
         self.count = count = len(layers)
         self.size = [layer.size for layer in layers]
@@ -209,15 +223,15 @@ class _Search:
         touched = list(range(count))  # last sub-layer of the forward pass that does
         for i in range(1, count):
             self.need_below[i + 1] = self.need_below[i] | self.needs[i]
-            for v in (*_bits(self.reads[i]), network.root(i)):
+            for v in (*bits(self.reads[i]), network.root(i)):
                 touched[v] = i
-            for v in _bits(self.reads[i]):
+            for v in bits(self.reads[i]):
                 self.readers[v] |= 1 << i
         touched[network.root(network.output)] = count
         self.entries: list[list[int]] = [[] for _ in range(count + 1)]
         self.leaving: list[int] = [0] * (count + 1)
         self.passing = [0] * (count + 2)  # bytes of values on their way to a later reader
-        for v in _bits(self.may):
+        for v in bits(self.may):
             last_need = max((i for i in range(count) if self.needs[i] >> v & 1), default=0)
             self.entries[max(touched[v], last_need)].append(v)
             self.leaving[touched[v]] |= 1 << v
@@ -225,7 +239,12 @@ class _Search:
                 self.passing[i] += self.size[v]
         self.never = self._never_stored()
         self._gradients()
-        self._bounds: dict[int, tuple[int, list[int], list[int]]] = {}
+        worth = [(c << 64) // max(size, 1) for c, size in zip(costs, self.size, strict=True)]
+        order = sorted(bits(self.may & self.need_below[count]), key=lambda v: (worth[v], v))
+        self._sacks = [
+            Knapsack([v for v in order if v < i], self.size, costs) for i in range(count + 1)
+        ]
+        self._to_come = [] if budget is None else self._levels_to_come()
 
     def _mask(self, values: Sequence[int]) -> int:
         mask = 0
@@ -240,7 +259,7 @@ class _Search:
         the value, and w need not be computed again.
         """
         mask = 0
-        for v in _bits(self.may & ~self.need_below[self.count]):
+        for v in bits(self.may & ~self.need_below[self.count]):
             readers = self.readers[v]
             w = readers.bit_length() - 1
             if readers and readers == 1 << w and self.may >> w & 1:
@@ -272,19 +291,26 @@ class _Search:
 
     # --- the search -----------------------------------------------------------------------
 
-    def run(self, work: int, most: int) -> Choice | None:
-        """The best complete plan of a cost of at most `most`, None if the search finds none.
+    def run(self, work: int, most: int) -> tuple[Choice | None, int]:
+        """The best complete plan of a cost of at most `most`, None if the search finds none; and a
+        cost (without a budget: a peak) below which there is no plan.
 
         `work` steps are shared out evenly over the sub-layers that remain, and over the partial
         plans at each; what one does not use goes to the next. A plan that runs out of its share is
-        cut off, and its lower bound joins the bound of the result.
+        cut off, and its lower bound joins the bound of the result. When time is over all are.
         """
         plans = [(_Key(0, 0, 0, 0), _Plan(0, 0, 0, 0, 0))]
-        cut = NO_BUDGET
+        cut, self.loose = most, 0
         for i in range(self.count, 0, -1):
+            width = max(work // (i * _LEAST), 1)
+            plans, lost, taken = self._enter(i, plans, width, most)
+            cut, work = min(cut, lost), work - taken
             grown: dict[_Key, list[_Plan]] = {}
             quota = work // i
             for at, (key, plan) in enumerate(plans):
+                if self.expired():
+                    least = (self._least(min(i + 1, self.count), *rest) for rest in plans[at:])
+                    return None, min(cut, *least, *self._leasts(i, grown))
                 self.left = share = max(quota // (len(plans) - at), _LEAST)
                 for new_key, new in self._step(i, key, plan):
                     if self.budget is None or new.top <= self.budget:
@@ -296,16 +322,21 @@ class _Search:
             cut = min(cut, lost)
         found = [plan for _, plan in plans]
         if not found:
-            return None
+            return None, cut
         if self.budget is None:
             best = min(found, key=lambda plan: (plan.top, plan.cost))
             bound = min(cut, best.top)
         else:
             best = min(found, key=lambda plan: (plan.cost, plan.top))
             bound = min(cut, best.cost)
-        dropped = tuple(_bits(best.dropped))
-        exact = peak(self.network, compile_schedule(self.network, dropped))
-        return Choice(dropped, cost_of(self.network, self.costs, dropped), exact, bound)
+        dropped = tuple(bits(best.dropped))
+        return replace(_choice(self.network, self.costs, dropped), bound=bound), bound
+
+    def _leasts(self, i: int, grown: dict[_Key, list[_Plan]]) -> Iterator[int]:
+        """The lower bounds of the partial plans at sub-layer i."""
+        for key, plans in grown.items():
+            for plan in plans:
+                yield self._least(i, key, plan)
 
     def _least(self, i: int, key: _Key, plan: _Plan) -> int:
         """A lower bound of all completions of a partial plan, in cost, or without budget in top."""
@@ -327,7 +358,7 @@ class _Search:
                 plan = min(front, key=lambda plan: (plan.top, plan.cost))
                 ranked.append((plan.top, plan.cost, len(ranked), key, plan))
                 continue
-            least = NO_BUDGET
+            least = IMPOSSIBLE
             for plan in sorted(front):
                 if plan.top < least:
                     least = plan.top
@@ -335,7 +366,7 @@ class _Search:
                     if bound <= most:
                         ranked.append((bound, plan.top, len(ranked), key, plan))
         ranked.sort(key=lambda entry: entry[:3])
-        lost = NO_BUDGET
+        lost = IMPOSSIBLE
         if len(ranked) > width:
             # Half of them by cost, half by level: the cheapest may come to nothing later.
             rest = sorted(ranked[width // 2 :], key=lambda entry: (entry[1], entry[0], entry[2]))
@@ -345,96 +376,113 @@ class _Search:
         return [entry[3:] for entry in ranked], lost
 
     def _bound(self, i: int, key: _Key, top: int) -> int:
-        """A cost that every completion adds to a partial plan.
+        """A cost that every completion adds to a partial plan, whose values up to i are met.
 
-        If all undecided values that some backward pass needs were stored, the top would exceed the
-        budget by `excess` bytes. So values of that many bytes have to be dropped and computed
-        again. It costs the least to take those of the least cost per byte first, and the last one
-        in part: Dantzig's bound of the knapsack problem (1957).
+        Two kinds of levels would exceed the budget if all undecided values were stored: the top,
+        and those that are still to come (`_to_come`), where no value before them is decided.
         """
+        assert self.budget is not None
         decided = key.stored | key.missing | key.again
         low = (decided & -decided).bit_length() - 1 if decided else i
-        if low not in self._bounds:
-            values = [v for v in _bits(self.may & self.need_below[self.count]) if v < low]
-            values.sort(key=lambda v: ((self.costs[v] << 64) // self.size[v], v))
-            sizes = list(itertools.accumulate((self.size[v] for v in values), initial=0))
-            costs = list(itertools.accumulate((self.costs[v] for v in values), initial=0))
-            self._bounds[low] = (sizes[-1], sizes, costs)
-        total, sizes, costs = self._bounds[low]
+        return max(self._sacks[i].least(self.budget - top, decided), self._to_come[low])
+
+    def _levels_to_come(self) -> list[int]:
+        """Per sub-layer i, a cost that the levels up to i's backward pass ask for.
+
+        In the backward pass of j all stored values before it that it or an earlier one needs are in
+        memory, beside gradients and what is kept always.
+        """
         assert self.budget is not None
-        excess = total - (self.budget - top)
-        if excess <= 0:
-            return 0
-        if excess > total:
-            return NO_BUDGET
-        at = bisect.bisect_left(sizes, excess)
-        part, whole = excess - sizes[at - 1], sizes[at] - sizes[at - 1]
-        return costs[at - 1] + (costs[at] - costs[at - 1]) * part // whole
+        found = [0] * (self.count + 1)
+        for j in range(1, self.count):
+            found[j + 1] = found[j]
+            if self.network.layers[j].differentiable:
+                during, after = self.light[j] + self.during[j], self.light[j - 1] + self.after[j]
+                rest = self.before[j] + max(during, after)
+                unneeded = ~self.need_below[j + 1]
+                least = self._sacks[j].least(self.budget - rest, unneeded)
+                found[j + 1] = max(found[j], least)
+        return found
 
     # --- one sub-layer --------------------------------------------------------------------
 
     def _step(self, i: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
         """All partial plans that follow from one at sub-layer i, or at the loss after the last.
 
-        First the values that enter are decided, then the forward pass is met, then the backward
-        pass; at last value i itself leaves the key. A plan in which it is still in memory then is
-        left out, as it was kept for nothing.
+        Its values are decided (`_enter`). The forward pass is met, then the backward pass; at last
+        value i itself leaves the key. A plan in which it is still in memory then is left out, as
+        it was kept for nothing, unless it was kept for want of steps to follow both ways.
         """
-        for entered, start in self._enter(i, key, plan):
-            start = self._ahead(i, entered, start)
-            if i == self.count or not self.network.layers[i].differentiable:
-                outcomes: Iterator[tuple[_Key, _Plan]] = iter([(entered, start)])
-                if i == self.count:
-                    outcomes = self._loss(entered, start)
-            else:
-                outcomes = self._backward(i, entered, start)
-            for after, grown in outcomes:
-                if i < self.count:
-                    bit = 1 << i
-                    if after.present & bit:
+        plan = self._ahead(i, key, plan)
+        outcomes: Iterator[tuple[_Key, _Plan]] = iter([(key, plan)])
+        if i == self.count:
+            outcomes = self._loss(key, plan)
+        elif self.network.layers[i].differentiable:
+            outcomes = self._backward(i, key, plan)
+        for after, grown in outcomes:
+            if i < self.count:
+                bit = 1 << i
+                if after.present & bit:
+                    if not self.loose & bit:
                         continue  # kept for a use that never came
-                    if (after.stored | after.again) & bit and self.heavy[i]:
-                        ahead = grown.ahead - (self.heavy[i] if after.stored & bit else 0)
-                        grown = grown._replace(live=grown.live - self.heavy[i], ahead=ahead)
-                    if after.again & bit:
-                        grown = grown._replace(ahead=grown.ahead - self.network.layers[i].state)
-                    after = _Key(*(mask & ~bit for mask in after))
-                yield after, grown
+                    grown = grown._replace(live=grown.live - self.size[i])
+                if (after.stored | after.again) & bit and self.heavy[i]:
+                    ahead = grown.ahead - (self.heavy[i] if after.stored & bit else 0)
+                    grown = grown._replace(live=grown.live - self.heavy[i], ahead=ahead)
+                if after.again & bit:
+                    grown = grown._replace(ahead=grown.ahead - self.network.layers[i].state)
+                after = _Key(*(mask & ~bit for mask in after))
+            yield after, grown
 
-    def _enter(self, i: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
-        """Decide the values that sub-layer i is the last to meet in the forward pass.
+    def _enter(
+        self, i: int, plans: list[tuple[_Key, _Plan]], width: int, most: int
+    ) -> tuple[list[tuple[_Key, _Plan]], int, int]:
+        """The plans with all values decided that sub-layer i is the last to meet in the forward
+        pass; the best bound left out; the steps it took.
 
-        Three ways: store; drop; and "free", for a heavy sub-layer whose value no backward pass
+        One value after the other, so that there are never more than a few times `width` plans.
+        """
+        lost, taken = IMPOSSIBLE, 0
+        for v in self.entries[i]:
+            decided = [after for key, plan in plans for after in self._decide(i, v, key, plan)]
+            taken += len(decided) - len(plans)
+            if len(decided) > width:
+                grown: dict[_Key, list[_Plan]] = {}
+                for key, plan in decided:
+                    grown.setdefault(key, []).append(plan)
+                decided, left_out = self._select(i, grown, width, most)
+                lost = min(lost, left_out)
+            plans = decided
+        # On its way from here on: counted with `passing`, stored or not.
+        for at, (key, plan) in enumerate(plans):
+            if leaving := self.leaving[i] & key.stored:
+                size = sum(self.size[v] for v in bits(leaving))
+                plans[at] = key, plan._replace(ahead=plan.ahead - size)
+        return plans, lost, taken
+
+    def _decide(self, i: int, v: int, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
+        """A partial plan with value v decided, for every way to do so.
+
+        Three ways: store; drop; and free, for a heavy sub-layer whose value no backward pass
         reads: the value goes, but what its backward pass needs besides values stays, so that it is
         not computed again for that.
         """
-        fresh = [v for v in self.entries[i] if not (key.stored | key.missing | key.again) >> v & 1]
-        ways: list[tuple[str, ...]] = []
-        for v in fresh:
-            needed = self.need_below[min(i + 1, self.count)] >> v & 1
-            read = needed or (self._read_again(v, i + 1, key) and not self.never >> v & 1)
-            used = ("store",) if read else ()
-            free = ("free",) if self.heavy[v] and not needed else ()
-            ways.append((*used, *free, "drop"))
-        for way in itertools.product(*ways):
-            new, grown = key, plan
-            for v, choice in zip(fresh, way, strict=True):
-                bit = 1 << v
-                if choice == "store":
-                    new, grown = self._store(v, new, grown)
-                elif choice == "free":  # only what its backward pass needs besides values is kept
-                    heavy, ahead = self.heavy[v], grown.ahead + self.heavy[v] + self.size[v]
-                    new = new._replace(stored=new.stored | bit)
-                    grown = grown._replace(
-                        top=grown.top + heavy, live=grown.live + heavy, ahead=ahead
-                    )
-                else:
-                    new = new._replace(missing=new.missing | bit)
-                    grown = grown._replace(dropped=grown.dropped | bit)
-            # On its way from here on: counted with `passing`, stored or not.
-            for v in _bits(self.leaving[i] & new.stored):
-                grown = grown._replace(ahead=grown.ahead - self.size[v])
-            yield new, grown
+        bit = 1 << v
+        if (key.stored | key.missing | key.again) & bit:
+            yield key, plan
+            return
+        needed = self.need_below[min(i + 1, self.count)] & bit
+        if needed or (self._read_again(v, i + 1, key) and not self.never & bit):
+            stored = self._store(v, key, plan)
+            if self.budget is None or stored[1].top <= self.budget:
+                yield stored
+        if self.heavy[v] and not needed:
+            heavy, ahead = self.heavy[v], plan.ahead + self.heavy[v] + self.size[v]
+            yield (
+                key._replace(stored=key.stored | bit),
+                plan._replace(top=plan.top + heavy, live=plan.live + heavy, ahead=ahead),
+            )
+        yield self._drop(v, key, plan)
 
     def _store(self, v: int, key: _Key, plan: _Plan) -> tuple[_Key, _Plan]:
         """Store an undecided value: every level met so far rises by its size."""
@@ -443,6 +491,12 @@ class _Search:
             key._replace(stored=key.stored | bit, present=key.present | bit),
             plan._replace(top=plan.top + size, live=plan.live + size, ahead=plan.ahead + size),
         )
+
+    def _drop(self, v: int, key: _Key, plan: _Plan) -> tuple[_Key, _Plan]:
+        """Drop an undecided value."""
+        bit = 1 << v
+        dropped = plan.dropped | bit
+        return key._replace(missing=key.missing | bit), plan._replace(dropped=dropped)
 
     def _read_again(self, v: int, limit: int, key: _Key) -> bool:
         """Whether a sub-layer before `limit` that may yet be computed again reads v."""
@@ -477,34 +531,30 @@ class _Search:
         dropped and computed again. Values are taken from the last to the first, so that all readers
         of one have been seen when it is its turn.
         """
-        stack = [(wanted, 0, key, plan)]
+        stack, end = [(wanted, 0, key, plan)], -self.count  # the first way may take more steps
         while stack:
             todo, closure, now, start = stack.pop()
             if self.budget is not None and start.top > self.budget:
                 continue
             if not todo:
-                if self.left < 0:
-                    return
                 yield closure, now, start
+                end = 0
+            if self.left < end:
+                return
+            if not todo:
                 continue
+            self.left -= 1
             w = todo.bit_length() - 1
-            todo ^= 1 << w
-            closure |= 1 << w
-            reads = self.reads[w] & ~now.present & ~closure
+            reads = self.reads[w] & ~now.present & ~closure & ~(1 << w)
             if reads & (now.stored | now.again):
                 continue  # freed too early
-            undecided = list(_bits(reads & ~now.missing))
-            ways = [(0,) if self.never >> v & 1 else (0, 1) for v in undecided]
-            for way in itertools.product(*ways):
-                new, grown, more = now, start, reads & now.missing
-                for v, store in zip(undecided, way, strict=True):
-                    if store:
-                        new, grown = self._store(v, new, grown)
-                    else:
-                        new = new._replace(missing=new.missing | 1 << v)
-                        grown = grown._replace(dropped=grown.dropped | 1 << v)
-                        more |= 1 << v
-                stack.append((todo | more, closure, new, grown))
+            if undecided := reads & ~now.missing:
+                v = undecided.bit_length() - 1
+                stack.append((todo, closure, *self._drop(v, now, start)))
+                if not self.never >> v & 1:
+                    stack.append((todo, closure, *self._store(v, now, start)))
+            else:
+                stack.append((todo ^ 1 << w | reads, closure | 1 << w, now, start))
 
     def _run(
         self, i: int, need: int, closure: int, key: _Key, plan: _Plan
@@ -514,24 +564,30 @@ class _Search:
         `closure` is computed again, in ascending order, then the backward pass runs, which reads
         `need`. Every value is freed at its last use. One that no backward pass before i reads may
         have a last use still to come, if something that reads it is computed again: both ways are
-        followed, and the one that guessed wrong is left out later (`_step`).
+        followed, and the one that guessed wrong is left out later (`_step`). Where that is more
+        ways than steps, the first ones are: all such values kept, then all freed.
         """
-        layers, members = self.network.layers, list(_bits(closure))
-        self.left -= 1 + len(members)
+        layers, members = self.network.layers, list(bits(closure))
         key = key._replace(missing=key.missing & ~closure, again=key.again | closure)
         last: dict[int, int] = {}
         for at, w in enumerate(members):
             last[w] = at
-            for v in _bits(self.reads[w]):
+            for v in bits(self.reads[w]):
                 last[v] = at
-        for v in _bits(need):
+        for v in bits(need):
             last[v] = len(members)
         over = [v for v in last if not self.need_below[i] >> v & 1]
         perhaps = [v for v in over if self._read_again(v, i, key)]
         state = sum(layers[w].state for w in members)
         cost = plan.cost + sum(self.costs[w] for w in members)
         around = self.light[i] + self.before[i]
-        for keep in itertools.product((False, True), repeat=len(perhaps)):
+        if perhaps and self.left >> len(perhaps) == 0:
+            self.loose |= sum(1 << v for v in perhaps)
+        ways = itertools.product((True, False), repeat=len(perhaps))
+        for number, keep in enumerate(ways):
+            if number and self.left < 0:
+                return
+            self.left -= 1 + len(members)
             kept = {v for v, k in zip(perhaps, keep, strict=True) if k}
             frees: list[list[int]] = [[] for _ in range(len(members) + 1)]
             for v in over:
@@ -559,7 +615,7 @@ class _Search:
 
     def _loss(self, key: _Key, plan: _Plan) -> Iterator[tuple[_Key, _Plan]]:
         """After the loss: the output is freed if nothing reads it again."""
-        over = [v for v in _bits(key.present) if not self.need_below[self.count] >> v & 1]
+        over = [v for v in bits(key.present) if not self.need_below[self.count] >> v & 1]
         for v in over:
             if self._read_again(v, self.count, key):
                 yield key, plan

@@ -15,6 +15,7 @@ from samebits.recompute.plan.schedule import Action, compile_schedule
 
 FORMAT = "samebits-plan-1"
 ORDERS = ("sequential", "paired")  # of the backward pass
+SEARCHES = ("none", "complete", "steps", "time")  # how the search for a plan came to its end
 LARGEST_FILE = 1 << 26  # bytes of a plan file
 LARGEST = 10**18  # of any number in it
 LONGEST = 500  # characters of a text in it
@@ -51,6 +52,8 @@ class Plan:
     peak, store_all, smallest: bytes of this plan, of storing everything, of the smallest plan known
     recompute_ps, bound_ps: time of what is computed again in a pass; no plan of this budget takes
               less than bound_ps
+    search:   how the search came to its end: complete (recompute_ps is proven to be the least), at
+              its limit of steps or of time; none for the local rule
     backward: order of the backward pass, sequential or paired (weight gradients in a second thread)
     work_ps, span_ps: time of the backward pass on one unit, and on two
     """
@@ -65,6 +68,7 @@ class Plan:
     smallest: int
     recompute_ps: int
     bound_ps: int
+    search: str
     backward: str
     work_ps: int
     span_ps: int
@@ -148,11 +152,15 @@ def read_plan(path: Path) -> Plan:
             f"{path}: field store_all: expected at least one byte, found 0; write the plan again "
             "with samebits plan"
         )
-    if plan.backward not in ORDERS:
-        raise InputError(
-            f"{path}: field backward: expected {' or '.join(ORDERS)}, found "
-            f"{plan.backward[:60]!r}; write the plan again with samebits plan"
-        )
+    for name, value, known in (
+        ("backward", plan.backward, ORDERS),
+        ("search", plan.search, SEARCHES),
+    ):
+        if value not in known:
+            raise InputError(
+                f"{path}: field {name}: expected {' or '.join(known)}, found {value[:60]!r}; "
+                "write the plan again with samebits plan"
+            )
     return plan
 
 

@@ -61,7 +61,7 @@ def local_rule(network: PassNetwork, device: Device, numerics: str) -> tuple[Dec
             continue
         stored_in = device.tier(distance[v])
         near = {x for t in (v, *users[v]) for x in network.roots(layers[t].needs)}
-        left = device.compute(layer.operations, numerics) + sum(
+        left = device.arithmetic(layer, numerics) + sum(
             _fetch(network, device, x, distance[x], produce, users)
             for x in network.roots(layer.inputs)
             if x not in near

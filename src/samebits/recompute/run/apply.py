@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.numerics.environment import check_thread
 from samebits.recompute.network import guards
@@ -53,7 +54,7 @@ class Executor:
 
     listened: whether DistributedDataParallel waits for gradients at autograd's own nodes
     eager:    what to do where the model is no longer the one that was planned: call it without the
-              plan, instead of an error
+              plan and say why in a note, instead of an error
     clock:    if given, is told the seconds of each action of the backward pass
     inline:   whether deferred weight gradients are computed in the thread that defers them
     """
@@ -71,6 +72,7 @@ class Executor:
         half = [kind for kind, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
         self.recomputed = frozenset(i for kind, i in schedule if kind == "recompute")
+        self._told: set[str] = set()
         self.clock: Clock | None = None
         self.inline = False
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -91,24 +93,14 @@ class Executor:
                 f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
                 "again for this batch"
             )
-        if any(module.training != mode for module, mode in self.tape.modes):
-            raise UnsupportedError(
-                "a plan is for the modes that the model's modules had: expected the same ones in "
-                "training as then, found others; plan again"
-            )
-        if autocast():
-            raise UnsupportedError(
-                "expected a planned pass without torch.autocast, found it enabled: what is "
-                "computed again would have other types; train without a plan"
-            )
-        changed = guards.first_difference(self.facts, guards.facts(model))
-        if changed is not None and self.eager:
+        refusal = self._refusal()
+        if refusal is not None and self.eager:
+            if refusal not in self._told:
+                self._told.add(refusal)
+                progress.note(f"steps run without the plan from here on: {refusal}")
             return model(x)
-        if changed is not None:
-            raise UnsupportedError(
-                f"a plan is for the model as it was planned: {changed} has changed since; plan "
-                "again, or train without a plan"
-            )
+        if refusal is not None:
+            raise UnsupportedError(refusal)
         before = guards.other_generators()
         output: Tensor = _Planned.apply(ANCHOR, x, self)  # type: ignore[no-untyped-call]
         if guards.other_generators() != before:
@@ -117,6 +109,26 @@ class Executor:
                 "draw again: expected torch's generator; train without a plan"
             )
         return output
+
+    def _refusal(self) -> str | None:
+        """Which guard the model or its surroundings fail now, and what to do; None if none."""
+        if any(module.training != mode for module, mode in self.tape.modes):
+            return (
+                "a plan is for the modes that the model's modules had: expected the same ones in "
+                "training as then, found others; plan again"
+            )
+        if autocast():
+            return (
+                "expected a planned pass without torch.autocast, found it enabled: what is "
+                "computed again would have other types; train without a plan"
+            )
+        changed = guards.first_difference(self.facts, guards.facts(self.tape.model))
+        if changed is None:
+            return None
+        return (
+            f"a plan is for the model as it was planned: {changed} has changed since; plan "
+            "again, or train without a plan"
+        )
 
     def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass, Tensor]:
         """Run the first half of a pass; the pass and the model's output."""

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from samebits.recompute.network.operations import count_operations
+from samebits.recompute.network import guards
+from samebits.recompute.network.operations import PRODUCTS, OperationCounter, layer_operations
 from samebits.recompute.network.sublayer import SEPARABLE, Loss, PassNetwork, SubLayer
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
 from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
-from samebits.train.layers import Dropout
+from samebits.train.layers import Dropout, Layer
 from samebits.train.run.measure import storages
 from samebits.train.tensor import BFPTensor
 
@@ -40,9 +41,43 @@ def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape,
     with untouched(model):
         in_training(model)
         tape = trace(model, example)
+    counts = []
+    if not any(isinstance(part, Layer) for part in model.modules()):
+        with untouched(model):
+            in_training(model)
+            counts = _counts(tape, example, loss)
     with untouched(model):
         in_training(model)
-        return tape, _Survey(tape, example).run(loss)
+        return tape, _Survey(tape, example, counts).run(loss)
+
+
+def _blank(tape: Tape) -> PassNetwork:
+    """A network of which nothing is known but names, for a pass that drops nothing."""
+    return PassNetwork(tuple(SubLayer(call.name, "") for call in tape.calls), tape.output)
+
+
+def _counts(tape: Tape, example: Tensor, loss: LossFunction) -> list[dict[str, int]]:
+    """Operations of every sub-layer of a float model, counted in a pass of their own.
+
+    Not in the measured one: what counts holds tensors for longer, which changes the levels.
+    """
+    state = Pass(tape, _blank(tape), frozenset())
+    state.start(example, example.requires_grad)
+    found: list[dict[str, int]] = [{}]
+    for index in range(1, len(tape.calls)):
+        with OperationCounter() as counter:
+            state.forward(index)
+        found.append({name: getattr(counter, name) for name in ("operations", "products", "calls")})
+    output = state.values[tape.output].detach().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(loss(output), [output])
+    state.gradients[tape.output] = gradient
+    for index in range(len(tape.calls) - 1, 0, -1):
+        if index in state.graphs and index in state.gradients:
+            with OperationCounter() as counter:
+                state.backward(index)
+            found[index]["gradient_operations"] = counter.operations
+    return found
 
 
 def in_training(model: nn.Module) -> None:
@@ -53,7 +88,8 @@ def in_training(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients, modes, positions of dropouts and generators afterwards."""
+    """Restore buffers, gradients, modes, attributes of modules and generators afterwards."""
+    restore = guards.keep(model)
     modes = [(m, m.training) for m in model.modules()]
     buffers = [(b, b.clone()) for b in model.buffers()]
     gradients = [(p, p.grad) for p in model.parameters()]
@@ -65,6 +101,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         with torch.random.fork_rng(devices):
             yield
     finally:
+        restore()
         for module, mode in modes:
             module.training = mode
         with torch.no_grad():
@@ -77,13 +114,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 class _Survey:
-    """The measured pass of a tape. facts: the fields of each sub-layer, as they become known."""
+    """The measured pass of a tape.
 
-    def __init__(self, tape: Tape, example: Tensor) -> None:
-        self.tape, self.example = tape, example
-        names = range(len(tape.calls))
-        blank = PassNetwork(tuple(SubLayer(tape.calls[i].name, "") for i in names), tape.output)
-        self.state = Pass(tape, blank, frozenset())
+    counts: operations by sub-layer, of a float model
+    facts:  the fields of each sub-layer, as they become known
+    """
+
+    def __init__(self, tape: Tape, example: Tensor, counts: list[dict[str, int]]) -> None:
+        self.tape, self.example, self.counts = tape, example, counts
+        self.state = Pass(tape, _blank(tape), frozenset())
         own = (plain(t) for t in (*tape.model.parameters(), *tape.model.buffers()))
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
         self.own |= {a for p in tape.model.parameters() for a, _ in tensor_storages(p)}
@@ -190,7 +229,7 @@ class _Survey:
                 "alias": alias,
                 "needs": tuple(sorted({roots[v] for v in needs})),
                 "extra": sum(extra.values()),
-                "operations": count_operations(call.module, call.kind, shapes, tuple(value.shape)),
+                **self._counted(index, shapes),
                 "differentiable": state.differentiable[index],
                 "repeated": graph is not None and _repeats(graph),
                 "random": random,
@@ -198,6 +237,15 @@ class _Survey:
                 "statistics": statistics,
             }
         )
+
+    def _counted(self, index: int, inputs: list[tuple[int, ...]]) -> dict[str, int]:
+        if self.counts:
+            return self.counts[index]
+        call = self.tape.calls[index]
+        shape = tuple(self.state.values[index].shape)
+        count = layer_operations(call.module, call.kind, inputs, shape)
+        products = count if call.kind in PRODUCTS else 0
+        return {"operations": count, "products": products}
 
     def _root(self, index: int) -> int:
         while index < len(self.facts) and (alias := self.facts[index].get("alias")) is not None:
@@ -238,6 +286,9 @@ class _Survey:
             (self.weights[id(p)], sum(size for _, size in tensor_storages(g)))
             for p, g in state.parameter_gradients.values()
         )
+        if not self.counts:  # two passes of 8 bits for the 16-bit gradient that each product reads
+            ways = bool(entries) + bool(self.facts[index]["weights"])
+            self.facts[index]["gradient_operations"] = 2 * ways * self.facts[index]["operations"]
         if trial is not None:
             whole = [state.gradients.get(v) for v in inputs]
             whole += [g for _, g in state.parameter_gradients.values()]

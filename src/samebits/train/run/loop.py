@@ -60,7 +60,7 @@ from samebits.train.run.record import (
 )
 from samebits.train.run.trace import TraceFile
 
-Planner = Callable[[Engine, Batch], tuple[Forward, dict[str, Any]]]
+Planner = Callable[[Engine, Batch], tuple[Forward | None, dict[str, Any] | None]]
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
 # What a RangeError advises on its own; the loop gives the same advice with the options' names.
 _ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
@@ -166,7 +166,7 @@ def train(
     `overwrite` replaces an earlier run of the same options and data.
     `trace`: file for the hash of every tensor of every step (samebits.train.run.trace).
     `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
-    and a record of it for the result (samebits.recompute.training).
+    and a record of it for the result (samebits.recompute.training), or None for both.
     `device`: what `device.run_device` gave; in BFP no bit depends on it, and a run may be resumed
     on another one.
     `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.

@@ -1,0 +1,90 @@
+"""Large networks are planned in a bounded number of steps, and the plan says what is proven."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import pytest
+import torch
+
+from large_networks import dense_graph, densenet121, graph, layer, transformer
+from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
+from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.schedule import peak
+from samebits.recompute.run.profile import survey
+from samebits.reports.recompute import plan_summary
+
+SECONDS = 5  # of processor time, as promised; about 2 are needed
+
+
+def chain(count):
+    layers = [SubLayer("input", "input", shape=(1, 25), size=100, differentiable=False)]
+    sizes = [100] + [(64, 96, 128)[i * 7 % 3] for i in range(1, count + 1)]
+    layers += (layer(i, [i - 1], sizes, [i - 1, i][: 1 + i % 2]) for i in range(1, count + 1))
+    return PassNetwork(tuple(layers), count, Loss(4, 8, 8, 8))
+
+
+def assert_planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
+    """By the rule at once, within a part of the memory in a few seconds."""
+    device = find_device("laptop-cpu")
+    options = {"arch": "large", "numerics": "float32"}
+    started = time.process_time()
+    assert make_plan(network, device, **options).search == "none"
+    assert time.process_time() - started < 1
+    for backward in orders:
+        started = time.process_time()
+        plan = make_plan(network, device, **options, budget=part, backward=backward)
+        assert time.process_time() - started < SECONDS
+        assert plan.peak <= plan.budget == int(part * plan.store_all)
+        assert peak(network, plan.schedule(network)) == plan.peak
+        assert plan.search == "steps"
+    return plan
+
+
+@pytest.mark.parametrize("make", [graph, pytest.param(chain, marks=pytest.mark.slow)])
+def test_a_thousand_operations(make):
+    plan = assert_planned_soon(make(1000))
+    assert 0 < plan.bound_ps < plan.recompute_ps
+    gap = (plan.recompute_ps - plan.bound_ps) / 10**9
+    assert plan_summary(plan)[2] == (
+        f"no plan within {plan.budget:,} bytes can do with less than {plan.bound_ps / 10**9:.3f} "
+        f"ms, so another one could save {gap:.3f} ms at most; the search ended at its limit of "
+        "steps"
+    )
+
+
+def test_a_value_that_is_read_in_dozens_of_places():
+    """Concatenations of all results before: a plan is a choice among 2**24 at one place."""
+    assert_planned_soon(dense_graph())
+
+
+def test_the_same_plan_every_time():
+    network, device = graph(120), find_device("laptop-cpu")
+    options = {"arch": "large", "numerics": "float32", "budget": Fraction(1, 3)}
+    assert make_plan(network, device, **options) == make_plan(network, device, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "shape"), [(densenet121, (2, 3, 64, 64)), (transformer, (8, 64, 64))]
+)
+def test_real_networks_of_hundreds_of_operations(model, shape):
+    torch.manual_seed(0)
+    _, network = survey(model(), torch.randn(shape), torch.sum)
+    assert len(network.layers) > 400
+    plan = assert_planned_soon(network, Fraction(9, 10), ("paired", "sequential"))
+    assert plan.bound_ps < plan.recompute_ps
+
+
+def test_a_limit_of_time_ends_with_the_best_so_far():
+    network, device = graph(120), find_device("laptop-cpu")
+    options = {"arch": "large", "numerics": "float32", "budget": Fraction(3, 5)}
+    whole = make_plan(network, device, **options)
+    short = make_plan(network, device, **options, time_limit=1e-9)
+    assert (whole.search, short.search) == ("steps", "time")
+    assert short.peak <= short.budget == whole.budget
+    assert short.bound_ps <= whole.recompute_ps <= short.recompute_ps
+    assert plan_summary(short)[2].endswith("; the search ended at its limit of time")
+    assert make_plan(network, device, **options, time_limit=1e9) == whole
