@@ -9,6 +9,8 @@ VENV ?= .venv
 WORKERS ?= 2
 BENCH_OUT ?= runs/bench_train.json
 SAME_BITS ?= --data digits --steps 300
+FUZZ_SECONDS ?= 600
+FUZZ ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -20,7 +22,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format pins bench same-bits clean
+.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -44,6 +46,16 @@ format: $(VENV)/.stamp-test
 
 pins: $(VENV)/.stamp-test
 	PYTHONPATH=tests $(BIN)/python -m pins
+
+# Every reader of untrusted files, or those in FUZZ; cases and defects lie in runs/fuzz.
+fuzz: $(VENV)/.stamp-test
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(FUZZ) --seconds $(FUZZ_SECONDS) --jobs $(WORKERS)
+
+fuzz-corpus: $(VENV)/.stamp-test
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(FUZZ) --make-corpus
+
+mutants: $(VENV)/.stamp-mutants
+	$(BIN)/python benchmarks/mutants.py --out runs/mutants
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/bench_train.py --out $(BENCH_OUT)
@@ -77,6 +89,10 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
+	touch $@
+
+$(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch
+	$(INSTALL) -e '.[mutants]'
 	touch $@
 
 # Not every Python has a build of it: never an error, and tried again the next time.

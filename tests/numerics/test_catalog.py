@@ -116,3 +116,16 @@ def test_lazy_names():
         assert getattr(numerics, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):
         _ = numerics.missing
+
+
+def test_the_narrowest_and_the_widest_fixed_point_formats():
+    for name in ("q0.1", "q1.0"):
+        assert format_named(name).bits == 2, name
+    for name in ("q0.31", "q31.0", "q15.16"):
+        assert format_named(name).bits == 32, name
+    for name, bits in (("q0.0", 1), ("q0.32", 33), ("q32.0", 33), ("q16.16", 33)):
+        with pytest.raises(InputError) as caught:
+            format_named(name)
+        assert str(caught.value) == (
+            f"format {name!r}: expected qM.N of 2 to 32 bits, found {bits} (1 + M + N)"
+        )

@@ -140,3 +140,23 @@ def test_sums_of_thresholds_of_close_ratios(numerator, denominator, shift, away,
 def test_a_constant_needs_no_product():
     assert find_multiplier(Fraction(1, 1 << 40), 0, -128, 127, -100, 100) == Multiplier(0, 0)
     assert find_multiplier(Fraction(1), 0, -128, 127, 500, 600) is None  # 127 for all
+
+
+@pytest.mark.parametrize(
+    ("reach", "expected"),
+    [
+        (19, Multiplier(683, 11)),  # of 11 bits at most: 683 * 2**19 < 2**30
+        (25, Multiplier(11, 5)),  # of 5
+        (28, Multiplier(2, 2)),  # of 2, after 1/4, which takes acc 2 to code 0
+        (29, Multiplier(715827883, 31)),  # 1 bit would be left: the next width is 31
+    ],
+)
+def test_the_widest_multiplier_whose_product_fits_in_32_bits(reach, expected):
+    """1/3 for codes in [-1, 1]: few bits of it are enough, for acc 2 is the first of code 1."""
+    limit = (1 << reach) - 1
+    found = find_multiplier(Fraction(1, 3), 0, -1, 1, -limit, limit)
+    assert found == expected
+    assert all(
+        realised(found, acc, 0, -1, 1) == requantized(acc, Fraction(1, 3), 0, -1, 1)
+        for acc in (-limit, *range(-9, 10), limit)
+    )

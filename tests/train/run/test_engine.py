@@ -1,0 +1,150 @@
+"""A step of an engine against the plain-integer step, and logits that are those of evaluation."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from compare import assert_same
+from samebits import kernels
+from samebits.spec.training import step as reference
+from samebits.spec.training.layers import initial_parameter, quantize_input
+from samebits.spec.training.optimizer import SGD
+from samebits.spec.training.step import Node
+from samebits.train.deployed.deploy import Deployed, calibrate
+from samebits.train.run.engine import BfpEngine, Float32Engine, OptimizerSettings
+
+NODES = [
+    Node("x", "input"),
+    Node("0", "linear", ("x",), {"out_width": 8}),
+    Node("1", "relu", ("0",)),
+    Node("2", "linear", ("1",), {"out_width": 32}),
+]
+LR = 0.3
+SETTINGS = OptimizerSettings("sgd", LR, 0.9, False, 0.0)
+
+
+def network():
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return model
+
+
+def batch_of(step, count=12):
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randn(count, 6, generator=generator), torch.arange(count) % 3
+
+
+@pytest.mark.parametrize("realisation", ["native", "eager"])
+@pytest.mark.parametrize("shards", [1, 2, 3, 4, 6])
+def test_a_step_is_that_of_the_specification(shards, realisation):
+    """Gradients and the loss are means over the shards: neither sums, nor the last shard's."""
+    if realisation == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
+    model = network()
+    parameters = {
+        name: initial_parameter(p.detach().flatten().tolist(), tuple(p.shape))
+        for name, p in model.named_parameters()
+    }
+    state = {}
+    with kernels.use(realisation):
+        engine = BfpEngine(model, SETTINGS, shards, seed=1)
+        for step in range(3):
+            images, labels = batch_of(step)
+            size = len(labels) // shards
+            parts = [
+                (
+                    {"x": quantize_input(part.flatten().tolist(), tuple(part.shape))},
+                    labels[i * size : (i + 1) * size].tolist(),
+                )
+                for i, part in enumerate(images.split(size))
+            ]
+            wanted = reference.step(NODES, parameters, {}, state, parts, SGD(LR, momentum=0.9))
+            parameters, state = wanted.parameters, wanted.state
+            loss = engine.step((images, labels), LR, step)
+            assert loss == list(itertools.accumulate(wanted.losses))[-1] / shards
+            for name, parameter in engine.model.named_parameters():
+                codes, delayed, exponent = parameters[name].weight
+                cases = [f"{name} after step {step}"] * len(codes)
+                assert_same(parameter.codes.flatten(), codes, cases)
+                assert_same(parameter.delayed.flatten(), delayed, cases)
+                assert int(parameter.exponent) == exponent
+
+
+def statistics_network():
+    """What differs between training and evaluation: batch norm and dropout."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(),
+        nn.Linear(4 * 4 * 4, 3),
+    )  # fmt: skip
+
+
+def images_of(count, seed=3):
+    return torch.randn(count, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def trained_engine(numerics):
+    torch.manual_seed(2)
+    model = statistics_network()
+    if numerics == "float32":
+        engine = Float32Engine(model, SETTINGS)
+    else:
+        engine = BfpEngine(model, SETTINGS, shards=2, seed=1)
+    engine.step((images_of(6, 4) + 1.0, torch.arange(6) % 3), 0.01, 0)
+    return engine
+
+
+def state_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+def test_logits_are_those_of_evaluation(numerics):
+    """After a step the model is in training mode: `logits` changes that, not the caller."""
+    engine = trained_engine(numerics)
+    model = engine.model
+    images = images_of(8)
+    model.train()
+    before = state_of(model)
+    logits = engine.logits(images)
+    after = state_of(model)
+    assert not model.training
+    assert all(not module.training for module in model.modules())
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():  # running statistics took no part in it
+        assert torch.equal(tensor, after[name]), name
+    model.train()
+    assert torch.equal(engine.logits(images), logits)  # nothing was drawn
+    model.eval()
+    with torch.no_grad():
+        expected = model(engine.real_input(images))
+    expected = expected if numerics == "float32" else expected.dequantize()
+    assert not logits.requires_grad
+    assert torch.equal(logits, expected)
+    model.train()
+    with torch.no_grad():
+        other = model(engine.real_input(images))
+    other = other if numerics == "float32" else other.dequantize()
+    assert not torch.equal(other, logits)  # the net can tell the modes apart
+
+
+def test_deployed_logits_and_calibration_are_those_of_evaluation():
+    engine = trained_engine("bfp")
+    model = engine.model
+    images = images_of(8)
+    model.eval()
+    wanted = calibrate(model, [images])
+    expected = Deployed(model, wanted).logits(images)
+    before = state_of(model)
+    model.train()
+    assert calibrate(model, [images]) == wanted
+    assert not model.training
+    model.train()
+    assert torch.equal(Deployed(model, wanted).logits(images), expected)
+    assert not model.training
+    for name, tensor in state_of(model).items():
+        assert torch.equal(tensor, before[name]), name
