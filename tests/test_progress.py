@@ -88,7 +88,8 @@ def test_the_front_door_tells_what_it_does(tmp_path):
         net.compile(tmp_path / "net")
     stages = [event[0] for event in heard.events if isinstance(event, tuple)]
     assert stages == [
-        "reading calibration", "calibrating", "verifying: reference", "verifying: torch",
+        "reading calibration", "calibrating", "comparing with the float network",
+        "verifying: reference", "verifying: torch",
         "generating C",
     ]  # fmt: skip
     assert ("calibrating", 3) in heard.events

@@ -69,10 +69,12 @@ def quantize(
     percentile: float | None = None,
     output_bits: int | None = None,
     per_tensor: bool | None = None,
+    stop_early: int | None = None,
     bits: int | None = None,
     symmetry: float | None = None,
     gates: str | None = None,
     float_bias: bool | None = None,
+    state: Mapping[str, str | int] | str | None = None,
     example: Any = None,
     arch: str | None = None,
     shapes: Shapes | None = None,
@@ -80,7 +82,8 @@ def quantize(
     """A float network quantized after training: its report says what that costs, layer by layer.
 
     A network with recurrent layers becomes one time step, with its states as last inputs and
-    outputs. None stands for the default of an option.
+    outputs; so does one whose states are inputs and outputs of its own. None stands for the default
+    of an option.
 
     source:      as `load` takes it, with example, arch and shapes; the example of a torch.nn.Module
                  is by default the first item of the calibration
@@ -92,41 +95,55 @@ def quantize(
     percentile:  per cent of the elements kept, by default 99.99; with calibrate="percentile"
     output_bits: 8 or 16 for the outputs, by default as activations
     per_tensor:  one scale per weight, not one per output channel
+    stop_early:  calibration ends after so many samples in a row, counted from the first, that
+                 changed no scale; by default all samples are read, and their order is indifferent
     bits:        recurrent networks: 8 (the default) or 16 for x and h
     symmetry:    recurrent networks: a weight matrix is symmetric where the smaller end of its range
                  is at least this part of the larger one; by default 0, all symmetric
     gates:       recurrent networks: q0.15 (the default), symmetric or asymmetric
     float_bias:  recurrent networks: biases stay float32, without the promise of the same bits
+    state:       input -> the output (or its place among them) that is fed back to it, both then of
+                 one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
+                 ...]; "none": no input is a state; by default those that names or layers show
+
+    The result is what its file will say, read back: `verify` and `compile` take it, and so does
+    onnxruntime with its default options, or a note of the network says why that was not shown.
 
     Raises InputError for an option that does not apply to the network, and for samples that do not
-    fit; UnsupportedError for operators that cannot be quantized.
+    fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
+    from samebits.ir.lowering.lower import check_lowerable
     from samebits.ir.steps import is_recurrent
     from samebits.quantization import (
         RecurrentSettings,
         Settings,
         quantize_graph,
         quantize_recurrent,
+        quantize_states,
         samples_of,
+        tie_states,
     )
     from samebits.samples import example_of, gather, kept
+    from samebits.verification.backends.onnxruntime import not_loaded
+    from samebits.verification.deployable import deployable
 
     calibration = kept(calibration)
-    name, made = str(source), called(source)
+    name, given = str(source), called(source)
     if example is None:
-        example = example_of(made, calibration)
-    net = load(made, example=example, arch=arch, shapes=shapes)
-    if made is not source:
+        example = example_of(given, calibration)
+    net = load(given, example=example, arch=arch, shapes=shapes)
+    if given is not source:
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
         raise InputError(f"{net.source}: expected a float network, found: {net.kind}")
-    graph = net.model.real
-    recurrent = is_recurrent(graph)
+    graph = tie_states(net.model.real, state)
+    recurrent = is_recurrent(graph) or bool(graph.states)
     plain = {
         "scheme": scheme,
         "weights": weights,
         "output_bits": output_bits,
         "per_tensor": per_tensor,
+        "stop_early": stop_early,
     }
     gated = {"bits": bits, "symmetry": symmetry, "gates": gates, "float_bias": float_bias}
     _check_options(recurrent, plain, gated)
@@ -137,13 +154,18 @@ def quantize(
         )
     common = {"calibration": calibrate, "percentile": percentile}
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
-    samples = samples_of(gather(calibration, graph, where), graph, where)
-    shown = progress.track(samples, "calibrating", len(samples))
+    check_lowerable(graph)
+    arrays = gather(calibration, graph, where)
+    samples = () if graph.states else samples_of(arrays, graph, where)
     quantized: Graph
     report: QuantizationReport | RecurrentReport
-    if recurrent:
+    if graph.states:
+        quantized, report = quantize_states(
+            graph, arrays, RecurrentSettings(**_chosen(**gated, **common)), where
+        )
+    elif recurrent:
         quantized, report = quantize_recurrent(
-            graph, shown, RecurrentSettings(**_chosen(**gated, **common))
+            graph, samples, RecurrentSettings(**_chosen(**gated, **common))
         )
     else:
         per_channel = None if per_tensor is None else not per_tensor
@@ -152,10 +174,13 @@ def quantize(
             weights=weights,
             per_channel=per_channel,
             output_bits=output_bits,
+            stop_early=stop_early,
             **common,
         )
-        quantized, report = quantize_graph(graph, shown, Settings(**settings))
-    return Network(Model(net.source, quantized, rate=net.model.rate), report)
+        quantized, report = quantize_graph(graph, samples, Settings(**settings))
+    made = deployable(Model(net.source, quantized, rate=net.model.rate))
+    refused = not_loaded(made.real)
+    return Network(made, report, (refused,) if refused else ())
 
 
 def _chosen(**options: Any) -> dict[str, Any]:
@@ -171,6 +196,7 @@ def _check_options(recurrent: bool, plain: Mapping[str, Any], gated: Mapping[str
         "weights": "its weights have 8 bits",
         "output_bits": "its outputs have the bits of h: give --bits",
         "per_tensor": "its weights have a scale for each matrix of a gate, with --bits 16 each row",
+        "stop_early": "its sequences are all read: give fewer",
         "bits": "give --scheme asymmetric-s16",
     }
     for name, value in others.items():
@@ -221,6 +247,7 @@ def fit(
     memory_budget: int | str | None = None,
     plan_device: str | None = None,
     backward: str | None = None,
+    plan_fallback: str | None = None,
     device: str = "cpu",
     resume: bool = False,
     overwrite: bool = False,
@@ -243,6 +270,8 @@ def fit(
     plan:        what to compute again instead of keeping: none, auto or a plan's file
     memory_budget: bytes a pass may hold: a number, 3M, or 40% of what storing everything takes;
                  implies plan="auto"
+    plan_fallback: where a plan cannot be used, since the network's forward code has a state of its
+                 own: error (the default), or eager: train without the plan, a note says why
     resume:      continue from the newest intact checkpoint in `out`
     overwrite:   replace an earlier run of the same options
     trace:       file for a hash of every tensor of every step, for `audit`
@@ -263,7 +292,7 @@ def fit(
     from samebits.train.run.distributed import join
     from samebits.train.run.loop import train
 
-    plan = _plan_option(plan, memory_budget, plan_device, backward)
+    plan = _plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
     if not isinstance(arch, str | nn.Module):
         raise InputError(
             "expected an architecture's name, module:callable, file.py:callable or a "
@@ -300,7 +329,13 @@ def fit(
             planner = None
             if plan is not None:
                 planner = Planner.of_option(
-                    config, plan, plan_device or LAPTOP, memory_budget, workers.size, backward
+                    config,
+                    plan,
+                    plan_device or LAPTOP,
+                    memory_budget,
+                    workers.size,
+                    backward,
+                    plan_fallback or "error",
                 )
             dataset = given or load_data(str(data), limit=limit)
             result = train(
@@ -346,6 +381,7 @@ def _plan_option(
     memory_budget: int | str | None,
     plan_device: str | None,
     backward: str | None,
+    fallback: str | None,
 ) -> str | None:
     """auto, a plan's file, or None. A budget implies auto. Raises InputError for contradictions."""
     chosen = "none" if plan is None else str(plan)
@@ -362,6 +398,11 @@ def _plan_option(
         raise InputError(
             f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
             "large --memory-budget to keep everything) or a plan file"
+        )
+    if chosen == "none" and fallback is not None:
+        raise InputError(
+            f"--plan-fallback {fallback} needs a plan, found --plan none; give --plan auto or a "
+            "plan file, or leave --plan-fallback out"
         )
     return None if chosen == "none" else chosen
 
@@ -412,6 +453,7 @@ def plan(
     shards: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
+    time_limit: float | None = None,
     threads: int | None = None,
 ) -> MemoryPlan:
     """Which results a training step keeps and which it computes again. No plan changes a bit.
@@ -426,8 +468,11 @@ def plan(
     device:  a device's name, or a file that `measure_device` wrote
     backward: sequential, or paired (weight gradients in a second thread)
     loss:    of a module's output; by default one of all its elements
+    time_limit: seconds after which the search within a budget ends with the best plan so far, which
+             then depends on the machine's speed. None: a number of steps, the same everywhere
 
-    Raises InputError for options that do not apply and a budget below the smallest possible.
+    Raises InputError for options that do not apply, a budget below the smallest possible, and a
+    plan whose peak the device's memory does not hold.
     """
     from samebits.recompute.front import plan_architecture, plan_module
     from samebits.recompute.plan.plan import read_plan
@@ -440,16 +485,24 @@ def plan(
         "input_shape": input_shape,
         "classes": classes,
     }
+    if time_limit is not None and budget is None:
+        raise InputError(
+            "--time-limit needs --memory-budget, found none: without a budget there is no search; "
+            "give one, or leave --time-limit out"
+        )
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"--time-limit: expected seconds above 0, found {time_limit}")
     with _threads(threads):
         if isinstance(source, str | Path) and Path(source).suffix == ".json":
             refuse(example=example, budget=budget, loss=loss, **arch_options)
             return MemoryPlan(read_plan(Path(source)))
         if isinstance(source, str | Path):
             refuse(example=example, loss=loss)
+            arch_options["time_limit"] = time_limit
             made = plan_architecture(str(source), device, budget, backward, **arch_options)
         else:
             refuse(**arch_options)
-            made = plan_module(source, example, loss, device, budget, backward)
+            made = plan_module(source, example, loss, device, budget, backward, time_limit)
     picture = functools.partial(memory_picture, made.network, made.plan, made.device)
     return MemoryPlan(made.plan, picture, made.executor)
 

@@ -90,6 +90,7 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         "symmetry": None,
         "float_bias": False,
         "scale_bits": 24,
+        "stop_early": None,
     }
     formats = [tensor["format"] for tensor in record["tensors"]]
     assert formats == ["power-of-two-s8", "power-of-two-s8", "power-of-two-s16"]
@@ -115,6 +116,37 @@ def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
     assert done.code == 2
     assert message in done.err
     assert not out.exists()
+
+
+def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):
+    nodes = [helper.make_node("LayerNormalization", ["x", "w"], ["y"], name="norm")]
+    graph = helper.make_graph(
+        nodes,
+        "norm",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(np.ones(4, np.float32), "w")],
+    )
+    path, out = tmp_path / "norm.onnx", tmp_path / "q.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    done = samebits("quantize", path, "--calibration", samples, "--out", out)
+    assert (done.code, done.out) == (2, "")
+    assert (
+        "node 'norm' (LayerNormalization): expected an operator with an integer form "
+        "(docs/spec/graph.md section 4), found LayerNormalization; replace it, or compute it "
+        "outside the network"
+    ) in done.err
+    assert not out.exists()
+
+
+def test_an_early_end_is_told(samebits, tmp_path, model, samples):
+    done = samebits(
+        "quantize", model, "--calibration", samples, "--out", tmp_path / "q.onnx",
+        "--stop-early", "1",
+    )  # fmt: skip
+    assert done.code == 0
+    assert done.err.startswith(f"{NOTE}note: calibration: stopped after ")
+    assert done.err.endswith(" samples, of which the last 1 changed no scale\n")
 
 
 def test_bad_files(samebits, tmp_path, model, samples):

@@ -64,6 +64,14 @@ def test_one_step_takes_and_gives_the_state() -> None:
     assert y.tolist() == [2, 5]
 
 
+def test_steps_from_given_states_on() -> None:
+    x = np.ones((2, 2), np.float32)
+    _, s = run_steps(accumulator(1.0), [x], initial=[np.float32([4, 8])])
+    assert s.tolist() == [[3, 5], [2.5, 3.5]]
+    with pytest.raises(InputError, match=r"input 's': expected shape \[2\], found \[3\]"):
+        run_steps(accumulator(), [x], initial=[np.zeros(3, np.float32)])
+
+
 def test_states_are_not_rounded_between_steps() -> None:
     third = np.full((3, 2), 1 / 3, np.float32)
     _, s = run_steps(accumulator(), [third])

@@ -359,7 +359,7 @@ def refused() -> Any:
         net(lambda n, x: n("MatMul", n.numbers(3, 2), y(n, x))),
         r"\(MatMul\): expected features times constant weights",
     )
-    for slot, text in ((4, "sequences of full length"), (5, "a constant initial state")):
+    for slot, text in ((4, "sequences of full length"), (5, "an initial state that is")):
         made = Net()
         inputs = [made.x, made.numbers(1, 16, FEATURES), made.numbers(1, 16, HIDDEN), "", "", ""]
         short = made.builder.constant("short", np.array([3, 7], np.int32))

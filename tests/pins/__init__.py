@@ -5,7 +5,7 @@
 writes that file anew. A route is a function that returns hashes by name, registered by `@route`.
 """
 
-from pins import audio, deployment, firmware, lookup, quantization, training
+from pins import audio, deployment, firmware, lookup, quantization, states, training
 from pins.registry import ROUTES, Pins, Route, UnavailableError
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "firmware",
     "lookup",
     "quantization",
+    "states",
     "training",
 ]

@@ -308,3 +308,11 @@ def test_what_cannot_be_imported():
         "Counter: expected a module that keeps its buffers, found changes of count; "
         "import it in a form without state"
     )
+
+
+def test_a_tensor_that_is_the_example_of_two_inputs():
+    """torch.export takes one for the other: the graph was that of y - 2 y."""
+    given = torch.zeros(3)
+    graph = import_module(Function(lambda x, y: x - 2 * y), (given, given))
+    x, y = np.float32([1, 2, 3]), np.float32([5, 7, 9])
+    assert interpreter.run(graph, [x, y])[0].tolist() == [-9, -12, -15]

@@ -215,6 +215,12 @@ def test_schemes():
         ({"percentile": float("nan")}, "--percentile: expected above 50 and up to 100, found nan"),
         ({"output_bits": 4}, "--output-bits: expected 8 or 16, found 4"),
         ({"report_samples": 0}, "report samples: expected 1 or more, found 0"),
+        ({"stop_early": 0}, "--stop-early: expected 1 or more, found 0"),
+        (
+            {"weights": "symmetric-s16", "symmetry": 0.5},
+            "--symmetry: expected weights of 8 bits, found symmetric-s16; codes of 16 bits have no "
+            "room for a zero point",
+        ),
     ],
 )
 def test_settings_that_are_wrong(wrong, message):

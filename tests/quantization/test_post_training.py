@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 
 from samebits.data.digits import load_digits
 from samebits.errors import InputError
+from samebits.ir import Graph
 from samebits.ir.interpreter import run
 from samebits.ir.rewrite import simplify
+from samebits.progress import listening
 from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
 
 pytest.importorskip("sklearn", reason="scikit-learn holds the digits")
@@ -218,3 +221,75 @@ def test_bad_samples_end_in_messages(residual_net):
         quantize_graph(graph, [])
     with pytest.raises(InputError, match=r"sample 0: expected the inputs x, found z"):
         quantize_graph(graph, [{"z": np.zeros(1, np.float32)}])
+
+
+# --- progress and an early end -----------------------------------------------------------------
+
+
+class Heard:
+    """A listener that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int | None]] = []
+        self.done: list[int] = []
+        self.notes: list[str] = []
+
+    def stage(self, what: str, total: int | None) -> None:
+        self.stages.append((what, total))
+
+    def advance(self, done: int) -> None:
+        self.done.append(done)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_calibration_tells_how_far_it_is(residual_net):
+    graph, samples = residual_net
+    heard = Heard()
+    with listening(heard):
+        quantize_graph(graph, samples)
+    assert heard.stages == [("calibrating", 10), ("comparing with the float network", None)]
+    assert heard.done == list(range(1, 10))
+    assert heard.notes == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_calibration_stops_where_more_samples_change_nothing(residual_net, method):
+    graph, samples = residual_net
+    read = []
+
+    def endless():
+        for index in itertools.count():
+            read.append(index)
+            yield samples[min(index, 4)]  # from the fifth on always the same
+
+    heard = Heard()
+    with listening(heard):
+        found, report = quantize_graph(graph, endless(), Settings(calibration=method, stop_early=4))
+    assert report.calibration_samples == len(read) >= 8
+    assert len(read) % 4 == 0
+    assert heard.notes == [
+        f"calibration: stopped after {len(read)} samples, of which the last 4 changed no scale"
+    ]
+    shorter = [samples[min(index, 4)] for index in read]
+    assert same(found, quantize_graph(graph, shorter, Settings(calibration=method))[0])
+    before = [samples[min(index, 4)] for index in read[:-4]]
+    assert same(found, quantize_graph(graph, before, Settings(calibration=method))[0])
+
+
+def test_calibration_does_not_stop_while_scales_change(residual_net):
+    graph, samples = residual_net
+    growing = [{"x": sample["x"] * 1.25**i} for i, sample in enumerate(samples)]
+    heard = Heard()
+    with listening(heard):
+        found, report = quantize_graph(graph, growing, Settings(stop_early=1))
+    assert report.calibration_samples == 10
+    assert heard.notes == []
+    assert same(found, quantize_graph(graph, growing)[0])
+
+
+def same(one: Graph, other: Graph) -> bool:
+    """Whether two graphs have the same nodes and the same constants, to the bit."""
+    constants = [{n: a.tobytes() for n, a in g.constants.items()} for g in (one, other)]
+    return one.nodes == other.nodes and constants[0] == constants[1]

@@ -244,9 +244,8 @@ def test_forged_layers(tmp_path, record, entries):
 def test_forged_runs_and_codes(tmp_path, record, forged):
     path = written(tmp_path / "t.json", {**record, "runs": forged})
     refused(path, "expected in 'runs' one text per layer and run; make a trace")
-    if forged is not None:
-        path = written(tmp_path / "t.json", {**record, "codes": forged})
-        refused(path, "expected in 'codes' one text per layer and run; make a trace")
+    path = written(tmp_path / "t.json", {**record, "codes": forged})
+    refused(path, "expected in 'codes' one text per layer and run; make a trace")
 
 
 def test_hashes_are_hexadecimal(tmp_path, record):

@@ -9,6 +9,7 @@ import typer
 
 from samebits.cli.options import Arch, AsJson, Quiet, Shapes, file_ending, real, shapes_of, whole
 from samebits.cli.output import print_json, working
+from samebits.errors import InputError
 
 
 def quantize_command(
@@ -40,8 +41,8 @@ def quantize_command(
         str | None,
         typer.Option(
             metavar="FORMAT",
-            help="Of weights: symmetric-s8 (the default), asymmetric-s8, power-of-two-s8, and the "
-            "same with 16 bits.",
+            help="Of weights: symmetric-s8 (the default), asymmetric-s8, power-of-two-s8, "
+            "symmetric-s16, power-of-two-s16.",
         ),
     ] = None,
     calibrate: Annotated[
@@ -61,6 +62,13 @@ def quantize_command(
     per_tensor: Annotated[
         bool | None,
         typer.Option("--per-tensor", help="One scale per weight, not per output channel."),
+    ] = None,
+    stop_early: Annotated[
+        int | None,
+        whole(
+            "End calibration after so many samples in a row that changed no scale "
+            "[default: read all]."
+        ),
     ] = None,
     bits: Annotated[
         int | None, whole("Recurrent networks: 8 or 16 bits for x and h [default: 8].")
@@ -88,6 +96,15 @@ def quantize_command(
             "without the promise of the same bits across targets.",
         ),
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT=OUTPUT",
+            help="An output (its name, or its place from 0) that is fed back to an input in the "
+            "next step: both get one format; once for each state. none: no input is a state "
+            "[default: those that names or layers show].",
+        ),
+    ] = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
@@ -96,7 +113,8 @@ def quantize_command(
     """Quantize a float network after training; writes standard QDQ ONNX.
 
     A network with recurrent layers becomes one time step, with its states as last inputs and
-    outputs.
+    outputs. So does one whose states are inputs and outputs of its own, as voice-activity detectors
+    have them: see --state.
     """
     shapes = shapes_of(shape)
     with working(quiet, as_json):
@@ -111,17 +129,40 @@ def quantize_command(
             percentile=percentile,
             output_bits=output_bits,
             per_tensor=per_tensor,
+            stop_early=stop_early,
             bits=bits,
             symmetry=symmetry,
             gates=gates,
             float_bias=float_bias,
+            state=_states_of(state),
             arch=arch,
             shapes=shapes,
         )
         net.save(out)
     if as_json:
         found = net.quantization.to_dict() if net.quantization is not None else {}
-        print_json({"model": model, "out": str(out), **found})
+        print_json({"model": model, "out": str(out), "notes": list(net.notes), **found})
     else:
         print(net)
         print(f"written: {out}")
+
+
+def _states_of(texts: list[str] | None) -> dict[str, str | int] | str | None:
+    """The pairs of texts such as h=hn, or the only text that is no pair; None where there is none.
+
+    Raises InputError for another text and for an input that is named twice.
+    """
+    if not texts or (len(texts) == 1 and "=" not in texts[0]):
+        return texts[0] if texts else None
+    pairs: dict[str, str | int] = {}
+    for text in texts:
+        name, _, output = text.rpartition("=")
+        if not name or not output:
+            raise InputError(
+                f"--state: expected INPUT=OUTPUT such as h=hn, found {text!r}; samebits inspect "
+                "MODEL lists inputs and outputs"
+            )
+        if name in pairs:
+            raise InputError(f"--state: expected one output for the input {name!r}, found two")
+        pairs[name] = output
+    return pairs

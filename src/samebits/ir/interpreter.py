@@ -40,11 +40,17 @@ def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]
     ]
 
 
-def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> list[Array]:
+def run_steps(
+    graph: Graph,
+    sequences: Sequence[Any],
+    exact: bool = False,
+    initial: Sequence[Any] | None = None,
+) -> list[Array]:
     """All steps of a step graph: the outputs of every step, states among them, as [T, ...].
 
     sequences: [T, ...] for each input that is no state. Between steps a real state is float64 or
     Fractions, as between nodes: only the outputs are rounded to their declared types.
+    initial:   of each state before the first step; None: as the graph says
 
     Raises InputError for sequences of different lengths, else what `run` raises.
     """
@@ -54,7 +60,11 @@ def run_steps(graph: Graph, sequences: Sequence[Any], exact: bool = False) -> li
             f"graph {graph.name!r}: expected a sequence of one length for each of "
             f"{', '.join(own) or 'no inputs'}, found lengths {[len(s) for s in sequences]}"
         )
-    states = {s.input: initial_state(graph, s, exact) for s in graph.states}
+    if initial is None:
+        states = {s.input: initial_state(graph, s, exact) for s in graph.states}
+    else:
+        names = [state.input for state in graph.states]
+        states = _checked_inputs(graph, names, initial, exact)
     found: list[list[Array]] = [[] for _ in graph.outputs]
     for arrays in zip(*sequences, strict=True):
         live = _checked_inputs(graph, own, arrays, exact) | states

@@ -2,36 +2,27 @@
 
 The step graph is the graph itself with sequences of one step, its recurrent layers replaced by
 their cells (`cell`). So everything around them must be time-wise: a step of the result may depend
-on the same step of the sequences only. docs/spec/graph.md section 1.
+on the same step of the sequences only. A network whose states are inputs and outputs of its own
+(`with_states`) is a step graph already, of one call. docs/spec/graph.md section 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
-from samebits.ir.graph import Graph, GraphBuilder, Node
+from samebits.ir.graph import Graph, GraphBuilder, Node, State
 from samebits.ir.ops import has, op_named, ops_with
-from samebits.ir.real.cell import LAYERS, Cell, activations, weights
-from samebits.ir.real.recurrent import (
-    CELL,
-    INITIAL,
-    LENGTHS,
-    PEEPHOLE,
-    PROJECTION,
-    B,
-    R,
-    W,
-    X,
-    parameters,
-    recurrent_sizes,
-)
+from samebits.ir.real.cell import LAYERS
+from samebits.ir.real.recurrent import X
+from samebits.ir.rewrite import simplify
 from samebits.ir.traits import Trait
+from samebits.ir.unroll import LayerNode, cells_of, unrolled
 
 LAST = -1  # the time axis of a value that belongs to the last step only
 Shape = tuple[int, ...]
@@ -43,7 +34,7 @@ def is_recurrent(graph: Graph) -> bool:
 
 
 def time_axes(graph: Graph) -> dict[str, int]:
-    """The time axis of each input of a graph with recurrent layers.
+    """The time axis of each input of a graph with recurrent layers, states left out.
 
     Raises UnsupportedError where an input is no sequence of a recurrent layer, or lengths differ.
     """
@@ -58,12 +49,13 @@ def time_axes(graph: Graph) -> dict[str, int]:
                 axis = _before(graph, node, name, known[0])
                 if axis is not None:
                     axes[name] = axis
-    found = {name: axes[name] for name in graph.inputs if name in axes}
-    for name in graph.inputs:
+    found = {name: axes[name] for name in graph.own_inputs if name in axes}
+    for name in graph.own_inputs:
         if name not in found:
             raise UnsupportedError(
-                f"graph {graph.name!r}: expected inputs that are sequences of recurrent layers, "
-                f"found {name!r}; make it a constant"
+                f"graph {graph.name!r}: expected inputs that are states or sequences of recurrent "
+                f"layers, found {name!r}; tie a state to the output that follows it (--state "
+                "INPUT=OUTPUT), or make it a constant"
             )
     lengths = {name: graph.values[name].shape[axis] for name, axis in found.items()}
     if len(set(lengths.values())) > 1:
@@ -97,12 +89,67 @@ def _moved(before: Shape, after: Shape, axis: int) -> int | None:
 
 @dataclass(frozen=True)
 class Steps:
-    """A step graph as `stepped` makes it. length: steps of the sequences. last: the outputs that
-    belong to the last step only."""
+    """A step graph.
+
+    length:  time steps of the sequences that were cut; 1 where one step is a call of the network
+    last:    outputs that belong to the last step of a sequence only
+    carried: values that a state of a recurrent layer takes within one step, as `CellGraph` has them
+    """
 
     graph: Graph
     length: int
     last: frozenset[str]
+    carried: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def with_states(graph: Graph, pairs: Mapping[str, str]) -> Graph:
+    """The graph with these inputs as states and these outputs as what they become, last and in the
+    order of the inputs. The pairs must be of one type and shape, each output in one of them."""
+    pairs = {name: pairs[name] for name in graph.inputs if name in pairs}
+    own = list(graph.outputs)
+    for name in pairs.values():
+        own.remove(name)  # once: the same value may be an output of its own too
+    return replace(
+        graph,
+        inputs=(*(name for name in graph.inputs if name not in pairs), *pairs),
+        outputs=(*own, *pairs.values()),
+        states=tuple(State(name, output) for name, output in pairs.items()),
+    )
+
+
+def fed_back(graph: Graph) -> tuple[Steps, str]:
+    """The step graph of a graph whose states are inputs and outputs of its own, and what one step
+    of it is.
+
+    That is one call of the network: recurrent layers become as many cells as the call has time
+    steps. Where a call has more than one, everything is time-wise and every layer begins with a
+    state, it is one time step: called once for each, it computes the same.
+
+    Raises UnsupportedError with the node that is reversed, or for too many time steps in a call.
+    """
+    cells, layers = cells_of(graph), sum(node.op in LAYERS for node in graph.nodes)
+    if cells <= layers:
+        return _one_call(graph), "one call"
+    try:
+        steps = _Stepping(graph).run()
+    except UnsupportedError:
+        why = "what is around the recurrent layers is not time-wise"
+    else:
+        if len(steps.graph.states) == len(graph.states):
+            return steps, f"one of the {steps.length} time steps of a call"
+        why = "layers without a state begin anew in each call"
+    return _one_call(graph), f"one call, with {cells} steps of recurrent layers ({why})"
+
+
+def _one_call(graph: Graph) -> Steps:
+    made = unrolled(graph)
+    simple = simplify(made.graph)
+    outputs = {node.name: node.output for node in simple.nodes}
+    carried = tuple(
+        (letter, tuple(outputs[name] for name in names if name in outputs))
+        for letter, names in made.carried
+    )
+    return Steps(simple, 1, frozenset(), carried)
 
 
 def step_graph(graph: Graph) -> Graph:
@@ -120,36 +167,19 @@ def stepped(graph: Graph) -> Steps:
 
     Raises UnsupportedError with the node that is reversed or not time-wise.
     """
+    if not is_recurrent(graph) or graph.states:
+        raise UnsupportedError(
+            f"graph {graph.name!r}: expected recurrent layers on whole sequences, found "
+            f"{'a step graph' if graph.states else 'none'}"
+        )
     return _Stepping(graph).run()
-
-
-class _Nodes:
-    """Operators as nodes of a step graph (see cell.Operators)."""
-
-    def __init__(self, builder: GraphBuilder, dtype: str, taken: Collection[str]) -> None:
-        self.builder, self.dtype, self.taken = builder, dtype, taken
-
-    def __call__(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> Sequence[str]:
-        return self.builder.add_all(op, inputs, attributes, self.fresh(name or op))
-
-    def fresh(self, name: str) -> str:
-        """A name for a node, and its output, that the graph on whole sequences does not have."""
-        while name in self.taken or f"{name}.out" in self.taken:
-            name += "_"
-        return name
-
-    def number(self, value: float) -> str:
-        array = np.array(value, self.dtype)
-        if float(array) != value:
-            raise UnsupportedError(f"expected a number of {self.dtype}, found {value}")
-        return self.builder.constant(self.fresh("number"), array)
 
 
 class _Stepping:
     """Rebuilds a graph on whole sequences for one step.
 
     times: the time axis of every value that is not constant, in the graph on whole sequences;
-    names: what the values are called in the step graph.
+    names: what the values are called in the step graph; fed: values that depend on states alone.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -158,22 +188,22 @@ class _Stepping:
         self.times: dict[str, int] = {}
         self.names: dict[str, str] = {"": ""}
         self.taken = {*graph.values, *(node.name for node in graph.nodes)}
+        self.fed: set[str] = {state.input for state in graph.states}
         self.length = 0
 
     def run(self) -> Steps:
         """The step graph. Values are visited in order, so the time axis of every operand is known;
         what the layers' states become is added to the outputs at the end."""
         graph, builder = self.graph, self.builder
-        if not is_recurrent(graph) or graph.states:
-            raise UnsupportedError(
-                f"graph {graph.name!r}: expected recurrent layers on whole sequences, found "
-                f"{'a step graph' if graph.states else 'none'}"
-            )
         self.times.update(time_axes(graph))
         for name, axis in self.times.items():
             value = graph.values[name]
             self.length = value.shape[axis]
             self.names[name] = builder.input(name, value.dtype, self.one_step(name))
+        for state in graph.states:
+            value = graph.values[state.input]
+            self.times[state.input] = LAST
+            self.names[state.input] = builder.state(state.input, value.dtype, value.shape)
         for name, array in graph.constants.items():
             self.names[name] = builder.constant(name, array)
         following: list[str] = []
@@ -187,7 +217,7 @@ class _Stepping:
                 where = f"node {node.name!r} ({node.op})"
                 raise UnsupportedError(f"{where}: {error}; a step graph has one step") from error
         made = builder.build([*(self.names[name] for name in graph.outputs), *following])
-        last = frozenset(name for name in graph.outputs if self.times.get(name, LAST) == LAST)
+        last = frozenset(name for name in graph.own_outputs if self.times.get(name, LAST) == LAST)
         return Steps(made, self.length, last)
 
     def one_step(self, name: str, axis: int | None = None) -> Shape:
@@ -201,56 +231,44 @@ class _Stepping:
     # --- layers ---------------------------------------------------------------------------------
 
     def layer(self, node: Node) -> list[str]:
-        """The cell of a layer; what its states are next."""
-        graph, builder = self.graph, self.builder
-        layer, a = LAYERS[node.op], node.attributes
-        inputs = [*node.inputs, *[""] * (PROJECTION + 1 - len(node.inputs))]
-        x = inputs[X]
-        if a["direction"] != "forward":
-            raise UnsupportedError(
-                f"expected the direction forward, found {a['direction']}: its steps wait for the "
-                "end of the sequence"
-            )
+        """The cell of a layer; what the states are next that the layer begins with by itself."""
+        layer = LayerNode.of(self.graph, node, self.times)
+        x = layer.x
         if self.times.get(x) != 0 and not (x in self.times and self.length == 1):
             raise UnsupportedError("expected a sequence along its first axis, found another value")
-        for index in (W, R, B, PEEPHOLE, PROJECTION):
-            if inputs[index] in self.times:
-                raise UnsupportedError("expected constant parameters, found computed ones")
-        lengths = graph.constants.get(inputs[LENGTHS])
-        if inputs[LENGTHS] and (lengths is None or (lengths != self.length).any()):
-            raise UnsupportedError("expected sequences of full length, found sequence_lens")
-        value = graph.values[x]
-        batch = value.shape[1]
-        sizes = recurrent_sizes(
-            node.op, [graph.values[name] if name else None for name in inputs], a
+        operators = layer.operators(self.builder, self.taken)
+        (cell,) = layer.cells(operators, self.names, [node.name])
+        states, own = [], []
+        for letter, width, initial in zip("hc", layer.widths, layer.initial, strict=False):
+            shape = (layer.batch, width)
+            if initial in self.fed:
+                own.append(False)
+                states.append(operators("Reshape", self.names[initial], shape=shape)[0])
+            else:
+                own.append(True)
+                name = operators.fresh(f"{node.name}.{letter}")
+                states.append(self.state(name, operators.dtype, shape, initial))
+        step = self.builder.add(
+            "Reshape", [self.names[x]], {"shape": (layer.batch, layer.sizes.features)}
         )
-        operators = _Nodes(builder, value.dtype, self.taken)
-        given = [self.names[name] if name else None for name in inputs]
-        found = weights(operators, layer, parameters(node.op, given), sizes, 0, a)
-        functions = activations(layer, a, 1)[0]
-        cell = Cell(layer, operators, found, a, functions, node.name)
-        widths = (sizes.outputs, sizes.hidden)[: layer.states]
-        states = [
-            self.state(
-                operators.fresh(f"{node.name}.{letter}"), value.dtype, (batch, width), inputs[index]
-            )
-            for letter, width, index in zip("hc", widths, (INITIAL, CELL), strict=False)
-        ]
-        step = builder.add("Reshape", [self.names[x]], {"shape": (batch, sizes.features)})
         following = cell.step(step, tuple(states))
         results = [following[0], *following]
         for name, result, axis in zip(node.outputs, results, (0, LAST, LAST), strict=False):
             if name:
                 self.times[name] = axis
                 self.put(node, name, "Reshape", [result], shape=self.one_step(name))
-        return list(following)
+        return [name for name, mine in zip(following, own, strict=True) if mine]
 
     def state(self, name: str, dtype: str, shape: Shape, initial: str) -> str:
+        """A state that begins with zeros or a constant."""
         if not initial:
             return self.builder.state(name, dtype, shape)
         array = self.graph.constants.get(initial)
         if array is None:
-            raise UnsupportedError(f"expected a constant initial state, found {initial!r}")
+            raise UnsupportedError(
+                "expected an initial state that is a constant or a state of the network, found "
+                f"{initial!r}, which is computed"
+            )
         if not array.any():
             return self.builder.state(name, dtype, shape)
         constant = self.builder.constant(f"{name}.initial", array.reshape(shape))
@@ -265,6 +283,8 @@ class _Stepping:
     def node(self, node: Node) -> None:
         """A node that is time-wise."""
         axes = {name: self.times[name] for name in node.inputs if name in self.times}
+        if axes and axes.keys() <= self.fed:
+            self.fed.update(node.outputs)
         if not axes:
             self.copy(node, {})
             return

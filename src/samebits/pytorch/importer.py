@@ -74,6 +74,8 @@ def _exported(
     Raises InputError where the module does not take the examples, UnsupportedError where torch
     cannot trace it.
     """
+    # torch.export takes a tensor that is given twice for one input, read wherever both are.
+    example_inputs = tuple(example.detach().clone() for example in example_inputs)
     try:
         module(*example_inputs)
     except Exception as error:  # the module's own code: whatever it raises

@@ -8,6 +8,7 @@ from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.report import ConstantReport, QuantizationReport, TensorReport
 from samebits.quantization.samples import Samples, samples_of
 from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings
+from samebits.quantization.states import StatePairs, quantize_states, tie_states
 
 __all__ = [
     "ACTIVATIONS",
@@ -21,6 +22,7 @@ __all__ = [
     "RecurrentSettings",
     "Samples",
     "Settings",
+    "StatePairs",
     "Statistics",
     "TensorReport",
     "convert",
@@ -28,5 +30,7 @@ __all__ = [
     "place",
     "quantize_graph",
     "quantize_recurrent",
+    "quantize_states",
     "samples_of",
+    "tie_states",
 ]

@@ -93,9 +93,9 @@ def group_numbers(
     placement: Placement,
     seen: Mapping[str, Statistics],
     settings: Settings,
-    fixed: Mapping[str, Calibrated],
+    fixed: Mapping[str, Calibrated] = MappingProxyType({}),
 ) -> dict[str, Calibrated]:
-    """The format and scale of every group."""
+    """The format and scale of every group; of those in `fixed` the numbers that stand there."""
     quantized = set(placement.quantized)
     outputs = _output_groups(graph, placement)
     producers = graph.producers()

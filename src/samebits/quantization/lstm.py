@@ -13,12 +13,13 @@ networks", 2021 (integer gates).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.interpreter import run_steps, trace
@@ -34,7 +35,7 @@ from samebits.quantization.observe import (
     merged,
     statistics,
 )
-from samebits.quantization.placement import Placement, place
+from samebits.quantization.placement import Placement, is_movement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
 from samebits.quantization.report import constant_report, sqnr
 from samebits.quantization.settings import ACTIVATIONS, Settings
@@ -53,6 +54,7 @@ GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
 SUM_SCALE = Fraction(1, 1 << 12)
 FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
+BOUNDED = ("Sigmoid", "Tanh")  # at 8 and beyond they are 1 within 2**-11
 GROWTH = 1.25  # of the largest cell state from the first half of a sequence to the second
 
 
@@ -132,6 +134,7 @@ class RecurrentReport:
     sqnr_db:   of the outputs on the compared sequences, against the float step graph; None if equal
     causes:    the same with nothing but one kind of tensor quantized (ROLES)
     cells:     layer -> largest |cell state| in the first and in the second half of the sequences
+    states:    state -> the ratio of its values after every step, as sqnr_db
     bytes_before, bytes_after: of the constants
     """
 
@@ -145,10 +148,23 @@ class RecurrentReport:
     warnings: tuple[str, ...]
     bytes_before: int
     bytes_after: int
+    states: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class StepSequence:
+    """The operands of a step graph in calibration.
+
+    inputs: [T, *shape of one step] for each input that is no state
+    states: of each state before the first step; None: as the graph says
+    """
+
+    inputs: Sequence[Array]
+    states: Sequence[Array] | None = None
 
 
 def quantize_recurrent(
@@ -162,22 +178,33 @@ def quantize_recurrent(
     Raises InputError for samples that do not fit, hold NaN or infinity or do not vary, or for none;
     UnsupportedError where there is no step graph.
     """
-    settings = settings or RecurrentSettings()
     check_parameters(graph)
     steps = stepped(graph)
+    sequences = [StepSequence(cut_steps(graph, arrays)) for arrays in checked(graph, samples)]
+    return quantize_steps(steps, sequences, settings or RecurrentSettings())
+
+
+def quantize_steps(
+    steps: Steps, sequences: Sequence[StepSequence], settings: RecurrentSettings
+) -> tuple[Graph, RecurrentReport]:
+    """A float32 step graph in QDQ form, each state with one format, and a report.
+
+    The states over calibration are those that the float graph hands on. Raises as
+    `quantize_recurrent`.
+    """
     float_steps = simplify(steps.graph)
-    sequences = [_sequence(graph, arrays) for arrays in checked(graph, samples)]
     if not sequences:
         raise InputError(
-            f"graph {graph.name!r}: expected sequences to calibrate on, found none; give at least "
-            "one"
+            f"graph {float_steps.name!r}: expected sequences to calibrate on, found none; give at "
+            "least one"
         )
-    for name, array in graph.constants.items():
+    for name, array in float_steps.constants.items():
         if array.dtype.kind == "f":
             check_constant(array, name)
-    placement = place(float_steps, exact_sums=True)
-    parts = _parts(float_steps, placement.quantized)
-    roles = _roles(float_steps, placement, parts)
+    placement = place(float_steps, exact_sums=True, tied=[names for _, names in steps.carried])
+    hidden = _hidden(float_steps, steps)
+    parts, joined = _parts(float_steps, placement.quantized, hidden)
+    roles = _roles(float_steps, placement, (*parts, *joined), _cell_groups(float_steps, steps))
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
     seen, halves = _observe(float_steps, sequences, watched)
     check_varying(float_steps, seen, (_gate(float_steps, h) for _, h in parts.values()))
@@ -185,26 +212,34 @@ def quantize_recurrent(
     fixed.update(_peepholes(float_steps, placement, fixed, settings))
     numbers = settings.plain, fixed, settings.finest
     converted = convert(float_steps, placement, seen, *numbers)
+    progress.stage("comparing with the float network")
     compared = sequences[: settings.report_samples]
-    expected = [_outputs(float_steps, steps, sequence) for sequence in compared]
+    expected = [_run(float_steps, sequence) for sequence in compared]
+    found = [_run(converted.graph, sequence) for sequence in compared]
+    wanted = [_own(steps, arrays) for arrays in expected]
     causes = {}
     for role in ROLES:
         alone = convert(float_steps, _only(placement, roles, role), seen, *numbers).graph
-        causes[role] = _sqnr(expected, [_outputs(alone, steps, s) for s in compared])
+        causes[role] = _sqnr(wanted, [_own(steps, _run(alone, s)) for s in compared])
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
     }
+    count = len(float_steps.own_outputs)
     report = RecurrentReport(
         settings,
         len(sequences),
         len(compared),
         tuple(_gate_reports(float_steps, parts, seen)),
-        _sqnr(expected, [_outputs(converted.graph, steps, s) for s in compared]),
+        _sqnr(wanted, [_own(steps, arrays) for arrays in found]),
         causes,
         cells,
         tuple(_warnings(cells)),
         sum(c.values.nbytes for c in converted.constants),
         sum(constant_report(c).bytes_after for c in converted.constants),
+        {
+            state.input: _sqnr([[e[index]] for e in expected], [[f[index]] for f in found])
+            for index, state in enumerate(float_steps.states, count)
+        },
     )
     return converted.graph, report
 
@@ -212,35 +247,39 @@ def quantize_recurrent(
 # --- sequences --------------------------------------------------------------------------------
 
 
-def _sequence(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Inputs on whole sequences as [T, *shape of one step]."""
+def cut_steps(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Inputs on whole sequences, states left out, as [T, *shape of one step]."""
     axes = time_axes(graph)
     return [
         np.expand_dims(np.moveaxis(array, axes[name], 0), axes[name] + 1)
-        for name, array in zip(graph.inputs, arrays, strict=True)
+        for name, array in zip(graph.own_inputs, arrays, strict=True)
     ]
 
 
-def _outputs(graph: Graph, steps: Steps, sequence: Sequence[Array]) -> list[Array]:
-    """The outputs over all steps, or those of the last step where the network gives no more."""
-    own = len(graph.outputs) - len(graph.states)
-    found = run_steps(graph, sequence)[:own]
+def _run(graph: Graph, sequence: StepSequence) -> list[Array]:
+    """The outputs of all steps, states among them."""
+    return run_steps(graph, sequence.inputs, initial=sequence.states)
+
+
+def _own(steps: Steps, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs that are no states, or those of the last step where the network gives no more."""
     names = steps.graph.own_outputs
     return [
-        array[-1] if name in steps.last else array for name, array in zip(names, found, strict=True)
+        array[-1] if name in steps.last else array
+        for name, array in zip(names, arrays, strict=False)
     ]
 
 
 def _observe(
-    graph: Graph, sequences: Sequence[Sequence[Array]], names: Iterable[str]
+    graph: Graph, sequences: Sequence[StepSequence], names: Iterable[str]
 ) -> tuple[dict[str, Statistics], dict[str, tuple[float, float]]]:
     """Statistics of the named values, and the largest magnitude of each state in the first and in
     the second half of the sequences."""
     seen: dict[str, Statistics] = {}
     halves = {state.input: [0.0, 0.0] for state in graph.states}
-    for index, sequence in enumerate(sequences):
+    for index, sequence in enumerate(progress.track(sequences, "calibrating", len(sequences))):
         made: dict[str, list[Array]] = {name: [] for name in names}
-        length = len(sequence[0])
+        length = len(sequence.inputs[0])
         for t, values in enumerate(_traced(graph, sequence)):
             for name, arrays in made.items():
                 arrays.append(np.asarray(values[name]).reshape(-1))
@@ -257,15 +296,15 @@ def _observe(
     return seen, {name: (first, second) for name, (first, second) in halves.items()}
 
 
-def _traced(graph: Graph, sequence: Sequence[Array]) -> Iterator[dict[str, Array]]:
+def _traced(graph: Graph, sequence: StepSequence) -> Iterator[dict[str, Array]]:
     """Every value of every step."""
-    states = [
+    states = sequence.states or [
         graph.constants.get(
             s.initial, np.zeros(graph.values[s.input].shape, graph.values[s.input].dtype)
         )
         for s in graph.states
     ]
-    for arrays in zip(*sequence, strict=True):
+    for arrays in zip(*sequence.inputs, strict=True):
         values = trace(graph, [*arrays, *states])
         states = [values[state.output] for state in graph.states]
         yield values
@@ -274,12 +313,42 @@ def _traced(graph: Graph, sequence: Sequence[Array]) -> Iterator[dict[str, Array
 # --- what is what -----------------------------------------------------------------------------
 
 
-def _parts(graph: Graph, quantized: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The sum of each gate -> (the product of x, the product of h) in it."""
+def _hidden(graph: Graph, steps: Steps) -> set[str]:
+    """Values that a step begins with: the states, what they are moved to, and within a step of
+    several time steps what the cells hand on."""
+    found = {state.input for state in graph.states}
+    for node in graph.nodes:
+        if is_movement(node) and found.intersection(node.inputs):
+            found.update(node.outputs)
+    return found.union(*(names for _, names in steps.carried))
+
+
+def _cell_groups(graph: Graph, steps: Steps) -> set[str]:
+    """A value of every state that is a cell state: what reads it, once it is moved, is no product.
+
+    A state of several parts (h and c in one tensor) is one as soon as a part is."""
+    consumers = graph.consumers()
+    found = {names[-1] for letter, names in steps.carried if letter == "c" and names}
+    for state in graph.states:
+        waiting = [state.input]
+        while waiting:
+            readers = consumers[waiting.pop()]
+            moved = [node for node in readers if is_movement(node)]
+            waiting += [name for node in moved for name in node.outputs]
+            others = [node for node in readers if node not in moved]
+            if others and not any(has(node.op, Trait.PRODUCT) for node in others):
+                found.add(state.input)
+    return found
+
+
+def _parts(
+    graph: Graph, quantized: Sequence[str], hidden: set[str]
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """The sum of each gate -> (the product of x, the product of h) in it; and the sums of gates
+    with one product, of x and h side by side."""
     producers = graph.producers()
-    hidden = {state.input for state in graph.states}
     kept = set(quantized)
-    found = {}
+    found, joined = {}, []
     for name in quantized:
         products: list[Node] = []
         waiting = [name]
@@ -298,7 +367,28 @@ def _parts(graph: Graph, quantized: Sequence[str]) -> dict[str, tuple[str, str]]
         inputs = [node for node in products if node not in recurrent]
         if len(recurrent) == 1 and len(inputs) == 1:
             found[name] = (inputs[0].output, recurrent[0].output)
-    return found
+        elif recurrent and _saturates(graph, name):
+            joined.append(name)
+    return found, joined
+
+
+def _saturates(graph: Graph, name: str) -> bool:
+    """Whether a value, once it is moved, goes through bounded functions alone: what Q3.12 cuts off
+    changes them by less than 2**-10."""
+    consumers = graph.consumers()
+    waiting, functions = [name], 0
+    while waiting:
+        value = waiting.pop()
+        if value in graph.outputs:
+            return False
+        for node in consumers[value]:
+            if is_movement(node):
+                waiting += node.outputs
+            elif node.op in BOUNDED:
+                functions += 1
+            else:
+                return False
+    return functions > 0
 
 
 def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
@@ -307,14 +397,12 @@ def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
     return {name, *node.inputs} if node is not None and node.op == "Mul" else {name}
 
 
-def _roles(graph: Graph, placement: Placement, parts: Iterable[str]) -> dict[str, str]:
+def _roles(
+    graph: Graph, placement: Placement, sums: Iterable[str], cells: Iterable[str]
+) -> dict[str, str]:
     """Group -> its role (SUM, GATE or CELL); groups that are not listed are DATA."""
-    consumers = graph.consumers()
-    roles = {}
-    for state in graph.states:
-        if not any(has(node.op, Trait.PRODUCT) for node in consumers[state.input]):
-            roles[placement.group[state.input]] = CELL
-    roles.update({placement.group[name]: SUM for name in parts})
+    roles = {placement.group[name]: CELL for name in cells if name in placement.group}
+    roles.update({placement.group[name]: SUM for name in sums})
     inside: set[str] = set()  # of the function of a gate, which may be several operators
     for node in graph.nodes:
         variables = [name for name in node.inputs if name and name not in graph.constants]

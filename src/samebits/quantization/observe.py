@@ -8,13 +8,14 @@ run of the graph and one histogram per tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from samebits import progress
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph
 from samebits.ir.interpreter import trace
@@ -120,8 +121,16 @@ def merged(parts: Sequence[Statistics]) -> Statistics:
     )
 
 
-def observe(graph: Graph, samples: Iterable[Sample], names: Iterable[str]) -> dict[str, Statistics]:
+def observe(
+    graph: Graph,
+    samples: Iterable[Sample],
+    names: Iterable[str],
+    after: Callable[[Sequence[Array], Mapping[str, Statistics]], bool] | None = None,
+) -> dict[str, Statistics]:
     """Run a real graph over the samples; statistics of the values `names`.
+
+    after: called with every sample and the statistics up to it; where it says False, the samples
+           that follow are not read
 
     Raises InputError for an empty set, for a sample whose names, shapes or types are not those of
     the graph's inputs, and (NonFiniteError) for NaN or infinity in a sample or a named value.
@@ -129,7 +138,9 @@ def observe(graph: Graph, samples: Iterable[Sample], names: Iterable[str]) -> di
     names = tuple(dict.fromkeys(names))
     seen: dict[str, Statistics] = {}
     count = 0
-    for count, inputs in enumerate(checked(graph, samples), start=1):
+    total = len(samples) if isinstance(samples, Sized) else None
+    read = progress.track(checked(graph, samples), "calibrating", total)
+    for count, inputs in enumerate(read, start=1):
         values = trace(graph, inputs)
         for name in names:
             array = np.asarray(values[name])
@@ -137,6 +148,8 @@ def observe(graph: Graph, samples: Iterable[Sample], names: Iterable[str]) -> di
             if array.size:
                 found = statistics(array)
                 seen[name] = merged([seen[name], found]) if name in seen else found
+        if after is not None and not after(inputs, seen):
+            break
     if not count:
         raise InputError(
             "calibration: expected at least one sample, found none; give samples of the data that "

@@ -16,7 +16,7 @@ The rules, for the operators of docs/spec/graph.md section 2:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from samebits.errors import InputError, UnsupportedError
@@ -63,13 +63,15 @@ def moved_inputs(node: Node) -> tuple[int, ...]:
     return (0,) if node.op == "Gather" else tuple(range(len(node.inputs)))
 
 
-def place(graph: Graph, exact_sums: bool = False) -> Placement:
+def place(graph: Graph, exact_sums: bool = False, tied: Sequence[Sequence[str]] = ()) -> Placement:
     """Decide where a float32 graph is quantized.
+
+    tied: values that share a scale beside those that the rules join
 
     Raises InputError if it is quantized already, UnsupportedError for other float types.
     """
     _check(graph)
-    search = _Search(graph, exact_sums)
+    search = _Search(graph, exact_sums, tied)
     while search.once():
         pass
     return search.placement()
@@ -97,6 +99,7 @@ class _Search:
 
     graph: Graph
     exact_sums: bool
+    tied: Sequence[Sequence[str]] = ()
     required: set[str] = field(default_factory=set)
     visited: set[str] = field(default_factory=set)  # required, or movements of required values
 
@@ -246,7 +249,7 @@ class _Search:
             return name
 
         carried = [[state.input, state.output] for state in self.graph.states]
-        for shared in (*self.shared, *carried):
+        for shared in (*self.shared, *carried, *self.tied):
             real = [name for name in shared if self.is_real(name)]
             for name in real[1:]:
                 parent[find(name)] = find(real[0])

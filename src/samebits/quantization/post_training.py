@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from samebits import progress
+from samebits.errors import InputError
 from samebits.ir import Graph
-from samebits.quantization.convert import convert
-from samebits.quantization.observe import Sample, checked, observe
+from samebits.quantization.convert import convert, group_numbers
+from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import place
 from samebits.quantization.report import QuantizationReport, report
 from samebits.quantization.settings import Settings
@@ -25,24 +28,43 @@ def quantize_graph(
     graph:   simplified (samebits.ir.rewrite.simplify); inputs and outputs keep names and types
     samples: each a mapping of input name to array, or the arrays in order of the inputs, of the
              inputs' shapes and types. Read once; their order does not matter to the result but for
-             which of them the report compares
+             which of them the report compares, and where `stop_early` stops
 
     Raises InputError for samples that do not fit, NaN or infinity in them or in an activation, or
-    a graph that is quantized already; UnsupportedError for float types other than float32.
+    a graph that is quantized already or has nothing to quantize; UnsupportedError for float types
+    other than float32.
     """
     settings = settings or Settings()
     placement = place(graph)
-    kept: list[list[Array]] = []
+    if not placement.quantized:
+        raise InputError(
+            f"graph {graph.name!r}: expected a network that computes on float32 numbers, found "
+            "none to quantize"
+        )
+    kept: list[Sequence[Array]] = []
     count = 0
+    scales: dict[str, tuple[Fraction, int]] = {}
 
-    def keeping() -> Iterator[Sample]:
-        nonlocal count
-        for arrays in checked(graph, samples):
-            count += 1
-            if len(kept) < settings.report_samples:
-                kept.append([np.array(array) for array in arrays])
-            yield arrays
+    def more(sample: Sequence[Array], seen: Mapping[str, Statistics]) -> bool:
+        """Keep what the report compares; False where the last `stop_early` samples changed no scale
+        and no zero point."""
+        nonlocal count, scales
+        count += 1
+        if len(kept) < settings.report_samples:
+            kept.append([np.array(array) for array in sample])
+        if settings.stop_early is None or count % settings.stop_early:
+            return True
+        numbers = group_numbers(graph, placement, seen, settings)
+        before, scales = scales, {name: (n.scale, n.zero_point) for name, n in numbers.items()}
+        if before != scales:
+            return True
+        progress.note(
+            f"calibration: stopped after {count} samples, of which the last {settings.stop_early} "
+            "changed no scale"
+        )
+        return False
 
-    seen = observe(graph, keeping(), placement.quantized)
+    seen = observe(graph, samples, placement.quantized, more)
     converted = convert(graph, placement, seen, settings)
+    progress.stage("comparing with the float network")
     return converted.graph, report(graph, converted, seen, kept, count, settings)

@@ -47,8 +47,8 @@ def check_varying(
     for name in graph.own_inputs:
         if name in seen and seen[name].low == seen[name].high:
             layer, gate = next(iter(gates), ("", ""))
+            where = f"layer {layer!r}, gate {gate!r}" if gate else f"graph {graph.name!r}"
             raise InputError(
-                f"layer {layer!r}, gate {gate!r}: expected calibration sequences that vary, found "
-                f"{seen[name].low:g} in every element of input {name!r}; give sequences as the "
-                "model will see them"
+                f"{where}: expected calibration sequences that vary, found {seen[name].low:g} in "
+                f"every element of input {name!r}; give sequences as the model will see them"
             )

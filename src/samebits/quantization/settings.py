@@ -28,13 +28,15 @@ def _schemes(bits: int) -> list[Format]:
 
 
 ACTIVATIONS: dict[str, Format] = {fmt.name: fmt for bits in (8, 16) for fmt in _schemes(bits)}
+# Codes less a zero point of 16 bits need 17, for which products of integers have no room.
 WEIGHTS: dict[str, Format] = {
     fmt.name: fmt
-    for bits in (8, 16)
     for fmt in (
-        catalog.symmetric(bits),
-        catalog.asymmetric(bits, signed=True),
-        _power_of_two(bits),
+        catalog.symmetric(8),
+        catalog.asymmetric(8, signed=True),
+        _power_of_two(8),
+        catalog.symmetric(16),
+        _power_of_two(16),
     )
 }
 
@@ -71,6 +73,7 @@ class Settings:
     float_bias:  biases stay float32, for targets with a floating-point unit
     scale_bits:  significant bits of scales, which are rounded up to them
     report_samples: samples that the report compares
+    stop_early: samples after which calibration ends if they changed no scale; None: all are read
     """
 
     activations: str = "asymmetric-s8"
@@ -83,6 +86,7 @@ class Settings:
     symmetry: float | None = None
     float_bias: bool = False
     scale_bits: int = 24
+    stop_early: int | None = None
 
     def __post_init__(self) -> None:
         """InputError that names the first setting out of range."""
@@ -97,10 +101,17 @@ class Settings:
             raise InputError(f"--output-bits: expected 8 or 16, found {self.output_bits}")
         if self.symmetry is not None and not 0 <= self.symmetry <= 1:
             raise InputError(f"--symmetry: expected from 0 to 1, found {self.symmetry}")
+        if self.symmetry is not None and self.weight_format.bits != 8:
+            raise InputError(
+                f"--symmetry: expected weights of 8 bits, found {self.weights}; codes of 16 bits "
+                "have no room for a zero point"
+            )
         if not 1 <= self.scale_bits <= 24:
             raise InputError(f"scale bits: expected from 1 to 24, found {self.scale_bits}")
         if self.report_samples < 1:
             raise InputError(f"report samples: expected 1 or more, found {self.report_samples}")
+        if self.stop_early is not None and self.stop_early < 1:
+            raise InputError(f"--stop-early: expected 1 or more, found {self.stop_early}")
 
     @property
     def activation_format(self) -> Format:

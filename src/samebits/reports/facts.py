@@ -150,7 +150,9 @@ def _port_lines(graph: Graph) -> list[str]:
     if len(graph.states) > PORTS:
         lines.append(f"... and {len(graph.states) - PORTS} more states")
     if graph.states:
-        lines.append(f"a step graph: one step of a sequence, with {len(graph.states)} states")
+        count = len(graph.states)
+        states = "1 state" if count == 1 else f"{count} states"
+        lines.append(f"a step graph: one step of a sequence, with {states}")
     return lines
 
 

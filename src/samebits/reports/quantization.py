@@ -55,6 +55,10 @@ def _gates(report: RecurrentReport) -> list[Section]:
         section(
             f"SQNR of the outputs {_decibels(report.sqnr_db)}; with nothing quantized but",
             *(f"  {cause}: {_decibels(ratio)}" for cause, ratio in report.causes.items()),
+            *(
+                f"SQNR of the state {printable(name)} {_decibels(ratio)}"
+                for name, ratio in report.states.items()
+            ),
             f"calibrated on {report.sequences} sequences, compared on {report.samples}",
             _bytes(report),
             *(f"warning: {printable(warning)}" for warning in report.warnings),

@@ -46,8 +46,11 @@ from samebits.ir.lowering.states import (
     with_offset,
 )
 from samebits.ir.lowering.sums import rebuilt, shorten_sums
+from samebits.ir.ops import has
+from samebits.ir.real.cell import LAYERS
 from samebits.ir.rewrite import remove_dead
-from samebits.ir.value import Quantization
+from samebits.ir.traits import Trait
+from samebits.ir.value import Quantization, Value
 from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.interval import CodeRange
 from samebits.tables.transfer import exp_table, transfer_table
@@ -66,6 +69,19 @@ def lower_graph(graph: Graph) -> Graph:
     """
     wide = _Lowering(sink_quantize(graph)).run()
     return narrow_accumulators(shorten_sums(remove_dead(wide)), graph.outputs)
+
+
+def check_lowerable(graph: Graph) -> None:
+    """Refuse what `lower_graph` will refuse in a float graph, whatever its scales will be.
+
+    Recurrent layers pass: their cells are lowered in their place. Raises UnsupportedError that
+    names the first input or node without an integer form.
+    """
+    for name in graph.inputs:
+        _check_input(graph.values[name])
+    for node in graph.nodes:
+        if node.op not in LAYERS and not has(node.op, Trait.QUANTIZES):
+            _rule(node)
 
 
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
@@ -145,12 +161,8 @@ class _Lowering:
         """
         value = self.graph.values[name]
         order = tuple(range(len(value.shape)))
+        _check_input(value)
         if not value.dtype.startswith("float"):
-            if value.dtype not in CODES:
-                raise UnsupportedError(
-                    f"input {name!r}: expected real numbers or codes of 8 or 16 bits, found "
-                    f"{value.dtype}"
-                )
             self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
         readers = self.graph.consumers()[name]
@@ -235,10 +247,7 @@ class _Lowering:
             return [self._quantize(node, states[0])]
         if node.op == "DequantizeLinear":
             return [self._dequantize(node, states[0])]
-        rule = RULES.get(node.op)
-        if rule is None:
-            raise UnsupportedError("this operator has no integer form")
-        return rule(self.builder, node, states)
+        return _rule(node)(self.builder, node, states)
 
     def _constants(self, node: Node, index: int) -> Array:
         name = node.inputs[index] if index < len(node.inputs) else ""
@@ -401,6 +410,25 @@ class _Lowering:
         ratio, ends = round_binary32(1 / to.scale), to.ends(Affine(x.source))
         attributes = {"ratio": ratio, "zero": to.zero, "dtype": to.dtype, **ends}
         return self._coded("softmax", inputs, order, to, f"{to.name}.softmax", attributes)
+
+
+def _check_input(value: Value) -> None:
+    if not value.dtype.startswith("float") and value.dtype not in CODES:
+        raise UnsupportedError(
+            f"input {value.name!r}: expected real numbers or codes of 8 or 16 bits, found "
+            f"{value.dtype}; compute outside the network what it selects or counts (an embedding's "
+            "row, a mask), and give it that"
+        )
+
+
+def _rule(node: Node) -> Rule:
+    if node.op not in RULES:
+        raise UnsupportedError(
+            f"node {node.name!r} ({node.op}): expected an operator with an integer form "
+            f"(docs/spec/graph.md section 4), found {node.op}; replace it, or compute it outside "
+            "the network"
+        )
+    return RULES[node.op]
 
 
 def _no_blocks(node: Node) -> None:

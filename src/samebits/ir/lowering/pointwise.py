@@ -233,7 +233,10 @@ def _pair(
         return _product(e, node, x, y)
     if op in ("Max", "Min"):
         return _extreme(e, node, x, y)
-    raise UnsupportedError("this operator of two tensors has no integer form")
+    raise UnsupportedError(
+        f"expected Add, Sub, Mul, Max or Min of two tensors, found {op}; make one of them "
+        "constant, or compute it outside the network"
+    )
 
 
 def _meant(

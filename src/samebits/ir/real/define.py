@@ -26,6 +26,7 @@ NUMBERS = (*FLOATS, *INTEGERS)
 ANY = (*NUMBERS, *NARROW, "bool")
 
 ELEMENTS_MAX = 2**28  # of one tensor: 2 GiB of float64
+UNIT_EXPONENTS = (-900, 900)  # of two of them the product is far from the ends of binary64
 EXACT_FLOAT = 2**53  # float64 holds every integer up to here
 
 
@@ -296,15 +297,20 @@ def bilinear(
     b: Array,
     axis: int | None = None,
     unit_shape: tuple[int, ...] = (),
+    terms: int | None = None,
 ) -> Array:
     """function(a, b), whose every output is a sum of products a * b, each b used at most once.
 
     axis: the axis of `b` that reaches the output, if one does, and there reshaped to `unit_shape`.
-    Integers and exact numbers go through float64 matrix products where every partial sum is an
-    integer of at most 2**53, hence exact in any order; through Python integers elsewhere.
+    terms: the most products in one sum; None: the elements of `b`, of one position along `axis`.
+    Everything goes through float64 matrix products where every partial sum is an integer of at
+    most 2**53, hence exact in any order: integers and exact numbers (through Python integers where
+    those are larger), and binary64 numbers in parts (`_sums_of_parts`).
     """
     if a.dtype.kind == "f" and b.dtype.kind == "f":
-        return function(a, b)
+        if terms is None:
+            terms = b.size // max(1, 1 if axis is None else b.shape[axis])
+        return _sums_of_parts(function, a, b, axis, unit_shape, terms)
     if a.dtype != object and b.dtype != object:
         return _integer_sums(function, a.astype(np.int64), b.astype(np.int64), axis)
     whole_a, unit_a = common_unit(rationals(a))
@@ -312,6 +318,59 @@ def bilinear(
     sums = _integer_sums(function, whole_a, whole_b, axis)
     scale = unit_a.reshape(()) * unit_b.reshape(() if axis is None else unit_shape)
     return np.asarray(sums * scale, dtype=object)
+
+
+def _sums_of_parts(
+    function: Callable[[Array, Array], Array],
+    a: Array,
+    b: Array,
+    axis: int | None,
+    unit_shape: tuple[int, ...],
+    terms: int,
+) -> Array:
+    """function(a, b) of binary64 numbers with the same bits in whatever order a library adds.
+
+    Each operand is p high and p low bits below its largest magnitude (of b along `axis`), as
+    integers, with 2 * p + log2(terms) <= 53. The sums of high by high, and of high by low with low
+    by high, are exact; adding the two rounds once. What is lost is below 2**-(2 * p) of the largest
+    sum of magnitudes. (The splitting is that of K. Ozaki, T. Ogita, S. Oishi, S. M. Rump,
+    "Error-free transformations of matrix multiplication", 2012.) NaN and infinity go as they are:
+    no statistics are taken of them.
+    """
+    bits = (53 - (max(terms, 1) - 1).bit_length()) // 2
+    a_unit, b_unit = _units(a, None, bits), _units(b, axis, bits)
+    if not (a.size and b.size and np.isfinite(a_unit).all() and np.isfinite(b_unit).all()):
+        return function(a, b)
+    (a_high, a_low), (b_high, b_low) = _parts(a, a_unit, bits), _parts(b, b_unit, bits)
+    low = function(a_high, b_low) + function(a_low, b_high)
+    sums = function(a_high, b_high) + low * 2.0**-bits
+    return np.asarray(
+        sums * a_unit.reshape(()) * b_unit.reshape(unit_shape if axis is not None else ())
+    )
+
+
+def _units(array: Array, axis: int | None, bits: int) -> Array:
+    """The powers of two of which the largest magnitude is at most 2**bits: one, or one for each
+    position along `axis`. NaN for NaN and infinity."""
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    ends = (
+        array.max(axis=others, keepdims=True, initial=0),
+        array.min(axis=others, keepdims=True, initial=0),
+    )
+    largest = np.maximum(ends[0], -ends[1])
+    exponents = np.clip(np.frexp(largest)[1] - bits, *UNIT_EXPONENTS)
+    return np.where(np.isfinite(largest), np.ldexp(1.0, exponents), np.nan)
+
+
+def _parts(array: Array, unit: Array, bits: int) -> tuple[Array, Array]:
+    """Integers with array = (high + low * 2**-bits) * unit, but for what is below: high up to
+    2**bits, low up to half of it."""
+    high = array * (1.0 / unit)
+    low = high.copy()
+    np.rint(high, out=high)
+    low -= high
+    low *= 2.0**bits
+    return high, np.rint(low, out=low)
 
 
 def _integer_sums(

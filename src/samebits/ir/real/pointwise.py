@@ -18,6 +18,7 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.real import define as real
+from samebits.ir.real import functions
 from samebits.ir.real.define import Inputs, broadcasting, define, float32, map_exact, number
 from samebits.ir.traits import Trait
 
@@ -176,32 +177,21 @@ _point("Cast", _cast, Trait.FUNCTION, Trait.NEUTRAL, infer=_infer_cast, to=REQUI
 # --- transcendental, one variable -----------------------------------------------------------
 
 
-def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), dtype=np.float64)
-
-
-def _sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
-
-
-def _softplus(x: Array) -> Array:
-    return np.logaddexp(0.0, x)
-
-
 def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0.0)), x)
+    return np.where(x < 0, alpha * functions.expm1(np.minimum(x, 0.0)), x)
 
 
 def _celu(x: Array, attributes: Attributes) -> Array:
     alpha = attributes["alpha"]
-    return np.maximum(x, 0.0) + np.minimum(alpha * np.expm1(np.minimum(x / alpha, 0.0)), 0.0)
+    below = alpha * functions.expm1(np.minimum(x / alpha, 0.0))
+    return np.maximum(x, 0.0) + np.minimum(below, 0.0)
 
 
 def _gelu(x: Array, attributes: Attributes) -> Array:
     if attributes["approximate"] == "tanh":
-        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+        cubic = x + 0.044715 * (x * x * x)
+        return 0.5 * x * (1.0 + functions.tanh(math.sqrt(2.0 / math.pi) * cubic))
+    return 0.5 * x * (1.0 + functions.erf(x / math.sqrt(2.0)))
 
 
 def _infer_celu(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -225,24 +215,22 @@ _real(
 )
 _real("Celu", _celu, infer=_infer_celu, alpha=1.0)
 _real("Gelu", _gelu, infer=_infer_gelu, approximate="none")
-_real("Sigmoid", lambda x, _: _sigmoid(x))
-_real("Swish", lambda x, a: x * _sigmoid(a["alpha"] * x), alpha=1.0)
-_real("Softplus", lambda x, _: _softplus(x))
-_real("Mish", lambda x, _: x * np.tanh(_softplus(x)))
-_real("Erf", lambda x, _: _erf(x))
+_real("Swish", lambda x, a: x * functions.sigmoid(a["alpha"] * x), alpha=1.0)
+_real("Mish", lambda x, _: x * functions.tanh(functions.softplus(x)))
 
 
-def _library(function: np.ufunc) -> None:
-    """A function of numpy: arcsin is Asin, and so on."""
-    name = function.__name__.replace("arc", "a").capitalize()
-    _real(name, lambda x, _: function(x))
+def _plain(function: Callable[[Array], Array]) -> None:
+    """A function alone: asin is Asin, and so on."""
+    _real(function.__name__.capitalize(), lambda x, _: function(x))
 
 
 for _function in (
-    *(np.exp, np.log, np.sqrt, np.tanh, np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan),
-    *(np.sinh, np.cosh, np.arcsinh, np.arccosh, np.arctanh),
+    *(functions.exp, functions.log, np.sqrt, functions.tanh, functions.sigmoid, functions.softplus),
+    *(functions.erf, functions.sin, functions.cos, functions.tan, functions.asin, functions.acos),
+    *(functions.atan, functions.sinh, functions.cosh, functions.asinh, functions.acosh),
+    functions.atanh,
 ):
-    _library(_function)
+    _plain(_function)
 
 
 # --- two or more variables ------------------------------------------------------------------
@@ -284,7 +272,7 @@ def _power(a: Array, b: Array, _: Attributes) -> Array:
     if a.dtype == object or b.dtype == object:
         return map_exact(_exact_power, real.rationals(a), b)
     if a.dtype.kind == "f":
-        return np.power(a, b.astype(np.float64))
+        return functions.power(a, b.astype(np.float64))
     if b.dtype.kind in "iu" and not np.less(b, 0).any():
         return np.power(a, b).astype(a.dtype)
     return np.trunc(np.power(a.astype(np.float64), b)).astype(a.dtype)

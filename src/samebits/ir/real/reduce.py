@@ -11,6 +11,7 @@ import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, broadcast
 from samebits.ir.real import define as real
+from samebits.ir.real import functions
 from samebits.ir.real.define import Inputs, define, float32
 from samebits.ir.traits import Trait
 
@@ -60,18 +61,14 @@ def _reduction(
     define(name, 1, attributes, infer, meaning, Trait.REDUCES, *traits, rational=rational)
 
 
-def _sum(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.asarray(np.sum(x, axis=axes, keepdims=True))
-
-
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    return _sum(x, axes) / math.prod(x.shape[axis] for axis in axes)
+    return functions.total(x, axes) / math.prod(x.shape[axis] for axis in axes)
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
     largest = np.where(np.isfinite(largest), largest, 0.0)
-    return np.log(_sum(np.exp(x - largest), axes)) + largest
+    return functions.log(functions.total(functions.exp(x - largest), axes)) + largest
 
 
 def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
@@ -87,16 +84,16 @@ def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
     return function
 
 
-_reduction("ReduceSum", _sum, Trait.ACCUMULATES)
+_reduction("ReduceSum", functions.total, Trait.ACCUMULATES)
 _reduction("ReduceMean", _mean, Trait.AVERAGE, empty=False)
 _ORDERED = (*real.NUMBERS, "bool")
 _reduction("ReduceMax", _extreme(np.max, -1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceMin", _extreme(np.min, 1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceProd", lambda x, axes: np.asarray(np.prod(x, axis=axes, keepdims=True)))
-_reduction("ReduceL1", lambda x, axes: _sum(np.abs(x), axes))
-_reduction("ReduceSumSquare", lambda x, axes: _sum(x * x, axes))
-_reduction("ReduceL2", lambda x, axes: np.sqrt(_sum(np.square(x), axes)), rational=False)
-_reduction("ReduceLogSum", lambda x, axes: np.log(_sum(x, axes)), rational=False)
+_reduction("ReduceL1", lambda x, axes: functions.total(np.abs(x), axes))
+_reduction("ReduceSumSquare", lambda x, axes: functions.total(x * x, axes))
+_reduction("ReduceL2", lambda x, axes: np.sqrt(functions.total(x * x, axes)), rational=False)
+_reduction("ReduceLogSum", lambda x, axes: functions.log(functions.total(x, axes)), rational=False)
 _reduction("ReduceLogSumExp", _log_sum_exp, rational=False)
 
 
@@ -140,14 +137,14 @@ def _infer_softmax(values: Inputs, attributes: Attributes) -> list[Type]:
 
 def _softmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, axis = arrays[0], attributes["axis"]
-    powers = np.exp(x - x.max(axis=axis, keepdims=True))
-    return [powers / powers.sum(axis=axis, keepdims=True)]
+    powers = functions.exp(x - x.max(axis=axis, keepdims=True))
+    return [powers / functions.total(powers, (axis,))]
 
 
 def _log_softmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, axis = arrays[0], attributes["axis"]
     below = x - x.max(axis=axis, keepdims=True)
-    return [below - np.log(np.exp(below).sum(axis=axis, keepdims=True))]
+    return [below - functions.log(functions.total(functions.exp(below), (axis,)))]
 
 
 def _hardmax(arrays: Inputs, attributes: Attributes) -> list[Array]:
@@ -198,8 +195,8 @@ def _batch_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - x.mean(axis=axes, keepdims=True)
-    return centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + epsilon)
+    centred = x - _mean(x, axes)
+    return centred / np.sqrt(_mean(centred * centred, axes) + epsilon)
 
 
 def _infer_layer_norm(values: Inputs, attributes: Attributes) -> list[Type]:

@@ -15,6 +15,7 @@ import numpy as np
 from samebits.ir.ops import Array, Attributes, Type, window_count
 from samebits.ir.real import define as real
 from samebits.ir.real.define import Inputs, define, integers, map_exact
+from samebits.ir.real.functions import total
 from samebits.ir.traits import Trait
 
 UNFOLDED_MAX = 2**23  # elements of one block of unfolded windows
@@ -350,7 +351,8 @@ def _average_pool(arrays: Inputs, attributes: Attributes) -> list[Array]:
     windows = _pool_windows(x, attributes, 0 if x.dtype != object else Fraction(0))
     out = windows.shape[2 : 2 + rank]
     counts = _check_counts(_counts(x, out, attributes, bool(attributes["count_include_pad"])))
-    return [_ratio(windows.sum(axis=tuple(range(-rank, 0))), counts)]
+    axes = tuple(range(-rank, 0))
+    return [_ratio(total(windows, axes).reshape(windows.shape[:-rank]), counts)]
 
 
 def _ratio(sums: Array, counts: Array) -> Array:
@@ -373,7 +375,7 @@ def _infer_global(allowed: Sequence[str]) -> Any:
 def _global_average(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x = arrays[0]
     axes = tuple(range(2, x.ndim))
-    return [x.sum(axis=axes, keepdims=True) / math.prod(x.shape[2:])]
+    return [total(x, axes) / math.prod(x.shape[2:])]
 
 
 def _global_max(arrays: Inputs, attributes: Attributes) -> list[Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from samebits.ir.real.recurrent import PROJECTION
 from samebits.onnx.metadata import RATE
 from samebits.onnx.writer.emit import Emitter, element_type, unsupported, write_model
 from samebits.onnx.writer.exact import exact_form
+from samebits.onnx.writer.loadable import OPSET, loadable_form
 
 Tables = Literal["gather", "float"]
 IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10}  # the first that has the opset
@@ -42,7 +44,8 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
 
     tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
     `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
-    loading gives the same graph again (Swish, which opset 24 brought, is Mul and Sigmoid).
+    loading gives the same graph again, but for Swish, which opset 24 brought (Mul and Sigmoid),
+    and from opset 21 on for the pairs of `loadable_form`, which do not change the integer graph.
     rate: samples per second of the recordings that the model is of, for `sampling_rate`.
 
     Raises UnsupportedError for an integer graph and for what ONNX cannot say: attributes that are
@@ -57,6 +60,9 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
         )
     if tables == "gather":
         graph = exact_form(graph)
+    opset = max((_opset(graph, node) for node in graph.nodes), default=18)
+    if opset >= OPSET:
+        graph = loadable_form(graph)
     emitter = Emitter(graph)
     for name, array in graph.constants.items():
         emitter.store(name, array, graph.values[name].dtype)
@@ -65,7 +71,6 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
         if rule is None or not rule(emitter, node):
             inputs, attributes = _standard(emitter, node)
             emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
-    opset = max((_opset(graph, node) for node in graph.nodes), default=18)
     metadata = {} if rate is None else {RATE: str(rate)}
     return emitter.model(opset, IR_VERSIONS[opset], metadata)
 
@@ -175,6 +180,30 @@ def _resize(emitter: Emitter, node: Node) -> bool:
     return True
 
 
+def _pool(emitter: Emitter, node: Node) -> bool:
+    """A pool whose last windows would start in the end pad, which are none (as PyTorch has it, and
+    ONNX from opset 22 on), with the pads of those that remain; False for the others. Pads that
+    count in a mean cannot be added: there the file keeps the ceil mode."""
+    a = node.attributes
+    if not a["ceil_mode"]:
+        return False
+    size, out = (emitter.graph.values[name].shape[2:] for name in (node.inputs[0], node.output))
+    rank = len(size)
+    begins, ends = a["pads"][:rank], list(a["pads"][rank:])
+    dropped = False
+    for i, stride in enumerate(a["strides"]):
+        covered = size[i] + begins[i] + ends[i] - a["dilations"][i] * (a["kernel_shape"][i] - 1) - 1
+        dropped |= -(-covered // stride) + 1 > out[i]
+        ends[i] += max((out[i] - 1) * stride - covered, 0)
+    added = (*begins, *ends) != tuple(a["pads"])
+    if not dropped or (added and a.get("count_include_pad")):
+        return False
+    plain = replace(node, attributes={**a, "ceil_mode": 0, "pads": (*begins, *ends)})
+    inputs, attributes = _standard(emitter, plain)
+    emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
+    return True
+
+
 def _cum_prod(emitter: Emitter, node: Node) -> bool:
     raise unsupported(node, "an operator of opset 21 or older", "CumProd (26)", "compute it before")
 
@@ -249,6 +278,8 @@ def _recurrent(emitter: Emitter, node: Node) -> bool:
 
 _RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
     "Cast": _cast,
+    "AveragePool": _pool,
+    "MaxPool": _pool,
     "CumProd": _cum_prod,
     "Resize": _resize,
     "Swish": _swish,

@@ -9,11 +9,13 @@ from typing import Literal
 import numpy as np
 
 from samebits.errors import UnsupportedError
+from samebits.ir import Graph
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory
 from samebits.verification.inputs import chunks, dequantize, joined
 
 KINDS = ("", "-optimized", "-float", "-integer")
+SILENT = 4  # its log: what fails is raised anyway
 
 
 class OnnxRuntime(Backend):
@@ -51,12 +53,11 @@ class OnnxRuntime(Backend):
         from samebits.onnx import to_integer, to_qdq
 
         options = onnxruntime.SessionOptions()
-        levels = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = (
-            levels.ORT_ENABLE_ALL if self.optimized else levels.ORT_DISABLE_ALL
-        )
+        if not self.optimized:  # all optimizations are the default
+            level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.graph_optimization_level = level
         options.intra_op_num_threads = 1
-        options.log_severity_level = 3  # errors only; they are raised anyway
+        options.log_severity_level = SILENT
         tables: Literal["float", "gather"] = "float" if self.floats else "gather"
         exported = to_integer(model.integer) if self.integer else to_qdq(model.real, tables)
         graph = model.integer
@@ -73,6 +74,32 @@ class OnnxRuntime(Backend):
             return joined([session.run(None, part) for part in parts])
         except Exception as error:  # of a foreign library: it has no common base class
             raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
+
+
+def not_loaded(graph: Graph) -> str:
+    """Why onnxruntime with its default options does not load a real graph as `Network.save` writes
+    it, in a sentence; "" where it does. The sentence says too if onnxruntime is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return (
+            "not checked: whether onnxruntime loads the network, since it is not installed; pip "
+            "install onnxruntime"
+        )
+    from samebits.onnx import to_qdq
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = SILENT
+    written = to_qdq(graph, "float").SerializeToString()
+    try:
+        onnxruntime.InferenceSession(written, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of a foreign library: it has no common base class
+        found = " ".join(str(error).split()).rstrip(".")
+        return (
+            f"onnxruntime {onnxruntime.__version__} does not load the network with its default "
+            f"options: {found}; there, set graph_optimization_level to ORT_ENABLE_BASIC or less"
+        )
+    return ""
 
 
 @cache
