@@ -159,7 +159,11 @@ def test_every_line_runs_twice_after_every_room_is_imported(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("multiply-adds") == 2
     assert done.stdout.endswith("done\n")
-    assert done.stderr == ""
+    # TensorFlow, where it is installed, greets on stderr.
+    greeting = (
+        r"(I0000 |WARNING: All log messages before absl|To enable the following instruct).*\n"
+    )
+    assert re.sub(rf"(?m)^{greeting}", "", done.stderr) == ""
 
 
 def test_importing_it_loads_little():

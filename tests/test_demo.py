@@ -92,7 +92,7 @@ def test_the_demo_can_run_again_and_be_json(short, tmp_path, monkeypatch):
     assert {"torch", "c"} <= set(compared)
     assert all(v["equal"] or v["note"] for v in compared.values())
     assert compared["c"]["total"] == 3 * 8 * (10 + 4 * 64)  # images, rows, logits and states
-    again = sb.evaluate(tmp_path / "demo/c-lstm", "digits")
+    again = sb.evaluate(tmp_path / "demo/c-lstm", data.load("digits"))
     assert 100 * again.accuracy == lstm["accuracy"]["integers"]
     assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
 

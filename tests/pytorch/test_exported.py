@@ -409,10 +409,12 @@ def test_tensors_larger_than_their_bytes(members, write, empty):
     refused(write(files), f"expected at most {1 << 30} elements of tensors, found {total}")
 
 
-@pytest.mark.parametrize("size", [-3, "3", None, 3.0])
-def test_sizes_that_are_none(members, write, size):
+@pytest.mark.parametrize(
+    "sizes", [*([{"as_int": size}] for size in (-3, "3", None, 3.0)), [3], 3, None, "3", {"0": 3}]
+)
+def test_sizes_that_are_none(members, write, sizes):
     def change(config):
-        config["config"]["linear.bias"]["tensor_meta"]["sizes"] = [{"as_int": size}]
+        config["config"]["linear.bias"]["tensor_meta"]["sizes"] = sizes
 
     with pytest.raises(InputError, match="expected names and sizes of tensors, found others"):
         read_exported(write(changed(members, WEIGHTS, change)))

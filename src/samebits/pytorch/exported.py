@@ -140,8 +140,9 @@ def _tensors(path: Path, config: Any) -> Iterator[tuple[str, int]]:
             )
         assert isinstance(name, str)
         sizes = meta.get("sizes") if isinstance(meta, dict) else None
-        found: list[Any] = [s.get("as_int") if isinstance(s, dict) else None for s in sizes or ()]
-        if not isinstance(sizes, list) or not all(type(s) is int and s >= 0 for s in found):
+        listed = sizes if isinstance(sizes, list) else [None]
+        found: list[Any] = [s.get("as_int") if isinstance(s, dict) else None for s in listed]
+        if not all(type(s) is int and s >= 0 for s in found):
             raise InputError(
                 f"{path}: expected names and sizes of tensors, found others for {name!r}; {ADVICE}"
             )
