@@ -242,6 +242,7 @@ def fit(
     limit: int | None = None,
     gradient_bits: int = 32,
     augment: str = "none",
+    rounding: str = "stochastic",
     checkpoint_every: int = 0,
     plan: str | Path | None = None,
     memory_budget: int | str | None = None,
@@ -259,7 +260,7 @@ def fit(
 ) -> TrainingRun | None:
     """Train a network, and leave checkpoints, metrics and the result in the folder `out`.
 
-    The bits of a BFP run depend on the data and on the options up to `augment` alone: not on
+    The bits of a BFP run depend on the data and on the options up to `rounding` alone: not on
     threads, workers, devices, plans or interruptions. docs/guide/train.md.
 
     data:        digits, a folder of images or recordings, an .npz or .txt file, or a Dataset
@@ -267,6 +268,8 @@ def fit(
                  whose weights are set anew from the seed
     numerics:    bfp or float32
     lr:          by default 0.1 for sgd, 0.001 for adam
+    rounding:    of moments and updates: stochastic, from the seed, or nearest, which loses small
+                 ones (docs/spec/training.md, section 10)
     plan:        what to compute again instead of keeping: none, auto or a plan's file
     memory_budget: bytes a pass may hold: a number, 3M, or 40% of what storing everything takes;
                  implies plan="auto"
@@ -325,6 +328,7 @@ def fit(
                 limit=limit,
                 gradient_bits=gradient_bits,
                 augment=augment,
+                rounding=rounding,
             )
             planner = None
             if plan is not None:

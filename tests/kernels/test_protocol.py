@@ -14,6 +14,7 @@ from samebits import kernels
 from samebits.kernels import build, library
 from samebits.kernels.compiled import Compiled
 from samebits.kernels.eager import Eager
+from samebits.kernels.moments import Update
 from samebits.kernels.native import Native
 from samebits.kernels.protocol import Kernels
 from samebits.spec import formats
@@ -108,8 +109,9 @@ def test_the_example_of_a_lazy_update():
     codes, delayed = torch.tensor([3], dtype=torch.int8), torch.tensor([16000], dtype=torch.int16)
     k = kernels.of(codes)
     assert int(k.joint(codes, delayed)) == 82304
-    # u = rne(m * P * 2**shift) = 32768 * 1000 * 2**-15
-    assert k.lazy_carry(codes, delayed, torch.tensor([1000], dtype=torch.int16), 32768, -15, True)
+    # The code of q = 1000, F = 63: u = 32768 * 1000 * 2**(F - 78)
+    p = torch.tensor([63 * 512 + 1000 - 512], dtype=torch.int16)
+    assert k.lazy_carry(codes, delayed, Update(p, 32768, -78, None), True)
     assert (int(codes), int(delayed)) == (2, -15768)
     assert int(k.joint(codes, delayed)) == 82304 - 1000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -11,9 +12,15 @@ import torch
 from compare import assert_same
 from samebits import kernels
 from samebits.errors import RangeError
+from samebits.kernels.adam import AdamTerms
+from samebits.kernels.eager import Eager
+from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import Gradient, Term
 from samebits.spec import formats
-from samebits.spec.formats import Q16, Q32
+from samebits.spec.formats import Q32
+from samebits.spec.training import moments, optimizer
+from samebits.spec.training.layers import Parameter
+from samebits.spec.training.optimizer import moment_term, one_exponent
 from samebits.train.optim import lazy_update
 from samebits.train.tensor import BFPParameter
 
@@ -50,21 +57,43 @@ def int16(values):
     return torch.tensor(values, dtype=torch.int16)
 
 
-def directions(count: int, seed: int) -> list[int]:
+def directions(count: int, seed: int, low: int = 1) -> list[int]:
+    """e6m9 codes: the ends of every field, zeros, and random ones of fields from `low`."""
     rng = random.Random(seed)
-    values = [Q16, -Q16, 0, 1, -1]
-    values += [rng.randint(-Q16, Q16) >> rng.randint(0, 14) for _ in range(count)]
+    values = [32767, -32767, 0, low * 512, -low * 512]
+    while len(values) < count:
+        code = rng.randint(max(low, rng.choice((1, 40, 55, 60))), 63) * 512 + rng.randint(0, 511)
+        values.append(rng.choice((code, -code, 0)) if rng.random() < 0.2 else code)
     return values[:count]
 
 
-SHIFTS = [15, 14, 3, 0, -1, -2, -3, -8, -15, -23, -24, -25, -30, -31, -40, -46, -62, -63, -64, -300]
+DRAWS = [None, Draw(3, 1, 5)]
+SHIFTS = [-43, -44, -48, -60, -70, -72, -73, -74, -80, -90, -100, -107, -120, -300]
 COEFFICIENTS = [32768, 65535, 52429]
 SIZES = [1, 5, 300]
 
 
-def updated(codes, delayed, p, m, shift):
+def words_of(draw, count: int, kind: str = "update", shape: tuple[int, ...] | None = None):
+    """The random bits of a draw by the definition, or None."""
+    if draw is None:
+        return None
+    bits = moments.Draw(*draw)
+    return [getattr(bits, kind)(i) for i in optimizer.positions(shape or (count,))]
+
+
+def subtracted(p, m, shift, words):
+    """u of every element by section 2.1, step 3."""
+    u = []
+    for i, code in enumerate(p):
+        q, field = moments.significand(code) if code else (0, 0)
+        v = moments.rounded(m * q, -(shift + field), None if words is None else words[i])
+        u.append(-v if code < 0 else v)
+    return u
+
+
+def updated(codes, delayed, u):
     """(J after the update, W - r, t - r * 2**15) by section 2.1, step 3."""
-    total = [a + formats.scaled(m * d, shift) for a, d in zip(delayed, p, strict=True)]
+    total = [a + v for a, v in zip(delayed, u, strict=True)]
     carry = [formats.scaled(t, -15) for t in total]
     w = [c - r for c, r in zip(codes, carry, strict=True)]
     a = [t - (r << 15) for t, r in zip(total, carry, strict=True)]
@@ -74,48 +103,64 @@ def updated(codes, delayed, p, m, shift):
 # --- kernels ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("count", SIZES)
-def test_carry(k, shift, count):
+def test_carry(k, shift, count, draw):
+    words = words_of(draw, count)
     for seed, m in enumerate(COEFFICIENTS):
         codes, delayed = state(count, 63, seed)
         # A carry beyond 8 bits is measured, never written.
-        for small, p in ((False, directions(count, seed)), (True, [seed, -2, 3, 1, 0] * 60)):
-            p = p[:count]
-            joint, w, a = updated(codes, delayed, p, m, shift)
+        for small in (False, True):
+            p = directions(count, seed)
+            if small:
+                p = [c % 8192 * (1 if abs(c) % 8192 >= 512 else 0) for c in p]
+            u = subtracted(p, m, shift, words)
+            joint, w, a = updated(codes, delayed, u)
             inputs = list(zip(codes, delayed, p, strict=True))
             largest = max(map(abs, w))
             held, left = int8(codes), int16(delayed)
-            assert k.lazy_carry(held, left, int16(p), m, shift, False) == largest
+            update = Update(int16(p), m, shift, draw)
+            assert k.lazy_carry(held, left, update, False) == largest
             assert (held.tolist(), left.tolist()) == (codes, delayed)
-            assert k.joint_max(held, left, int16(p), m, shift) == max(map(abs, joint))
+            assert k.joint_max(held, left, update) == max(map(abs, joint))
+            assert max(map(abs, u)) <= 2 ** max(update.bits, 0)
             if largest <= 127:
-                k.lazy_carry(held, left, int16(p), m, shift, True)
+                k.lazy_carry(held, left, update, True)
                 assert_same(held, w, inputs)
                 assert_same(left, a, inputs)
             else:
-                assert not small or shift > -10
+                assert not small or shift > -60
 
 
 @pytest.mark.parametrize("by", [-7, -6, -1, 0, 1, 2, 9, 24, 40, 63, 64, 200])
 @pytest.mark.parametrize("count", SIZES)
 def test_resplit(k, by, count):
-    for seed, (m, shift) in enumerate(itertools.product([0, *COEFFICIENTS], (0, -9, -30))):
+    cases = itertools.product([0, *COEFFICIENTS], (-63, -72, -93), DRAWS)
+    for seed, (m, shift, draw) in enumerate(cases):
         codes, delayed = state(count, 63 if by >= 0 else max(63 >> -by, 0), seed)
-        p = [v >> (0 if by > 0 else 14) for v in directions(count, seed)]
-        joint = updated(codes, delayed, p, m, shift)[0]
-        if by < 0:
-            joint = [formats.scaled(j, -by) for j in joint]
-        else:
-            joint = [formats.scaled(j, -by) for j in joint]
+        p = directions(count, seed)
+        u = subtracted(p, m, shift, words_of(draw, count))
+        joint = [formats.scaled(j, -by) for j in updated(codes, delayed, u)[0]]
         w, a = formats.split(joint)
         if max(map(abs, w)) > 127:
             continue
         inputs = list(zip(codes, delayed, p, strict=True))
         held, left = int8(codes), int16(delayed)
-        k.lazy_resplit(held, left, int16(p), m, shift, by)
+        k.lazy_resplit(held, left, Update(int16(p), m, shift, draw), by)
         assert_same(held, w, inputs)
         assert_same(left, a, inputs)
+
+
+def direction_of(terms, draw, count, shape=None):
+    """Codes and exponent of a direction by sections 3 and 4."""
+    return optimizer.encode_sum(optimizer.combine(terms), words_of(draw, count, "moment", shape))
+
+
+def term_of(v, exponent: int, coefficient) -> Term:
+    """A momentum as the kernels take it."""
+    codes = v if isinstance(v, torch.Tensor) else int16(v)
+    return Term(codes, exponent, coefficient, int(codes.long().abs().max()))
 
 
 @pytest.mark.parametrize("terms", ["plain", "decay", "momentum", "both"])
@@ -124,6 +169,7 @@ def test_resplit(k, by, count):
 def test_direction(k, terms, e_g, count):
     rng = random.Random(f"{terms} {e_g}")
     for seed, limit in enumerate((Q32, 1000, 0)):
+        draw = DRAWS[seed % 2]
         g = [rng.randint(-limit, limit) for _ in range(count)]
         codes, delayed = state(count, 127, seed)
         codes = [min(max(c, -127), 127) for c in codes]
@@ -135,24 +181,131 @@ def test_direction(k, terms, e_g, count):
             else None
         )
         momentum = (rng.randint(32768, 65535), -16) if terms in ("momentum", "both") else None
-        exact_terms = [(g, e_g, 31)]
+        exact_terms = [one_exponent(g, e_g, 31)]
         if decay:
             joint = [(c << 15) - a for c, a in zip(codes, delayed, strict=True)]
-            exact_terms.append(([decay[0] * j for j in joint], e_a + decay[1], 39))
+            exact_terms.append(one_exponent([decay[0] * j for j in joint], e_a + decay[1], 39))
         if momentum:
-            exact_terms.append(([momentum[0] * x for x in v], e_v + momentum[1], 31))
-        expected, exponent = formats.requantize(*formats.combine(exact_terms), 16)
+            exact_terms.append(moment_term((v, e_v), math.ldexp(*momentum)))
+        expected, exponent = direction_of(exact_terms, draw, count)
         held = int16(v)
-        term = Term(held, e_v, momentum) if momentum else None
+        term = term_of(held, e_v, momentum) if momentum else None
         out = torch.empty(count, dtype=torch.int16)
         gradient = Gradient(((torch.tensor(g, dtype=torch.int32), e_g),), (None,))
-        own = (gradient, int8(codes), int16(delayed), e_a, decay, term)
-        assert k.direction(*own, out) == exponent
+        own = (gradient, int8(codes), int16(delayed), e_a, decay, term, draw)
+        assert k.direction(*own, out) == (exponent, max(map(abs, expected)))
         inputs = list(zip(g, codes, delayed, v, strict=True))
         assert_same(out, expected, inputs)
         if term:  # the direction may replace the momentum it is made from
-            assert k.direction(*own, held) == exponent
+            assert k.direction(*own, held)[0] == exponent
             assert_same(held, expected, inputs)
+
+
+@pytest.mark.parametrize("count", [1, 7, 300, 3000, 16391])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("terms", ["plain", "decay", "momentum", "both"])
+def test_sgd_in_one_pass(k, terms, parts, count, threads):
+    """Momentum and update together, where W surely stays in its range: the bits of both."""
+    rng, draw, lr = random.Random(f"{terms} {parts}"), Draw(4, 2, 9), (52429, -19)
+    codes, delayed = state(count, 90, 3)
+    kinds = [(2**20, -40, True), (2**21, -41, True)][:parts]
+    tensors, bounds = parts_of(count, 1, kinds)
+    g, e_g = formats.resolve([(v.tolist(), e) for v, e in tensors])
+    decay = (50000, -31) if terms in ("decay", "both") else None
+    momentum = (59000, -16) if terms in ("momentum", "both") else None
+    exact_terms, term = [one_exponent(g, e_g, 31)], None
+    if decay:
+        joint = [(c << 15) - a for c, a in zip(codes, delayed, strict=True)]
+        exact_terms.append(one_exponent([decay[0] * j for j in joint], -20 + decay[1], 39))
+    if momentum:
+        v = directions(count, rng.randint(0, 99))
+        exact_terms.append(moment_term((v, -29), math.ldexp(*momentum)))
+        term = term_of(v, -29, momentum)
+    out = term.v if term else None
+    p, e_p = direction_of(exact_terms, draw if momentum else None, count)
+    shift = e_p - 63 + lr[1] + 20
+    _, w, a = updated(codes, delayed, subtracted(p, lr[0], shift, words_of(draw, count)))
+    held, left = int8(codes), int16(delayed)
+    own = (Gradient(tuple(tensors), tuple(bounds)), held, left, -20, decay, term, lr, draw)
+    assert k.sgd(*own, 0, out) is None  # some W might move
+    assert (held.tolist(), left.tolist()) == (codes, delayed)
+    done = k.sgd(*own, 37, out)
+    if type(k) is Eager:
+        assert done is None
+        return
+    assert done is not None
+    inputs = list(zip(g, codes, delayed, strict=True))
+    assert_same(held, w, inputs)
+    assert_same(left, a, inputs)
+    assert done[2] == max(map(abs, w))
+    if out is not None:
+        assert_same(out, p, inputs)
+        assert done[:2] == (e_p, max(map(abs, p)))
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("e_g", [-30, -500])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam(k, draw, e_g, decoupled):
+    """Moments and direction against the definition, from zero and from moments of any size."""
+    rule = optimizer.Adam(0.0, 0.8, 0.99, 1e-8, 0.125, decoupled, draw and draw.seed)
+    for count, seed in itertools.product((1, 7, 300), (0, 1)):
+        rng = random.Random(seed)
+        codes, delayed = state(count, 100, seed)
+        g = [rng.randint(-Q32, Q32) >> rng.randint(0, 31) for _ in range(count)]
+        first, root = ([0] * count, -128), ([0] * count, -128)
+        if seed:
+            first = directions(count, 5), -20
+            root = [abs(c) for c in directions(count, 6)], -19
+        steps = 5 if draw else 0
+        held = optimizer.AdamState(first, root, steps, 0.8**steps, 0.99**steps)
+        parameter = Parameter((codes, delayed, -8), (count,))
+        # The definition's direction, from its update with a learning rate of 0.
+        _, new = rule.update("w", 1, parameter, (g, e_g), held)
+        c1, c2 = 1.0 - new.power1, math.sqrt(1.0 - new.power2)
+        p = [
+            moments.value(a, new.first[1]) / c1 / (moments.value(b, new.root[1]) / c2 + 1e-8)
+            + (0.125 * j if decoupled else 0.0)
+            for a, b, j in zip(new.first[0], new.root[0], parameter.values, strict=True)
+        ]
+        m, s = int16(first[0]), int16(root[0])
+        terms = AdamTerms(
+            g=torch.tensor(g, dtype=torch.int32), e_g=e_g, codes=int8(codes),
+            delayed=int16(delayed), e_a=-23, first=m, e_first=first[1], root=s, e_root=root[1],
+            beta1=0.8, beta2=0.99, coupled=0.0 if decoupled else 0.125,
+            decoupled=0.125 if decoupled else 0.0, c1=c1, c2=c2, eps=1e-8, draw=draw,
+        )  # fmt: skip
+        out = torch.empty(count, dtype=torch.int16)
+        exponents = k.adam(terms, out)
+        expected, e_p = moments.encode_reals(p, None)
+        assert exponents == (new.first[1], new.root[1], e_p)
+        assert_same(m, new.first[0], g)
+        assert_same(s, new.root[0], g)
+        assert_same(out, expected, p)
+
+
+def test_random_bits_of_images(k):
+    """Weights of a convolution draw in the order of channels-last memory, whatever they lie in."""
+    shape, draw = (3, 5, 2, 2), Draw(9, 4, 2)
+    count = math.prod(shape)
+    codes, delayed = state(count, 63, 1)
+    p = directions(count, 2)
+    u = subtracted(p, 50000, -72, words_of(draw, count, shape=shape))
+    _, w, a = updated(codes, delayed, u)
+    g = [i * 70001 - 2**20 for i in range(count)]
+    expected = direction_of([one_exponent(g, -30, 31)], draw, count, shape)
+    for order in (torch.channels_last, torch.contiguous_format):
+        held, left, direction = (
+            t.view(shape).contiguous(memory_format=order)
+            for t in (int8(codes), int16(delayed), int16(p))
+        )
+        gradient = Gradient(((torch.tensor(g, dtype=torch.int32).view(shape), -30),), (None,))
+        out = torch.empty_like(held, dtype=torch.int16)
+        e, _ = k.direction(gradient, held, left, -20, None, None, draw, out)
+        assert (out.flatten().tolist(), e) == expected
+        k.lazy_carry(held, left, Update(direction, 50000, -72, draw), True)
+        assert_same(held, w, p)
+        assert_same(left, a, p)
 
 
 def parts_of(count: int, seed: int, kinds):
@@ -188,17 +341,17 @@ def test_direction_of_several_parts(k, kinds, terms):
     codes, delayed = state(count, 90, 2)
     v = directions(count, 3)
     decay, momentum = ((50000, -40), (60000, -16)) if terms == "both" else (None, None)
-    exact_terms = [(g, e_g, 31)]
+    exact_terms = [one_exponent(g, e_g, 31)]
     if terms == "both":
         joint = [(c << 15) - a for c, a in zip(codes, delayed, strict=True)]
-        exact_terms.append(([50000 * j for j in joint], -20 - 40, 39))
-        exact_terms.append(([60000 * x for x in v], -25 - 16, 31))
-    expected, exponent = formats.requantize(*formats.combine(exact_terms), 16)
+        exact_terms.append(one_exponent([50000 * j for j in joint], -20 - 40, 39))
+        exact_terms.append(moment_term((v, -25), 60000 / 65536))
+    expected, exponent = direction_of(exact_terms, None, count)
     out = torch.empty(count, dtype=torch.int16)
-    term = Term(int16(v), -25, momentum) if momentum else None
+    term = term_of(v, -25, momentum) if momentum else None
     gradient = Gradient(tuple(parts), tuple(bounds))
-    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, term, out)
-    assert actual == exponent
+    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, term, None, out)
+    assert actual == (exponent, max(map(abs, expected)))
     assert_same(out, expected, list(zip(*(p.tolist() for p, _ in parts), strict=True)))
 
 
@@ -209,34 +362,38 @@ def test_parts_that_cancel_have_the_exponent_of_zero(k):
     codes, delayed = [100, -3, 1], [5, 5, -1]
     joint = [(c << 15) - d for c, d in zip(codes, delayed, strict=True)]
     decay = (40000, -60)
-    zero = ([0] * 3, -128, 31)
-    terms = [zero, ([decay[0] * j for j in joint], -20 + decay[1], 39)]
-    expected, exponent = formats.requantize(*formats.combine(terms), 16)
+    terms = [one_exponent([0] * 3, -128, 31)]
+    terms.append(one_exponent([decay[0] * j for j in joint], -20 + decay[1], 39))
+    expected, exponent = direction_of(terms, None, 3)
     out = torch.empty(3, dtype=torch.int16)
-    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, None, out)
-    assert actual == exponent
+    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, None, None, out)
+    assert actual == (exponent, max(map(abs, expected)))
     assert_same(out, expected, joint)
 
 
 @pytest.mark.parametrize("count", [16383, 16384, 16391])
 def test_sizes_around_the_threading_threshold(k, count, threads):
+    draw = Draw(2**32 - 1, 7, 2**32 - 1)
+    words = words_of(draw, count)
     codes, delayed = state(count, 60, 1)
-    p, m, shift = [v >> 6 for v in directions(count, 1)], 50000, -9
-    joint, w, a = updated(codes, delayed, p, m, shift)
-    held, left = int8(codes), int16(delayed)
-    assert k.joint_max(held, left, int16(p), m, shift) == max(map(abs, joint))
-    k.lazy_carry(held, left, int16(p), m, shift, True)
+    p, m, shift = directions(count, 1), 50000, -74
+    joint, w, a = updated(codes, delayed, subtracted(p, m, shift, words))
+    held, left, update = int8(codes), int16(delayed), Update(int16(p), m, shift, draw)
+    assert k.joint_max(held, left, update) == max(map(abs, joint))
+    k.lazy_carry(held, left, update, True)
     assert held.tolist() == w
     assert left.tolist() == a
-    k.lazy_resplit(held, left, int16(p), m, shift, 2)
-    expected = formats.split([formats.scaled(j, -2) for j in updated(w, a, p, m, shift)[0]])
+    k.lazy_resplit(held, left, update, 2)
+    joint = updated(w, a, subtracted(p, m, shift, words))[0]
+    expected = formats.split([formats.scaled(j, -2) for j in joint])
     assert (held.tolist(), left.tolist()) == expected
     g = torch.arange(count, dtype=torch.int32) * 70001 - 2**29
     out = torch.empty(count, dtype=torch.int16)
     gradient = Gradient(((g, -30),), (None,))
-    e = k.direction(gradient, held, left, -20, None, Term(int16(p), -18, (40000, -16)), out)
-    terms = [(g.tolist(), -30, 31), ([40000 * v for v in p], -34, 31)]
-    assert (out.tolist(), e) == formats.requantize(*formats.combine(terms), 16)
+    term = term_of(p, -18, (40000, -16))
+    e, _ = k.direction(gradient, held, left, -20, None, term, draw, out)
+    terms = [one_exponent(g.tolist(), -30, 31), moment_term((p, -18), 40000 / 65536)]
+    assert (out.tolist(), e) == direction_of(terms, draw, count)
 
 
 # --- the whole update -------------------------------------------------------------------------
@@ -249,12 +406,11 @@ def forced(k, monkeypatch):
     return k
 
 
-def compare_update(codes, delayed, exponent, p, e_p, lr):
+def compare_update(codes, delayed, exponent, p, e_p, lr, draw=None):
     weight = (codes, delayed, exponent)
-    update = [lr[0] * v for v in p]
-    expected = formats.lazy_update(weight, update, e_p + lr[1])
+    expected = optimizer.lazy_update(weight, (p, e_p), lr, words_of(draw, len(p)))
     parameter = BFPParameter(int8(codes), exponent, int16(delayed))
-    lazy_update(parameter, int16(p), e_p, lr, "w")
+    lazy_update(parameter, int16(p), e_p, lr, draw, "w")
     inputs = list(zip(codes, delayed, p, strict=True))
     assert_same(parameter.codes, expected[0], inputs)
     assert_same(parameter.delayed, expected[1], inputs)
@@ -271,8 +427,10 @@ def test_updates_of_every_size(forced):
         count = (1, 2, 40)[seed % 3]
         codes, delayed = state(count, top, seed)
         lr = COEFFICIENTS[seed % 3], -16
-        moves.add(compare_update(codes, delayed, -8, directions(count, seed), e_p, lr))
-    assert {-3, -2, -1, 0, 1, 2, 3} <= moves
+        p = directions(count, seed)
+        moves.add(compare_update(codes, delayed, -8, p, e_p, lr, DRAWS[seed % 2]))
+    assert {-2, -1, 0, 1, 2} <= moves
+    assert min(moves) < -15
     assert max(moves) > 15
 
 
@@ -280,7 +438,7 @@ def test_updates_that_cross_the_limits_by_one_step(forced):
     """Joint values next to 127.5, 63.5 and 0 after the update."""
     for target in (127, 128, 63, 64, 0):
         for offset in (-1, 0, 1):
-            # J = 2**15 * start, U = J - wanted, exactly (m = 2**15, shift -15).
+            # J = 2**15 * start - delayed, and an update of whole codes.
             wanted = (target << 15) - (1 << 14) + offset if target else offset
             for sign, start in itertools.product((1, -1), (100, 70)):
                 u = sign * ((start << 15) - wanted)
@@ -288,24 +446,24 @@ def test_updates_that_cross_the_limits_by_one_step(forced):
                 codes, delayed = [sign * start, 64 * sign], [(u - (whole << 15)) * -1 + 0, 0]
                 if abs(delayed[0]) > 1 << 14:
                     whole, delayed[0] = whole + 1, delayed[0] + (1 << 15)
-                compare_update(codes, delayed, -5, [whole, 0], -20, (32768, 0))
+                p, e_p = moments.encode([(whole, -5), (0, 0)], None)
+                compare_update(codes, delayed, -5, p, e_p, (32768, -15))
 
 
 @pytest.mark.parametrize("exponent", [-128, -127, -126, -124, 125, 126, 127])
 def test_updates_at_the_ends_of_the_exponent_range(forced, exponent):
     for seed, top in enumerate((1, 20, 63, 127)):
         codes, delayed = state(30, top, seed)
-        for e_p in (exponent - 40, exponent - 16, exponent - 12):
-            p = directions(30, seed)
-            weight = codes, delayed, exponent
+        for e_p in (exponent - 30, exponent - 6, exponent - 2):
+            p, lr = directions(30, seed), (40000, -16)
             try:
-                formats.lazy_update(weight, [40000 * v for v in p], e_p - 16)
+                optimizer.lazy_update((codes, delayed, exponent), (p, e_p), lr, None)
             except RangeError:
                 parameter = BFPParameter(int8(codes), exponent, int16(delayed))
                 with pytest.raises(RangeError, match=r"parameter 'w': the update overflows"):
-                    lazy_update(parameter, int16(p), e_p, (40000, -16), "w")
+                    lazy_update(parameter, int16(p), e_p, lr, None, "w")
             else:
-                compare_update(codes, delayed, exponent, p, e_p, (40000, -16))
+                compare_update(codes, delayed, exponent, p, e_p, lr)
 
 
 def test_no_update_changes_nothing(forced):
@@ -315,7 +473,8 @@ def test_no_update_changes_nothing(forced):
 
 def test_an_update_that_leaves_zero(forced):
     """J = 0 everywhere: the exponent stays."""
-    assert compare_update([64], [0], 3, [64], 3, (32768, -15)) == 0
+    p, e_p = moments.encode([(64, 3)], None)
+    assert compare_update([64], [0], 3, p, e_p, (32768, -15)) == 0
 
 
 def test_a_long_run_of_updates(forced):
@@ -324,7 +483,8 @@ def test_a_long_run_of_updates(forced):
     weight = formats.initial_weight([rng.gauss(0, 1) for _ in range(20)])
     parameter = BFPParameter(int8(weight[0]), weight[2], int16(weight[1]))
     for step in range(300):
-        p, e_p = directions(20, step)[::-1], -30 + step // 30 - (step % 40)
-        weight = formats.lazy_update(weight, [33000 * v for v in p], e_p - 12)
-        lazy_update(parameter, int16(p), e_p, (33000, -12), "w")
+        p, e_p = directions(20, step)[::-1], -20 + step // 30 - (step % 40)
+        draw = Draw(1, 0, step)
+        weight = optimizer.lazy_update(weight, (p, e_p), (33000, -16), words_of(draw, 20))
+        lazy_update(parameter, int16(p), e_p, (33000, -16), draw, "w")
         assert (parameter.codes.tolist(), parameter.delayed.tolist(), parameter.exponent) == weight

@@ -8,7 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import assert_same
@@ -310,70 +310,6 @@ def test_split(joint):
 
 def weight_of(joint: list[int], exponent: int) -> formats.Weight:
     return (*formats.split(joint), exponent)
-
-
-@given(joints, st.integers(-100, 100), st.integers(-50, 30), st.data())
-def test_lazy_update_conserves_the_joint_value(joint, exponent, shift, data):
-    """W * 2**15 - A decreases by exactly rne(U * 2**h); only a raised exponent rounds it, once."""
-    update = data.draw(st.lists(st.integers(-Q32, Q32), min_size=len(joint), max_size=len(joint)))
-    unit = exponent - 15
-    before = weight_of(joint, exponent)
-    if shift + exponent > 70:
-        shift = 70 - exponent
-    codes, delayed, after = formats.lazy_update(before, update, unit + shift)
-    if not any(update):
-        assert (codes, delayed, after) == before
-        return
-    raised = max(shift - 15, 0)
-    start = [formats.scaled(j, -raised) for j in joint]
-    change = [formats.scaled(u, min(shift, 15)) for u in update]
-    moved = [j - c for j, c in zip(start, change, strict=True)]
-    result, _ = formats.join((codes, delayed, after))
-    # Lowering shifts left and loses nothing; raising (`by` > 0) rounds to the new unit.
-    by = after - (exponent + raised)
-    assert_same(result, [formats.scaled(j, -by) for j in moved], joint)
-    bound = power(unit + raised - 1) * (1 + (raised > 0)) + (power(after - 16) if by > 0 else 0)
-    for i, u in enumerate(update):
-        true = joint[i] * power(unit) - u * power(unit + shift)
-        assert abs(result[i] * power(after - 15) - true) <= bound
-    assert max(map(abs, codes)) <= Q8
-    assert max(map(abs, delayed)) <= 1 << 14
-    assert not any(result) or max(map(abs, codes)) > 63 or after == -128
-
-
-@given(joints, st.integers(-128, 100))
-def test_lowering_the_exponent_loses_nothing(joint, exponent):
-    joint = [j >> 9 for j in joint]
-    update = [1] + [0] * (len(joint) - 1)
-    codes, delayed, after = formats.lazy_update(weight_of(joint, exponent), update, exponent - 15)
-    joint[0] -= 1
-    assume(any(joint))
-    assert after <= exponent
-    result, _ = formats.join((codes, delayed, after))
-    assert result == [j << (exponent - after) for j in joint]
-
-
-@given(st.lists(st.integers(-60, 60), min_size=1, max_size=6), st.integers(0, 2**31))
-def test_small_updates_accumulate(codes, seed):
-    """1000 updates far below one code unit arrive to the last bit."""
-    codes = [*codes, 100]  # keeps the exponent where it is
-    weight: formats.Weight = (codes, [0] * len(codes), 0)
-    step = [(seed * (i + 1)) % 1001 - 500 for i in range(len(codes) - 1)] + [0]
-    assume(any(step))
-    for _ in range(60):
-        weight = formats.lazy_update(weight, step, -15)
-    joint, _ = formats.join(weight)
-    expected = [(c << 15) - 60 * u for c, u in zip(codes, step, strict=True)]
-    assert_same(joint, expected, step)
-
-
-def test_update_overflow():
-    with pytest.raises(RangeError) as error:
-        formats.lazy_update(([127], [0], 127), [-Q32], 112, "fc.weight")
-    assert str(error.value) == (
-        "parameter 'fc.weight': the update overflows (exponent 137, at most 127); "
-        "lower the learning rate"
-    )
 
 
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=5))

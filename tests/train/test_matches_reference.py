@@ -26,6 +26,7 @@ from samebits.spec.training import optimizer as reference_optimizers
 from samebits.spec.training import step as reference
 from samebits.spec.training.layers import Array, Parameter, initial_parameter, quantize_input
 from samebits.spec.training.lstm import Tables
+from samebits.spec.training.optimizer import SGDState
 from samebits.spec.training.step import Node
 from samebits.tables.activation import activation_table
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss, set_step
@@ -319,8 +320,8 @@ CASES = {"residual": RESIDUAL, "everything": EVERYTHING, "recurrent": RECURRENT}
 
 OPTIMIZERS = {
     "sgd": (
-        lambda p: SGD(p, lr=0.05),
-        reference_optimizers.SGD(0.05),
+        lambda p: SGD(p, lr=0.05, seed=7),
+        reference_optimizers.SGD(0.05, seed=7),
     ),
     "sgd large": (
         lambda p: SGD(p, lr=6.0),
@@ -331,16 +332,24 @@ OPTIMIZERS = {
         reference_optimizers.SGD(1e-7, momentum=0.5),
     ),
     "momentum": (
-        lambda p: SGD(p, lr=0.3, momentum=0.9, weight_decay=0.05),
-        reference_optimizers.SGD(0.3, momentum=0.9, weight_decay=0.05),
+        lambda p: SGD(p, lr=0.3, momentum=0.9, weight_decay=0.05, seed=2**32 - 1),
+        reference_optimizers.SGD(0.3, momentum=0.9, weight_decay=0.05, seed=2**32 - 1),
     ),
     "nesterov": (
         lambda p: SGD(p, lr=0.2, momentum=0.8, weight_decay=1e-3, nesterov=True),
         reference_optimizers.SGD(0.2, momentum=0.8, weight_decay=1e-3, nesterov=True),
     ),
+    "nearest": (
+        lambda p: SGD(p, lr=0.2, momentum=0.8, nesterov=True, rounding="nearest"),
+        reference_optimizers.SGD(0.2, momentum=0.8, nesterov=True, seed=None),
+    ),
     "adam": (
-        lambda p: Adam(p, lr=0.05, weight_decay=0.01),
-        reference_optimizers.Adam(0.05, weight_decay=0.01),
+        lambda p: Adam(p, lr=0.05, weight_decay=0.01, seed=3),
+        reference_optimizers.Adam(0.05, weight_decay=0.01, seed=3),
+    ),
+    "adam nearest": (
+        lambda p: Adam(p, lr=0.05, weight_decay=0.01, rounding="nearest"),
+        reference_optimizers.Adam(0.05, weight_decay=0.01, seed=None),
     ),
     "adamw": (
         lambda p: Adam(p, lr=0.1, betas=(0.8, 0.9), weight_decay=0.1, decoupled=True),
@@ -434,8 +443,14 @@ def same_parameter(actual, expected: Parameter, what: str):
 def same_state(actual, expected, what: str):
     if expected is None:
         assert not actual, what
-    elif isinstance(expected, tuple):
-        same_tensor(actual["momentum"], actual["momentum_exponent"], *expected, f"V of {what}")
+        return
+    assert actual["steps"] == expected.steps, what
+    if isinstance(expected, SGDState):
+        if expected.momentum is None:
+            assert "momentum" not in actual, what
+            return
+        v = actual["momentum"], actual["momentum_exponent"]
+        same_tensor(*v, *expected.momentum, f"V of {what}")
     else:
         same_tensor(actual["first"], actual["first_exponent"], *expected.first, f"M of {what}")
         same_tensor(actual["root"], actual["root_exponent"], *expected.root, f"S of {what}")

@@ -53,6 +53,13 @@ def train_command(
         str,
         typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
     ] = "none",
+    rounding: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of moments and updates: stochastic, or nearest (which loses small ones).",
+        ),
+    ] = "stochastic",
     checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
     plan: Annotated[
         str | None,
@@ -149,6 +156,7 @@ def train_command(
                 limit=limit,
                 gradient_bits=gradient_bits,
                 augment=augment,
+                rounding=rounding,
                 checkpoint_every=checkpoint_every,
                 plan=plan,
                 memory_budget=memory_budget,

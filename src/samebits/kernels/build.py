@@ -22,7 +22,7 @@ from samebits.errors import SamebitsError
 from samebits.kernels import cache
 
 FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
-FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared")
+FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
 
 

@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from samebits.kernels import softmax
+from samebits.errors import RangeError
+from samebits.kernels import moments, softmax
+from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
+from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import (
     CODE_TYPE,
     GATE_EXPONENT,
@@ -26,6 +29,8 @@ from samebits.kernels.protocol import (
     Term,
 )
 from samebits.spec import formats
+from samebits.spec.training.moments import FRACTION, TOP_FIELD
+from samebits.spec.training.optimizer import SUM_BITS
 
 ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 
@@ -235,44 +240,61 @@ class Eager(Kernels):
         e_a: int,
         decay: tuple[int, int] | None,
         momentum: Term | None,
+        draw: Draw | None,
         out: Tensor,
-    ) -> int:
-        """Each term scaled to the common exponent in int64, their sum requantized."""
+    ) -> tuple[int, int]:
+        """Each term scaled to the common exponent in int64, their sum encoded."""
         g, e_g = self.resolve(list(gradient.parts))
         exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
         acc = self.scale(g, by_g)
         if decay is not None:
             acc += self.scale(self.joint(codes, delayed) * decay[0], by_decay)
         if momentum is not None:
-            acc += self.scale(momentum.v.long() * momentum.coefficient[0], by_momentum)
-        result, exponent = self.requantize(acc, self.largest_of(acc), exponent, 16)
-        out.copy_(result)
-        return exponent
+            term = moments.scaled(momentum.v, momentum.coefficient[0], by_momentum)
+            acc += torch.round(term).long()
+        result = direction_exponent(exponent)
+        random = None if draw is None else moments.moment_bits(draw, codes)
+        out.copy_(moments.encode(acc.double(), result - exponent, random))
+        largest = self.largest_of(out)
+        return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
-    def lazy_carry(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
-    ) -> int:
-        updated, rest = self._carried(codes, delayed, p, m, shift)
+    def sgd(
+        self,
+        gradient: Gradient,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+        lr: tuple[int, int],
+        draw: Draw,
+        room: int,
+        out: Tensor | None,
+    ) -> tuple[int, int, int] | None:
+        """Torch has nothing to gain from one pass."""
+        return None
+
+    def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
+        return adam(terms, self.joint(terms.codes, terms.delayed), out)
+
+    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+        updated, rest = self._carried(codes, delayed, moments.moved(update))
         if commit:
             codes.copy_(updated)
             delayed.copy_(rest)
         return self.largest_of(updated)
 
-    def _carried(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int
-    ) -> tuple[Tensor, Tensor]:
+    def _carried(self, codes: Tensor, delayed: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """W - r and t - r * 2**15 of `lazy_carry`, int64."""
-        total = delayed.long() + self.scale(p.long() * m, shift)
+        total = delayed.long() + u
         carry = self.scale(total, -formats.DELAYED_BITS)
         return codes.long() - carry, total - carry * 32768
 
-    def joint_max(self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:
-        return self.largest_of(self.joint(codes, delayed) - self.scale(p.long() * m, shift))
+    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
+        return self.largest_of(self.joint(codes, delayed) - moments.moved(update))
 
-    def lazy_resplit(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
-    ) -> None:
-        value = self.joint(codes, delayed) - self.scale(p.long() * m, shift)
+    def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
+        value = self.joint(codes, delayed) - moments.moved(update)
         new_codes, new_delayed = self.split(self.scale(value, -by))
         codes.copy_(new_codes)
         delayed.copy_(new_delayed)
@@ -382,8 +404,9 @@ def combine_shifts(
 ) -> tuple[int, int, int, int]:
     """The common exponent of a direction's terms, and the shift of each to it (training.md 3).
 
-    The gradient, the decay and the momentum have at most 31, 39 and 31 bits; the exponent leaves
-    the largest of them 60, so that the sum of three stays below 2**62.
+    The gradient, the decay and the momentum have at most 31, 39 and 26 bits; the exponent leaves
+    the largest of them 50, so that the sum of three stays below 2**52. The shift of the momentum is
+    that of a code with F = 0.
     """
     tops = [e_g + 31]
     e_decay = e_momentum = 0
@@ -391,10 +414,22 @@ def combine_shifts(
         e_decay = e_a + decay[1]
         tops.append(e_decay + 39)
     if momentum is not None:
-        e_momentum = momentum.exponent + momentum.coefficient[1]
-        tops.append(e_momentum + 31)
-    exponent = max(tops) - 60
+        e_momentum = momentum.exponent + momentum.coefficient[1] - TOP_FIELD
+        if momentum.largest:
+            tops.append(e_momentum + (momentum.largest >> FRACTION) + 26)
+    exponent = max(tops) - SUM_BITS
     return exponent, e_g - exponent, e_decay - exponent, e_momentum - exponent
+
+
+def direction_exponent(exponent: int) -> int:
+    """The exponent of a direction whose integers have an exponent: it holds any below 2**52."""
+    result = max(exponent + SUM_BITS + 2 - FRACTION, formats.EXPONENT_MIN)
+    if result > formats.EXPONENT_MAX:
+        raise RangeError(
+            f"the exponent overflows (expected at most {formats.EXPONENT_MAX}, found {result}); "
+            "lower the learning rate"
+        )
+    return result
 
 
 def _columns(x: Tensor, s: ConvShape) -> Tensor:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_int, c_int64, c_void_p
+import struct
+from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
 from torch import Tensor
 
 from samebits.kernels import build
 from samebits.kernels.geometry import ConvShape, Window
+from samebits.kernels.moments import Draw, Update
+from samebits.spec.philox import MASK
 
 _CTYPES = {"p": c_void_p, "n": c_int64, "i": c_int, "-": None}
 _INTEGERS = ("i8", "i16", "i32")
@@ -40,10 +43,14 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "max_pool": "- ppppi",
     "max_pool_grad": "- ppippi",
     "cross_entropy": "n pnnnppppp",
-    "combine": "n pnnpi",
-    "lazy_update": "n pppnnnii",
-    "joint_max": "n pppnnni",
-    "lazy_resplit": "- pppnnnni",
+    "combine": "n ppnnpi",
+    "sgd": "n pppppnnpi",
+    "adam_tops": "- pnpi",
+    "adam_store": "- ppni",
+    "adam_direction": "n pnnpi",
+    "lazy_update": "n pppnii",
+    "joint_max": "n pppni",
+    "lazy_resplit": "- pppnni",
     "block_sums": "- pnppi",
     "lstm_gates": "- pppnnnnnppi",
     "lstm_state": "n ppnnnnp",
@@ -106,6 +113,59 @@ class TermsStruct(ctypes.Structure):
             )
         ),
     ]
+
+
+class DrawStruct(ctypes.Structure):
+    """`Draw` of moment.h; `on` is 0 where nothing is random."""
+
+    _fields_ = [*((name, c_uint32) for name in ("seed", "parameter", "step")), ("on", c_int32)]
+
+
+class UpdateStruct(ctypes.Structure):
+    """`Update` of update.c."""
+
+    _fields_ = [("p", c_void_p), ("m", c_int64), ("shift", c_int64), ("draw", DrawStruct)]
+
+
+class AdamStruct(ctypes.Structure):
+    """`AdamTerms` of adam.c."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("g", "w", "a", "first", "root")),
+        *(
+            (name, c_double)
+            for name in (
+                *("scale_g", "scale_a", "beta1", "beta2", "rest1", "rest2"),
+                *("coupled", "decoupled", "c1", "c2", "eps"),
+            )
+        ),
+        *((name, c_int64) for name in ("base_first", "base_root", "bias_first", "bias_root")),
+    ]
+
+
+def draw_struct(draw: Draw | None) -> DrawStruct:
+    """A draw as C reads it."""
+    if draw is None:
+        return DrawStruct(0, 0, 0, 0)
+    return DrawStruct(draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
+
+
+def update_struct(update: Update) -> UpdateStruct:
+    """A lazy update as C reads it."""
+    p, m, shift, draw = update
+    return UpdateStruct(pointer(p), m, max(shift, -900), draw_struct(draw))
+
+
+def real_of(bits: int) -> float:
+    """The binary64 of 64 bits."""
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
+
+
+def in_word_order(v: Tensor) -> bool:
+    """Whether elements lie in memory in the order in which random words count (training.md 1.5)."""
+    order = torch.channels_last if v.dim() == 4 else torch.contiguous_format
+    return v.is_contiguous(memory_format=order)
 
 
 @functools.lru_cache(maxsize=4096)

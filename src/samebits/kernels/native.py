@@ -6,34 +6,51 @@ the few operands that C is not made for.
 
 from __future__ import annotations
 
+import math
 from ctypes import byref, c_int64
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from samebits.kernels import softmax
-from samebits.kernels.eager import Eager, combine_shifts
+from samebits.kernels.adam import AdamTerms
+from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.library import (
+    AdamStruct,
     TermsStruct,
     conv_struct,
     dense,
+    draw_struct,
+    in_word_order,
     like,
     load,
     nchw,
     nhwc,
     pointer,
     pool_struct,
+    real_of,
     rows,
     unrows,
+    update_struct,
 )
+from samebits.kernels.moments import BIAS, Draw, Update, exponent_for
 from samebits.kernels.protocol import BITS, CODE_TYPE, HASH_BLOCK, Gradient, Part, Sum, Term
 from samebits.spec import formats
+from samebits.spec.training.moments import FRACTION, TOP_FIELD
 
 MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
 _threads = torch.get_num_threads
+
+
+class _Operands(NamedTuple):
+    """A structure of pointers, and the tensors that they point to."""
+
+    struct: TermsStruct
+    tensors: tuple[Tensor | None, ...]
 
 
 class Native(Eager):
@@ -276,9 +293,28 @@ class Native(Eager):
         e_a: int,
         decay: tuple[int, int] | None,
         momentum: Term | None,
+        draw: Draw | None,
         out: Tensor,
-    ) -> int:
-        """One pass over all operands for the largest magnitude, and one that writes the codes.
+    ) -> tuple[int, int]:
+        """One pass: the exponent follows from the terms' own."""
+        if not in_word_order(codes):
+            return super().direction(gradient, codes, delayed, e_a, decay, momentum, draw, out)
+        terms, exponent = self._terms(gradient, codes, delayed, e_a, decay, momentum)
+        result, words = direction_exponent(exponent), draw_struct(draw)
+        arguments = (byref(terms.struct), byref(words), codes.numel(), result - exponent + BIAS)
+        largest = int(self._c.samebits_combine(*arguments, pointer(out), _threads()))
+        return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
+
+    def _terms(
+        self,
+        gradient: Gradient,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+    ) -> tuple[_Operands, int]:
+        """The terms of a direction as C reads them, and their exponent.
 
         Two gradient parts whose sum surely fits 32 bits are added where they are used, without a
         tensor for their sum. Only one thing can then differ from `resolve`: parts that cancel
@@ -295,39 +331,108 @@ class Native(Eager):
             g, e_g = self.resolve(list(gradient.parts))
             sides = ((g, 0), (None, 0), e_g)
         (g, by_first), (second, by_second), e_g = sides
-        exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
+        exponent, *shifts = combine_shifts(e_g, decay, e_a, momentum)
         g = like(g, codes).to(torch.int32)
         second = None if second is None else like(second, codes)
-        terms = TermsStruct(
-            *map(pointer, (g, second, codes, delayed, None if momentum is None else momentum.v)),
+        tensors = (g, second, codes, delayed, None if momentum is None else momentum.v)
+        struct = TermsStruct(
+            *map(pointer, tensors),
             0 if decay is None else decay[0],
             0 if momentum is None else momentum.coefficient[0],
-            *(by_first, by_second, by_g, by_decay, by_momentum),
+            # Beyond 900 binades down everything rounds to 0, as it does there.
+            *(max(shift, -900) for shift in (by_first, by_second, *shifts)),
         )
-        size = codes.numel()
-        largest = self._c.samebits_combine(byref(terms), size, 0, None, _threads())
-        if largest == 0:
-            out.zero_()
-            return formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, 16)
-        self._c.samebits_combine(byref(terms), size, -shift, pointer(out), _threads())
-        return exponent + shift
+        return _Operands(struct, tensors), exponent
 
-    def lazy_carry(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
-    ) -> int:
-        arguments = (*map(pointer, (codes, delayed, p)), m, shift, codes.numel(), commit)
-        return int(self._c.samebits_lazy_update(*arguments, _threads()))
+    def sgd(
+        self,
+        gradient: Gradient,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+        lr: tuple[int, int],
+        draw: Draw,
+        room: int,
+        out: Tensor | None,
+    ) -> tuple[int, int, int] | None:
+        """Every |u| is bounded by what the gradient's kernels know of it, and the momentum's
+        largest code: below 2**16 it takes 32-bit arithmetic."""
+        if not in_word_order(codes):
+            return None
+        bound = sum(
+            # A unit more than the largest code covers the rounding of the terms.
+            math.ldexp(float(formats.Q32 if known is None else known + 1), e)
+            for (_, e), known in zip(gradient.parts, gradient.bounds, strict=True)
+        )
+        if decay is not None:
+            bound += math.ldexp(float(decay[0]), decay[1] + e_a + 23)
+        if momentum is not None:
+            m, x = momentum.coefficient
+            top = (momentum.largest >> FRACTION) - TOP_FIELD + momentum.exponent + FRACTION + 1
+            bound += math.ldexp(float(m), x + top)
+        m, x = lr
+        # Rounding the direction adds less than 2**-8 of it, rounding the update less than a unit.
+        u = math.ldexp(bound * m, x - e_a) * (1 + 2**-8) + 1
+        if u >= 1 << 15:
+            return None
+        carry = formats.scaled((1 << 14) + math.ceil(u), -formats.DELAYED_BITS) + 1
+        if carry > room:
+            return None
+        terms, exponent = self._terms(gradient, codes, delayed, e_a, decay, momentum)
+        result = direction_exponent(exponent)
+        update = update_struct(Update(codes, m, result - TOP_FIELD + x - e_a, draw))
+        operands = (byref(terms.struct), byref(update), pointer(codes), pointer(delayed))
+        largest = c_int64(0)
+        where = (codes.numel(), result - exponent + BIAS, byref(largest))
+        top_code = self._c.samebits_sgd(*operands, pointer(out), *where, _threads())
+        if largest.value == 0:
+            return formats.EXPONENT_MIN, 0, int(top_code)
+        return result, int(largest.value), int(top_code)
 
-    def joint_max(self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:
-        arguments = (*map(pointer, (codes, delayed, p)), m, shift, codes.numel())
-        return int(self._c.samebits_joint_max(*arguments, _threads()))
+    def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
+        """Three passes: for the exponents of the moments, that of the direction, and its codes."""
+        t = terms
+        if not in_word_order(t.codes) or max(map(abs, (t.e_g, t.e_a))) > 900:
+            return super().adam(terms, out)
+        g = like(t.g, t.codes).to(torch.int32)
+        struct = AdamStruct(
+            *map(pointer, (g, t.codes, t.delayed, t.first, t.root)),
+            *(math.ldexp(1.0, e) for e in (t.e_g, t.e_a)),
+            *(t.beta1, t.beta2, 1.0 - t.beta1, 1.0 - t.beta2),
+            *(t.coupled, t.decoupled, t.c1, t.c2, t.eps),
+            *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD),
+            *(0, 0),
+        )
+        size, tops, words = t.codes.numel(), (c_int64 * 2)(), draw_struct(t.draw)
+        self._c.samebits_adam_tops(byref(struct), size, tops, _threads())
+        e_m, e_s = (exponent_for(real_of(top)) for top in tops)
+        struct.bias_first, struct.bias_root = e_m + BIAS, e_s + BIAS
+        self._c.samebits_adam_store(byref(struct), byref(words), size, _threads())
+        struct.base_first, struct.base_root = e_m - TOP_FIELD, e_s - TOP_FIELD
+        measure = (byref(struct), size)
+        e_p = exponent_for(real_of(self._c.samebits_adam_direction(*measure, 0, None, _threads())))
+        self._c.samebits_adam_direction(*measure, e_p + BIAS, pointer(out), _threads())
+        return e_m, e_s, e_p
 
-    def lazy_resplit(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
-    ) -> None:
-        arguments = (*map(pointer, (codes, delayed, p)), m, shift, by, codes.numel())
-        self._c.samebits_lazy_resplit(*arguments, _threads())
+    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+        if not in_word_order(codes):
+            return super().lazy_carry(codes, delayed, update, commit)
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        return int(self._c.samebits_lazy_update(*arguments, codes.numel(), commit, _threads()))
+
+    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
+        if not in_word_order(codes):
+            return super().joint_max(codes, delayed, update)
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        return int(self._c.samebits_joint_max(*arguments, codes.numel(), _threads()))
+
+    def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
+        if not in_word_order(codes):
+            return super().lazy_resplit(codes, delayed, update, by)
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        self._c.samebits_lazy_resplit(*arguments, by, codes.numel(), _threads())
 
     # --- hashes -----------------------------------------------------------------------------
 

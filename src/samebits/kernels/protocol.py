@@ -38,7 +38,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
+from samebits.kernels.moments import Draw, Update
 
 Part = tuple[Tensor, int]  # codes and their exponent
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
@@ -53,11 +55,13 @@ ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT = -12, -15, -7
 
 @dataclass(frozen=True)
 class Term:
-    """One addend of a direction: integers `v` times a 16-bit coefficient m * 2**x."""
+    """The momentum of a direction: e6m9 codes `v`, of magnitudes up to `largest`, times a 16-bit
+    coefficient m * 2**x."""
 
     v: Tensor
     exponent: int
     coefficient: tuple[int, int]
+    largest: int
 
 
 @dataclass(frozen=True)
@@ -223,35 +227,60 @@ class Kernels(Protocol):
         e_a: int,
         decay: tuple[int, int] | None,
         momentum: Term | None,
+        draw: Draw | None,
         out: Tensor,
-    ) -> int:
-        """out (int16) = G + decay * J + momentum * V as bfp16; returns its exponent (4).
+    ) -> tuple[int, int]:
+        """out (e6m9) = G + decay * J + momentum * V; returns its exponent and largest code (4).
 
         G = resolve(gradient), J the joint value of (codes, delayed) at the exponent e_a, decay a
-        coefficient (m, x). Terms are rounded to a common exponent at which their sum is below
-        2**62, the sum is exact, and then rounded once more. `out` may be the momentum's own V.
+        coefficient (m, x), V e6m9 codes. Terms are rounded to a common exponent at which their sum
+        is below 2**52, the sum is exact, and then rounded once more: with the random bits of
+        `draw`, or (None) to nearest. `out` may be the momentum's own V.
         """
 
-    def lazy_carry(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, commit: bool
-    ) -> int:
-        """max|W - r| of one lazy update, where t = A + rne(m * P * 2**shift), r = rne(t / 2**15).
+    def sgd(
+        self,
+        gradient: Gradient,
+        codes: Tensor,
+        delayed: Tensor,
+        e_a: int,
+        decay: tuple[int, int] | None,
+        momentum: Term | None,
+        lr: tuple[int, int],
+        draw: Draw,
+        room: int,
+        out: Tensor | None,
+    ) -> tuple[int, int, int] | None:
+        """`direction` and `lazy_carry` in one pass, with a learning rate lr = (m, x).
+
+        The direction is the new V, written to `out`, or without `out` is rounded to nearest and
+        not kept. Returns the exponent and the largest code of V, and the largest |W|; None, and
+        nothing is written, where the realisation has no such pass, or where some code of W might
+        move by more than `room`.
+        """
+
+    def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
+        """The moments M and S of `terms`, in place, and out (e6m9) = their direction P (4).
+
+        Returns the exponents of M, S and P.
+        """
+
+    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+        """max|W - r| of one lazy update, where t = A + u, r = rne(t / 2**15).
 
         With `commit` it writes W - r and t - r * 2**15 in place (2.1, step 3). The update is
-        rounded once and then only moved: J = W * 2**15 - A goes down by exactly the integer
-        u = rne(m * P * 2**shift), because (W - r) * 2**15 - (t - r * 2**15) = W * 2**15 - A - u.
-        Nothing is lost below an 8-bit code: what does not reach W waits in A. For example W = 3,
-        A = 16000 (J = 82304) and u = 1000: t = 17000, r = 1, so W = 2, A = -15768 (J = 81304). An
-        optimizer that rounded to W itself would lose u, 0.03 of a code, in every step.
+        rounded once, to the integer u, and then only moved: J = W * 2**15 - A goes down by exactly
+        u, because (W - r) * 2**15 - (t - r * 2**15) = W * 2**15 - A - u. Nothing is lost below an
+        8-bit code: what does not reach W waits in A. For example W = 3, A = 16000 (J = 82304) and
+        u = 1000: t = 17000, r = 1, so W = 2, A = -15768 (J = 81304). An optimizer that rounded to W
+        itself would lose u, 0.03 of a code, in every step.
         """
 
-    def joint_max(self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int) -> int:
-        """max|J - rne(m * P * 2**shift)|: the largest joint value that an update would leave."""
+    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
+        """max|J - u|: the largest joint value that an update would leave."""
 
-    def lazy_resplit(
-        self, codes: Tensor, delayed: Tensor, p: Tensor, m: int, shift: int, by: int
-    ) -> None:
-        """J = rne((J - rne(m * P * 2**shift)) * 2**-by), split again, in place (2.1, 2, 4, 5).
+    def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
+        """J = rne((J - u) * 2**-by), split again, in place (2.1, steps 2, 4 and 5).
 
         The exponent of the weight goes up by `by`; for by <= 0 the second rounding is exact.
         """

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
 from samebits.numerics.qtensor import QTensor, code_dtype, power_of_two, scale_shape
@@ -231,3 +233,14 @@ def _settle(floor: torch.Tensor, side: torch.Tensor, rounding: Rounding) -> torc
     else:  # HALF_AWAY: a tie is floor + 0.5, positive exactly when floor >= 0
         tie = floor >= 0
     return floor + ((side > 0) | ((side == 0) & tie))
+
+
+def times_power(x: Tensor, exponent: int) -> Tensor:
+    """x * 2**exponent in float64: a product with a power of two, no libm.
+
+    Exact, or (subnormal) below every rounding threshold of a caller. A power that float64 does not
+    hold is taken in two steps.
+    """
+    if exponent > 1000:
+        return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
+    return x * float(np.ldexp(1.0, exponent))

@@ -333,44 +333,6 @@ def _code(joint: int) -> int:
     return scaled(joint, -DELAYED_BITS)
 
 
-def lazy_update(
-    weight: Weight, update: Sequence[int], exponent: int, name: str = "weight"
-) -> Weight:
-    """Subtract update * 2**exponent from a weight. Section 2.1."""
-    codes, delayed, weight_exponent = weight
-    if not any(update):
-        return weight
-    shift = exponent - (weight_exponent - DELAYED_BITS)
-    if shift > 15:
-        joint, _ = join(weight)
-        codes, delayed = split([scaled(j, 15 - shift) for j in joint])
-        weight_exponent += shift - 15
-        shift = 15
-    total = [a + scaled(u, shift) for a, u in zip(delayed, update, strict=True)]
-    carry = [scaled(t, -DELAYED_BITS) for t in total]
-    codes = [w - r for w, r in zip(codes, carry, strict=True)]
-    delayed = [t - (r << DELAYED_BITS) for t, r in zip(total, carry, strict=True)]
-    largest = max(abs(w) for w in codes)
-    if largest > Q8:
-        joint, _ = join((codes, delayed, weight_exponent))
-        by = 1
-        while max(abs(_code(scaled(j, -by))) for j in joint) > Q8:
-            by += 1
-        codes, delayed = split([scaled(j, -by) for j in joint])
-        weight_exponent += by
-    joint, _ = join((codes, delayed, weight_exponent))
-    while any(joint) and max(abs(w) for w in codes) <= 63 and weight_exponent > EXPONENT_MIN:
-        joint = [2 * j for j in joint]
-        codes, delayed = split(joint)
-        weight_exponent -= 1
-    if weight_exponent > EXPONENT_MAX:
-        raise RangeError(
-            f"parameter {name!r}: the update overflows (exponent {weight_exponent}, at most "
-            f"{EXPONENT_MAX}); lower the learning rate"
-        )
-    return codes, delayed, weight_exponent
-
-
 # --- coefficients (training.md 3) -----------------------------------------------------------
 
 

@@ -1,11 +1,11 @@
 """Optimizers with lazy update (training.md 2 to 4).
 
-No weight, gradient or moment is held in floating point between steps. SGD computes in integers
-alone. Adam's formulas divide and take roots: they are binary64, operation by operation in the order
-of the specification, each correctly rounded (+ - * / sqrt, and no libm), and their results are
-stored as integers again; its state holds two binary64 numbers beside them, beta1**t and beta2**t,
-by repeated multiplication. Learning rate, momentum and SGD's weight decay are options in binary64,
-read as 16-bit coefficients.
+No weight or gradient is held in floating point between steps; moments are 16-bit codes with small
+exponents of their own (e6m9, 1.4). SGD computes in integers alone. Adam's formulas divide and take
+roots: they are binary64, operation by operation in the order of the specification, each correctly
+rounded (+ - * / sqrt, and no libm), and their results are stored as codes again; its state holds
+two binary64 numbers beside them, beta1**t and beta2**t, by repeated multiplication. Learning rate,
+momentum and SGD's weight decay are options in binary64, read as 16-bit coefficients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
-from samebits.kernels.geometry import smallest_exponent
-from samebits.kernels.protocol import BITS, Gradient, Part, Term
+from samebits.kernels.adam import AdamTerms
+from samebits.kernels.moments import Draw, Update
+from samebits.kernels.protocol import Gradient, Part, Term
 from samebits.numerics.environment import check_thread
 from samebits.spec import formats
+from samebits.spec.training.moments import CODE_MAX, FRACTION, LEADING, TOP_FIELD
+from samebits.spec.training.optimizer import UPDATE_BITS
 from samebits.train import undo
-from samebits.train.tensor import BFPParameter, BFPTensor, times_power
+from samebits.train.tensor import BFPParameter, BFPTensor
 
-CHUNK = 1 << 16  # elements that Adam holds in binary64 at a time
+ROUNDINGS = ("stochastic", "nearest")
 
 
 def coefficient(value: float, what: str) -> tuple[int, int] | None:
@@ -40,14 +43,20 @@ def coefficient(value: float, what: str) -> tuple[int, int] | None:
 
 
 def lazy_update(
-    parameter: BFPParameter, p: Tensor, e_p: int, lr: tuple[int, int], name: str
+    parameter: BFPParameter,
+    p: Tensor,
+    e_p: int,
+    lr: tuple[int, int],
+    draw: Draw | None,
+    name: str,
 ) -> None:
-    """Subtract lr * P (int16 codes at the exponent e_p) from a parameter, in place (2.1).
+    """Subtract lr * P (e6m9 codes at the exponent e_p) from a parameter, in place (2.1).
 
     Updates are mostly smaller than one 8-bit code. They gather in A, and only what has grown to a
     code is carried into W, so no float copy of the weight is needed: the joint value
-    J = W * 2**15 - A falls by exactly u = rne(m * P * 2**shift), whatever moves from A to W. Two
-    things round: u, to the grid of J (2**-15 of a code), and J where the exponent goes up.
+    J = W * 2**15 - A falls by exactly u, the update in units of J (2**-15 of a code), whatever
+    moves from A to W. Two things round: u, with the random bits of `draw` or (None) to nearest, and
+    J where the exponent goes up.
 
     The exponent moves where max|W| leaves [64, 127], which a first pass finds without writing:
     beyond it J is split again at `by` more (or fewer) bits. Where W, as the last update left it,
@@ -58,26 +67,33 @@ def lazy_update(
     codes, exponent = parameter.parts[0]
     delayed, k = parameter.delayed, kernels.of(codes)
     m, x = lr
-    shift = e_p + x - (exponent - formats.DELAYED_BITS)
-    one_pass = shift <= 15 and _stays_in_range(parameter.largest_code(), m, shift)
-    if not one_pass and k.largest_of(p) == 0:
+
+    def at(exponent: int) -> Update:
+        e_a = exponent - formats.DELAYED_BITS
+        return Update(p, m, e_p - TOP_FIELD + x - e_a, draw)
+
+    update = at(exponent)
+    one_pass = _stays_in_range(parameter.largest_code(), update)
+    largest_p = CODE_MAX if one_pass else k.largest_of(p)
+    if largest_p == 0:
         return
-    if shift > 15:
-        k.lazy_resplit(codes, delayed, p, 0, 0, shift - 15)
-        exponent += shift - 15
-        shift = 15
+    above = update.bits - TOP_FIELD + (largest_p >> FRACTION) - UPDATE_BITS
+    if not one_pass and above > 0:
+        nothing = Update(p, 0, -TOP_FIELD, None)
+        k.lazy_resplit(codes, delayed, nothing, above)
+        exponent += above
+        update = at(exponent)
     by = 0
     if one_pass:
-        largest: int | None = k.lazy_carry(codes, delayed, p, m, shift, True)
+        largest: int | None = k.lazy_carry(codes, delayed, update, True)
     else:
-        largest = k.lazy_carry(codes, delayed, p, m, shift, False)
+        largest = k.lazy_carry(codes, delayed, update, False)
         if not 64 <= largest <= formats.Q8:
-            top = k.joint_max(codes, delayed, p, m, shift)
-            by = _resplit_shift(largest, top, exponent)
+            by = _resplit_shift(largest, k.joint_max(codes, delayed, update), exponent)
         if by == 0:
-            k.lazy_carry(codes, delayed, p, m, shift, True)
+            k.lazy_carry(codes, delayed, update, True)
         else:
-            k.lazy_resplit(codes, delayed, p, m, shift, by)
+            k.lazy_resplit(codes, delayed, update, by)
             largest = None
     torch.autograd.graph.increment_version([codes, delayed])  # written through pointers
     exponent += by
@@ -91,18 +107,15 @@ def lazy_update(
         parameter.remember_largest_code(largest)
 
 
-def _stays_in_range(largest: int | None, m: int, shift: int) -> bool:
+def _stays_in_range(largest: int | None, update: Update) -> bool:
     """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough.
 
-    A is at most 2**14, and m * P * 2**shift at most that of the largest code; their sum rounded to
-    2**15 bounds what any W is carried by.
+    |A| is at most 2**14, and |u| at most 2**bits; their sum rounded to 2**15 bounds what any W is
+    carried by.
     """
-    if largest is None:
+    if largest is None or update.bits > 21:  # 2**21 carries 64 codes
         return False
-    carry = (
-        formats.scaled((1 << 14) + formats.scaled(m * formats.Q16, shift), -formats.DELAYED_BITS)
-        + 1
-    )
+    carry = formats.scaled((1 << 14) + (1 << max(update.bits, 0)), -formats.DELAYED_BITS) + 1
     return 64 + carry <= largest <= formats.Q8 - carry
 
 
@@ -125,13 +138,17 @@ def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
     return by
 
 
-class Update(NamedTuple):
-    """One parameter's part of a step; `lr` is None where the learning rate is 0."""
+class Change(NamedTuple):
+    """One parameter's part of a step; `lr` is None where the learning rate is 0.
+
+    draw: random bits of the step; None: everything is rounded to nearest
+    """
 
     parameter: BFPParameter
     gradient: Gradient
     group: dict[str, Any]
     lr: tuple[int, int] | None
+    draw: Draw | None
     name: str
 
 
@@ -139,10 +156,15 @@ class Optimizer(torch.optim.Optimizer):
     """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
 
     `param_groups` and learning-rate schedules work as in PyTorch; per-parameter state holds integer
-    tensors and plain numbers only.
+    tensors and plain numbers only. Moments and updates are rounded stochastically, with random bits
+    that are a function of the seed, the parameter's place, the step and the element (1.5).
+
+    Options of every optimizer are `seed`, of the random bits, and `rounding`: stochastic, or
+    nearest (training.md 10 says what then stalls).
     """
 
     def __init__(self, parameters: Iterable[Any], defaults: dict[str, Any]) -> None:
+        _check_rounding(defaults)
         super().__init__(parameters, defaults)
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
@@ -176,42 +198,48 @@ class Optimizer(torch.optim.Optimizer):
                 "no parameter has a gradient: call backward() before step(), and build the "
                 "optimizer after moving the model to its device"
             )
-        updates = list(self._updates())
+        changes = list(self._changes())
         restore = None
-        if not all(self._surely_fits(u.parameter, u.gradient, u.group) for u in updates):
-            restore = undo.keep([update.parameter for update in updates], self.state)
+        if not all(self._surely_fits(c.parameter, c.gradient, c.group) for c in changes):
+            restore = undo.keep([change.parameter for change in changes], self.state)
         try:
-            for update in updates:
-                self._apply(update)
+            for change in changes:
+                self._apply(change)
         except BaseException:
             if restore is not None:
                 restore()
             raise
         return loss
 
-    def _updates(self) -> Iterator[Update]:
-        """The updates of a step, all options and gradients checked. Raises InputError."""
+    def _changes(self) -> Iterator[Change]:
+        """The parts of a step, all options and gradients checked. Raises InputError."""
         position = 0
         for group in self.param_groups:
             lr = coefficient(float(group["lr"]), "learning rate")
             for parameter in group["params"]:
-                name = self.names.get(id(parameter), f"parameter {position}")
+                name, index = self.names.get(id(parameter), f"parameter {position}"), position
                 position += 1
                 if parameter.grad is None:
                     continue
                 if not isinstance(parameter.grad, BFPTensor):
                     raise InputError("expected BFP gradients: use samebits.train losses and layers")
                 gradient = Gradient(parameter.grad.parts, parameter.grad.bounds)
-                yield Update(parameter, gradient, group, lr, name)
+                draw = None
+                if group["rounding"] == "stochastic":
+                    steps = self.state.get(parameter, {}).get("steps", 0)
+                    draw = Draw(group["seed"], index, steps)
+                yield Change(parameter, gradient, group, lr, draw, name)
 
-    def _apply(self, update: Update) -> None:
+    def _apply(self, change: Change) -> None:
         """Update one parameter, and the optimizer's state of it, in place."""
+        state = self.state[change.parameter]
         try:
-            p, e_p = self._direction(update.parameter, update.gradient, update.group)
+            p, e_p = self._direction(change, state)
         except RangeError as error:
-            raise RangeError(f"parameter {update.name!r}: {error}") from None
-        if update.lr is not None:
-            lazy_update(update.parameter, p, e_p, update.lr, update.name)
+            raise RangeError(f"parameter {change.name!r}: {error}") from None
+        state["steps"] = state.get("steps", 0) + 1
+        if change.lr is not None:
+            lazy_update(change.parameter, p, e_p, change.lr, change.draw, change.name)
 
     def _surely_fits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
@@ -231,14 +259,12 @@ class Optimizer(torch.optim.Optimizer):
         """n such that every number on the way to the direction is below 2**n."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
-    def _direction(
-        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
-    ) -> Part:
-        """The bfp16 direction P of a gradient; updates the optimizer's own state."""
+    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
+        """The direction P (e6m9) of a gradient; updates the parameter's state in place."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
-    STATE: ClassVar[dict[str, Any]] = {}
-    """Entries of a parameter's state: the dtype of a tensor, `int` (exponents) or `float`."""
+    STATES: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """The names of what a parameter's state may hold after a step; those of the last are all."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take integer state as it is (PyTorch's loader would turn it into floats).
@@ -260,55 +286,99 @@ class Optimizer(torch.optim.Optimizer):
             if not 0 <= int(index) < len(parameters):
                 raise CheckpointError(f"optimizer state for parameter {index}, which is not there")
             parameter = parameters[int(index)]
-            if values and set(values) != set(self.STATE):
+            if set(values) not in (set(), *map(set, self.STATES)):
                 raise CheckpointError(
-                    f"optimizer state of parameter {index}: expected {sorted(self.STATE)}, "
+                    f"optimizer state of parameter {index}: expected {sorted(self.STATES[-1])}, "
                     f"found {sorted(values)}"
                 )
             restored[parameter] = {
-                key: _stored(value, self.STATE[key], parameter, f"{key!r} of parameter {index}")
+                key: _stored(value, KINDS[key], parameter, f"{key!r} of parameter {index}")
                 for key, value in values.items()
             }
+            _check_largest(restored[parameter], index)
+        for saved in groups:
+            try:
+                _check_rounding(saved)
+            except InputError as error:
+                raise CheckpointError(f"optimizer state: {error}") from None
         self.state.clear()
         self.state.update(restored)
         for group, saved in zip(self.param_groups, groups, strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})
 
 
-def _stored(value: Any, kind: Any, parameter: BFPParameter, what: str) -> Any:
+def _check_rounding(group: dict[str, Any]) -> None:
+    """InputError unless a group's `seed` and `rounding` are what `Optimizer` takes."""
+    seed, rounding = group["seed"], group["rounding"]
+    if rounding not in ROUNDINGS:
+        raise InputError(f"rounding: expected one of {', '.join(ROUNDINGS)}, found {rounding!r}")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise InputError(f"seed: expected a whole number in 0..{2**32 - 1}, found {seed!r}")
+
+
+def _check_largest(state: dict[str, Any], index: Any) -> None:
+    """CheckpointError unless the largest code of a momentum is what it says."""
+    if "momentum" in state:
+        v, stated = state["momentum"], state["momentum_largest"]
+        if (found := kernels.of(v).largest_of(v)) != stated:
+            raise CheckpointError(
+                f"optimizer state 'momentum' of parameter {index}: expected codes up to {stated}, "
+                f"found {found}"
+            )
+
+
+KINDS = {
+    "steps": "steps",
+    "momentum": "codes",
+    "momentum_exponent": "exponent",
+    "momentum_largest": "code",
+    "first": "codes",
+    "first_exponent": "exponent",
+    "root": "codes",
+    "root_exponent": "exponent",
+    "power1": "power",
+    "power2": "power",
+}
+"""The entries of optimizer states, by the kind that `_stored` checks."""
+
+
+def _stored(value: Any, kind: str, parameter: BFPParameter, what: str) -> Any:
     """One entry of an optimizer's saved state, in the memory order of its parameter.
 
-    kind: the dtype of a tensor, `int` of an exponent or `float` of a power of beta. Checkpoints are
-    untrusted: CheckpointError, which says `what` it is, for another type, shape or range.
+    Checkpoints are untrusted: CheckpointError, which says `what` it is, for another type, shape or
+    range.
     """
-    if isinstance(kind, torch.dtype):
-        limit = formats.CODE_MAX[BITS[kind]]
+    if kind == "codes":
         if (
             not isinstance(value, Tensor)
-            or value.dtype != kind
+            or value.dtype != torch.int16
             or value.shape != parameter.shape
-            or kernels.of(value).largest_of(value) > limit
+            or bool(((value != 0) & (value > -LEADING) & (value < LEADING)).any())
+            or bool((value < -CODE_MAX).any())
         ):
             found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else value
             raise CheckpointError(
-                f"optimizer state {what}: expected {kind} {tuple(parameter.shape)} with magnitudes "
-                f"of at most {limit}, found {found}"
+                f"optimizer state {what}: expected e6m9 codes, int16 {tuple(parameter.shape)} of 0 "
+                f"and magnitudes of {LEADING} to {CODE_MAX}, found {found}"
             )
-        return torch.empty_like(parameter.codes, dtype=kind).copy_(value)
-    if kind is int and type(value) is int and formats.EXPONENT_MIN <= value <= formats.EXPONENT_MAX:
-        return value
-    if kind is float and type(value) is float and 0 <= value <= 1:
+        return torch.empty_like(parameter.codes, dtype=torch.int16).copy_(value)
+    low, high = {
+        "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
+        "steps": (1, 2**32 - 1),
+        "code": (0, CODE_MAX),
+        "power": (0.0, 1.0),
+    }[kind]
+    if type(value) is type(low) and low <= value <= high:
         return value
     raise CheckpointError(
-        f"optimizer state {what}: expected an exponent in [-128, 127] or a power of beta in "
-        f"[0, 1], found {value!r}"
+        f"optimizer state {what}: expected a number in [{low}, {high}], found {value!r}"
     )
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent; momentum is a bfp16 tensor (2 bytes an element)."""
+    """Stochastic gradient descent; momentum is an e6m9 tensor (2 bytes an element)."""
 
-    STATE: ClassVar[dict[str, Any]] = {"momentum": torch.int16, "momentum_exponent": int}
+    STATES = (("steps",), ("steps", "momentum", "momentum_exponent", "momentum_largest"))
 
     def __init__(
         self,
@@ -317,15 +387,16 @@ class SGD(Optimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        seed: int = 0,
+        rounding: str = "stochastic",
     ) -> None:
         if nesterov and not momentum:
             raise InputError("Nesterov momentum: expected momentum > 0, found 0")
         for value, what in ((momentum, "momentum"), (weight_decay, "weight decay")):
             coefficient(value, what)
-        super().__init__(
-            parameters,
-            {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay},
-        )
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov}
+        rest = {"weight_decay": weight_decay, "seed": seed, "rounding": rounding}
+        super().__init__(parameters, defaults | rest)
 
     def _direction_bits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
@@ -335,50 +406,93 @@ class SGD(Optimizer):
         terms = [
             undo.gradient_bits(gradient),
             undo.bits_of(group["weight_decay"]) + undo.joint_bits(parameter),
-            state.get("momentum_exponent", formats.EXPONENT_MIN) + 15 + momentum,
+            state.get("momentum_exponent", formats.EXPONENT_MIN) + 10 + momentum,
         ]
         return max(terms) + 2 + max(momentum, 0) + group["nesterov"]
 
-    def _direction(
-        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
-    ) -> Part:
+    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
         """G + decay * J + momentum * V; with Nesterov once more with the new V."""
-        codes, exponent = parameter.parts[0]
-        decay = coefficient(group["weight_decay"], "weight decay")
-        momentum = coefficient(group["momentum"], "momentum")
+        codes, exponent = change.parameter.parts[0]
+        decay = coefficient(change.group["weight_decay"], "weight decay")
+        momentum = coefficient(change.group["momentum"], "momentum")
         e_a = exponent - formats.DELAYED_BITS
-        k, state = kernels.of(codes), self.state[parameter]
-        own = (gradient, codes, parameter.delayed, e_a, decay)
+        k = kernels.of(codes)
+        own = (change.gradient, codes, change.parameter.delayed, e_a, decay)
         if momentum is None:
             out = torch.empty_like(codes, dtype=torch.int16)
-            return out, k.direction(*own, None, out)
-        v = state.get("momentum")
-        term = None if v is None else Term(v, state["momentum_exponent"], momentum)
+            return out, k.direction(*own, None, None, out)[0]
+        v, term = _momentum(state, momentum)
         if v is None:
-            v = state["momentum"] = torch.empty_like(codes, dtype=torch.int16)
-        state["momentum_exponent"] = k.direction(*own, term, v)
-        if not group["nesterov"]:
-            return v, state["momentum_exponent"]
+            v = torch.empty_like(codes, dtype=torch.int16)
+        exponent, largest = k.direction(*own, term, change.draw, v)
+        _keep_momentum(state, v, exponent, largest)
+        if not change.group["nesterov"]:
+            return v, exponent
         out = torch.empty_like(v)
-        term = Term(v, state["momentum_exponent"], momentum)
-        return out, k.direction(*own, term, out)
+        return out, k.direction(*own, Term(v, exponent, momentum, largest), None, out)[0]
+
+    def _apply(self, change: Change) -> None:
+        """As Optimizer's, in one pass over everything where that surely keeps W in its range."""
+        if not self._in_one_pass(change):
+            super()._apply(change)
+
+    def _in_one_pass(self, change: Change) -> bool:
+        """Whether it was done."""
+        parameter, state = change.parameter, self.state[change.parameter]
+        largest = parameter.largest_code()
+        if change.lr is None or change.draw is None or change.group["nesterov"] or not largest:
+            return False
+        codes, exponent = parameter.parts[0]
+        decay = coefficient(change.group["weight_decay"], "weight decay")
+        momentum = coefficient(change.group["momentum"], "momentum")
+        v, term = (None, None) if momentum is None else _momentum(state, momentum)
+        if v is None and momentum is not None:
+            v = torch.empty_like(codes, dtype=torch.int16)
+        e_a = exponent - formats.DELAYED_BITS
+        own = (change.gradient, codes, parameter.delayed, e_a, decay, term)
+        room = min(largest - 64, formats.Q8 - largest)
+        try:
+            done = kernels.of(codes).sgd(*own, change.lr, change.draw, room, v)
+        except RangeError as error:
+            raise RangeError(f"parameter {change.name!r}: {error}") from None
+        if done is None:
+            return False
+        e_v, largest_v, largest = done
+        torch.autograd.graph.increment_version([codes, parameter.delayed])
+        parameter.set_exponent(exponent)
+        parameter.remember_largest_code(largest)
+        if v is not None:
+            _keep_momentum(state, v, e_v, largest_v)
+        state["steps"] = state.get("steps", 0) + 1
+        return True
+
+
+def _momentum(
+    state: dict[str, Any], coefficient: tuple[int, int]
+) -> tuple[Tensor | None, Term | None]:
+    """V as it is stored, and as a term; None and None before there is one."""
+    v = state.get("momentum")
+    if v is None:
+        return None, None
+    return v, Term(v, state["momentum_exponent"], coefficient, state["momentum_largest"])
+
+
+def _keep_momentum(state: dict[str, Any], v: Tensor, exponent: int, largest: int) -> None:
+    state.update(momentum=v, momentum_exponent=exponent, momentum_largest=largest)
 
 
 class Adam(Optimizer):
-    """Adam, and with `decoupled=True` AdamW. First moment bfp16, root of the second bfp32.
+    """Adam, and with `decoupled=True` AdamW. Both moments are e6m9: 4 bytes an element.
 
-    The element-wise binary64 formulas (training.md 4) run over chunks, so that no float copy of a
-    tensor exists.
+    Its formulas are binary64, element by element (training.md 4): no float copy of a tensor exists.
     """
 
-    STATE: ClassVar[dict[str, Any]] = {
-        "first": torch.int16,
-        "first_exponent": int,
-        "root": torch.int32,
-        "root_exponent": int,
-        "power1": float,
-        "power2": float,
-    }
+    STATES = (
+        (
+            *("steps", "first", "first_exponent", "root", "root_exponent"),
+            *("power1", "power2"),
+        ),
+    )
 
     def __init__(
         self,
@@ -388,6 +502,8 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled: bool = False,
+        seed: int = 0,
+        rounding: str = "stochastic",
     ) -> None:
         for beta in betas:
             if not 0 <= beta < 1:
@@ -395,16 +511,9 @@ class Adam(Optimizer):
         if not eps > 0:
             raise InputError(f"eps: expected a number > 0, found {eps}")
         coefficient(weight_decay, "weight decay")
-        super().__init__(
-            parameters,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "decoupled": decoupled,
-            },
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        rest = {"decoupled": decoupled, "seed": seed, "rounding": rounding}
+        super().__init__(parameters, defaults | rest)
 
     def _direction_bits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
@@ -416,111 +525,48 @@ class Adam(Optimizer):
         top = 1 + max(
             undo.gradient_bits(gradient) + 1,
             decay + 1,
-            state.get("first_exponent", formats.EXPONENT_MIN) + 15,
-            state.get("root_exponent", formats.EXPONENT_MIN) + 31,
+            state.get("first_exponent", formats.EXPONENT_MIN) + 10,
+            state.get("root_exponent", formats.EXPONENT_MIN) + 10,
         )
         quotient = top + 2 - undo.bits_of(1.0 - group["betas"][0]) - undo.bits_of(group["eps"])
         return max(top, quotient, decay) + 1
 
-    def _direction(
-        self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
-    ) -> Part:
-        """Moments, then the direction from the moments as they are stored (training.md 4).
-
-        A result's exponent follows from its largest magnitude over the whole tensor. So each chunk
-        is computed twice, for the exponent and then for the codes, instead of being held in
-        binary64 between.
-        """
-        codes, _ = parameter.parts[0]
-        state = self.state[parameter]
+    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
+        """Moments, then the direction from the moments as they are stored (training.md 4)."""
+        codes, exponent = change.parameter.parts[0]
+        group, k = change.group, kernels.of(codes)
         if not state:
             state["first"] = torch.zeros_like(codes, dtype=torch.int16)
-            state["root"] = torch.zeros_like(codes, dtype=torch.int32)
+            state["root"] = torch.zeros_like(codes, dtype=torch.int16)
             state["first_exponent"] = state["root_exponent"] = formats.EXPONENT_MIN
             state["power1"] = state["power2"] = 1.0
         beta1, beta2 = group["betas"]
         state["power1"] *= beta1
         state["power2"] *= beta2
-        joint, e_a = parameter.joint()
-        g, e_g = kernels.of(codes).resolve(list(gradient.parts))
-        flat = _Flat(
-            _in_order(g, codes), e_g, joint, e_a, group["weight_decay"], group["decoupled"]
+        g, e_g = k.resolve(list(change.gradient.parts))
+        decay, decoupled = group["weight_decay"], group["decoupled"]
+        terms = AdamTerms(
+            g=g,
+            e_g=e_g,
+            codes=codes,
+            delayed=change.parameter.delayed,
+            e_a=exponent - formats.DELAYED_BITS,
+            first=state["first"],
+            e_first=state["first_exponent"],
+            root=state["root"],
+            e_root=state["root_exponent"],
+            beta1=beta1,
+            beta2=beta2,
+            coupled=0.0 if decoupled else decay,
+            decoupled=decay if decoupled else 0.0,
+            c1=1.0 - state["power1"],
+            c2=math.sqrt(1.0 - state["power2"]),
+            eps=group["eps"],
+            draw=change.draw,
         )
-        first = _in_order(state["first"], codes)
-        root = _in_order(state["root"], codes)
-        e_first, e_root = state["first_exponent"], state["root_exponent"]
-
-        def moments(at: slice) -> tuple[Tensor, Tensor]:
-            """First moment and root of the second of a chunk, binary64."""
-            grad = flat.gradient(at)
-            m = beta1 * _real(first[at], e_first) + (1.0 - beta1) * grad
-            s = _real(root[at], e_root)
-            v = beta2 * (s * s) + (1.0 - beta2) * (grad * grad)
-            return m, torch.sqrt(v)
-
-        chunks = [slice(i, i + CHUNK) for i in range(0, first.numel(), CHUNK)]
-        tops = [[float(v.abs().max()) for v in moments(at)] for at in chunks]
-        e_m = smallest_exponent(max(t[0] for t in tops), 16)
-        e_s = smallest_exponent(max(t[1] for t in tops), 32)
-        for at in chunks:
-            m, s = moments(at)
-            first[at], root[at] = _code(m, e_m).to(torch.int16), _code(s, e_s).to(torch.int32)
-        state["first_exponent"], state["root_exponent"] = e_m, e_s
-        # As tensors: a GPU would divide by a plain number through its rounded reciprocal.
-        c1 = torch.tensor(1.0 - state["power1"], dtype=torch.float64, device=codes.device)
-        c2 = torch.tensor(
-            math.sqrt(1.0 - state["power2"]), dtype=torch.float64, device=codes.device
-        )
-
-        def direction(at: slice) -> Tensor:
-            p = _real(first[at], e_m) / c1 / (_real(root[at], e_s) / c2 + group["eps"])
-            return p + flat.decay(at)
-
-        largest = max(float(direction(at).abs().max()) for at in chunks)
-        e_p = smallest_exponent(largest, 16)
         out = torch.empty_like(codes, dtype=torch.int16)
-        flat_out = _in_order(out, codes)
-        for at in chunks:
-            flat_out[at] = _code(direction(at), e_p).to(torch.int16)
+        state["first_exponent"], state["root_exponent"], e_p = k.adam(terms, out)
         return out, e_p
 
 
-class _Flat:
-    """Gradient and weight-decay terms of Adam, read chunk by chunk in binary64."""
-
-    def __init__(
-        self, g: Tensor, e_g: int, joint: Tensor, e_a: int, weight_decay: float, decoupled: bool
-    ) -> None:
-        self.g, self.e_g, self.e_a = g, e_g, e_a
-        self.joint = _in_order(joint, joint)
-        self.coupled = 0.0 if decoupled else weight_decay
-        self.decoupled = weight_decay if decoupled else 0.0
-
-    def gradient(self, at: slice) -> Tensor:
-        """The gradient of a chunk, with Adam's weight decay."""
-        grad = _real(self.g[at], self.e_g)
-        if self.coupled:
-            grad = grad + self.coupled * _real(self.joint[at], self.e_a)
-        return grad
-
-    def decay(self, at: slice) -> Tensor | float:
-        """AdamW's weight decay of a chunk; 0 without one."""
-        return self.decoupled * _real(self.joint[at], self.e_a) if self.decoupled else 0.0
-
-
-def _in_order(v: Tensor, order: Tensor) -> Tensor:
-    """A flat view of v (same shape) in the memory order of `order`; a copy where v has another."""
-    if v.stride() != order.stride():
-        v = torch.empty_like(order, dtype=v.dtype).copy_(v)
-    return v.permute(0, 2, 3, 1).reshape(-1) if v.dim() == 4 else v.reshape(-1)
-
-
-def _real(codes: Tensor, exponent: int) -> Tensor:
-    return times_power(codes.double(), exponent)
-
-
-def _code(v: Tensor, exponent: int) -> Tensor:
-    return torch.round(times_power(v, -exponent))
-
-
-__all__ = ["SGD", "Adam", "Optimizer", "lazy_update"]
+__all__ = ["ROUNDINGS", "SGD", "Adam", "Optimizer", "lazy_update"]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -18,6 +17,7 @@ from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.kernels.geometry import smallest_exponent
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.numerics.realise import times_power
 from samebits.spec import formats
 
 
@@ -325,17 +325,6 @@ def largest_magnitude(x: Tensor, name: str) -> float:
         f"tensor {name!r}: expected finite values, found {float(x[index])} at index {index}; "
         "remove or replace non-finite values"
     )
-
-
-def times_power(x: Tensor, exponent: int) -> Tensor:
-    """x * 2**exponent in float64: a product with a power of two, no libm.
-
-    Exact, or (subnormal) below every rounding threshold of a caller. A power that float64 does not
-    hold is taken in two steps.
-    """
-    if exponent > 1000:
-        return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
-    return x * float(np.ldexp(1.0, exponent))
 
 
 def quantize_real(x: Tensor, bits: int, name: str) -> Part:

@@ -163,7 +163,7 @@ def test_foreign_and_missing_files_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="damaged"):
         read_checkpoint(path)
     save_file({"x": torch.zeros(2)}, path, {"samebits": "samebits-nnp-1"})  # a memory image
-    with pytest.raises(CheckpointError, match="of samebits, found 'samebits-nnp-1'; use the"):
+    with pytest.raises(CheckpointError, match="arithmetic, found 'samebits-nnp-1'; use the"):
         read_checkpoint(path)
 
 
@@ -229,7 +229,7 @@ def test_values_of_another_type_are_damage(tmp_path, changes):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("version", [0, 2, 12])
+@pytest.mark.parametrize("version", [0, 1, 3, 12])
 def test_other_versions_are_refused_before_anything_else_is_read(tmp_path, version):
     """No earlier checkpoint takes the place of one that is not damaged."""
     write_checkpoint(tmp_path, example(1))
@@ -237,8 +237,9 @@ def test_other_versions_are_refused_before_anything_else_is_read(tmp_path, versi
     stated = f"samebits-checkpoint-{version}"
     save_file({"y": torch.zeros(2)}, path, {"samebits": json.dumps({"format": stated})})
     message = (
-        f"{path}: expected format 'samebits-checkpoint-1' of samebits, found '{stated}'; use the "
-        "release of samebits that wrote it, or train again in another folder"
+        f"{path}: expected format 'samebits-checkpoint-2' of samebits, that of edition 2 of the "
+        f"training arithmetic, found '{stated}'; use the release of samebits that wrote it, or "
+        "train again in another folder"
     )
     said = []
     for read in (lambda: read_checkpoint(path), lambda: newest_checkpoint(tmp_path, said.append)):
@@ -255,7 +256,7 @@ def test_a_format_that_no_version_has_is_damage(tmp_path):
     found = newest_checkpoint(tmp_path, said.append)
     assert found is not None
     assert found.step == 1
-    assert "expected format 'samebits-checkpoint-1' of samebits, found" in said[0]
+    assert "expected format 'samebits-checkpoint-2' of samebits, that of edition 2" in said[0]
 
 
 def test_newest_falls_back_and_says_so(tmp_path):
@@ -365,5 +366,5 @@ def test_header_is_one_json_text(tmp_path):
     data = path.read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     document = json.loads(header["__metadata__"]["samebits"])
-    assert document["format"] == "samebits-checkpoint-1"
+    assert document["format"] == "samebits-checkpoint-2"
     assert document["config"]["map"][1] == ["lr", {"float": (1 / 3).hex()}]

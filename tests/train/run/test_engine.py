@@ -22,7 +22,7 @@ NODES = [
     Node("2", "linear", ("1",), {"out_width": 32}),
 ]
 LR = 0.3
-SETTINGS = OptimizerSettings("sgd", LR, 0.9, False, 0.0)
+SETTINGS = OptimizerSettings("sgd", LR, 0.9, False, 0.0, seed=0, rounding="stochastic")
 
 
 def network():

@@ -1,54 +1,149 @@
-"""SGD, Adam and AdamW in plain Python integers (docs/spec/training.md, section 4)."""
+"""SGD, Adam and AdamW in plain Python integers (docs/spec/training.md, sections 2.1 and 4)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from samebits.errors import RangeError
 from samebits.spec import formats
-from samebits.spec.formats import Tensor
-from samebits.spec.training.layers import Parameter, quantize
+from samebits.spec.formats import DELAYED_BITS, EXPONENT_MAX, EXPONENT_MIN, Q8, Tensor, Weight
+from samebits.spec.training.layers import Parameter
+from samebits.spec.training.moments import (
+    FRACTION,
+    TOP_FIELD,
+    Draw,
+    encode,
+    encode_reals,
+    rounded,
+    significand,
+    value,
+)
+
+SUM_BITS = 50
+UPDATE_BITS = 46
+
+
+def positions(shape: Sequence[int]) -> list[int]:
+    """The index by which random bits know each element of a tensor in row-major order. Section 1.5.
+
+    Weights of a convolution [O, I, kh, kw] count in the order O, kh, kw, I.
+    """
+    if len(shape) != 4:
+        return list(range(math.prod(shape)))
+    o, i, h, w = shape
+    return [
+        ((a * h + y) * w + x) * i + b
+        for a in range(o)
+        for b in range(i)
+        for y in range(h)
+        for x in range(w)
+    ]
+
+
+def draw_of(seed: int | None, parameter: int, step: int) -> Draw | None:
+    """The random bits of a parameter in a step; without a seed everything is rounded to nearest."""
+    return None if seed is None else Draw(seed, parameter, step)
+
+
+@dataclass(frozen=True)
+class SGDState:
+    """Steps done, and the momentum V (e6m9) once there is one."""
+
+    steps: int = 0
+    momentum: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class SGD:
-    """State of a parameter: the momentum V, a bfp16 (codes, exponent), or None."""
+    """State of a parameter: `SGDState`, or None before its first step.
+
+    seed: of the random bits; None: everything is rounded to nearest
+    """
 
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    seed: int | None = 0
 
-    def update(self, name: str, p: Parameter, g: Tensor, v: Any) -> tuple[Parameter, Any]:
-        """The new parameter and state."""
-        terms = [(*g, 31)]
+    def update(
+        self, name: str, index: int, p: Parameter, g: Tensor, state: Any
+    ) -> tuple[Parameter, SGDState]:
+        """The new parameter, the index-th of the optimizer, and its state."""
+        old = SGDState() if state is None else state
+        draw, order = draw_of(self.seed, index, old.steps), positions(p.shape)
+        base = [one_exponent(*g, 31)]
         if self.weight_decay > 0:
-            terms.append((*times(p.joint, self.weight_decay), 39))
-        base = list(terms)
-        if self.momentum > 0 and v is not None:
-            terms.append((*times(v, self.momentum), 31))
-        v = formats.requantize(*formats.combine(terms), 16)
+            m, x = formats.coefficient(self.weight_decay)
+            joint, e_a = p.joint
+            base.append(one_exponent([m * j for j in joint], e_a + x, 39))
+        terms = list(base)
+        if self.momentum > 0 and old.momentum is not None:
+            terms.append(moment_term(old.momentum, self.momentum))
+        d = combine(terms)
+        if self.momentum == 0:
+            return descend(name, p, encode_sum(d, None), self.lr, draw), SGDState(old.steps + 1)
+        v = encode_sum(d, None if draw is None else [draw.moment(i) for i in order])
         direction = v
-        if self.nesterov and self.momentum > 0:
-            ahead = [*base, (*times(v, self.momentum), 31)]
-            direction = formats.requantize(*formats.combine(ahead), 16)
-        return descend(name, p, direction, self.lr), v if self.momentum > 0 else None
+        if self.nesterov:
+            direction = encode_sum(combine([*base, moment_term(v, self.momentum)]), None)
+        return descend(name, p, direction, self.lr, draw), SGDState(old.steps + 1, v)
+
+
+Term = tuple[list[tuple[int, int]], int | None]
+"""Numbers (a, e), and the exponent of a power of two that bounds them all; None of zeros."""
+
+
+def one_exponent(codes: Sequence[int], exponent: int, bits: int) -> Term:
+    """Codes below 2**bits that share an exponent, as a term."""
+    return [(c, exponent) for c in codes], exponent + bits
+
+
+def moment_term(moment: Tensor, factor: float) -> Term:
+    """coef(factor) times an e6m9 tensor, exactly, as a term."""
+    m, x = formats.coefficient(factor)
+    codes, exponent = moment
+    numbers = []
+    for code in codes:
+        q, field = significand(code) if code else (0, 0)
+        numbers.append((-m * q if code < 0 else m * q, exponent - TOP_FIELD + field + x))
+    return numbers, max(e for _, e in numbers) + 26 if any(codes) else None
+
+
+def combine(terms: Sequence[Term]) -> list[tuple[int, int]]:
+    """`combine50`: the sum of terms, each rounded to one exponent; below 2**52. Section 3."""
+    e = max(top for _, top in terms if top is not None) - SUM_BITS
+    columns = zip(
+        *([formats.scaled(a, at - e) for a, at in numbers] for numbers, _ in terms), strict=True
+    )
+    return [(sum(column), e) for column in columns]
+
+
+def encode_sum(d: Sequence[tuple[int, int]], words: Sequence[int] | None) -> Tensor:
+    """`encode` of what `combine` gives, at an exponent that holds any of it. Section 4."""
+    return encode(d, words, exponent=d[0][1] + SUM_BITS + 2 - FRACTION)
 
 
 @dataclass(frozen=True)
 class AdamState:
-    """First moment (bfp16), root of the second moment (bfp32), and the powers of the betas."""
+    """Steps done, first moment and root of the second (e6m9), and the powers of the betas."""
 
     first: Tensor
     root: Tensor
+    steps: int = 0
     power1: float = 1.0
     power2: float = 1.0
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, or with `decoupled` AdamW. State of a parameter: `AdamState` or None."""
+    """Adam, or with `decoupled` AdamW. State of a parameter: `AdamState` or None.
+
+    seed: of the random bits; None: everything is rounded to nearest
+    """
 
     lr: float
     beta1: float = 0.9
@@ -56,12 +151,16 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    seed: int | None = 0
 
-    def update(self, name: str, p: Parameter, g: Tensor, state: Any) -> tuple[Parameter, Any]:
-        """The new parameter and state."""
+    def update(
+        self, name: str, index: int, p: Parameter, g: Tensor, state: Any
+    ) -> tuple[Parameter, AdamState]:
+        """The new parameter, the index-th of the optimizer, and its state."""
         size = len(p.codes)
-        zero = ([0] * size, formats.EXPONENT_MIN)
+        zero = ([0] * size, EXPONENT_MIN)
         old = AdamState(zero, zero) if state is None else state
+        draw, order = draw_of(self.seed, index, old.steps), positions(p.shape)
         beta1, beta2, decay = self.beta1, self.beta2, self.weight_decay
         weights = p.values
         first, root = [], []
@@ -69,35 +168,98 @@ class Adam:
             gradient = math.ldexp(float(g[0][i]), g[1])
             if decay > 0 and not self.decoupled:
                 gradient = gradient + decay * weights[i]
-            m = math.ldexp(float(old.first[0][i]), old.first[1])
-            s = math.ldexp(float(old.root[0][i]), old.root[1])
+            m = value(old.first[0][i], old.first[1])
+            s = value(old.root[0][i], old.root[1])
             m = beta1 * m + (1.0 - beta1) * gradient
             v = beta2 * (s * s) + (1.0 - beta2) * (gradient * gradient)
             first.append(m)
             root.append(math.sqrt(v))
         new = AdamState(
-            quantize(first, 16), quantize(root, 32), old.power1 * beta1, old.power2 * beta2
+            encode_reals(first, None if draw is None else [draw.moment(i) for i in order]),
+            encode_reals(root, None if draw is None else [draw.root(i) for i in order]),
+            old.steps + 1,
+            old.power1 * beta1,
+            old.power2 * beta2,
         )
         c1, c2 = 1.0 - new.power1, 1.0 - new.power2
         direction = []
         for i in range(size):
-            m = math.ldexp(float(new.first[0][i]), new.first[1])
-            s = math.ldexp(float(new.root[0][i]), new.root[1])
+            m = value(new.first[0][i], new.first[1])
+            s = value(new.root[0][i], new.root[1])
             step = (m / c1) / (s / math.sqrt(c2) + self.eps)
             if decay > 0 and self.decoupled:
                 step = step + decay * weights[i]
             direction.append(step)
-        return descend(name, p, quantize(direction, 16), self.lr), new
+        return descend(name, p, encode_reals(direction, None), self.lr, draw), new
 
 
-def times(tensor: Tensor, factor: float) -> Tensor:
-    """tensor * coef(factor), exactly."""
-    m, x = formats.coefficient(factor)
-    return [m * c for c in tensor[0]], tensor[1] + x
-
-
-def descend(name: str, p: Parameter, direction: Tensor, lr: float) -> Parameter:
+def descend(name: str, p: Parameter, direction: Tensor, lr: float, draw: Draw | None) -> Parameter:
     """SGD step 4: p - lr * direction."""
     if lr == 0:
         return p
-    return replace(p, weight=formats.lazy_update(p.weight, *times(direction, lr), name))
+    words = None if draw is None else [draw.update(i) for i in positions(p.shape)]
+    return replace(p, weight=lazy_update(p.weight, direction, formats.coefficient(lr), words, name))
+
+
+def lazy_update(
+    weight: Weight,
+    direction: Tensor,
+    lr: tuple[int, int],
+    words: Sequence[int] | None,
+    name: str = "weight",
+) -> Weight:
+    """Subtract lr * direction (e6m9) from a weight. Section 2.1.
+
+    lr: a coefficient (m, x); words: 16 random bits for every element, None: to nearest. Raises
+    RangeError, with the name, where the exponent would pass 127.
+    """
+    codes, delayed, weight_exponent = weight
+    p, e_p = direction
+    if not any(p):
+        return weight
+    m, x = lr
+    top = max(map(abs, p)) >> FRACTION
+    above = e_p - TOP_FIELD + top + x + 26 - (weight_exponent - DELAYED_BITS) - UPDATE_BITS
+    if above > 0:
+        joint, _ = formats.join(weight)
+        codes, delayed = formats.split([formats.scaled(j, -above) for j in joint])
+        weight_exponent += above
+    total = []
+    for i, (a, code) in enumerate(zip(delayed, p, strict=True)):
+        u = 0
+        if code:
+            q, field = significand(code)
+            shift = weight_exponent - DELAYED_BITS - (e_p - TOP_FIELD + field + x)
+            u = rounded(m * q, shift, None if words is None else words[i])
+        total.append(a - u if code < 0 else a + u)
+    carry = [formats.scaled(t, -DELAYED_BITS) for t in total]
+    codes = [w - r for w, r in zip(codes, carry, strict=True)]
+    delayed = [t - (r << DELAYED_BITS) for t, r in zip(total, carry, strict=True)]
+    return fitted((codes, delayed, weight_exponent), name)
+
+
+def fitted(weight: Weight, name: str) -> Weight:
+    """A weight at the exponent of its largest code: steps 4 to 6 of section 2.1."""
+    codes, delayed, exponent = weight
+    if max(abs(w) for w in codes) > Q8:
+        joint, _ = formats.join(weight)
+        by = 1
+        while max(abs(_code(formats.scaled(j, -by))) for j in joint) > Q8:
+            by += 1
+        codes, delayed = formats.split([formats.scaled(j, -by) for j in joint])
+        exponent += by
+    joint, _ = formats.join((codes, delayed, exponent))
+    while any(joint) and max(abs(w) for w in codes) <= 63 and exponent > EXPONENT_MIN:
+        joint = [2 * j for j in joint]
+        codes, delayed = formats.split(joint)
+        exponent -= 1
+    if exponent > EXPONENT_MAX:
+        raise RangeError(
+            f"parameter {name!r}: the update overflows (exponent {exponent}, at most "
+            f"{EXPONENT_MAX}); lower the learning rate"
+        )
+    return codes, delayed, exponent
+
+
+def _code(joint: int) -> int:
+    return formats.scaled(joint, -DELAYED_BITS)

@@ -286,7 +286,8 @@ def step(
 ) -> Step:
     """One training step over equal shards of (inputs by node name, targets).
 
-    `state` maps parameter names to optimizer state ({} before the first step); `words` holds, for
+    `state` maps parameter names to optimizer state ({} before the first step); the order of
+    `parameters` is that in which the optimizer has them; `words` holds, for
     every shard, the Philox words of each dropout node. Nothing passed in is changed.
     """
     parts: Gradients = {}
@@ -300,9 +301,10 @@ def step(
         for name, arrays in backward(net, parameters, done, gradient)[0].items():
             parts.setdefault(name, []).extend(arrays)
     new, new_state, gradients = dict(parameters), dict(state), {}
-    for name, arrays in parts.items():
-        g = gradients[name] = resolve(arrays)
-        new[name], new_state[name] = optimizer.update(
-            name, parameters[name], (g.codes, g.exponent), state.get(name)
-        )
+    for index, name in enumerate(parameters):
+        if name in parts:
+            g = gradients[name] = resolve(parts[name])
+            new[name], new_state[name] = optimizer.update(
+                name, index, parameters[name], (g.codes, g.exponent), state.get(name)
+            )
     return Step(new, buffers, new_state, losses, gradients)

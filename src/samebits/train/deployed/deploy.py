@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import CheckpointError, UnsupportedError
+from samebits.numerics.realise import times_power
 from samebits.train import layers
 from samebits.train.deployed.lstm import CellMemory
 from samebits.train.deployed.operations import rule_of
@@ -29,7 +30,6 @@ from samebits.train.tensor import (
     TensorOperation,
     interpreting,
     largest_magnitude,
-    times_power,
 )
 
 CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64

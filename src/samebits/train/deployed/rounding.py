@@ -9,7 +9,7 @@ from torch import Tensor
 
 from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import CODE_TYPE
-from samebits.train.tensor import times_power
+from samebits.numerics.realise import times_power
 
 
 def saturated(value: Tensor, exponent: int, bits: int = 8) -> Tensor:

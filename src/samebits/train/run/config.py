@@ -9,6 +9,7 @@ from typing import Any
 from samebits.data import Dataset
 from samebits.data.augment import Augmentation
 from samebits.errors import InputError
+from samebits.train.optim import ROUNDINGS
 from samebits.train.run.schedule import SCHEDULES, Schedule
 
 NUMERICS = ("bfp", "float32")
@@ -44,6 +45,7 @@ class TrainConfig:
     limit: int | None = None  # training images per class
     gradient_bits: int = 32  # of the sum over the shards: 32 or 16
     augment: str = "none"  # as in data.augment.Augmentation.parse
+    rounding: str = "stochastic"  # of moments and updates, or nearest
 
     def __post_init__(self) -> None:
         """Raises InputError, which names the option, for a type or a value that is not allowed."""
@@ -56,6 +58,7 @@ class TrainConfig:
             ("numerics", self.numerics, NUMERICS),
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
+            ("rounding", self.rounding, ROUNDINGS),
         ):
             if found not in known:
                 raise InputError(f"expected {name} among {', '.join(known)}, found {found!r}")
@@ -82,6 +85,10 @@ class TrainConfig:
             raise InputError(
                 f"expected gradient bits 32, or 16 for numerics bfp, found {self.gradient_bits} "
                 f"for {self.numerics}"
+            )
+        if self.rounding != "stochastic" and self.numerics == "float32":
+            raise InputError(
+                f"rounding applies to numerics bfp, found {self.rounding} for float32; leave it out"
             )
         Augmentation.parse(self.augment)
         self.shard_count()

@@ -142,7 +142,13 @@ class BfpEngine(Engine):
         device: torch.device = CPU,
     ) -> None:
         super().__init__(convert(model), CrossEntropyLoss(), device)
-        self.optimizer = settings.build(SGD, Adam, list(self.model.parameters()))
+        self.optimizer = settings.build(
+            SGD,
+            Adam,
+            list(self.model.parameters()),
+            seed=settings.seed,
+            rounding=settings.rounding,
+        )
         self.optimizer.name_parameters(self.model)
         self._shards, self._own = shards, shards // workers.size
         self._first = workers.rank * self._own
@@ -208,10 +214,12 @@ class OptimizerSettings:
     momentum: float
     nesterov: bool
     weight_decay: float
+    seed: int
+    rounding: str
 
-    def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter]) -> Any:
-        """An optimizer of the given classes for SGD and Adam."""
-        options = {"lr": self.lr, "weight_decay": self.weight_decay}
+    def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter], **more: Any) -> Any:
+        """An optimizer of the given classes for SGD and Adam, `more` being options of both."""
+        options = {"lr": self.lr, "weight_decay": self.weight_decay, **more}
         if self.name == "adam":
             return adam(parameters, **options)
         return sgd(parameters, momentum=self.momentum, nesterov=self.nesterov, **options)

@@ -136,7 +136,13 @@ def make_engine(
 ) -> Engine:
     """The numerics of `config` around an initialised float model, on this worker."""
     settings = OptimizerSettings(
-        config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay
+        config.optimizer,
+        config.lr,
+        config.momentum,
+        config.nesterov,
+        config.weight_decay,
+        config.seed,
+        config.rounding,
     )
     if config.numerics == "float32":
         return Float32Engine(model, settings, workers, device)

@@ -1,0 +1,124 @@
+/* Moments and directions of Adam (docs/spec/training.md, section 4), element by element in binary64
+ * and in the order written there: every operation is rounded once, none is contracted. */
+#include <stddef.h>
+
+#include "moment.h"
+#include "parallel.h"
+
+typedef struct {
+    const int32_t *g;
+    const int8_t *w;
+    const int16_t *a;
+    int16_t *first, *root;
+    double scale_g, scale_a; /* 2**e_G and 2**e_A */
+    double beta1, beta2, rest1, rest2, coupled, decoupled, c1, c2, eps;
+    int64_t base_first, base_root; /* e - 63 of the moments as they are stored */
+    int64_t bias_first, bias_root; /* of those that are written */
+} AdamTerms;
+
+typedef struct {
+    double first, root;
+} Moments;
+
+SAMEBITS_INLINE Moments adam_moments(const AdamTerms *t, int64_t i) {
+    double g = t->g[i] * t->scale_g;
+    g = g + t->coupled * (joint(t->w[i], t->a[i]) * t->scale_a); /* + 0 without decay */
+    double m = moment_value(1, t->first[i], t->base_first);
+    double s = moment_value(1, t->root[i], t->base_root);
+    m = t->beta1 * m + t->rest1 * g;
+    double v = t->beta2 * (s * s) + t->rest2 * (g * g);
+    return (Moments){m, __builtin_sqrt(v)};
+}
+
+static void adam_tops_range(AdamTerms t, int64_t lo, int64_t n, int64_t *tops) {
+    int64_t first = 0, root = 0;
+    for (int64_t i = lo; i < lo + n; i++) {
+        Moments now = adam_moments(&t, i);
+        int64_t m = magnitude_bits(now.first), s = magnitude_bits(now.root);
+        first = SAMEBITS_MAX(first, m);
+        root = SAMEBITS_MAX(root, s);
+    }
+    tops[0] = first;
+    tops[1] = root;
+}
+
+/* The bits of the largest first moment and root of the second, of an update not yet made. */
+void samebits_adam_tops(const AdamTerms *t, int64_t n, int64_t *tops, int threads) {
+    int64_t first = 0, root = 0;
+    int crew = TEAM(n);
+#pragma omp parallel num_threads(crew) reduction(max : first, root)
+    {
+        SHARE(n)
+        int64_t own[2] = {0, 0};
+        if (len > 0) adam_tops_range(*t, lo, len, own);
+        first = own[0];
+        root = own[1];
+    }
+    tops[0] = first;
+    tops[1] = root;
+}
+
+SAMEBITS_INLINE void adam_store_range(AdamTerms t, const Draw *draw, int64_t lo, int64_t n,
+                                      int random) {
+    t.g += lo, t.w += lo, t.a += lo, t.first += lo, t.root += lo;
+    FOR_BLOCKS(b, draw, lo, n) {
+        const Bits *bits = b.bits;
+#pragma GCC ivdep
+        for (int64_t i = b.from; i < b.to; i++) {
+            Moments now = adam_moments(&t, i);
+            uint32_t w = bits[i - b.from];
+            int64_t m = random ? added_random(w) : added_nearest(now.first);
+            int64_t s = random ? added_random(root_bits(w)) : added_nearest(now.root);
+            t.first[i] = moment_code(now.first, t.bias_first, m);
+            t.root[i] = moment_code(now.root, t.bias_root, s);
+        }
+    }
+}
+
+static void adam_store_random(AdamTerms t, const Draw *draw, int64_t lo, int64_t n) {
+    adam_store_range(t, draw, lo, n, 1);
+}
+
+static void adam_store_nearest(AdamTerms t, const Draw *draw, int64_t lo, int64_t n) {
+    adam_store_range(t, draw, lo, n, 0);
+}
+
+/* Writes the moments. */
+void samebits_adam_store(const AdamTerms *t, const Draw *draw, int64_t n, int threads) {
+    void (*const store)(AdamTerms, const Draw *, int64_t, int64_t) =
+        draw->on ? adam_store_random : adam_store_nearest;
+    PARALLEL(n, n, store(*t, draw, lo, len))
+}
+
+SAMEBITS_INLINE double adam_step(const AdamTerms *t, int64_t i) {
+    double m = moment_value(1, t->first[i], t->base_first);
+    double s = moment_value(1, t->root[i], t->base_root);
+    double p = m / t->c1 / (s / t->c2 + t->eps);
+    return p + t->decoupled * (joint(t->w[i], t->a[i]) * t->scale_a);
+}
+
+static int64_t adam_direction_range(AdamTerms t, int64_t lo, int64_t n, int64_t bias,
+                                    int16_t *out) {
+    int64_t top = 0;
+    if (out) {
+#pragma GCC ivdep
+        for (int64_t i = lo; i < lo + n; i++) {
+            double p = adam_step(&t, i);
+            out[i] = moment_code(p, bias, added_nearest(p));
+        }
+        return 0;
+    }
+    for (int64_t i = lo; i < lo + n; i++) {
+        int64_t bits = magnitude_bits(adam_step(&t, i));
+        top = SAMEBITS_MAX(top, bits);
+    }
+    return top;
+}
+
+/* From the moments as they are stored: the bits of the largest |p| (out == NULL), or its codes. */
+int64_t samebits_adam_direction(const AdamTerms *t, int64_t n, int64_t bias, int16_t *out,
+                                int threads) {
+    int64_t top = 0;
+    PARALLEL_MAX(n, n, top, adam_direction_range(*t, lo, len, bias, out))
+    return top;
+}
