@@ -13,7 +13,7 @@ from torch import nn
 
 from samebits.spec.training import deploy
 from samebits.spec.training.layers import Parameter
-from samebits.spec.training.step import Node
+from samebits.spec.training.step import Node, taken_by_layers
 from samebits.train import convert
 from samebits.train.deployed.deploy import Exponents, FrozenSite
 from samebits.train.tensor import BFPParameter
@@ -90,7 +90,7 @@ def image_net():
         Node("dilated", "conv2d", ("pool",), {"dilation": 2, "padding": 2}),
         Node("mean", "global_avg_pool", ("dilated",)),
         Node("flat", "flatten", ("mean",)),
-        Node("fc", "linear", ("flat",), {"out_width": 32}),
+        Node("fc", "linear", ("flat",)),
     ]
     modules = {
         "conv1": nn.Conv2d(2, 4, 3, padding=1, bias=False),
@@ -114,7 +114,7 @@ def image_net():
 
 
 def vector_net():
-    """Every table, batch norm of vectors, a 32-bit value that a layer narrows, a last ReLU."""
+    """Every table, batch norm of vectors, layers registered in another order, a last ReLU."""
     nodes = [
         Node("x", "input"),
         Node("flat", "flatten", ("x",)),
@@ -124,9 +124,8 @@ def vector_net():
         Node("norm", "batch_norm", ("sigmoid",)),
         Node("gelu", "table", ("norm",), table("gelu")),
         Node("leaky", "table", ("gelu",), table("leaky_relu")),
-        Node("wide", "linear", ("leaky",), {"out_width": 32}),
-        Node("narrow", "narrow", ("wide",)),
-        Node("out", "linear", ("narrow",)),
+        Node("late", "linear", ("leaky",)),
+        Node("out", "linear", ("late",)),
         Node("relu", "relu", ("out",)),
     ]
     modules = {
@@ -139,7 +138,7 @@ def vector_net():
         "leaky": nn.LeakyReLU(SLOPE),
         "out": nn.Linear(5, 4),
         "relu": nn.ReLU(),
-        "wide": nn.Linear(6, 5),  # the last one registered hands over 32 bits
+        "late": nn.Linear(6, 5),  # registered after those that run later
     }
     return nodes, modules
 
@@ -158,8 +157,14 @@ ROUNDING = (
 )
 
 
-def make_net(name, seed):
-    """(nodes, BFP model) with parameters and statistics of many scales."""
+def spread_rows(value, rng):
+    """Weights whose rows, the first excepted, are several powers of two apart."""
+    sizes = [2.0 ** rng.randint(-9, 3) for _ in range(value.shape[0] - 1)]
+    return value * torch.tensor([1.0, *sizes]).view(-1, *[1] * (value.dim() - 1))
+
+
+def make_net(name, seed, exponents="tensor"):
+    """(nodes, BFP model) with parameters and statistics of many scales, of each row with "row"."""
     rng = random.Random(f"{name} {seed}")
     nodes, modules = NETS[name]()
     model = Graph(nodes, modules)
@@ -172,7 +177,9 @@ def make_net(name, seed):
             if key.endswith("running_var"):
                 numbers = [abs(number) for number in numbers]
             value.copy_(torch.tensor(numbers).view(value.shape))
-    return nodes, convert(model).eval()
+            if exponents == "row" and value.dim() > 1:
+                value.copy_(spread_rows(value, rng))
+    return nodes, convert(model, exponents=exponents).eval()
 
 
 def make_images(count, seed, scale=1.0):
@@ -180,9 +187,14 @@ def make_images(count, seed, scale=1.0):
     return scale * torch.randn(count, *SHAPE, generator=generator)
 
 
-def rounds(node):
-    wide = node.attributes.get("out_width") == 32
-    return node.op in ROUNDING or (node.op in ("linear", "conv2d") and not wide)
+def rounding_nodes(nodes):
+    """The names of the sites of a net."""
+    taken = taken_by_layers(nodes)
+    return [
+        node.name
+        for node in nodes
+        if node.op in ROUNDING or (node.op in ("linear", "conv2d") and node.name in taken)
+    ]
 
 
 def shifted(exponents, seed):
@@ -194,18 +206,24 @@ def shifted(exponents, seed):
     return Exponents(tuple(moved))
 
 
+def plain(parameter):
+    """A parameter as the plain-integer restatement has it."""
+    (codes, exponent), delayed = parameter.parts[0], parameter.delayed
+    if isinstance(exponent, torch.Tensor):
+        exponent = tuple(exponent.flatten().tolist())
+    state = (codes.flatten().tolist(), delayed.flatten().tolist(), exponent)
+    return Parameter(state, tuple(codes.shape))
+
+
 def reference(nodes, model, images, exponents):
     """The last node's output by the plain-integer restatement."""
     parameters, buffers = {}, {}
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, BFPParameter)
-        codes, delayed = parameter.parts[0][0], parameter.delayed
-        state = (codes.flatten().tolist(), delayed.flatten().tolist(), parameter.parts[0][1])
-        parameters[name] = Parameter(state, tuple(codes.shape))
+        parameters[name] = plain(parameter)
     for name, buffer in model.named_buffers():
         buffers[name] = buffer.tolist()
-    sites = [node.name for node in nodes if rounds(node)]
-    frozen = dict(zip(sites, (s.exponent for s in exponents.sites), strict=True))
+    frozen = dict(zip(rounding_nodes(nodes), (s.exponent for s in exponents.sites), strict=True))
     values = images.double().flatten().tolist()
     done = deploy.evaluate(nodes, parameters, buffers, values, tuple(images.shape), frozen)
     return done[nodes[-1].name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -208,10 +208,17 @@ def _check_options(recurrent: bool, plain: Mapping[str, Any], gated: Mapping[str
             )
 
 
-def convert(module: nn.Module) -> nn.Module:
+def convert(
+    module: nn.Module,
+    *,
+    exponents: str = "tensor",
+    widths: Sequence[int] | Mapping[str, Sequence[int]] = (8, 16, 32),
+) -> nn.Module:
     """A torch.nn model for training in block floating point: see `samebits.train`.
 
-    The model is left as it is. Raises UnsupportedError naming every layer that has no counterpart.
+    exponents: "tensor", or "row" for one a sample and output channel. widths: bits of weights and
+    activations, of gradients and of intermediates, of all layers or by the paths of modules. The
+    model is left as it is. Raises UnsupportedError naming every layer that has no counterpart.
     """
     from torch import nn
 
@@ -219,7 +226,7 @@ def convert(module: nn.Module) -> nn.Module:
 
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
-    return train.convert(module)
+    return train.convert(module, exponents, widths)
 
 
 def fit(
@@ -242,7 +249,12 @@ def fit(
     limit: int | None = None,
     gradient_bits: int = 32,
     augment: str = "none",
+    exponents: str = "tensor",
+    widths: str = "8,16,32",
     rounding: str = "stochastic",
+    label_smoothing: float = 0.0,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
     checkpoint_every: int = 0,
     plan: str | Path | None = None,
     memory_budget: int | str | None = None,
@@ -260,7 +272,7 @@ def fit(
 ) -> TrainingRun | None:
     """Train a network, and leave checkpoints, metrics and the result in the folder `out`.
 
-    The bits of a BFP run depend on the data and on the options up to `rounding` alone: not on
+    The bits of a BFP run depend on the data and on the options up to `clip_value` alone: not on
     threads, workers, devices, plans or interruptions. docs/guide/train.md.
 
     data:        digits, a folder of images or recordings, an .npz or .txt file, or a Dataset
@@ -268,8 +280,13 @@ def fit(
                  whose weights are set anew from the seed
     numerics:    bfp or float32
     lr:          by default 0.1 for sgd, 0.001 for adam
+    exponents:   what shares one: tensor, or row (a sample, a token, an output channel)
+    widths:      bits of weights and activations (4 to 8), of gradients (up to 16), and 32
     rounding:    of moments and updates: stochastic, from the seed, or nearest, which loses small
                  ones (docs/spec/training.md, section 10)
+    label_smoothing: the share of every target that goes to all classes alike, in [0, 1]
+    clip_norm:   gradients are scaled down to this norm, of all of them together
+    clip_value:  elements of gradients are brought to within +- this, before clip_norm
     plan:        what to compute again instead of keeping: none, auto or a plan's file
     memory_budget: bytes a pass may hold: a number, 3M, or 40% of what storing everything takes;
                  implies plan="auto"
@@ -289,13 +306,13 @@ def fit(
 
     from samebits.data import Dataset
     from samebits.data import load as load_data
-    from samebits.recompute.training import Planner
+    from samebits.recompute.training import Planner, plan_option
     from samebits.train.run.config import TrainConfig
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
     from samebits.train.run.loop import train
 
-    plan = _plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
+    plan = plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
     if not isinstance(arch, str | nn.Module):
         raise InputError(
             "expected an architecture's name, module:callable, file.py:callable or a "
@@ -328,7 +345,12 @@ def fit(
                 limit=limit,
                 gradient_bits=gradient_bits,
                 augment=augment,
+                exponents=exponents,
+                widths=widths,
                 rounding=rounding,
+                label_smoothing=label_smoothing,
+                clip_norm=clip_norm,
+                clip_value=clip_value,
             )
             planner = None
             if plan is not None:
@@ -378,37 +400,6 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _plan_option(
-    plan: str | Path | None,
-    memory_budget: int | str | None,
-    plan_device: str | None,
-    backward: str | None,
-    fallback: str | None,
-) -> str | None:
-    """auto, a plan's file, or None. A budget implies auto. Raises InputError for contradictions."""
-    chosen = "none" if plan is None else str(plan)
-    if plan is None and memory_budget is not None:
-        chosen = "auto"
-    if chosen != "auto":
-        for option, value in (("--memory-budget", memory_budget), ("--plan-device", plan_device)):
-            if value is not None:
-                raise InputError(
-                    f"{option} needs --plan auto, found --plan {chosen}; give --plan auto, or plan "
-                    f"with samebits plan and leave {option} out here"
-                )
-    if chosen == "none" and backward not in (None, "sequential"):
-        raise InputError(
-            f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
-            "large --memory-budget to keep everything) or a plan file"
-        )
-    if chosen == "none" and fallback is not None:
-        raise InputError(
-            f"--plan-fallback {fallback} needs a plan, found --plan none; give --plan auto or a "
-            "plan file, or leave --plan-fallback out"
-        )
-    return None if chosen == "none" else chosen
 
 
 def evaluate(

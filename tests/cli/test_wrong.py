@@ -246,6 +246,12 @@ train --data data --arch mlp --out OUT --augment blur
     expected none, or a list of flip, crop:PIXELS and zoom:PERCENT
 train --data data --arch mlp --out OUT --gradient-bits 8
     expected gradient bits 32, or 16 for numerics bfp, found 8
+train --data data --arch mlp --out OUT --label-smoothing 2
+    expected label smoothing in [0, 1], found 2.0
+train --data data --arch mlp --out OUT --clip-norm 0
+    clip norm: expected a finite number > 0, found 0.0
+train --data data --arch mlp --out OUT --clip-value nan
+    clip value: expected a finite number > 0, found nan
 train --data data --arch mlp --out OUT --device tpu
     expected --device among cpu, cuda, found 'tpu'
 train --data data --arch mlp --out OUT --plan none.json

@@ -12,7 +12,7 @@ import torch
 
 import compare
 from samebits.errors import RangeError
-from samebits.kernels import Window
+from samebits.kernels import Window, softmax
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
 from samebits.kernels.protocol import BITS
@@ -545,7 +545,8 @@ def test_cross_entropy(k, rows, classes, bits, exponent):
     loss, gradient = reference_cross_entropy(
         Array(flat(z), (rows, classes), exponent, bits), targets
     )
-    actual, units = k.cross_entropy(z, exponent, torch.tensor(targets))
+    actual, logs, distances = k.cross_entropy(z, exponent, torch.tensor(targets), rows)
+    units = softmax.loss_units(logs, None, distances, exponent)
     assert math.ldexp(float(units), -24) * 0.6931471805599453 / rows == loss
     same_codes(
         k.shorten(actual, k.largest_of(actual), -24),

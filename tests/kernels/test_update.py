@@ -15,7 +15,7 @@ from samebits.errors import RangeError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.eager import Eager
 from samebits.kernels.moments import Draw, Update
-from samebits.kernels.protocol import Gradient, Term
+from samebits.kernels.protocol import Gradient, SGDTerms, Term
 from samebits.spec import formats
 from samebits.spec.formats import Q32
 from samebits.spec.training import moments, optimizer
@@ -192,12 +192,12 @@ def test_direction(k, terms, e_g, count):
         term = term_of(held, e_v, momentum) if momentum else None
         out = torch.empty(count, dtype=torch.int16)
         gradient = Gradient(((torch.tensor(g, dtype=torch.int32), e_g),), (None,))
-        own = (gradient, int8(codes), int16(delayed), e_a, decay, term, draw)
-        assert k.direction(*own, out) == (exponent, max(map(abs, expected)))
+        own = SGDTerms(gradient, int8(codes), int16(delayed), e_a, decay, term, draw)
+        assert k.direction(own, out) == (exponent, max(map(abs, expected)))
         inputs = list(zip(g, codes, delayed, v, strict=True))
         assert_same(out, expected, inputs)
         if term:  # the direction may replace the momentum it is made from
-            assert k.direction(*own, held)[0] == exponent
+            assert k.direction(own, held)[0] == exponent
             assert_same(held, expected, inputs)
 
 
@@ -226,10 +226,10 @@ def test_sgd_in_one_pass(k, terms, parts, count, threads):
     shift = e_p - 63 + lr[1] + 20
     _, w, a = updated(codes, delayed, subtracted(p, lr[0], shift, words_of(draw, count)))
     held, left = int8(codes), int16(delayed)
-    own = (Gradient(tuple(tensors), tuple(bounds)), held, left, -20, decay, term, lr, draw)
-    assert k.sgd(*own, 0, out) is None  # some W might move
+    own = SGDTerms(Gradient(tuple(tensors), tuple(bounds)), held, left, -20, decay, term, draw)
+    assert k.sgd(own, lr, 0, out) is None  # some W might move
     assert (held.tolist(), left.tolist()) == (codes, delayed)
-    done = k.sgd(*own, 37, out)
+    done = k.sgd(own, lr, 37, out)
     if type(k) is Eager:
         assert done is None
         return
@@ -301,7 +301,7 @@ def test_random_bits_of_images(k):
         )
         gradient = Gradient(((torch.tensor(g, dtype=torch.int32).view(shape), -30),), (None,))
         out = torch.empty_like(held, dtype=torch.int16)
-        e, _ = k.direction(gradient, held, left, -20, None, None, draw, out)
+        e, _ = k.direction(SGDTerms(gradient, held, left, -20, None, None, draw), out)
         assert (out.flatten().tolist(), e) == expected
         k.lazy_carry(held, left, Update(direction, 50000, -72, draw), True)
         assert_same(held, w, p)
@@ -350,8 +350,8 @@ def test_direction_of_several_parts(k, kinds, terms):
     out = torch.empty(count, dtype=torch.int16)
     term = term_of(v, -25, momentum) if momentum else None
     gradient = Gradient(tuple(parts), tuple(bounds))
-    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, term, None, out)
-    assert actual == (exponent, max(map(abs, expected)))
+    own = SGDTerms(gradient, int8(codes), int16(delayed), -20, decay, term, None)
+    assert k.direction(own, out) == (exponent, max(map(abs, expected)))
     assert_same(out, expected, list(zip(*(p.tolist() for p, _ in parts), strict=True)))
 
 
@@ -366,8 +366,8 @@ def test_parts_that_cancel_have_the_exponent_of_zero(k):
     terms.append(one_exponent([decay[0] * j for j in joint], -20 + decay[1], 39))
     expected, exponent = direction_of(terms, None, 3)
     out = torch.empty(3, dtype=torch.int16)
-    actual = k.direction(gradient, int8(codes), int16(delayed), -20, decay, None, None, out)
-    assert actual == (exponent, max(map(abs, expected)))
+    own = SGDTerms(gradient, int8(codes), int16(delayed), -20, decay, None, None)
+    assert k.direction(own, out) == (exponent, max(map(abs, expected)))
     assert_same(out, expected, joint)
 
 
@@ -391,9 +391,158 @@ def test_sizes_around_the_threading_threshold(k, count, threads):
     out = torch.empty(count, dtype=torch.int16)
     gradient = Gradient(((g, -30),), (None,))
     term = term_of(p, -18, (40000, -16))
-    e, _ = k.direction(gradient, held, left, -20, None, term, draw, out)
+    e, _ = k.direction(SGDTerms(gradient, held, left, -20, None, term, draw), out)
     terms = [one_exponent(g.tolist(), -30, 31), moment_term((p, -18), 40000 / 65536)]
     assert (out.tolist(), e) == direction_of(terms, draw, count)
+
+
+# --- rows with exponents of their own ---------------------------------------------------------
+
+SHAPES = [(1, 1), (5, 3), (3, 40), (9, 1), (2, 3, 2, 2)]
+
+
+def rows_of(shape, seed: int):
+    """(W, A, e_W) with rows of very different sizes, one of them all zeros."""
+    rng, size = random.Random(seed), math.prod(shape[1:])
+    codes, delayed, exponents = [], [], []
+    for row in range(shape[0]):
+        w, a = state(size, rng.choice((1, 20, 63, 64, 100, 127)), rng.randint(0, 99))
+        if row % 4 == 3:
+            w, a = [0] * size, [0] * size
+        codes, delayed = codes + w, delayed + a
+        exponents.append(rng.choice((-128, -127, -60, -20, -8, -7, 3, 90)))
+    return codes, delayed, tuple(exponents)
+
+
+def row_directions(shape, seed: int) -> list[int]:
+    """Codes of which some rows are all zeros, and some small."""
+    rng, size = random.Random(seed), math.prod(shape[1:])
+    found = []
+    for row in range(shape[0]):
+        codes = directions(size, rng.randint(0, 99))
+        limit = (63, 63, 5, 0)[(row + seed) % 4]
+        found += [c if abs(c) < (limit + 1) * 512 and limit else 0 for c in codes]
+    return found
+
+
+def in_memory(values, shape, dtype):
+    """A tensor in the memory order of a parameter."""
+    order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    return torch.tensor(values, dtype=dtype).view(shape).contiguous(memory_format=order)
+
+
+def column(exponents, shape):
+    return torch.tensor(exponents).view(-1, *(1 for _ in shape[1:]))
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_update_of_rows(k, shape, draw):
+    """From updates too small to see to ones far above the weights, at both ends of the range."""
+    count, moves = math.prod(shape), set()
+    words = words_of(draw, count, shape=shape)
+    for seed, e_p in enumerate((-128, -100, -60, -30, -21, -15, -9, -2, 5, 30, 80)):
+        codes, delayed, exponents = rows_of(shape, seed)
+        p, lr = row_directions(shape, seed), (COEFFICIENTS[seed % 3], -16)
+        try:
+            w, a, expected = optimizer.lazy_update((codes, delayed, exponents), (p, e_p), lr, words)
+        except RangeError:
+            continue
+        held, left = (
+            in_memory(v, shape, t) for v, t in ((codes, torch.int8), (delayed, torch.int16))
+        )
+        update = Update(in_memory(p, shape, torch.int16), lr[0], e_p - 63 + lr[1], draw)
+        found = k.lazy_rows(held, left, column(exponents, shape), update, 127)
+        inputs = list(zip(codes, delayed, p, strict=True))
+        assert found.flatten().tolist() == list(expected)
+        assert_same(held, w, inputs)
+        assert_same(left, a, inputs)
+        moves |= {new - old for new, old in zip(expected, exponents, strict=True)}
+    assert count < 10 or (min(moves) < 0 < max(moves) and 0 in moves)
+
+
+def test_one_row_is_the_tensor(k):
+    """One exponent is the case of one row."""
+    for seed, e_p in enumerate((-60, -20, -9, 0)):
+        codes, delayed = state(40, 100, seed)
+        p, lr, draw = directions(40, seed), (40000, -16), DRAWS[seed % 2]
+        whole = BFPParameter(int8(codes), -8, int16(delayed))
+        update = Update(int16(p).view(1, 40), lr[0], e_p - 63 + lr[1], draw)
+        held, left = int8(codes).view(1, 40), int16(delayed).view(1, 40)
+        found = k.lazy_rows(held, left, torch.tensor([[-8]]), update, 127)
+        lazy_update(whole, int16(p), e_p, lr, draw)
+        assert int(found) == whole.exponent
+        assert torch.equal(held.flatten(), whole.codes)
+        assert torch.equal(left.flatten(), whole.delayed)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("shape", [(5, 3), (3, 40), (2, 3, 2, 2)])
+def test_direction_of_rows(k, shape, draw):
+    """The decay of a weight with exponents by rows."""
+    count = math.prod(shape)
+    for seed, e_g in enumerate((-150, -60, -30, 0)):
+        codes, delayed, exponents = rows_of(shape, seed)
+        g = [random.Random(seed + i).randint(-Q32, Q32) for i in range(count)]
+        v, decay = row_directions(shape, seed), (50000, -30)
+        parameter = Parameter((codes, delayed, exponents), shape)
+        terms = [one_exponent(g, e_g, 31)]
+        terms.append(optimizer.decay_term(optimizer.joint_of(parameter), math.ldexp(*decay)))
+        terms.append(moment_term((v, -19), 59000 / 65536))
+        expected = direction_of(terms, draw, count, shape)
+        own = SGDTerms(
+            Gradient(((in_memory(g, shape, torch.int32), e_g),), (None,)),
+            in_memory(codes, shape, torch.int8),
+            in_memory(delayed, shape, torch.int16),
+            column(exponents, shape) - 15,
+            decay,
+            term_of(in_memory(v, shape, torch.int16), -19, (59000, -16)),
+            draw,
+        )
+        out = torch.empty_like(own.codes, dtype=torch.int16)
+        e, _ = k.direction(own, out)
+        assert (out.flatten().tolist(), e) == expected
+        assert k.sgd(own, (40000, -16), 37, out) is None
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.125])
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 40), (2, 3, 2, 2)])
+def test_adam_of_rows(k, shape, decoupled, decay):
+    count = math.prod(shape)
+    for seed, draw in enumerate(DRAWS):
+        rule = optimizer.Adam(0.0, 0.8, 0.99, 1e-8, decay, decoupled, draw and draw.seed)
+        codes, delayed, exponents = rows_of(shape, seed)
+        exponents = tuple(max(min(e, 3), -30) for e in exponents)
+        g = [random.Random(seed + i).randint(-Q32, Q32) >> i % 31 for i in range(count)]
+        parameter, zero = Parameter((codes, delayed, exponents), shape), ([0] * count, -128)
+        steps = 5 if draw else 0
+        old = optimizer.AdamState(zero, zero, steps, 0.8**steps, 0.99**steps)
+        _, new = rule.update("w", 1, parameter, (g, -30), old)
+        c1, c2 = 1.0 - new.power1, math.sqrt(1.0 - new.power2)
+        weights = [math.ldexp(float(j), e) for j, e in optimizer.joint_of(parameter)]
+        p = [
+            moments.value(a, new.first[1]) / c1 / (moments.value(b, new.root[1]) / c2 + 1e-8)
+            + (decay * j if decoupled else 0.0)
+            for a, b, j in zip(new.first[0], new.root[0], weights, strict=True)
+        ]
+        held, left = (
+            in_memory(v, shape, t) for v, t in ((codes, torch.int8), (delayed, torch.int16))
+        )
+        m, s = torch.zeros_like(left), torch.zeros_like(left)
+        terms = AdamTerms(
+            g=in_memory(g, shape, torch.int32), e_g=-30, codes=held, delayed=left,
+            e_a=column(exponents, shape) - 15, first=m, e_first=-128, root=s, e_root=-128,
+            beta1=0.8, beta2=0.99, coupled=0.0 if decoupled else decay,
+            decoupled=decay if decoupled else 0.0, c1=c1, c2=c2, eps=1e-8, draw=draw,
+        )  # fmt: skip
+        out = torch.empty_like(left)
+        exponents_found = k.adam(terms, out)
+        expected, e_p = moments.encode_reals(p, None)
+        assert exponents_found == (new.first[1], new.root[1], e_p)
+        assert_same(m, new.first[0], g)
+        assert_same(s, new.root[0], g)
+        assert_same(out, expected, p)
 
 
 # --- the whole update -------------------------------------------------------------------------
@@ -410,7 +559,7 @@ def compare_update(codes, delayed, exponent, p, e_p, lr, draw=None):
     weight = (codes, delayed, exponent)
     expected = optimizer.lazy_update(weight, (p, e_p), lr, words_of(draw, len(p)))
     parameter = BFPParameter(int8(codes), exponent, int16(delayed))
-    lazy_update(parameter, int16(p), e_p, lr, draw, "w")
+    lazy_update(parameter, int16(p), e_p, lr, draw)
     inputs = list(zip(codes, delayed, p, strict=True))
     assert_same(parameter.codes, expected[0], inputs)
     assert_same(parameter.delayed, expected[1], inputs)
@@ -460,8 +609,8 @@ def test_updates_at_the_ends_of_the_exponent_range(forced, exponent):
                 optimizer.lazy_update((codes, delayed, exponent), (p, e_p), lr, None)
             except RangeError:
                 parameter = BFPParameter(int8(codes), exponent, int16(delayed))
-                with pytest.raises(RangeError, match=r"parameter 'w': the update overflows"):
-                    lazy_update(parameter, int16(p), e_p, lr, None, "w")
+                with pytest.raises(RangeError, match=r"^the update overflows"):
+                    lazy_update(parameter, int16(p), e_p, lr, None)
             else:
                 compare_update(codes, delayed, exponent, p, e_p, lr)
 
@@ -486,5 +635,5 @@ def test_a_long_run_of_updates(forced):
         p, e_p = directions(20, step)[::-1], -20 + step // 30 - (step % 40)
         draw = Draw(1, 0, step)
         weight = optimizer.lazy_update(weight, (p, e_p), (33000, -16), words_of(draw, 20))
-        lazy_update(parameter, int16(p), e_p, (33000, -16), draw, "w")
+        lazy_update(parameter, int16(p), e_p, (33000, -16), draw)
         assert (parameter.codes.tolist(), parameter.delayed.tolist(), parameter.exponent) == weight

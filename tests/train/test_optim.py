@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from compare import assert_same
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.spec.training import optimizer as rules
+from samebits.spec.training.layers import Parameter
 from samebits.train import (
     SGD,
     Adam,
@@ -381,7 +384,7 @@ def test_state_round_trip(name, realisation):
         (lambda s: s[0]["momentum"].fill_(-32768), "of 0 and magnitudes of 512 to 32767, found"),
         (lambda s: s[0]["momentum"].fill_(511), "of 0 and magnitudes of 512 to 32767, found"),
         (lambda s: s[0].update(steps=0), "'steps' of parameter 0: expected a number in .1, "),
-        (lambda s: s[0].update(momentum_largest=7), "expected codes up to 7, found "),
+        (lambda s: s[0].update(momentum_exponent=128), "expected a number in .-128, 127., "),
         (lambda s: s[0].pop("steps"), "expected .*momentum.*, found"),
     ],
 )
@@ -451,3 +454,82 @@ def test_a_step_between_forward_and_backward_is_an_error() -> None:
     optimizer.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         second.backward()
+
+
+# --- exponents by rows ------------------------------------------------------------------------
+
+RULES = {
+    "sgd": (lambda p, **more: SGD(p, lr=0.25, **more), lambda seed: rules.SGD(0.25, seed=seed)),
+    "momentum": (
+        lambda p, **more: SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2, **more),
+        lambda seed: rules.SGD(0.1, 0.9, 1e-2, seed=seed),
+    ),
+    "nesterov": (
+        lambda p, **more: SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, **more),
+        lambda seed: rules.SGD(0.1, 0.9, 0.1, True, seed=seed),
+    ),
+    "adam": (
+        lambda p, **more: Adam(p, lr=0.5, weight_decay=0.01, **more),
+        lambda seed: rules.Adam(0.5, weight_decay=0.01, seed=seed),
+    ),
+    "adamw": (
+        lambda p, **more: Adam(p, lr=0.02, weight_decay=0.5, decoupled=True, **more),
+        lambda seed: rules.Adam(0.02, weight_decay=0.5, decoupled=True, seed=seed),
+    ),
+}
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
+@pytest.mark.parametrize("name", list(RULES))
+def test_rows_with_exponents_of_their_own(name, rounding, realisation):
+    """Rows 2**-30 to 2**20 in size, one that is zero, gradients that vanish by rows: 12 steps."""
+    make, rule_of = RULES[name]
+    rng = torch.Generator().manual_seed(2)
+    for shape in ((7, 5), (3, 2, 2, 3)):
+        sizes = 2.0 ** torch.randint(-30, 20, (shape[0],), generator=rng).double()
+        sizes[1] = 0.0
+        start = torch.randn(shape, generator=rng).double() * sizes.view(-1, *(1 for _ in shape[1:]))
+        ours = BFPParameter.from_real(start, by_rows=True)
+        held = (
+            ours.codes.flatten().tolist(),
+            ours.delayed.flatten().tolist(),
+            ours_exponents(ours),
+        )
+        theirs, state = Parameter(held, shape), None
+        optimizer = make([ours], seed=5, rounding=rounding)
+        rule = rule_of(5 if rounding == "stochastic" else None)
+        for step in range(12):
+            g = torch.randint(-(2**20), 2**20, shape, generator=rng)
+            g[step % shape[0]] = 0
+            g[(step + 1) % shape[0]] >>= 14
+            e_g = -30 + step
+            ours.grad = BFPTensor(g.int().contiguous(memory_format=order_of(shape)), e_g)
+            optimizer.step()
+            theirs, state = rule.update("w", 0, theirs, (g.flatten().tolist(), e_g), state)
+            inputs = list(zip(*theirs.weight[:2], strict=True))
+            assert ours_exponents(ours) == theirs.weight[2], step
+            assert_same(ours.codes, theirs.weight[0], inputs)
+            assert_same(ours.delayed, theirs.weight[1], inputs)
+        assert len(set(theirs.weight[2])) > 1
+
+
+def ours_exponents(parameter):
+    return tuple(parameter.parts[0][1].flatten().tolist())
+
+
+def order_of(shape):
+    return torch.channels_last if len(shape) == 4 else torch.contiguous_format
+
+
+def test_a_row_that_overflows_leaves_everything_as_it_was(realisation):
+    weights = torch.tensor([[1.0, 2.0], [2.0**132, 1.0]], dtype=torch.float64)
+    parameter = BFPParameter.from_real(weights, by_rows=True)
+    before = parameter.codes.clone(), parameter.delayed.clone(), ours_exponents(parameter)
+    optimizer = SGD([parameter], lr=64.0, momentum=0.9)
+    parameter.grad = BFPTensor(torch.tensor([[1, 1], [2**30, 1]], dtype=torch.int32), 100)
+    with pytest.raises(RangeError, match=r"^parameter 'parameter 0': the update overflows"):
+        optimizer.step()
+    assert torch.equal(parameter.codes, before[0])
+    assert torch.equal(parameter.delayed, before[1])
+    assert ours_exponents(parameter) == before[2]
+    assert not optimizer.state[parameter]

@@ -53,6 +53,20 @@ def train_command(
         str,
         typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
     ] = "none",
+    exponents: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What shares one: tensor, or row (a sample, a token, an output channel).",
+        ),
+    ] = "tensor",
+    widths: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,C",
+            help="Bits of weights and activations (4 to 8), of gradients (up to 16), and 32.",
+        ),
+    ] = "8,16,32",
     rounding: Annotated[
         str,
         typer.Option(
@@ -60,6 +74,15 @@ def train_command(
             help="Of moments and updates: stochastic, or nearest (which loses small ones).",
         ),
     ] = "stochastic",
+    label_smoothing: Annotated[
+        float, real("Share of every target that goes to all classes alike, 0 to 1.")
+    ] = 0.0,
+    clip_norm: Annotated[
+        float | None, real("Scale gradients down to this norm, of all together.")
+    ] = None,
+    clip_value: Annotated[
+        float | None, real("Bring every element of the gradients to within +- this, first.")
+    ] = None,
     checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
     plan: Annotated[
         str | None,
@@ -156,7 +179,12 @@ def train_command(
                 limit=limit,
                 gradient_bits=gradient_bits,
                 augment=augment,
+                exponents=exponents,
+                widths=widths,
                 rounding=rounding,
+                label_smoothing=label_smoothing,
+                clip_norm=clip_norm,
+                clip_value=clip_value,
                 checkpoint_every=checkpoint_every,
                 plan=plan,
                 memory_budget=memory_budget,

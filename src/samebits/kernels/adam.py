@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits.kernels import moments
 from samebits.kernels.moments import Draw, exponent_for
+from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 
 CHUNK = 1 << 16  # elements held in binary64 at a time
@@ -19,7 +20,7 @@ class AdamTerms:
     """The operands of one step of Adam for a parameter.
 
     g, e_g:         the gradient, resolved, int32 in the memory order of the weight
-    codes, delayed: W and A, whose joint value has the exponent e_a
+    codes, delayed: W and A, whose joint value has the exponent e_a, one or by rows [O, 1, ...]
     first, root:    M and S, e6m9 codes at e_first and e_root; a step writes them
     coupled:        Adam's weight decay, `decoupled` that of AdamW; one of them is 0
     c1, c2:         1 - beta1**t, and the root of 1 - beta2**t
@@ -30,7 +31,7 @@ class AdamTerms:
     e_g: int
     codes: Tensor
     delayed: Tensor
-    e_a: int
+    e_a: Exponent
     first: Tensor
     e_first: int
     root: Tensor
@@ -45,15 +46,15 @@ class AdamTerms:
     draw: Draw | None
 
 
-def adam(terms: AdamTerms, joint: Tensor, out: Tensor) -> tuple[int, int, int]:
+def adam(terms: AdamTerms, weights: Tensor, out: Tensor) -> tuple[int, int, int]:
     """Write the new M and S, and the direction's codes `out`; their three exponents.
 
-    joint: J of every element. A result's exponent follows from its largest magnitude over the whole
-    tensor. So each chunk is computed twice, for the exponent and then for the codes, instead of
-    being held in binary64 between. Raises RangeError.
+    weights: the exact value of every weight, float64. A result's exponent follows from its largest
+    magnitude over the whole tensor. So each chunk is computed twice, for the exponent and then for
+    the codes, instead of being held in binary64 between. Raises RangeError.
     """
     t, order = terms, terms.codes
-    g, j = in_order(t.g, order), in_order(joint, order)
+    g, weight = in_order(t.g, order), in_order(weights, order)
     first, root = in_order(t.first, order), in_order(t.root, order)
     flat_out = in_order(out, order)
     random = None if t.draw is None else in_order(moments.moment_bits(t.draw, order), order)
@@ -62,7 +63,7 @@ def adam(terms: AdamTerms, joint: Tensor, out: Tensor) -> tuple[int, int, int]:
         """First moment and root of the second of a chunk, binary64."""
         grad = times_power(g[at].double(), t.e_g)
         if t.coupled:
-            grad = grad + t.coupled * times_power(j[at].double(), t.e_a)
+            grad = grad + t.coupled * weight[at]
         m = t.beta1 * moments.values(first[at], t.e_first) + (1.0 - t.beta1) * grad
         s = moments.values(root[at], t.e_root)
         v = t.beta2 * (s * s) + (1.0 - t.beta2) * (grad * grad)
@@ -83,7 +84,7 @@ def adam(terms: AdamTerms, joint: Tensor, out: Tensor) -> tuple[int, int, int]:
     def direction(at: slice) -> Tensor:
         m, s = moments.values(first[at], e_m), moments.values(root[at], e_s)
         p = m / c1 / (s / c2 + t.eps)
-        return p + t.decoupled * times_power(j[at].double(), t.e_a) if t.decoupled else p
+        return p + t.decoupled * weight[at] if t.decoupled else p
 
     e_p = exponent_for(max(float(direction(at).abs().max()) for at in chunks))
     for at in chunks:

@@ -12,27 +12,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from samebits.errors import RangeError
-from samebits.kernels import moments, softmax
+from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
-from samebits.kernels.moments import Draw, Update
+from samebits.kernels.moments import Update
 from samebits.kernels.protocol import (
     CODE_TYPE,
     GATE_EXPONENT,
     HASH_BLOCK,
     HIDDEN_EXPONENT,
     Q_GATE,
-    Gradient,
+    Entropy,
     Kernels,
     Part,
+    SGDTerms,
     Sum,
-    Term,
 )
+from samebits.kernels.rows import Exponent
+from samebits.kernels.update import update_rows
+from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
 from samebits.spec.training.optimizer import SUM_BITS
 
 ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
+SQUARES = 1 << 20  # elements whose squares are added at a time
 
 
 class Eager(Kernels):
@@ -46,7 +50,9 @@ class Eager(Kernels):
         low, high = torch.aminmax(v)
         return max(-int(low), int(high))
 
-    def scale(self, v: Tensor, exponent: int) -> Tensor:
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
+        if isinstance(exponent, Tensor):
+            return rows.scale(v, exponent)
         v = v.long()
         if exponent >= 0:
             return v << exponent
@@ -55,7 +61,7 @@ class Eager(Kernels):
         inexact = (twice << (right - 1)) != v
         return quotient + (twice & (inexact | quotient) & 1)
 
-    def scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+    def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
@@ -66,8 +72,12 @@ class Eager(Kernels):
         return quotient + ((twice > divisor) | ((twice == divisor) & ((quotient & 1) == 1)))
 
     def requantize(
-        self, acc: Tensor, largest: int, exponent: int, bits: int, divisor: int = 1
+        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
+        if isinstance(exponent, Tensor):
+            size = rows.row_size(acc.shape)
+            codes, own = rows.requantize(acc, exponent, size, bits, divisor)
+            return codes.to(CODE_TYPE[bits]), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
         shift = requantize_shift(largest, exponent, bits, divisor)
@@ -77,7 +87,10 @@ class Eager(Kernels):
         codes = self.divide(acc.long() << up, divisor << down)
         return codes.to(CODE_TYPE[bits]), exponent + shift
 
-    def shorten(self, acc: Tensor, largest: int, exponent: int) -> Part:
+    def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
+        if isinstance(exponent, Tensor):
+            codes, own = rows.shorten(acc, exponent, rows.row_size(acc.shape))
+            return codes.to(torch.int32), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
         shift = shorten_shift(largest)
@@ -88,7 +101,11 @@ class Eager(Kernels):
     def resolve(self, parts: list[Part]) -> Part:
         if len(parts) == 1:
             return parts[0]
-        live = [part for part in parts if self.largest_of(part[0])]
+        if any(isinstance(e, Tensor) for _, e in parts):
+            codes, own = rows.resolve(parts)
+            return codes.to(torch.int32), own
+        pairs = [(codes, int(e)) for codes, e in parts]
+        live = [part for part in pairs if self.largest_of(part[0])]
         if not live:
             return self.shorten(parts[0][0], 0, 0)
         exponent = max(e for _, e in live)
@@ -127,13 +144,25 @@ class Eager(Kernels):
         return self._sum(self.scale(acc, exponent) + _per_channel(bias, acc))
 
     def with_bias(
-        self, acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
-    ) -> tuple[Tensor, int, int]:
+        self,
+        acc: Tensor,
+        largest: int,
+        exponent: Exponent,
+        codes: Tensor,
+        delayed: Tensor,
+        e_b: int,
+    ) -> tuple[Tensor, int, Exponent]:
+        """Both scaled to the common exponent, the sum exact."""
         value = self.joint(codes, delayed)
         length = self.largest_of(value).bit_length()
         if length == 0:
             return acc, largest, exponent
-        common = max(exponent, e_b + length - 30)
+        least = e_b + length - 30
+        if isinstance(exponent, Tensor):
+            own = exponent.clamp(min=least)
+            bias = rows.scale(_per_channel(value, acc), e_b - own)
+            return rows.scale(acc, exponent - own) + bias, 0, own
+        common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
 
     def channel_sum(self, g: Tensor) -> Tensor:
@@ -163,17 +192,27 @@ class Eager(Kernels):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, high: int = 127) -> Tensor:
-        return x.clamp(0, high)
+    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
+        if isinstance(high, int):
+            return x.clamp(0, high)
+        return torch.minimum(x.clamp(min=0), high.clamp(max=127).to(x.dtype))
 
-    def relu_grad(self, g: Tensor, y: Tensor, high: int = 128) -> Tensor:
+    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         return torch.where((y > 0) & (y.int() < high), g, torch.zeros_like(g))
 
-    def add(self, a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> Part:
+    def add(
+        self,
+        a: Tensor,
+        ea: Exponent,
+        b: Tensor,
+        eb: Exponent,
+        exponent: Exponent,
+        bits: int = 8,
+    ) -> Part:
         acc = self._add_scaled(a, ea - exponent, b, eb - exponent)
-        return self.requantize(acc, self.largest_of(acc), exponent, 8)
+        return self.requantize(acc, self.largest_of(acc), exponent, bits)
 
-    def _add_scaled(self, a: Tensor, by_a: int, b: Tensor, by_b: int) -> Tensor:
+    def _add_scaled(self, a: Tensor, by_a: Exponent, b: Tensor, by_b: Exponent) -> Tensor:
         """rne(a * 2**by_a) + rne(b * 2**by_b) in int64."""
         return self.scale(a, by_a) + self.scale(b, by_b)
 
@@ -216,12 +255,24 @@ class Eager(Kernels):
 
     # --- loss -------------------------------------------------------------------------------
 
-    def cross_entropy(self, z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
-        z = z.long()
-        p, u = softmax.exponentials(z.amax(1, keepdim=True) - z, exponent)
+    def cross_entropy(
+        self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
+    ) -> Entropy:
+        d = z.amax(1, keepdim=True).long() - z
+        p = softmax.exponentials(d, exponent)
         total = p.sum(1, keepdim=True)
-        codes = self.divide(*softmax.gradient_codes(p, total, target)).to(torch.int32)
-        return codes, softmax.loss_rows(total, u, target)
+        codes = self.divide(*softmax.gradient_codes(p, total, target, divisor)).to(torch.int32)
+        chosen = d.gather(1, target.clamp(min=0).view(-1, 1)).view(-1)
+        counted = target >= 0
+        logs = softmax.logs(total.view(-1)) * counted.cpu()
+        return Entropy(codes, logs, (chosen * counted).cpu())
+
+    def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
+        d = z.amax(1, keepdim=True).long() - z
+        p = softmax.exponentials(d, exponent)
+        total, whole = p.sum(1, keepdim=True), amounts.sum(1, keepdim=True)
+        codes = (self.divide(p * whole, total) - amounts).to(torch.int32)
+        return Entropy(codes, softmax.logs(total.view(-1)), (amounts * d).sum(1).cpu())
 
     # --- weights and optimizers -------------------------------------------------------------
 
@@ -232,53 +283,43 @@ class Eager(Kernels):
         codes = self.scale(value, -formats.DELAYED_BITS)
         return codes, (codes << formats.DELAYED_BITS) - value
 
-    def direction(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        draw: Draw | None,
-        out: Tensor,
-    ) -> tuple[int, int]:
+    def square_sum(self, v: Tensor) -> int:
+        """In halves of 16 bits, whose products' sums fit int64 by chunks."""
+        total = 0
+        for chunk in v.reshape(-1).split(SQUARES):
+            low, high = chunk.long() & 0xFFFF, chunk.long() >> 16
+            total += int((high * high).sum()) << 32
+            total += (int((high * low).sum()) << 17) + int((low * low).sum())
+        return total
+
+    def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:
         """Each term scaled to the common exponent in int64, their sum encoded."""
-        g, e_g = self.resolve(list(gradient.parts))
-        exponent, by_g, by_decay, by_momentum = combine_shifts(e_g, decay, e_a, momentum)
+        t, (g, e_g) = terms, self.resolve(list(terms.gradient.parts))
+        exponent, by_g, by_decay, by_momentum = combine_shifts(int(e_g), t)
         acc = self.scale(g, by_g)
-        if decay is not None:
-            acc += self.scale(self.joint(codes, delayed) * decay[0], by_decay)
-        if momentum is not None:
-            term = moments.scaled(momentum.v, momentum.coefficient[0], by_momentum)
+        if t.decay is not None:
+            acc += self.scale(self.joint(t.codes, t.delayed) * t.decay[0], by_decay)
+        if t.momentum is not None:
+            term = moments.scaled(t.momentum.v, t.momentum.coefficient[0], by_momentum)
             acc += torch.round(term).long()
         result = direction_exponent(exponent)
-        random = None if draw is None else moments.moment_bits(draw, codes)
+        random = None if t.draw is None else moments.moment_bits(t.draw, t.codes)
         out.copy_(moments.encode(acc.double(), result - exponent, random))
         largest = self.largest_of(out)
         return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
     def sgd(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        lr: tuple[int, int],
-        draw: Draw,
-        room: int,
-        out: Tensor | None,
+        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
     ) -> tuple[int, int, int] | None:
         """Torch has nothing to gain from one pass."""
         return None
 
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
-        return adam(terms, self.joint(terms.codes, terms.delayed), out)
+        joint = self.joint(terms.codes, terms.delayed)
+        return adam(terms, times_power(joint.double(), terms.e_a), out)
 
     def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
-        updated, rest = self._carried(codes, delayed, moments.moved(update))
+        updated, rest = self._carried(codes, delayed, moments.moved(*update))
         if commit:
             codes.copy_(updated)
             delayed.copy_(rest)
@@ -291,13 +332,22 @@ class Eager(Kernels):
         return codes.long() - carry, total - carry * 32768
 
     def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
-        return self.largest_of(self.joint(codes, delayed) - moments.moved(update))
+        return self.largest_of(self.joint(codes, delayed) - moments.moved(*update))
 
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
-        value = self.joint(codes, delayed) - moments.moved(update)
+        value = self.joint(codes, delayed) - moments.moved(*update)
         new_codes, new_delayed = self.split(self.scale(value, -by))
         codes.copy_(new_codes)
         delayed.copy_(new_delayed)
+
+    def lazy_rows(
+        self, codes: Tensor, delayed: Tensor, exponent: Tensor, update: Update, limit: int
+    ) -> Tensor:
+        state = (self.joint(codes, delayed), codes, delayed, exponent)
+        new_codes, new_delayed, exponent = update_rows(*state, update, limit)
+        codes.copy_(new_codes)
+        delayed.copy_(new_delayed)
+        return exponent
 
     # --- hashes -----------------------------------------------------------------------------
 
@@ -313,7 +363,7 @@ class Eager(Kernels):
         acc_x: Tensor,
         acc_h: Tensor | None,
         bias: Tensor | None,
-        shifts: tuple[int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent],
         lookup: Tensor,
     ) -> Tensor:
         """The sum saturated to the tables' range, then looked up gate by gate."""
@@ -327,17 +377,21 @@ class Eager(Kernels):
         sigmoid, tanh = lookup
         return torch.cat([sigmoid[i], sigmoid[f], tanh[g], sigmoid[o]], 1)
 
-    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_state_sum(
+        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
         i, f, g, _ = gates.long().chunk(4, 1)
         acc = self.scale(i * g, shifts[1])
         return self._sum(acc if before is None else acc + self.scale(f * before, shifts[0]))
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
+    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
         product = gates.chunk(4, 1)[3].long() * self._state_tanh(c, shift, lookup)
         exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
         return self._saturated(product, exponent, formats.Q8).to(torch.int8)
 
-    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_hidden_grad_sum(
+        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
         acc = self.scale(g, shifts[0])
         return self._sum(acc if back is None else acc + self.scale(back, shifts[1]))
 
@@ -346,10 +400,10 @@ class Eager(Kernels):
         dh: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[int, int],
+        shifts: tuple[Exponent, Exponent],
     ) -> Sum:
         """The derivative of tanh is 1 - u * u, at the exponent -30 of gate values squared."""
         o = gates.chunk(4, 1)[3].long()
@@ -366,10 +420,10 @@ class Eager(Kernels):
         dc: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         before: Tensor | None,
-        shifts: tuple[int, int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
     ) -> Sum:
         """Derivatives from the gates themselves: s * (1 - s) of a sigmoid, 1 - t * t of tanh."""
         i, f, g, o = gates.long().chunk(4, 1)
@@ -385,13 +439,17 @@ class Eager(Kernels):
             torch.cat([self.scale(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
         )
 
-    def _saturated(self, v: Tensor, exponent: int, limit: int) -> Tensor:
+    def _saturated(self, v: Tensor, exponent: Exponent, limit: int) -> Tensor:
         """sat(rne(v * 2**exponent), limit) in int64; limit < 2**15."""
-        if exponent > 0:  # beyond the limit already, or small enough to be shifted
+        # To the left: beyond the limit already, or small enough to be shifted.
+        if isinstance(exponent, Tensor):
+            v = torch.where(exponent > 0, v.clamp(-limit, limit).long(), v.long())
+            exponent = exponent.clamp(max=15)
+        elif exponent > 0:
             v, exponent = v.clamp(-limit, limit), min(exponent, 15)
         return self.scale(v, exponent).clamp(-limit, limit)
 
-    def _state_tanh(self, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
+    def _state_tanh(self, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
         """u of a cell state, int64 [n, H]."""
         return lookup[1][self._saturated(c, shift, Q_GATE) + Q_GATE].long()
 
@@ -399,20 +457,20 @@ class Eager(Kernels):
         return acc, self.largest_of(acc)
 
 
-def combine_shifts(
-    e_g: int, decay: tuple[int, int] | None, e_a: int, momentum: Term | None
-) -> tuple[int, int, int, int]:
+def combine_shifts(e_g: int, terms: SGDTerms) -> tuple[int, int, Exponent, int]:
     """The common exponent of a direction's terms, and the shift of each to it (training.md 3).
 
-    The gradient, the decay and the momentum have at most 31, 39 and 26 bits; the exponent leaves
-    the largest of them 50, so that the sum of three stays below 2**52. The shift of the momentum is
-    that of a code with F = 0.
+    e_g is the exponent of the gradient. Gradient, decay and momentum have at most 31, 39 and 26
+    bits; the common exponent leaves the largest of them 50, so that the sum of three stays below
+    2**52. The shift of the momentum is that of a code with F = 0; that of the decay is by rows
+    where e_A is.
     """
-    tops = [e_g + 31]
-    e_decay = e_momentum = 0
-    if decay is not None:
-        e_decay = e_a + decay[1]
-        tops.append(e_decay + 39)
+    tops, momentum = [e_g + 31], terms.momentum
+    e_decay: Exponent = 0
+    e_momentum = 0
+    if terms.decay is not None:
+        e_decay = terms.e_a + terms.decay[1]
+        tops.append((int(e_decay.max()) if isinstance(e_decay, Tensor) else e_decay) + 39)
     if momentum is not None:
         e_momentum = momentum.exponent + momentum.coefficient[1] - TOP_FIELD
         if momentum.largest:

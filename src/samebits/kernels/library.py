@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
 from torch import Tensor
 
-from samebits.kernels import build
+from samebits.kernels import build, softmax
+from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
+from samebits.kernels.protocol import Entropy, SGDTerms
+from samebits.kernels.rows import Exponent
 from samebits.spec.philox import MASK
+from samebits.spec.training.moments import TOP_FIELD
 
 _CTYPES = {"p": c_void_p, "n": c_int64, "i": c_int, "-": None}
 _INTEGERS = ("i8", "i16", "i32")
@@ -42,15 +47,16 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "add_grad": "n pinpinnnpi",
     "max_pool": "- ppppi",
     "max_pool_grad": "- ppippi",
-    "cross_entropy": "n pnnnppppp",
+    "entropy": "- pnnnpnppppppp",
     "combine": "n ppnnpi",
-    "sgd": "n pppppnnpi",
+    "sgd": "- pppppnnpi",
     "adam_tops": "- pnpi",
     "adam_store": "- ppni",
     "adam_direction": "n pnnpi",
     "lazy_update": "n pppnii",
     "joint_max": "n pppni",
     "lazy_resplit": "- pppnni",
+    "lazy_rows": "- pppppnnni",
     "block_sums": "- pnppi",
     "lstm_gates": "- pppnnnnnppi",
     "lstm_state": "n ppnnnnp",
@@ -104,15 +110,16 @@ class TermsStruct(ctypes.Structure):
     """`Terms` of update.c: the addends of a direction; a null pointer leaves one out."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("g", "second", "w", "a", "v")),
+        *((name, c_void_p) for name in ("g", "second", "w", "a", "v", "rows")),
         *(
             (name, c_int64)
             for name in (
-                *("decay", "momentum", "shift_first", "shift_second"),
+                *("row_size", "decay", "momentum", "shift_first", "shift_second"),
                 *("shift_g", "shift_decay", "shift_momentum"),
             )
         ),
     ]
+    tensors: tuple[Tensor | None, ...]  # what the pointers point to, which must live as long
 
 
 class DrawStruct(ctypes.Structure):
@@ -131,7 +138,8 @@ class AdamStruct(ctypes.Structure):
     """`AdamTerms` of adam.c."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("g", "w", "a", "first", "root")),
+        *((name, c_void_p) for name in ("g", "w", "a", "first", "root", "rows")),
+        ("row_size", c_int64),
         *(
             (name, c_double)
             for name in (
@@ -141,6 +149,7 @@ class AdamStruct(ctypes.Structure):
         ),
         *((name, c_int64) for name in ("base_first", "base_root", "bias_first", "bias_root")),
     ]
+    tensors: tuple[Tensor | None, ...]  # as of TermsStruct
 
 
 def draw_struct(draw: Draw | None) -> DrawStruct:
@@ -156,13 +165,68 @@ def update_struct(update: Update) -> UpdateStruct:
     return UpdateStruct(pointer(p), m, max(shift, -900), draw_struct(draw))
 
 
+def terms_struct(
+    terms: SGDTerms, g: Tensor, second: Tensor | None, shifts: tuple[int, int, int, Exponent, int]
+) -> TermsStruct:
+    """The terms of a direction as C reads them, their gradient g or the sum of g and `second`.
+
+    shifts: of both, of their sum, of the decay (one, or by rows) and of the momentum
+    """
+    g = like(g, terms.codes).to(torch.int32)
+    second = None if second is None else like(second, terms.codes)
+    decay, momentum = terms.decay, terms.momentum
+    v = None if momentum is None else momentum.v
+    *others, by_decay, by_momentum = shifts
+    rows, by_decay = _by_rows(by_decay)
+    tensors = (g, second, terms.codes, terms.delayed, v, rows)
+    made = TermsStruct(
+        *map(pointer, tensors),
+        _row_size(terms.codes, rows),
+        0 if decay is None else decay[0],
+        0 if momentum is None else momentum.coefficient[0],
+        # Beyond 900 binades down everything rounds to 0, as it does there.
+        *(max(shift, -900) for shift in (*others, by_decay, by_momentum)),
+    )
+    made.tensors = tensors
+    return made
+
+
+def adam_struct(t: AdamTerms) -> AdamStruct:
+    """The operands of Adam as C reads them; the exponents of the results are still missing."""
+    rows, e_a = _by_rows(t.e_a)
+    g = like(t.g, t.codes).to(torch.int32)
+    tensors = (g, t.codes, t.delayed, t.first, t.root, rows)
+    made = AdamStruct(
+        *map(pointer, tensors),
+        _row_size(t.codes, rows),
+        *(math.ldexp(1.0, e) for e in (t.e_g, e_a)),
+        *(t.beta1, t.beta2, 1.0 - t.beta1, 1.0 - t.beta2),
+        *(t.coupled, t.decoupled, t.c1, t.c2, t.eps),
+        *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD),
+    )
+    made.tensors = tensors
+    return made
+
+
+def _by_rows(exponent: Exponent) -> tuple[Tensor | None, int]:
+    """Exponents by rows as C reads them, at least -900, or None; else the one, or 0."""
+    if isinstance(exponent, Tensor):
+        return exponent.clamp(min=-900).contiguous(), 0
+    return None, exponent
+
+
+def _row_size(codes: Tensor, rows: Tensor | None) -> int:
+    """Elements of a row."""
+    return 0 if rows is None else codes.numel() // max(rows.numel(), 1)
+
+
 def real_of(bits: int) -> float:
     """The binary64 of 64 bits."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
 
 
-def in_word_order(v: Tensor) -> bool:
+def is_in_word_order(v: Tensor) -> bool:
     """Whether elements lie in memory in the order in which random words count (training.md 1.5)."""
     order = torch.channels_last if v.dim() == 4 else torch.contiguous_format
     return v.is_contiguous(memory_format=order)
@@ -182,6 +246,26 @@ def pool_struct(shape: torch.Size, window: Window) -> PoolStruct:
     n, c, h, w = shape
     kernel, stride, padding = window
     return PoolStruct(n, h, w, c, *window.counts(h, w), *kernel, *stride, *padding)
+
+
+def entropy(
+    c: ctypes.CDLL,
+    z: Tensor,
+    exponent: int,
+    target: Tensor | None,
+    divisor: int,
+    amounts: Tensor | None,
+) -> Entropy:
+    """`Kernels.cross_entropy` of targets, or without them `Kernels.weighed_entropy` of amounts."""
+    z = z.to(torch.int32).contiguous()
+    n, classes = z.shape
+    chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
+    scratch, *rows = (torch.empty(size, dtype=torch.int64) for size in (classes, n, n))
+    found = Entropy(torch.empty_like(z), *rows)
+    tensors = (given, *softmax.power_tables(), scratch, *found)
+    first = (pointer(z), n, classes, exponent, pointer(chosen), divisor)
+    c.samebits_entropy(*first, *map(pointer, tensors))
+    return found
 
 
 # --- memory order -----------------------------------------------------------------------------

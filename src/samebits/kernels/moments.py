@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import RangeError
+from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec.formats import EXPONENT_MAX, EXPONENT_MIN
 from samebits.spec.training.moments import (
@@ -136,16 +137,16 @@ def scaled(codes: Tensor, m: int, base: int) -> Tensor:
     return torch.where(codes < 0, -number, number)
 
 
-def moved(update: Update) -> Tensor:
-    """u of every element, int64 (training.md 2.1, step 3)."""
-    q, field = significands(update.p)
-    product, right = q * update.m, -(update.shift + field)
-    if update.draw is None:
+def moved(p: Tensor, m: int, shift: Exponent, draw: Draw | None) -> Tensor:
+    """u of every element, int64 (training.md 2.1, step 3); as in `Update`, shift by rows too."""
+    q, field = significands(p)
+    product, right = q * m, -(shift + field)
+    if draw is None:
         u = torch.round(product.double() * _power((-right).clamp(min=_LOWEST))).long()
     else:
         by = (right + _GUARD - 16).clamp(max=63)
-        u = (((product << _GUARD) >> by) + update_bits(moment_bits(update.draw, update.p))) >> 16
-    return torch.where(update.p < 0, -u, u)
+        u = (((product << _GUARD) >> by) + update_bits(moment_bits(draw, p))) >> 16
+    return torch.where(p < 0, -u, u)
 
 
 def _power(exponent: Tensor) -> Tensor:

@@ -6,39 +6,36 @@ the few operands that C is not made for.
 
 from __future__ import annotations
 
-import math
 from ctypes import byref, c_int64
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from samebits.kernels import softmax
-from samebits.kernels.adam import AdamTerms
-from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.library import (
-    AdamStruct,
-    TermsStruct,
     conv_struct,
     dense,
-    draw_struct,
-    in_word_order,
+    entropy,
     like,
     load,
     nchw,
     nhwc,
     pointer,
     pool_struct,
-    real_of,
     rows,
     unrows,
-    update_struct,
 )
-from samebits.kernels.moments import BIAS, Draw, Update, exponent_for
-from samebits.kernels.protocol import BITS, CODE_TYPE, HASH_BLOCK, Gradient, Part, Sum, Term
+from samebits.kernels.native_update import NativeUpdate
+from samebits.kernels.protocol import (
+    BITS,
+    CODE_TYPE,
+    HASH_BLOCK,
+    Entropy,
+    Part,
+    Sum,
+)
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.spec.training.moments import FRACTION, TOP_FIELD
 
 MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
@@ -46,14 +43,7 @@ _NAMES = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64:
 _threads = torch.get_num_threads
 
 
-class _Operands(NamedTuple):
-    """A structure of pointers, and the tensors that they point to."""
-
-    struct: TermsStruct
-    tensors: tuple[Tensor | None, ...]
-
-
-class Native(Eager):
+class Native(NativeUpdate):
     """The kernels of the loaded library. `arch` limits the instruction set (speed only)."""
 
     def __init__(self, arch: str | None = None) -> None:
@@ -62,7 +52,7 @@ class Native(Eager):
         self._scale = {
             (t, bits): getattr(self._c, f"samebits_scale_{_NAMES[t]}_i{bits}")
             for t in (torch.int32, torch.int64)
-            for bits in CODE_TYPE
+            for bits in BITS.values()
         }
 
     # --- scaling and rounding ---------------------------------------------------------------
@@ -71,14 +61,17 @@ class Native(Eager):
         v = dense(v)
         return int(self._max[v.dtype](pointer(v), v.numel(), _threads()))
 
-    def scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+    def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
+        if isinstance(exponent, Tensor):
+            return super().scale_to(v, exponent, bits)
         v = dense(v)
         if v.dtype not in (torch.int32, torch.int64):
             v = v.int()
         if exponent < -MAX_SHIFT_32 and v.dtype == torch.int32:
             v = v.long()
         out = torch.empty_like(v, dtype=CODE_TYPE[bits])
-        self._scale[v.dtype, bits](pointer(v), v.numel(), exponent, pointer(out), _threads())
+        scale = self._scale[v.dtype, BITS[out.dtype]]
+        scale(pointer(v), v.numel(), exponent, pointer(out), _threads())
         return out
 
     def resolve(self, parts: list[Part]) -> Part:
@@ -87,9 +80,9 @@ class Native(Eager):
         Their exponents decide alone, but for a part that is all zeros, which must not count. More
         parts are added one by one in torch.
         """
-        if len(parts) != 2:
+        if len(parts) != 2 or any(isinstance(e, Tensor) for _, e in parts):
             return super().resolve(parts)
-        (a, ea), (b, eb) = parts
+        (a, ea), (b, eb) = ((codes, int(e)) for codes, e in parts)
         a = dense(a)
         b = like(b, a)
         # The largest exponent among parts that are not all zero; of two all-zero parts, either.
@@ -160,9 +153,16 @@ class Native(Eager):
         return nchw(dw), _checked(largest)
 
     def with_bias(
-        self, acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
-    ) -> tuple[Tensor, int, int]:
-        if acc.dtype != torch.int32:
+        self,
+        acc: Tensor,
+        largest: int,
+        exponent: Exponent,
+        codes: Tensor,
+        delayed: Tensor,
+        e_b: int,
+    ) -> tuple[Tensor, int, Exponent]:
+        """32-bit sums of one exponent in place; others in torch."""
+        if acc.dtype != torch.int32 or isinstance(exponent, Tensor):
             return super().with_bias(acc, largest, exponent, codes, delayed, e_b)
         sums = rows(acc)
         channels = codes.numel()
@@ -228,13 +228,17 @@ class Native(Eager):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, high: int = 127) -> Tensor:
+    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
+        if isinstance(high, Tensor):
+            return super().relu(x, high)
         x = dense(x)
         out = torch.empty_like(x)
         self._c.samebits_relu(pointer(x), x.numel(), high, pointer(out), _threads())
         return out
 
-    def relu_grad(self, g: Tensor, y: Tensor, high: int = 128) -> Tensor:
+    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
+        if isinstance(high, Tensor):
+            return super().relu_grad(g, y, high)
         y = dense(y)
         g = like(g, y)
         out = torch.empty_like(g)
@@ -242,16 +246,27 @@ class Native(Eager):
         self._c.samebits_relu_grad(*operands, pointer(out), _threads())
         return out
 
-    def add(self, a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> Part:
+    def add(
+        self,
+        a: Tensor,
+        ea: Exponent,
+        b: Tensor,
+        eb: Exponent,
+        exponent: Exponent,
+        bits: int = 8,
+    ) -> Part:
+        """A pass for the largest magnitude of the sum, and one that writes it."""
+        if not (isinstance(ea, int) and isinstance(eb, int) and isinstance(exponent, int)):
+            return super().add(a, ea, b, eb, exponent, bits)
         if max(ea, eb) - exponent > 22:  # one operand is all zeros
-            return super().add(a, ea, b, eb, exponent)
+            return super().add(a, ea, b, eb, exponent, bits)
         a = dense(a)
         b = like(b, a)
         sides = (pointer(a), pointer(b), a.numel(), ea - exponent, eb - exponent)
         largest = self._c.samebits_add_i8(*sides, 0, None, _threads())
         if largest == 0:
             return torch.zeros_like(a), formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, 8)
+        shift = requantize_shift(largest, exponent, bits)
         out = torch.empty_like(a)
         self._c.samebits_add_i8(*sides, -shift, pointer(out), _threads())
         return out, exponent + shift
@@ -275,164 +290,17 @@ class Native(Eager):
 
     # --- loss -------------------------------------------------------------------------------
 
-    def cross_entropy(self, z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
-        z, target = z.to(torch.int32).contiguous(), target.contiguous()
-        n, classes = z.shape
-        out, scratch = torch.empty_like(z), torch.empty(2 * classes, dtype=torch.int64)
-        tensors = (target, *softmax.power_tables(), scratch, out)
-        arguments = (pointer(z), n, classes, exponent, *map(pointer, tensors))
-        return out, int(self._c.samebits_cross_entropy(*arguments))
+    def cross_entropy(
+        self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
+    ) -> Entropy:
+        if isinstance(exponent, Tensor):
+            return super().cross_entropy(z, exponent, target, divisor)
+        return entropy(self._c, z, exponent, target, divisor, None)
 
-    # --- weights and optimizers -------------------------------------------------------------
-
-    def direction(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        draw: Draw | None,
-        out: Tensor,
-    ) -> tuple[int, int]:
-        """One pass: the exponent follows from the terms' own."""
-        if not in_word_order(codes):
-            return super().direction(gradient, codes, delayed, e_a, decay, momentum, draw, out)
-        terms, exponent = self._terms(gradient, codes, delayed, e_a, decay, momentum)
-        result, words = direction_exponent(exponent), draw_struct(draw)
-        arguments = (byref(terms.struct), byref(words), codes.numel(), result - exponent + BIAS)
-        largest = int(self._c.samebits_combine(*arguments, pointer(out), _threads()))
-        return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
-
-    def _terms(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-    ) -> tuple[_Operands, int]:
-        """The terms of a direction as C reads them, and their exponent.
-
-        Two gradient parts whose sum surely fits 32 bits are added where they are used, without a
-        tensor for their sum. Only one thing can then differ from `resolve`: parts that cancel
-        everywhere would give an exponent of -128, and so a lower common exponent. It does not
-        matter while every term is shifted left, as none is rounded then; otherwise they are summed
-        first.
-        """
-        sides = _two_parts(gradient)
-        if sides is not None:
-            _, *shifts = combine_shifts(sides[2], decay, e_a, momentum)
-            if min(shifts) < 0:  # parts that cancel to zero everywhere would matter: look
-                sides = None
-        if sides is None:
-            g, e_g = self.resolve(list(gradient.parts))
-            sides = ((g, 0), (None, 0), e_g)
-        (g, by_first), (second, by_second), e_g = sides
-        exponent, *shifts = combine_shifts(e_g, decay, e_a, momentum)
-        g = like(g, codes).to(torch.int32)
-        second = None if second is None else like(second, codes)
-        tensors = (g, second, codes, delayed, None if momentum is None else momentum.v)
-        struct = TermsStruct(
-            *map(pointer, tensors),
-            0 if decay is None else decay[0],
-            0 if momentum is None else momentum.coefficient[0],
-            # Beyond 900 binades down everything rounds to 0, as it does there.
-            *(max(shift, -900) for shift in (by_first, by_second, *shifts)),
-        )
-        return _Operands(struct, tensors), exponent
-
-    def sgd(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        lr: tuple[int, int],
-        draw: Draw,
-        room: int,
-        out: Tensor | None,
-    ) -> tuple[int, int, int] | None:
-        """Every |u| is bounded by what the gradient's kernels know of it, and the momentum's
-        largest code: below 2**16 it takes 32-bit arithmetic."""
-        if not in_word_order(codes):
-            return None
-        bound = sum(
-            # A unit more than the largest code covers the rounding of the terms.
-            math.ldexp(float(formats.Q32 if known is None else known + 1), e)
-            for (_, e), known in zip(gradient.parts, gradient.bounds, strict=True)
-        )
-        if decay is not None:
-            bound += math.ldexp(float(decay[0]), decay[1] + e_a + 23)
-        if momentum is not None:
-            m, x = momentum.coefficient
-            top = (momentum.largest >> FRACTION) - TOP_FIELD + momentum.exponent + FRACTION + 1
-            bound += math.ldexp(float(m), x + top)
-        m, x = lr
-        # Rounding the direction adds less than 2**-8 of it, rounding the update less than a unit.
-        u = math.ldexp(bound * m, x - e_a) * (1 + 2**-8) + 1
-        if u >= 1 << 15:
-            return None
-        carry = formats.scaled((1 << 14) + math.ceil(u), -formats.DELAYED_BITS) + 1
-        if carry > room:
-            return None
-        terms, exponent = self._terms(gradient, codes, delayed, e_a, decay, momentum)
-        result = direction_exponent(exponent)
-        update = update_struct(Update(codes, m, result - TOP_FIELD + x - e_a, draw))
-        operands = (byref(terms.struct), byref(update), pointer(codes), pointer(delayed))
-        largest = c_int64(0)
-        where = (codes.numel(), result - exponent + BIAS, byref(largest))
-        top_code = self._c.samebits_sgd(*operands, pointer(out), *where, _threads())
-        if largest.value == 0:
-            return formats.EXPONENT_MIN, 0, int(top_code)
-        return result, int(largest.value), int(top_code)
-
-    def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
-        """Three passes: for the exponents of the moments, that of the direction, and its codes."""
-        t = terms
-        if not in_word_order(t.codes) or max(map(abs, (t.e_g, t.e_a))) > 900:
-            return super().adam(terms, out)
-        g = like(t.g, t.codes).to(torch.int32)
-        struct = AdamStruct(
-            *map(pointer, (g, t.codes, t.delayed, t.first, t.root)),
-            *(math.ldexp(1.0, e) for e in (t.e_g, t.e_a)),
-            *(t.beta1, t.beta2, 1.0 - t.beta1, 1.0 - t.beta2),
-            *(t.coupled, t.decoupled, t.c1, t.c2, t.eps),
-            *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD),
-            *(0, 0),
-        )
-        size, tops, words = t.codes.numel(), (c_int64 * 2)(), draw_struct(t.draw)
-        self._c.samebits_adam_tops(byref(struct), size, tops, _threads())
-        e_m, e_s = (exponent_for(real_of(top)) for top in tops)
-        struct.bias_first, struct.bias_root = e_m + BIAS, e_s + BIAS
-        self._c.samebits_adam_store(byref(struct), byref(words), size, _threads())
-        struct.base_first, struct.base_root = e_m - TOP_FIELD, e_s - TOP_FIELD
-        measure = (byref(struct), size)
-        e_p = exponent_for(real_of(self._c.samebits_adam_direction(*measure, 0, None, _threads())))
-        self._c.samebits_adam_direction(*measure, e_p + BIAS, pointer(out), _threads())
-        return e_m, e_s, e_p
-
-    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
-        if not in_word_order(codes):
-            return super().lazy_carry(codes, delayed, update, commit)
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        return int(self._c.samebits_lazy_update(*arguments, codes.numel(), commit, _threads()))
-
-    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
-        if not in_word_order(codes):
-            return super().joint_max(codes, delayed, update)
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        return int(self._c.samebits_joint_max(*arguments, codes.numel(), _threads()))
-
-    def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
-        if not in_word_order(codes):
-            return super().lazy_resplit(codes, delayed, update, by)
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        self._c.samebits_lazy_resplit(*arguments, by, codes.numel(), _threads())
+    def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
+        if isinstance(exponent, Tensor):
+            return super().weighed_entropy(z, exponent, amounts)
+        return entropy(self._c, z, exponent, None, 1, amounts)
 
     # --- hashes -----------------------------------------------------------------------------
 
@@ -450,28 +318,40 @@ class Native(Eager):
         acc_x: Tensor,
         acc_h: Tensor | None,
         bias: Tensor | None,
-        shifts: tuple[int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent],
         lookup: Tensor,
     ) -> Tensor:
+        if _by_rows(*shifts):
+            return super().lstm_gates(acc_x, acc_h, bias, shifts, lookup)
         out = torch.empty(acc_x.shape, dtype=torch.int16)
         sizes = (acc_x.shape[0], acc_x.shape[1] // 4, *shifts)
         places = (pointer(lookup), pointer(out), _threads())
         self._c.samebits_lstm_gates(*map(pointer, (acc_x, acc_h, bias)), *sizes, *places)
         return out
 
-    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_state_sum(
+        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
+        if _by_rows(*shifts):
+            return super().lstm_state_sum(gates, before, shifts)
         sizes = (gates.shape[0], gates.shape[1] // 4)
         out = torch.empty(sizes, dtype=torch.int64)
         operands = (pointer(gates), pointer(before), *sizes, *shifts)
         return out, self._c.samebits_lstm_state(*operands, pointer(out))
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
+    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
+        if _by_rows(shift):
+            return super().lstm_hidden(gates, c, shift, lookup)
         out = torch.empty(c.shape, dtype=torch.int8)
         operands = (pointer(gates), pointer(c), *c.shape, shift, pointer(lookup))
         self._c.samebits_lstm_hidden(*operands, pointer(out))
         return out
 
-    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_hidden_grad_sum(
+        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
+        if _by_rows(*shifts):
+            return super().lstm_hidden_grad_sum(g, back, shifts)
         out = torch.empty(g.shape, dtype=torch.int64)
         width = 32 if back is None else 8 * back.element_size()
         sides = (pointer(g), 8 * g.element_size(), pointer(back), width, g.numel(), *shifts)
@@ -482,11 +362,14 @@ class Native(Eager):
         dh: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[int, int],
+        shifts: tuple[Exponent, Exponent],
     ) -> Sum:
+        """One pass over the step; with exponents by rows in torch."""
+        if _by_rows(shift, *shifts):
+            return super().lstm_state_grad_sum(dh, gates, c, shift, lookup, later, shifts)
         out = torch.empty(c.shape, dtype=torch.int64)
         own = (*map(pointer, (dh, gates, c)), *c.shape, shift)
         tables = map(pointer, (lookup, *(later or (None, None))))
@@ -498,33 +381,23 @@ class Native(Eager):
         dc: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         before: Tensor | None,
-        shifts: tuple[int, int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
     ) -> Sum:
+        """One pass over the step; with exponents by rows in torch."""
+        if _by_rows(shift, *shifts):
+            return super().lstm_gate_grads(dh, dc, gates, c, shift, lookup, before, shifts)
         out = torch.empty(gates.shape, dtype=torch.int64)
         own = (*map(pointer, (dh, dc, gates, c)), *c.shape, shift)
         tables = (pointer(lookup), pointer(before))
         return out, self._c.samebits_lstm_gate_grads(*own, *tables, *shifts, pointer(out))
 
 
-def _two_parts(gradient: Gradient) -> tuple[Part, tuple[Tensor | None, int], int] | None:
-    """Two 32-bit parts whose sum surely fits: ((a, shift), (b, shift), exponent), else None.
-
-    Then `resolve` is a plain aligned sum, taken element by element where the sum is used.
-    """
-    if len(gradient.parts) != 2:
-        return None
-    (a, ea), (b, eb) = gradient.parts
-    bound_a, bound_b = gradient.bounds
-    if not (bound_a and bound_b and a.dtype == b.dtype == torch.int32):
-        return None
-    exponent = max(ea, eb)
-    by_a, by_b = ea - exponent, eb - exponent
-    if formats.scaled(bound_a, by_a) + formats.scaled(bound_b, by_b) > formats.Q32:
-        return None
-    return (a, by_a), (b, by_b), exponent
+def _by_rows(*exponents: Exponent) -> bool:
+    """Whether one of them is a tensor: such operands are left to `Eager`."""
+    return any(isinstance(e, Tensor) for e in exponents)
 
 
 def _checked(largest: int) -> int:

@@ -5,6 +5,10 @@ realisations are `eager.Eager` (torch, any device), and two that inherit from it
 faster: `native.Native` (C on the CPU) and `compiled.Compiled` (torch.compile). Which one serves may
 change the time of a step, never a bit of it.
 
+An exponent is one integer for a tensor, or an int64 tensor that broadcasts against the codes: one
+for each row (training.md 12; `rows`). Where it is a tensor, a largest magnitude that is handed in
+beside it is not read, and results have exponents by rows.
+
 Conventions. Tensors have PyTorch's shapes (images NCHW, weights OIHW, rows [n, k]) in any memory
 order. A code is an integer of int8, int16 or int32 whose magnitude is at most Q8, Q16 or Q32 (127,
 32639, 2139062143). A *sum* is a tensor of exact integers, int32 or int64 as the realisation likes,
@@ -33,7 +37,7 @@ threads, nor vector width, nor the blocking of a matrix product.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -41,10 +45,16 @@ from torch import Tensor
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
+from samebits.kernels.rows import Exponent
+from samebits.spec.formats import CODE_MAX
 
-Part = tuple[Tensor, int]  # codes and their exponent
+Part = tuple[Tensor, Exponent]  # codes and their exponent
+WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
-CODE_TYPE = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+CODE_TYPE = {
+    bits: torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
+    for bits in CODE_MAX
+}
 BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
 HASH_BLOCK = 4096  # bytes of a block of `block_sums`
 
@@ -64,6 +74,16 @@ class Term:
     largest: int
 
 
+class Entropy(NamedTuple):
+    """The gradient's codes of a cross-entropy, int32 [n, classes], and of every row what its loss
+    is made of (6.1), int64 [n] on the CPU: log2(S) - 24, and the sum of distances D.
+    """
+
+    codes: Tensor
+    logs: Tensor
+    distances: Tensor
+
+
 @dataclass(frozen=True)
 class Gradient:
     """The parts of a gradient, and for each an upper bound of max|codes| where one is known.
@@ -71,8 +91,27 @@ class Gradient:
     A bound of 0 says that the part is all zeros.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[WholePart, ...]
     bounds: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class SGDTerms:
+    """The operands of one step of SGD for a parameter.
+
+    codes, delayed: W and A, whose joint value J has the exponent e_a, one or by rows [O, 1, ...]
+    decay:          weight decay, a coefficient (m, x); None: without
+    momentum:       None: without, or there is none yet
+    draw:           random bits of the step; None: to nearest
+    """
+
+    gradient: Gradient
+    codes: Tensor
+    delayed: Tensor
+    e_a: Exponent
+    decay: tuple[int, int] | None
+    momentum: Term | None
+    draw: Draw | None
 
 
 class Kernels(Protocol):
@@ -83,17 +122,17 @@ class Kernels(Protocol):
     def largest_of(self, v: Tensor) -> int:
         """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""
 
-    def scale(self, v: Tensor, exponent: int) -> Tensor:
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
 
-    def scale_to(self, v: Tensor, exponent: int, bits: int) -> Tensor:
+    def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         """rne(v / divisor) as int64; divisor > 0, and twice the divisor fits int64."""
 
     def requantize(
-        self, acc: Tensor, largest: int, exponent: int, bits: int, divisor: int = 1
+        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
         """acc * 2**exponent / divisor as bfp8 or bfp16, one rounding (1.1).
 
@@ -101,7 +140,7 @@ class Kernels(Protocol):
         zeros have -128. Raises RangeError where it would be above 127.
         """
 
-    def shorten(self, acc: Tensor, largest: int, exponent: int) -> Part:
+    def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
         """acc * 2**exponent as bfp32 (1.2), shifted right only as far as it must be.
 
         Exact where `largest` = max|acc| <= Q32, else one rounding. All zeros have exponent -128.
@@ -140,8 +179,14 @@ class Kernels(Protocol):
         """rne(acc * 2**exponent) + bias[channel]; acc [n, co, ...], bias int64 [co]."""
 
     def with_bias(
-        self, acc: Tensor, largest: int, exponent: int, codes: Tensor, delayed: Tensor, e_b: int
-    ) -> tuple[Tensor, int, int]:
+        self,
+        acc: Tensor,
+        largest: int,
+        exponent: Exponent,
+        codes: Tensor,
+        delayed: Tensor,
+        e_b: int,
+    ) -> tuple[Tensor, int, Exponent]:
         """(acc, largest, exponent) with a bias J * 2**e_b added, J the joint value of its state.
 
         codes int8 and delayed int16, [co]. The common exponent leaves J at most 30 bits, so that a
@@ -175,14 +220,22 @@ class Kernels(Protocol):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, high: int = 127) -> Tensor:
+    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
         """min(max(x, 0), high) of 8-bit codes."""
 
-    def relu_grad(self, g: Tensor, y: Tensor, high: int = 128) -> Tensor:
+    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         """g (16 or 32 bits) where the output 0 < y < high, else 0; 128 is no upper limit."""
 
-    def add(self, a: Tensor, ea: int, b: Tensor, eb: int, exponent: int) -> Part:
-        """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to bfp8.
+    def add(
+        self,
+        a: Tensor,
+        ea: Exponent,
+        b: Tensor,
+        eb: Exponent,
+        exponent: Exponent,
+        bits: int = 8,
+    ) -> Part:
+        """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to `bits`.
 
         Of 8-bit codes; `exponent` is at most 22 below that of an operand that is not all zeros.
         """
@@ -204,11 +257,18 @@ class Kernels(Protocol):
 
     # --- loss (6) ---------------------------------------------------------------------------
 
-    def cross_entropy(self, z: Tensor, exponent: int, target: Tensor) -> tuple[Tensor, int]:
-        """Gradient codes of the mean cross-entropy (int32, exponent -24), and the loss.
+    def cross_entropy(
+        self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
+    ) -> Entropy:
+        """The cross-entropy of class indices (6.2), divided by `divisor`; codes' exponent: -24.
 
-        Logits [n, classes] of 8 or 32 bits, int64 targets [n]. The loss is the sum over the rows,
-        divided by ln 2, in units of 2**-24.
+        Logits [n, classes] of 8 or 32 bits, of one exponent or int64 [n, 1]; int64 targets [n], -1
+        in rows that do not count, whose codes, logarithm and distance are 0.
+        """
+
+    def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
+        """The cross-entropy of logits as above, where int64 [n, classes] says how much of every
+        class a row is (6.3): codes rne(P * A / S) - a.
         """
 
     # --- weights and optimizers (2 to 4) ----------------------------------------------------
@@ -219,37 +279,19 @@ class Kernels(Protocol):
     def split(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """(W, A) of joint values, int64: W = rne(J / 2**15), A = W * 2**15 - J, |A| <= 2**14."""
 
-    def direction(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        draw: Draw | None,
-        out: Tensor,
-    ) -> tuple[int, int]:
+    def square_sum(self, v: Tensor) -> int:
+        """The sum of squares of codes of 8 to 32 bits, exactly."""
+
+    def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:
         """out (e6m9) = G + decay * J + momentum * V; returns its exponent and largest code (4).
 
-        G = resolve(gradient), J the joint value of (codes, delayed) at the exponent e_a, decay a
-        coefficient (m, x), V e6m9 codes. Terms are rounded to a common exponent at which their sum
-        is below 2**52, the sum is exact, and then rounded once more: with the random bits of
-        `draw`, or (None) to nearest. `out` may be the momentum's own V.
+        G = resolve(gradient). Terms are rounded to a common exponent at which their sum is below
+        2**52, the sum is exact, and then rounded once more, with the random bits of the terms or to
+        nearest. `out` may be the momentum's own V.
         """
 
     def sgd(
-        self,
-        gradient: Gradient,
-        codes: Tensor,
-        delayed: Tensor,
-        e_a: int,
-        decay: tuple[int, int] | None,
-        momentum: Term | None,
-        lr: tuple[int, int],
-        draw: Draw,
-        room: int,
-        out: Tensor | None,
+        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
     ) -> tuple[int, int, int] | None:
         """`direction` and `lazy_carry` in one pass, with a learning rate lr = (m, x).
 
@@ -285,6 +327,15 @@ class Kernels(Protocol):
         The exponent of the weight goes up by `by`; for by <= 0 the second rounding is exact.
         """
 
+    def lazy_rows(
+        self, codes: Tensor, delayed: Tensor, exponent: Tensor, update: Update, limit: int
+    ) -> Tensor:
+        """The whole lazy update of rows with exponents of their own, in place; the new exponents.
+
+        exponent: e_W, int64 [O, 1, ...]; limit: the largest code of W (13). The shift of the update
+        is that against e_A = 0. The caller checks that no exponent has left its range.
+        """
+
     # --- hashes (9) -------------------------------------------------------------------------
 
     def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
@@ -307,7 +358,7 @@ class Kernels(Protocol):
         acc_x: Tensor,
         acc_h: Tensor | None,
         bias: Tensor | None,
-        shifts: tuple[int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent],
         lookup: Tensor,
     ) -> Tensor:
         """i, f, g, o of pre-activations: sums acc_x, acc_h [n, 4H], bias int64 [4H].
@@ -316,13 +367,17 @@ class Kernels(Protocol):
         to the tables' argument, which saturates at 32767. Each shift rounds.
         """
 
-    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_state_sum(
+        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
         """f * c + i * g, int64 [n, H], each shifted and rounded; c of the step before (None: 0)."""
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: int, lookup: Tensor) -> Tensor:
+    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
         """h = o * u rounded to the exponent -7 and saturated at 127, int8 [n, H]."""
 
-    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: tuple[int, int]) -> Sum:
+    def lstm_hidden_grad_sum(
+        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
+    ) -> Sum:
         """The gradient of h from outside (16 or 32 bits), and from the next step (None: 0)."""
 
     def lstm_state_grad_sum(
@@ -330,10 +385,10 @@ class Kernels(Protocol):
         dh: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[int, int],
+        shifts: tuple[Exponent, Exponent],
     ) -> Sum:
         """The gradient of c through h, dh * o * (2**30 - u * u), and through time, int64 [n, H].
 
@@ -347,10 +402,10 @@ class Kernels(Protocol):
         dc: Tensor,
         gates: Tensor,
         c: Tensor,
-        shift: int,
+        shift: Exponent,
         lookup: Tensor,
         before: Tensor | None,
-        shifts: tuple[int, int, int, int],
+        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
     ) -> Sum:
         """The gradients of the pre-activations, int64 [n, 4H]; before: c of the step before.
 

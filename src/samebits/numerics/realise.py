@@ -235,12 +235,14 @@ def _settle(floor: torch.Tensor, side: torch.Tensor, rounding: Rounding) -> torc
     return floor + ((side > 0) | ((side == 0) & tie))
 
 
-def times_power(x: Tensor, exponent: int) -> Tensor:
+def times_power(x: Tensor, exponent: int | Tensor) -> Tensor:
     """x * 2**exponent in float64: a product with a power of two, no libm.
 
     Exact, or (subnormal) below every rounding threshold of a caller. A power that float64 does not
-    hold is taken in two steps.
+    hold is taken in two steps; exponents that are a tensor lie in [-1000, 1000].
     """
+    if isinstance(exponent, Tensor):
+        return x * torch.from_numpy(np.ldexp(1.0, exponent.cpu().numpy())).to(x.device)
     if exponent > 1000:
         return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
     return x * float(np.ldexp(1.0, exponent))

@@ -19,8 +19,9 @@ from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
 from samebits.recompute.run.proof import prove
 from samebits.recompute.training import Planner, architecture_network
+from samebits.train.convert import model_input
 from samebits.train.layers import Layer
-from samebits.train.loss import mse_loss
+from samebits.train.losses.difference import mse_loss
 from samebits.train.run.config import TrainConfig
 from samebits.train.tensor import BFPTensor
 
@@ -95,7 +96,7 @@ def plan_module(
     bfp = any(isinstance(part, Layer) for part in module.modules())
     found = find_device(device)
     if bfp and not isinstance(example, BFPTensor):
-        example = BFPTensor.from_real(example, name="input")
+        example = model_input(module, example)
     progress.stage("measuring one step")
     tape, network = survey(module, example, loss or _sum)
     progress.stage("planning")

@@ -169,6 +169,40 @@ class Planner:
         )
 
 
+def plan_option(
+    plan: str | Path | None,
+    memory_budget: int | str | None,
+    plan_device: str | None,
+    backward: str | None,
+    fallback: str | None,
+) -> str | None:
+    """The plan that options ask for: auto, a plan's file, or None; a budget implies auto.
+
+    Raises InputError for options that contradict each other.
+    """
+    chosen = "none" if plan is None else str(plan)
+    if plan is None and memory_budget is not None:
+        chosen = "auto"
+    if chosen != "auto":
+        for option, value in (("--memory-budget", memory_budget), ("--plan-device", plan_device)):
+            if value is not None:
+                raise InputError(
+                    f"{option} needs --plan auto, found --plan {chosen}; give --plan auto, or plan "
+                    f"with samebits plan and leave {option} out here"
+                )
+    if chosen == "none" and backward not in (None, "sequential"):
+        raise InputError(
+            f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
+            "large --memory-budget to keep everything) or a plan file"
+        )
+    if chosen == "none" and fallback is not None:
+        raise InputError(
+            f"--plan-fallback {fallback} needs a plan, found --plan none; give --plan auto or a "
+            "plan file, or leave --plan-fallback out"
+        )
+    return None if chosen == "none" else chosen
+
+
 def earlier_gradients(network: PassNetwork, shards: int) -> int:
     """Number of bytes of gradients that the shards before the last leave: BFP keeps their parts."""
     per_shard = sum(size for layer in network.layers for _, size in layer.weights)

@@ -17,7 +17,8 @@ from samebits.errors import NonFiniteError, RangeError
 Q8 = 127
 Q16 = 127 * 256 + 127  # 32639: two balanced base-256 digits
 Q32 = 0x7F7F7F7F  # 2139062143: four balanced base-256 digits
-CODE_MAX = {8: Q8, 16: Q16, 32: Q32}
+CODE_MAX = {bits: (1 << (bits - 1)) - 1 for bits in range(4, 16)} | {16: Q16, 32: Q32}
+"""The largest code of every width that training uses (training.md 1 and 13)."""
 EXPONENT_MIN, EXPONENT_MAX = -128, 127
 DELAYED_BITS = 15  # e_A = e_W - 15
 ZERO_WEIGHT_EXPONENT = -7  # of a parameter that starts as all zeros
@@ -314,14 +315,16 @@ def join(weight: Weight) -> Tensor:
     return joint, exponent - DELAYED_BITS
 
 
-def initial_weight(values: Sequence[float | Fraction], name: str = "weight") -> Weight:
-    """The weight state of real initial values. Section 2."""
+def initial_weight(
+    values: Sequence[float | Fraction], name: str = "weight", bits: int = 8
+) -> Weight:
+    """The weight state of real initial values, W in `bits`. Sections 2 and 13."""
     exact = reals(values, name)
     if not any(exact):
         return [0] * len(exact), [0] * len(exact), ZERO_WEIGHT_EXPONENT
     largest = max(abs(v) for v in exact)
     exponent = max(EXPONENT_MIN, floor_log2(largest) - 8)
-    while _code(round_real(largest / power(exponent - DELAYED_BITS))) > Q8:
+    while _code(round_real(largest / power(exponent - DELAYED_BITS))) > CODE_MAX[bits]:
         exponent += 1
     if exponent > EXPONENT_MAX:
         raise RangeError(f"tensor {name!r}: expected |value| < 2**134, found 2**{exponent + 7}")

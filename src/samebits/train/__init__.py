@@ -2,18 +2,23 @@
 
 model = convert(torch_model)
 optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-loss = CrossEntropyLoss()(model(BFPTensor.from_real(images)), labels)
+loss = CrossEntropyLoss()(model(model_input(model, images)), labels)
 loss.backward()
 optimizer.step()
 """
 
-from samebits.train.convert import convert
+from samebits.train.average import EMA
+from samebits.train.clip import clip_grad_norm_, clip_grad_value_
+from samebits.train.convert import convert, model_input
 from samebits.train.layers import Layer, load_state, set_step
-from samebits.train.loss import CrossEntropyLoss, MSELoss, cross_entropy, mse_loss
+from samebits.train.losses.difference import huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cross_entropy
+from samebits.train.losses.functional import CrossEntropyLoss, MSELoss
 from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 __all__ = [
+    "EMA",
     "SGD",
     "Adam",
     "BFPParameter",
@@ -21,9 +26,16 @@ __all__ = [
     "CrossEntropyLoss",
     "Layer",
     "MSELoss",
+    "binary_cross_entropy_with_logits",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "convert",
     "cross_entropy",
+    "huber_loss",
+    "l1_loss",
     "load_state",
+    "model_input",
     "mse_loss",
     "set_step",
+    "smooth_l1_loss",
 ]

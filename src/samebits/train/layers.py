@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
 from samebits.kernels.geometry import Pair
-from samebits.spec import formats
 from samebits.train.operations import normalization, pointwise
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm
-from samebits.train.operations.pointwise import as_bfp8
+from samebits.train.operations.pointwise import as_bfp, as_bfp8
+from samebits.train.state import entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -37,7 +37,10 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> BFPTensor:
         """Compute on the input as bfp8; errors say which layer it was."""
         with self.named() as where:
-            return self.compute(as_bfp8(x, where))
+            y = self.compute(as_bfp8(x, where))
+            if y.sums is not None:  # errors of their use say who computed them
+                y.sums.where = where
+            return y
 
     def hold(self, **parameters: BFPParameter | None) -> None:
         """Register parameters by name; None where a layer has no such parameter."""
@@ -50,27 +53,16 @@ class Layer(nn.Module):
         where = f"layer {self.name!r} ({type(self).__name__})"
         try:
             yield where
-        except RangeError as error:
-            raise RangeError(f"{where}: {error}") from None
-        except UnsupportedError as error:
+        except (RangeError, UnsupportedError) as error:
             text = str(error)
-            raise UnsupportedError(
-                text if text.startswith("layer") else f"{where}: {text}"
-            ) from None
+            raise type(error)(text if text.startswith("layer") else f"{where}: {text}") from None
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         """The layer's output for a bfp8 input; every layer defines it."""
         raise TypeError(f"{type(self).__name__} defines no compute()")
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        for name, parameter in self._parameters.items():
-            if isinstance(parameter, BFPParameter):
-                destination[f"{prefix}{name}.codes"] = parameter.codes
-                destination[f"{prefix}{name}.exponent"] = parameter.exponent_cell
-                destination[f"{prefix}{name}.delayed"] = parameter.delayed
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                destination[prefix + name] = buffer
+        destination.update(entries(self, prefix))
 
     def _load_from_state_dict(
         self,
@@ -82,34 +74,26 @@ class Layer(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Copy the integers that are there, checked; what is missing or wrong goes into the lists.
+        """Copy the integers that are there, or those of real values (`state.find`), if none is
+        wrong; what is missing or wrong goes into the lists.
 
         torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
         """
-        expected: dict[str, Tensor] = {}
-        self._save_to_state_dict(expected, prefix, False)
-        for key, own in expected.items():
-            value = state_dict.get(key)
-            if value is None:
-                missing_keys.append(key)
-            elif value.shape != own.shape or value.dtype != own.dtype:
-                error_msgs.append(
-                    f"{key}: expected {own.dtype} {tuple(own.shape)}, "
-                    f"found {value.dtype} {tuple(value.shape)}"
-                )
-            elif (wrong := _out_of_range(key, value)) is not None:
-                error_msgs.append(f"{key}: {wrong}")
-            elif key.endswith(".exponent"):
-                parameter = self._parameters[key[len(prefix) : -len(".exponent")]]
-                assert isinstance(parameter, BFPParameter)
-                parameter.set_exponent(int(value))
-            else:
-                own.copy_(value)
+        own = parameters_of(self, prefix)
+        found = find(self, state_dict, prefix, any(key in state_dict for key in own))
+        if not found.wrong:
+            for key, tensor in entries(self, prefix):
+                if key in found.values:
+                    tensor.copy_(found.values[key])
+            for parameter in own.values():
+                parameter.set_exponent(parameter.exponent_cell)
+        missing_keys.extend(found.missing)
+        error_msgs.extend(found.wrong)
         unexpected_keys.extend(
             key
             for key in state_dict
             if key.startswith(prefix)
-            and key not in expected
+            and key not in found.claimed
             and key[len(prefix) :].split(".")[0] not in self._modules
         )
 
@@ -131,40 +115,19 @@ class Layer(nn.Module):
         return self
 
 
-def _out_of_range(key: str, value: Tensor) -> str | None:
-    """Why a stored tensor cannot be a parameter's state, None if it can: files are untrusted."""
-    limits = {
-        "codes": (-formats.Q8, formats.Q8),
-        "delayed": (-(1 << 14), 1 << 14),
-        "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
-    }
-    bounds = limits.get(key.rsplit(".", 1)[-1])
-    if value.numel() == 0:
-        return None
-    if bounds is None:  # running statistics
-        if torch.isfinite(value).all() and not (key.endswith("_var") and bool((value < 0).any())):
-            return None
-        return "expected finite statistics and variances >= 0"
-    low, high = int(value.min()), int(value.max())
-    if bounds[0] <= low and high <= bounds[1]:
-        return None
-    return f"expected integers in [{bounds[0]}, {bounds[1]}], found {low} to {high}"
-
-
 class Linear(Layer):
-    """[..., k] -> [..., m]. `out_width`: 8, or 32 for the layer before a loss."""
+    """[..., k] -> [..., m]."""
 
     weight: BFPParameter
     bias: BFPParameter | None
 
-    def __init__(self, weight: BFPParameter, bias: BFPParameter | None, out_width: int = 8) -> None:
+    def __init__(self, weight: BFPParameter, bias: BFPParameter | None) -> None:
         super().__init__()
         self.hold(weight=weight, bias=bias)
-        self.out_width = out_width
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         rows = x if x.dim() == 2 else pointwise.reshape(x, (-1, x.shape[-1]))
-        out = linear(rows, self.weight, self.bias, self.out_width)
+        out = linear(rows, self.weight, self.bias)
         return out if x.dim() == 2 else pointwise.reshape(out, (*x.shape[:-1], -1))
 
 
@@ -182,16 +145,15 @@ class Conv2d(Layer):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         groups: int = 1,
-        out_width: int = 8,
     ) -> None:
         super().__init__()
         self.hold(weight=weight, bias=bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
-        self.groups, self.out_width = groups, out_width
+        self.groups = groups
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
-        return conv2d(x, self.weight, self.bias, *geometry, self.out_width)
+        return conv2d(x, self.weight, self.bias, *geometry)
 
 
 class BatchNorm(Layer):
@@ -300,8 +262,10 @@ class Flatten(Layer):
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.flatten(x, self.start_dim, self.end_dim)
+    def forward(self, x: Tensor) -> BFPTensor:
+        """As torch.flatten: what is moved only keeps its width, or goes on having none."""
+        with self.named() as where:
+            return pointwise.flatten(as_bfp(x, where), self.start_dim, self.end_dim)
 
 
 class Dropout(Layer):
@@ -409,8 +373,14 @@ def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
 
 
 def load_state(model: nn.Module, state: dict[str, Tensor], source: object = "state") -> None:
-    """`load_state_dict` whose CheckpointError names the `source` and every tensor that is wrong."""
+    """`load_state_dict` that takes a whole state or changes nothing.
+
+    Raises CheckpointError, which names the `source` and every key that is wrong, missing or
+    unexpected.
+    """
     try:
+        if any(isinstance(module, Layer) for module in model.modules()):
+            refuse(model, state)
         model.load_state_dict(state)
     except RuntimeError as error:
         raise CheckpointError(f"{source}: not the state of this model: {error}") from None

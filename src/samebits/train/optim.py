@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.moments import Draw, Update
-from samebits.kernels.protocol import Gradient, Part, Term
+from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
 from samebits.numerics.environment import check_thread
 from samebits.spec import formats
 from samebits.spec.training.moments import CODE_MAX, FRACTION, LEADING, TOP_FIELD
@@ -48,7 +49,6 @@ def lazy_update(
     e_p: int,
     lr: tuple[int, int],
     draw: Draw | None,
-    name: str,
 ) -> None:
     """Subtract lr * P (e6m9 codes at the exponent e_p) from a parameter, in place (2.1).
 
@@ -62,53 +62,62 @@ def lazy_update(
     beyond it J is split again at `by` more (or fewer) bits. Where W, as the last update left it,
     is so far from both ends that no code of P can carry it there, one pass does both.
 
-    Raises RangeError, which names the parameter, where the exponent would pass 127.
+    Rows with exponents of their own are updated each for itself, by one call of the kernels.
+
+    Raises RangeError where an exponent would pass 127.
     """
     codes, exponent = parameter.parts[0]
-    delayed, k = parameter.delayed, kernels.of(codes)
-    m, x = lr
-
-    def at(exponent: int) -> Update:
-        e_a = exponent - formats.DELAYED_BITS
-        return Update(p, m, e_p - TOP_FIELD + x - e_a, draw)
-
-    update = at(exponent)
-    one_pass = _stays_in_range(parameter.largest_code(), update)
-    largest_p = CODE_MAX if one_pass else k.largest_of(p)
-    if largest_p == 0:
-        return
-    above = update.bits - TOP_FIELD + (largest_p >> FRACTION) - UPDATE_BITS
-    if not one_pass and above > 0:
-        nothing = Update(p, 0, -TOP_FIELD, None)
-        k.lazy_resplit(codes, delayed, nothing, above)
-        exponent += above
-        update = at(exponent)
-    by = 0
-    if one_pass:
-        largest: int | None = k.lazy_carry(codes, delayed, update, True)
+    update = Update(p, lr[0], e_p - TOP_FIELD + lr[1], draw)
+    limit = parameter.largest_allowed
+    largest = None
+    if isinstance(exponent, Tensor):
+        exponent = kernels.of(codes).lazy_rows(codes, parameter.delayed, exponent, update, limit)
+        top = int(exponent.max())
     else:
-        largest = k.lazy_carry(codes, delayed, update, False)
-        if not 64 <= largest <= formats.Q8:
-            by = _resplit_shift(largest, k.joint_max(codes, delayed, update), exponent)
-        if by == 0:
-            k.lazy_carry(codes, delayed, update, True)
-        else:
-            k.lazy_resplit(codes, delayed, update, by)
-            largest = None
-    torch.autograd.graph.increment_version([codes, delayed])  # written through pointers
-    exponent += by
-    if exponent > formats.EXPONENT_MAX:
+        e_a = exponent - formats.DELAYED_BITS
+        exponent, largest = _update_whole(
+            parameter, exponent, update._replace(shift=update.shift - e_a)
+        )
+        top = exponent
+    torch.autograd.graph.increment_version([codes, parameter.delayed])  # written through pointers
+    if top > formats.EXPONENT_MAX:
         raise RangeError(
-            f"parameter {name!r}: the update overflows (exponent {exponent}, at most "
-            f"{formats.EXPONENT_MAX}); lower the learning rate"
+            f"the update overflows (exponent {top}, at most {formats.EXPONENT_MAX}); lower the "
+            "learning rate"
         )
     parameter.set_exponent(exponent)
     if largest is not None:
         parameter.remember_largest_code(largest)
 
 
-def _stays_in_range(largest: int | None, update: Update) -> bool:
-    """Whether max|W| surely stays in [64, 127], whatever the codes of P: one pass is enough.
+def _update_whole(parameter: BFPParameter, exponent: int, update: Update) -> tuple[int, int | None]:
+    """The update of a tensor that is one row; its new exponent, and max|W| where it is known."""
+    codes, delayed = parameter.parts[0][0], parameter.delayed
+    k, limit = kernels.of(codes), parameter.largest_allowed
+    one_pass = _stays_in_range(parameter.largest_code(), update, limit)
+    if one_pass:
+        return exponent, k.lazy_carry(codes, delayed, update, True)
+    largest_p = k.largest_of(update.p)
+    if largest_p == 0:
+        return exponent, parameter.largest_code()
+    above = update.bits - TOP_FIELD + (largest_p >> FRACTION) - UPDATE_BITS
+    if above > 0:
+        k.lazy_resplit(codes, delayed, Update(update.p, 0, -TOP_FIELD, None), above)
+        exponent += above
+        update = update._replace(shift=update.shift - above)
+    largest = k.lazy_carry(codes, delayed, update, False)
+    by = 0
+    if not limit // 2 < largest <= limit:
+        by = _resplit_shift(largest, k.joint_max(codes, delayed, update), exponent, limit)
+    if by == 0:
+        k.lazy_carry(codes, delayed, update, True)
+        return exponent, largest
+    k.lazy_resplit(codes, delayed, update, by)
+    return exponent + by, None
+
+
+def _stays_in_range(largest: int | None, update: Update, limit: int) -> bool:
+    """Whether max|W| surely stays above half the limit and within it, so that one pass is enough.
 
     |A| is at most 2**14, and |u| at most 2**bits; their sum rounded to 2**15 bounds what any W is
     carried by.
@@ -116,10 +125,10 @@ def _stays_in_range(largest: int | None, update: Update) -> bool:
     if largest is None or update.bits > 21:  # 2**21 carries 64 codes
         return False
     carry = formats.scaled((1 << 14) + (1 << max(update.bits, 0)), -formats.DELAYED_BITS) + 1
-    return 64 + carry <= largest <= formats.Q8 - carry
+    return limit // 2 + carry < largest <= limit - carry
 
 
-def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
+def _resplit_shift(largest: int, joint: int, exponent: int, limit: int) -> int:
     """The change of e_W for max|W| = largest and max|J| = joint (training.md 2.1, 4 and 5).
 
     Rounding is monotonic, so the largest W after a split follows from the largest J alone.
@@ -127,12 +136,12 @@ def _resplit_shift(largest: int, joint: int, exponent: int) -> int:
     if joint == 0:
         return 0
     by = 0
-    while largest > formats.Q8:
+    while largest > limit:
         by += 1
         largest = formats.scaled(formats.scaled(joint, -by), -formats.DELAYED_BITS)
     if by:
         return by
-    while largest <= 63 and exponent + by > formats.EXPONENT_MIN:
+    while largest <= limit // 2 and exponent + by > formats.EXPONENT_MIN:
         by -= 1
         largest = formats.scaled(joint << -by, -formats.DELAYED_BITS)
     return by
@@ -223,7 +232,8 @@ class Optimizer(torch.optim.Optimizer):
                     continue
                 if not isinstance(parameter.grad, BFPTensor):
                     raise InputError("expected BFP gradients: use samebits.train losses and layers")
-                gradient = Gradient(parameter.grad.parts, parameter.grad.bounds)
+                parts = tuple((codes, int(e)) for codes, e in parameter.grad.parts)
+                gradient = Gradient(parts, parameter.grad.bounds)
                 draw = None
                 if group["rounding"] == "stochastic":
                     steps = self.state.get(parameter, {}).get("steps", 0)
@@ -234,12 +244,16 @@ class Optimizer(torch.optim.Optimizer):
         """Update one parameter, and the optimizer's state of it, in place."""
         state = self.state[change.parameter]
         try:
-            p, e_p = self._direction(change, state)
+            self._move(change, state)
         except RangeError as error:
             raise RangeError(f"parameter {change.name!r}: {error}") from None
         state["steps"] = state.get("steps", 0) + 1
+
+    def _move(self, change: Change, state: dict[str, Any]) -> None:
+        """The direction, and the lazy update by it (training.md 4)."""
+        p, e_p = self._direction(change, state)
         if change.lr is not None:
-            lazy_update(change.parameter, p, e_p, change.lr, change.draw, change.name)
+            lazy_update(change.parameter, p, e_p, change.lr, change.draw)
 
     def _surely_fits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
@@ -259,7 +273,7 @@ class Optimizer(torch.optim.Optimizer):
         """n such that every number on the way to the direction is below 2**n."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
-    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
+    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
         """The direction P (e6m9) of a gradient; updates the parameter's state in place."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
@@ -295,7 +309,6 @@ class Optimizer(torch.optim.Optimizer):
                 key: _stored(value, KINDS[key], parameter, f"{key!r} of parameter {index}")
                 for key, value in values.items()
             }
-            _check_largest(restored[parameter], index)
         for saved in groups:
             try:
                 _check_rounding(saved)
@@ -316,22 +329,10 @@ def _check_rounding(group: dict[str, Any]) -> None:
         raise InputError(f"seed: expected a whole number in 0..{2**32 - 1}, found {seed!r}")
 
 
-def _check_largest(state: dict[str, Any], index: Any) -> None:
-    """CheckpointError unless the largest code of a momentum is what it says."""
-    if "momentum" in state:
-        v, stated = state["momentum"], state["momentum_largest"]
-        if (found := kernels.of(v).largest_of(v)) != stated:
-            raise CheckpointError(
-                f"optimizer state 'momentum' of parameter {index}: expected codes up to {stated}, "
-                f"found {found}"
-            )
-
-
 KINDS = {
     "steps": "steps",
     "momentum": "codes",
     "momentum_exponent": "exponent",
-    "momentum_largest": "code",
     "first": "codes",
     "first_exponent": "exponent",
     "root": "codes",
@@ -365,7 +366,6 @@ def _stored(value: Any, kind: str, parameter: BFPParameter, what: str) -> Any:
     low, high = {
         "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
         "steps": (1, 2**32 - 1),
-        "code": (0, CODE_MAX),
         "power": (0.0, 1.0),
     }[kind]
     if type(value) is type(low) and low <= value <= high:
@@ -378,7 +378,7 @@ def _stored(value: Any, kind: str, parameter: BFPParameter, what: str) -> Any:
 class SGD(Optimizer):
     """Stochastic gradient descent; momentum is an e6m9 tensor (2 bytes an element)."""
 
-    STATES = (("steps",), ("steps", "momentum", "momentum_exponent", "momentum_largest"))
+    STATES = (("steps",), ("steps", "momentum", "momentum_exponent"))
 
     def __init__(
         self,
@@ -410,75 +410,88 @@ class SGD(Optimizer):
         ]
         return max(terms) + 2 + max(momentum, 0) + group["nesterov"]
 
-    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
-        """G + decay * J + momentum * V; with Nesterov once more with the new V."""
+    def _terms(self, change: Change, state: dict[str, Any]) -> SGDTerms:
+        """The operands of a step."""
         codes, exponent = change.parameter.parts[0]
-        decay = coefficient(change.group["weight_decay"], "weight decay")
-        momentum = coefficient(change.group["momentum"], "momentum")
-        e_a = exponent - formats.DELAYED_BITS
-        k = kernels.of(codes)
-        own = (change.gradient, codes, change.parameter.delayed, e_a, decay)
-        if momentum is None:
-            out = torch.empty_like(codes, dtype=torch.int16)
-            return out, k.direction(*own, None, None, out)[0]
-        v, term = _momentum(state, momentum)
-        if v is None:
-            v = torch.empty_like(codes, dtype=torch.int16)
-        exponent, largest = k.direction(*own, term, change.draw, v)
-        _keep_momentum(state, v, exponent, largest)
-        if not change.group["nesterov"]:
-            return v, exponent
-        out = torch.empty_like(v)
-        return out, k.direction(*own, Term(v, exponent, momentum, largest), None, out)[0]
+        momentum, factor = None, coefficient(change.group["momentum"], "momentum")
+        if factor is not None and "momentum" in state:
+            v, exponent_v, largest = (state[name] for name in _MOMENTUM)
+            momentum = Term(v, exponent_v, factor, largest)
+        return SGDTerms(
+            gradient=change.gradient,
+            codes=codes,
+            delayed=change.parameter.delayed,
+            e_a=exponent - formats.DELAYED_BITS,
+            decay=coefficient(change.group["weight_decay"], "weight decay"),
+            momentum=momentum,
+            draw=change.draw,
+        )
 
-    def _apply(self, change: Change) -> None:
+    def _move(self, change: Change, state: dict[str, Any]) -> None:
         """As Optimizer's, in one pass over everything where that surely keeps W in its range."""
-        if not self._in_one_pass(change):
-            super()._apply(change)
+        if not self._moves_in_one_pass(change, state):
+            super()._move(change, state)
 
-    def _in_one_pass(self, change: Change) -> bool:
+    def _moves_in_one_pass(self, change: Change, state: dict[str, Any]) -> bool:
         """Whether it was done."""
-        parameter, state = change.parameter, self.state[change.parameter]
+        parameter, group = change.parameter, change.group
         largest = parameter.largest_code()
-        if change.lr is None or change.draw is None or change.group["nesterov"] or not largest:
+        if change.lr is None or change.draw is None or group["nesterov"] or not largest:
             return False
-        codes, exponent = parameter.parts[0]
-        decay = coefficient(change.group["weight_decay"], "weight decay")
-        momentum = coefficient(change.group["momentum"], "momentum")
-        v, term = (None, None) if momentum is None else _momentum(state, momentum)
-        if v is None and momentum is not None:
-            v = torch.empty_like(codes, dtype=torch.int16)
-        e_a = exponent - formats.DELAYED_BITS
-        own = (change.gradient, codes, parameter.delayed, e_a, decay, term)
-        room = min(largest - 64, formats.Q8 - largest)
-        try:
-            done = kernels.of(codes).sgd(*own, change.lr, change.draw, room, v)
-        except RangeError as error:
-            raise RangeError(f"parameter {change.name!r}: {error}") from None
+        terms = self._terms(change, state)
+        v = _memory_of_momentum(terms, state) if group["momentum"] else None
+        limit = parameter.largest_allowed
+        room = min(largest - limit // 2 - 1, limit - largest)
+        done = kernels.of(terms.codes).sgd(terms, change.lr, room, v)
         if done is None:
             return False
-        e_v, largest_v, largest = done
-        torch.autograd.graph.increment_version([codes, parameter.delayed])
-        parameter.set_exponent(exponent)
+        *of_v, largest = done
+        torch.autograd.graph.increment_version([terms.codes, terms.delayed])
         parameter.remember_largest_code(largest)
         if v is not None:
-            _keep_momentum(state, v, e_v, largest_v)
-        state["steps"] = state.get("steps", 0) + 1
+            state.update(zip(_MOMENTUM, (v, *of_v), strict=True))
         return True
 
+    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
+        """G + decay * J + momentum * V; with Nesterov once more with the new V."""
+        terms = self._terms(change, state)
+        k = kernels.of(terms.codes)
+        if change.group["momentum"]:
+            v = _memory_of_momentum(terms, state)
+            state.update(zip(_MOMENTUM, (v, *k.direction(terms, v)), strict=True))
+            if not change.group["nesterov"]:
+                return v, state["momentum_exponent"]
+            terms = self._terms(change, state)
+        out = torch.empty_like(terms.codes, dtype=torch.int16)
+        return out, k.direction(replace(terms, draw=None), out)[0]
 
-def _momentum(
-    state: dict[str, Any], coefficient: tuple[int, int]
-) -> tuple[Tensor | None, Term | None]:
-    """V as it is stored, and as a term; None and None before there is one."""
+    def state_dict(self) -> dict[str, Any]:
+        """As Optimizer's, without the largest code of V, which follows from V."""
+        saved = super().state_dict()
+        saved["state"] = {
+            index: {name: value for name, value in state.items() if name != _MOMENTUM[2]}
+            for index, state in saved["state"].items()
+        }
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As Optimizer's, and the largest code of V found again."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            if "momentum" in state:
+                v = state["momentum"]
+                state[_MOMENTUM[2]] = kernels.of(v).largest_of(v)
+
+
+_MOMENTUM = ("momentum", "momentum_exponent", "momentum_largest")
+"""V, its exponent and its largest code: the common exponent of the next step follows from that, and
+reading V to find it would cost a step 3 %."""
+
+
+def _memory_of_momentum(terms: SGDTerms, state: dict[str, Any]) -> Tensor:
+    """V, which a step writes in place; new memory before there is one."""
     v = state.get("momentum")
-    if v is None:
-        return None, None
-    return v, Term(v, state["momentum_exponent"], coefficient, state["momentum_largest"])
-
-
-def _keep_momentum(state: dict[str, Any], v: Tensor, exponent: int, largest: int) -> None:
-    state.update(momentum=v, momentum_exponent=exponent, momentum_largest=largest)
+    return torch.empty_like(terms.codes, dtype=torch.int16) if v is None else v
 
 
 class Adam(Optimizer):
@@ -531,7 +544,7 @@ class Adam(Optimizer):
         quotient = top + 2 - undo.bits_of(1.0 - group["betas"][0]) - undo.bits_of(group["eps"])
         return max(top, quotient, decay) + 1
 
-    def _direction(self, change: Change, state: dict[str, Any]) -> Part:
+    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
         """Moments, then the direction from the moments as they are stored (training.md 4)."""
         codes, exponent = change.parameter.parts[0]
         group, k = change.group, kernels.of(codes)
@@ -547,7 +560,7 @@ class Adam(Optimizer):
         decay, decoupled = group["weight_decay"], group["decoupled"]
         terms = AdamTerms(
             g=g,
-            e_g=e_g,
+            e_g=int(e_g),
             codes=codes,
             delayed=change.parameter.delayed,
             e_a=exponent - formats.DELAYED_BITS,

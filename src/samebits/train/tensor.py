@@ -15,10 +15,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits import kernels
 from samebits.errors import NonFiniteError, UnsupportedError
+from samebits.kernels import rows
 from samebits.kernels.geometry import smallest_exponent
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, WholePart
+from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
+from samebits.train.sums import Sums
+from samebits.train.widths import Widths
+
+WIDTHS = Widths()
+
+Move = Callable[[Tensor], Tensor]  # codes -> the same codes in other places
 
 
 class BFPTensor(torch.Tensor):
@@ -28,15 +36,30 @@ class BFPTensor(torch.Tensor):
     work as usual. A gradient with several contributions keeps them apart (`parts`) until it is
     read: sums are taken once, aligned to the largest exponent, whatever the order of arrival
     (docs/spec/training.md, 1.3).
+
+    What a Linear or Conv2d gives has no width of its own (`of_sums`): a layer takes it as bfp8, a
+    loss as bfp32 (training.md 5). Reading it (`codes`, `exponent`, `dequantize()`) gives the bfp32
+    and decides nothing.
     """
 
-    parts: tuple[Part, ...]
+    _parts: tuple[Part, ...]
+    _sums: Sums | None = None
+    _moves: tuple[Move, ...] = ()  # what to do with codes of the sums to have this tensor's
     bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
+    _bits: int | None = None  # of a code, where it is less than its type has
     _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once it was read
 
     @staticmethod
-    def __new__(cls, codes: Tensor, exponent: int, bound: int | None = None) -> BFPTensor:
-        return cls._of_parts(((codes, exponent),), (bound,))
+    def __new__(
+        cls,
+        codes: Tensor,
+        exponent: Exponent,
+        bound: int | None = None,
+        bits: int | None = None,
+    ) -> BFPTensor:
+        tensor = cls._of_parts(((codes, exponent),), (bound,))
+        tensor._bits = bits
+        return tensor
 
     @classmethod
     def _of_parts(
@@ -50,10 +73,66 @@ class BFPTensor(torch.Tensor):
         return tensor
 
     @staticmethod
-    def from_real(x: Tensor, name: str = "input") -> BFPTensor:
-        """Quantize a real tensor to bfp8 (training.md 5). NaN or infinity: NonFiniteError."""
-        codes, exponent = quantize_real(x, 8, name)
-        return BFPTensor(codes, exponent)
+    def of_sums(sums: Sums, shape: tuple[int, ...], like: Tensor, *moves: Move) -> BFPTensor:
+        """A tensor of a width that is not decided yet: the sums, moved into `shape`.
+
+        like: any tensor on the same device
+        """
+        tensor = torch.Tensor._make_wrapper_subclass(
+            BFPTensor, shape, dtype=torch.float32, device=like.device
+        )
+        assert isinstance(tensor, BFPTensor)
+        tensor.parts, tensor.bounds = (), (None,)
+        tensor._sums, tensor._moves = sums, moves
+        return tensor
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """(codes, exponent) of every contribution; of sums the one of their 32-bit value."""
+        return self._parts if self._sums is None else (self._moved(self._sums.wide()),)
+
+    @parts.setter
+    def parts(self, parts: tuple[Part, ...]) -> None:
+        self._parts, self._sums, self._moves = parts, None, ()
+
+    @property
+    def sums(self) -> Sums | None:
+        """The result of a Linear or Conv2d, where this tensor's width is not decided."""
+        return self._sums
+
+    def _moved(self, part: Part) -> Part:
+        for move in self._moves:
+            part = moved_part(part, move)
+        return part
+
+    def narrowed(self) -> BFPTensor:
+        """As bfp8, which layers take, with one rounding of the exact value.
+
+        Elements that were moved are rounded as parts of the whole tensor that a layer computed, to
+        the width of that layer.
+        """
+        if self._sums is not None:
+            return BFPTensor(*self._moved(self._sums.narrow()), bits=self._sums.bits)
+        return BFPTensor(*requantized(*self.resolved(), 8))
+
+    def moved(self, move: Move) -> BFPTensor:
+        """The same codes in other places; no width is decided."""
+        if self._sums is None:
+            return BFPTensor(*moved_part(self.resolved(), move), bits=self._bits)
+        shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
+        return BFPTensor.of_sums(self._sums, shape, self, *self._moves, move)
+
+    @staticmethod
+    def from_real(
+        x: Tensor, name: str = "input", by_rows: bool = False, bits: int = 8
+    ) -> BFPTensor:
+        """Quantize a real tensor to bfp8 (training.md 5). NaN or infinity: NonFiniteError.
+
+        by_rows: every row with an exponent of its own (12). bits: 4 to 8 (13).
+        `samebits.train.model_input` chooses both as a converted model expects its input.
+        """
+        part = (quantize_rows if by_rows else quantize_real)(x, bits, name)
+        return BFPTensor(*part, bits=bits)
 
     @property
     def codes(self) -> Tensor:
@@ -61,20 +140,24 @@ class BFPTensor(torch.Tensor):
         return self.resolved()[0]
 
     @property
-    def exponent(self) -> int:
-        """Exponent of the whole tensor, of the sum if there are several parts."""
+    def exponent(self) -> Exponent:
+        """Exponent of the whole tensor, or of its rows, of the sum if there are several parts."""
         return self.resolved()[1]
 
     @property
     def bits(self) -> int:
-        """Width of a code: 8, 16 or 32."""
-        return BITS[self.codes.dtype]
+        """Width of a code: 4 to 8, 16, or 32, which is what reading sums gives."""
+        if self._sums is not None:
+            return 32
+        return self._bits or BITS[self.codes.dtype]
 
     def resolved(self) -> Part:
         """(codes, exponent), the sum of the parts if there are several.
 
         The parts stay: one more may come (another shard), and the sum is over all of them.
         """
+        if self._sums is not None:
+            return self.parts[0]
         if len(self.parts) == 1:
             return self.parts[0]
         if not self.parts:
@@ -85,6 +168,13 @@ class BFPTensor(torch.Tensor):
         if self._sum is None or self._sum[0] is not self.parts:
             self._sum = (self.parts, kernels.of(self.parts[0][0]).resolve(list(self.parts)))
         return self._sum[1]
+
+    def whole(self) -> WholePart:
+        """(codes, exponent) of a tensor with one exponent; UnsupportedError where rows have own."""
+        codes, exponent = self.resolved()
+        if isinstance(exponent, Tensor):
+            raise UnsupportedError("expected one exponent for the tensor, found exponents by rows")
+        return codes, exponent
 
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
@@ -122,10 +212,14 @@ class BFPTensor(torch.Tensor):
             if isinstance(args[0], BFPParameter):
                 value, exponent = args[0].joint()
                 return BFPTensor(value.to(torch.int32), exponent)
+            if (sums := args[0].sums) is not None:  # immutable but for what they still hold
+                return BFPTensor.of_sums(sums, tuple(args[0].shape), args[0], *args[0]._moves)
             parts = args[0].parts
             if func is aten.clone.default:
                 parts = tuple((codes.clone(), exponent) for codes, exponent in parts)
-            return BFPTensor._of_parts(parts, args[0].bounds)
+            twin = BFPTensor._of_parts(parts, args[0].bounds)
+            twin._bits = args[0]._bits
+            return twin
         if func is aten.zero_.default:
             codes = args[0].parts[0][0]
             zero = torch.zeros_like(codes, dtype=torch.int32)
@@ -228,28 +322,48 @@ class BFPParameter(BFPTensor):
     """
 
     delayed: Tensor
+    widths: Widths  # of the layer that it belongs to
     _largest: tuple[int, int] = (0, -1)
-    exponent_cell: Tensor  # the exponent as a 0-dim int64 tensor, kept current for state_dict()
+    exponent_cell: Tensor  # int64 [] or int8 [rows], kept current for state_dict()
     _is_param = True  # what torch.nn.Module asks of a parameter
 
     @staticmethod
     def __new__(
-        cls, codes: Tensor, exponent: int, delayed: Tensor, requires_grad: bool = True
+        cls,
+        codes: Tensor,
+        exponent: Exponent,
+        delayed: Tensor,
+        requires_grad: bool = True,
+        widths: Widths = WIDTHS,
     ) -> BFPParameter:
+        """A parameter of these tensors, which it holds, and of its exponent, which it copies."""
         parameter = cls._of_parts(((codes, exponent),))
         assert isinstance(parameter, BFPParameter)
-        parameter.delayed, parameter.exponent_cell = delayed, torch.tensor(exponent)
+        if isinstance(exponent, int):
+            cell = torch.tensor(exponent)
+        else:
+            cell = exponent.flatten().to(torch.int8)
+        parameter.delayed, parameter.exponent_cell, parameter.widths = delayed, cell, widths
         parameter.requires_grad_(requires_grad)
         return parameter
 
     @staticmethod
-    def from_real(x: Tensor, name: str = "weight") -> BFPParameter:
+    def from_real(  # type: ignore[override]  # a layer's widths, not one of codes
+        x: Tensor, name: str = "weight", by_rows: bool = False, widths: Widths = WIDTHS
+    ) -> BFPParameter:
         """The weight state of real values (training.md 2); conv weights are kept channels-last.
 
+        by_rows: an exponent for each index of the first axis (12), if x has two axes or more.
         Raises NonFiniteError, which names the tensor, for NaN or infinity.
         """
         values = x.detach().double()
-        exponent = formats.initial_weight([largest_magnitude(values, name)], name)[2]
+        tops = [largest_magnitude(values, name)]
+        bits = widths.values
+        exponent: Exponent = formats.initial_weight(tops, name, bits)[2]
+        if by_rows and x.dim() > 1:
+            tops = values.abs().flatten(1).amax(1).tolist()
+            own = [formats.initial_weight([top], name, bits)[2] for top in tops]
+            exponent = torch.tensor(own, device=x.device).view(-1, *[1] * (x.dim() - 1))
         value = torch.round(times_power(values, formats.DELAYED_BITS - exponent)).long()
         codes, delayed = kernels.of(value).split(value)
         order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
@@ -257,6 +371,7 @@ class BFPParameter(BFPTensor):
             codes.to(torch.int8).contiguous(memory_format=order),
             exponent,
             delayed.to(torch.int16).contiguous(memory_format=order),
+            widths=widths,
         )
 
     def joint(self) -> Part:
@@ -265,14 +380,25 @@ class BFPParameter(BFPTensor):
         value = kernels.of(codes).joint(codes, self.delayed)
         return value, exponent - formats.DELAYED_BITS
 
-    def set_exponent(self, exponent: int) -> None:
-        """Change e_W (the optimizers and checkpoints do)."""
-        self.parts = ((self.parts[0][0], exponent),)
-        self.exponent_cell.fill_(exponent)
+    def set_exponent(self, exponent: Exponent) -> None:
+        """Change e_W (the optimizers and checkpoints do); by rows [rows], or as in `parts`."""
+        codes, old = self.parts[0]
+        if isinstance(exponent, Tensor) and isinstance(old, Tensor):
+            exponent = exponent.view(old.shape).long().clone()  # the old one: for a backward pass
+            self.exponent_cell.copy_(exponent.flatten())
+        else:
+            exponent = int(exponent)
+            self.exponent_cell.fill_(exponent)
+        self.parts = ((codes, exponent),)
 
     def dequantize(self) -> Tensor:
         value, exponent = self.joint()
         return times_power(value.double(), exponent)
+
+    @property
+    def largest_allowed(self) -> int:
+        """The largest code that W may have, by the width of its layer."""
+        return formats.CODE_MAX[self.widths.values]
 
     def largest_code(self) -> int | None:
         """max|W| where the last update left it, None if W may have changed since."""
@@ -288,8 +414,14 @@ class BFPParameter(BFPTensor):
         twin = _MOVED.get(self)
         if twin is None or twin.device != device:
             codes, exponent = self.parts[0]
+            if isinstance(exponent, Tensor):
+                exponent = exponent.to(device)
             twin = _MOVED[self] = BFPParameter(
-                codes.to(device), exponent, self.delayed.to(device), self.requires_grad
+                codes.to(device),
+                exponent,
+                self.delayed.to(device),
+                self.requires_grad,
+                self.widths,
             )
         return twin
 
@@ -300,6 +432,7 @@ class BFPParameter(BFPTensor):
             exponent,
             copy.deepcopy(self.delayed, memo),
             self.requires_grad,
+            self.widths,
         )
         memo[id(self)] = twin
         return twin
@@ -342,30 +475,72 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     return codes.to(CODE_TYPE[bits]), exponent
 
 
-def requantized(acc: Tensor, exponent: int, bits: int) -> Part:
+def same_parts(a: Part, b: Part) -> bool:
+    """Whether two tensors have the same codes and exponents."""
+    (x, e), (y, f) = a, b
+    if isinstance(e, Tensor) and isinstance(f, Tensor):
+        return torch.equal(e, f) and torch.equal(x, y)
+    return isinstance(e, int) and e == f and torch.equal(x, y)
+
+
+def moved_part(part: Part, move: Move) -> Part:
+    """The same codes in other places; exponents by rows go along (training.md 12.2)."""
+    codes, exponent = part
+    if isinstance(exponent, int):
+        return move(codes), exponent
+    return rows.moved(codes, exponent, move)
+
+
+def quantize_rows(x: Tensor, bits: int, name: str) -> Part:
+    """A real tensor as codes whose rows have their own smallest exponents (training.md 12.2).
+
+    One rounding (rne). Raises as `quantize_real`.
+    """
+    largest_magnitude(x, name)
+    values = x.detach().double()
+    size = rows.row_size(x.shape)
+    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
+    tops = values.abs().amax(axes) if values.numel() else values
+    own = [smallest_exponent(top, bits) for top in tops.flatten().tolist()]
+    exponent = torch.tensor(own, device=x.device).view(size)
+    return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent
+
+
+def requantized(acc: Tensor, exponent: Exponent, bits: int) -> Part:
     """acc * 2**exponent as bfp8 or bfp16 codes with the smallest exponent (training.md 1.1)."""
     k = kernels.of(acc)
-    return k.requantize(acc, k.largest_of(acc), exponent, bits)
+    largest = k.largest_of(acc) if isinstance(exponent, int) else 0
+    return k.requantize(acc, largest, exponent, bits)
 
 
-def bfp32(acc: Tensor, exponent: int) -> BFPTensor:
+def bfp32(acc: Tensor, exponent: Exponent) -> BFPTensor:
     """acc * 2**exponent as bfp32, shifted right only as far as it must be (training.md 1.2)."""
     k = kernels.of(acc)
-    return BFPTensor(*k.shorten(acc, k.largest_of(acc), exponent))
+    largest = k.largest_of(acc) if isinstance(exponent, int) else 0
+    return BFPTensor(*k.shorten(acc, largest, exponent))
 
 
-def combined(*terms: tuple[Tensor, int, int]) -> Part:
+def combined(*terms: tuple[Tensor, Exponent, int]) -> Part:
     """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3).
 
     The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
     term is rounded, so that the sum is exact and below 2**62.
     """
     k = kernels.of(terms[0][0])
-    common = max(exponent + bits for _, exponent, bits in terms) - 60
+    common = rows.maximum(*(exponent + bits for _, exponent, bits in terms)) - 60
     first, *others = (k.scale(v, exponent - common) for v, exponent, _ in terms)
     return sum(others, first), common
 
 
-def gradient_in_16_bits(g: Tensor, exponent: int) -> Part:
-    """A gradient as input gradients are computed from it: bfp16, bfp32 requantized to it."""
-    return (g, exponent) if g.dtype == torch.int16 else requantized(g, exponent, 16)
+def gradient_in(bits: int, g: Tensor, exponent: Exponent) -> Part:
+    """A gradient as input gradients are computed from it: a bfp16 that fits, or requantized."""
+    fits = bits == 16 or kernels.of(g).largest_of(g) <= formats.CODE_MAX[bits]
+    if g.dtype == torch.int16 and fits:
+        return g, exponent
+    return as_gradient(requantized(g, exponent, bits))
+
+
+def as_gradient(part: Part) -> Part:
+    """Codes of a gradient in int16, however few bits they have: the type says what they are."""
+    codes, exponent = part
+    return codes.to(torch.int16), exponent

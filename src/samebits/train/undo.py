@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.protocol import Gradient
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.tensor import BFPParameter
 
@@ -29,7 +30,7 @@ class _Kept(NamedTuple):
     parameter: BFPParameter
     codes: Tensor
     delayed: Tensor
-    exponent: int
+    exponent: Exponent
     largest: int | None
     state: dict[str, Any]
 
@@ -41,7 +42,7 @@ def keep(parameters: Iterable[BFPParameter], state: State) -> Callable[[], None]
             p,
             p.codes.clone(),
             p.delayed.clone(),
-            p.exponent,
+            p.parts[0][1],  # never written in place
             p.largest_code(),
             {
                 name: value.clone() if isinstance(value, Tensor) else value
@@ -78,7 +79,8 @@ def gradient_bits(gradient: Gradient) -> int:
 
 def joint_bits(parameter: BFPParameter) -> int:
     """n with |J| < 2**n for every element of a parameter, W * 2**15 - A at its exponent."""
-    return parameter.exponent + 8
+    exponent = parameter.parts[0][1]
+    return (int(exponent.max()) if isinstance(exponent, Tensor) else exponent) + 8
 
 
 def fits(bits: int) -> bool:

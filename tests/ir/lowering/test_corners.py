@@ -136,6 +136,22 @@ def test_a_bias_added_apart_costs_nothing():
     assert len(layers(graph)) == 1
 
 
+def test_an_output_with_a_scale_per_channel():
+    net = Net((3, 4))
+    codes = np.arange(-6, 6).reshape(3, 4).astype(np.int8)
+    weight = net.weight(codes, np.array([0.5, 0.125, 0.375], np.float32))
+    y = net.b.add("Gemm", [net.x, weight], {"transB": 1})
+    graph = assert_same_function(net.b.build([y]))
+    assert [node.op for node in graph.nodes] == ["linear", "affine"]
+    factors, offsets = (graph.constants[name] for name in graph.nodes[-1].inputs[1:])
+    assert (factors.tolist(), offsets.tolist()) == ([4, 1, 3], [0, 0, 0])
+    value = graph.values[graph.outputs[0]]
+    unit = graph.values[graph.inputs[0]].quantization.scale / 8
+    assert (value.dtype, value.quantization.scale) == ("int32", unit)
+    clipped = net.b.add("Relu", [y])
+    assert "an accumulator with one scale" in unsupported(net, clipped)
+
+
 def test_long_chains_of_movement_take_linear_time():
     net, y = conv_net()
     for index in range(600):

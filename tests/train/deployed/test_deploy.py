@@ -15,18 +15,24 @@ from deploy_nets import (
     Sum,
     make_images,
     make_net,
+    plain,
     reference,
     shifted,
     table_codes,
 )
 from samebits import kernels
 from samebits.errors import CheckpointError, NonFiniteError, UnsupportedError
+from samebits.ir.interpreter import run as interpret
+from samebits.ir.lowering.lower import lower_graph
 from samebits.kernels import Window
 from samebits.spec import formats
 from samebits.spec.training import deploy as reference_deploy
+from samebits.spec.training.layers import Array
 from samebits.train import BFPTensor, convert
 from samebits.train.deployed import deploy, operations
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
+from samebits.train.deployed.export import to_graph
+from samebits.train.deployed.weights import frozen_sums, frozen_weights
 
 
 @pytest.fixture(params=["native", "eager"])
@@ -37,10 +43,11 @@ def realisation(request):
         yield request.param
 
 
+@pytest.mark.parametrize("rows", ["tensor", "row"])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", NETS)
-def test_equals_the_reference(realisation, name, seed):
-    nodes, model = make_net(name, seed)
+def test_equals_the_reference(realisation, name, seed, rows):
+    nodes, model = make_net(name, seed, rows)
     exponents = calibrate(model, [make_images(4, 10), make_images(3, 11)])
     images = make_images(2, 12, scale=2.0)  # some codes saturate
     for used in (exponents, shifted(exponents, seed)):
@@ -51,8 +58,9 @@ def test_equals_the_reference(realisation, name, seed):
         assert_same(codes, expected.codes, range(codes.numel()))
 
 
-def test_saturates_at_minus_128(realisation):
-    nodes, model = make_net("image", 1)
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_saturates_at_minus_128(realisation, rows):
+    nodes, model = make_net("image", 1, rows)
     exponents = calibrate(model, [make_images(4, 10)])
     low = Exponents(tuple(FrozenSite(s.name, s.exponent - 9) for s in exponents.sites))
     images = make_images(2, 12, scale=4.0)
@@ -63,9 +71,10 @@ def test_saturates_at_minus_128(realisation):
     assert_same(codes, reference(nodes, model, images, low).codes, range(codes.numel()))
 
 
+@pytest.mark.parametrize("rows", ["tensor", "row"])
 @pytest.mark.parametrize("name", NETS)
-def test_logits_do_not_depend_on_the_batch(realisation, name):
-    _, model = make_net(name, 3)
+def test_logits_do_not_depend_on_the_batch(realisation, name, rows):
+    _, model = make_net(name, 3, rows)
     model = deployed(model, calibrate(model, [make_images(5, 10)]))
     images = make_images(7, 20, scale=3.0)
     codes, exponent = model.codes(images)
@@ -298,3 +307,99 @@ def test_activation_tables(name, e_x):
     for site in {-60, -8, -7, e_x, max(e_x - 2, -60), 60}:
         codes = operations.activation_codes(name, slope, e_x, site)
         assert_same(codes, table_codes(name, e_x, site), range(-128, 128))
+
+
+# --- sums of rows with exponents of their own, without a site -------------------------------------
+
+
+def rows_apart(*sizes, bias=None):
+    """A Linear of four inputs whose rows are the same numbers at these sizes."""
+    layer = nn.Linear(4, len(sizes), bias=bias is not None)
+    with torch.no_grad():
+        row = torch.tensor([127.0, -93.0, 3.0, 1.0]) / 128
+        layer.weight.copy_(torch.stack([row * 2.0**size for size in sizes]))
+        if bias is not None:
+            layer.bias.copy_(torch.tensor(bias))
+    return convert(nn.Sequential(layer), exponents="row").eval()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bias", "exponents", "weights"),
+    [
+        ((0, -3, 5), None, [-14, -17, -9], [[127, -93, 3, 1]] * 3),  # every row as it is
+        # 224 * 128 * 2**16 is below 2**31, 2**17 times 224 * 128 is not
+        ((0, -16), None, [-14, -30], [[127, -93, 3, 1]] * 2),
+        ((0, -17), None, [-14, -30], [[127, -93, 3, 1], [64, -46, 2, 0]]),
+        ((0, -60), None, [-14, -30], [[127, -93, 3, 1], [0, 0, 0, 0]]),
+        ((-60, 0, -16), None, [-30, -14, -30], [[0, 0, 0, 0], *[[127, -93, 3, 1]] * 2]),
+        ((0, -16), [9.0, 0.0], [-14, -27], [[127, -93, 3, 1], [16, -12, 0, 0]]),
+    ],
+)
+def test_sums_of_several_exponents_have_one(realisation, sizes, bias, exponents, weights):
+    model = rows_apart(*sizes, bias=bias)
+    frozen = Exponents((FrozenSite("input", -7),))
+    (layer,) = model.children()
+    x = BFPTensor(torch.tensor([[-128] * 4, [127] * 4, [-128, 127, 0, 5]], dtype=torch.int8), -7)
+    found = frozen_sums(x, layer.weight, layer.bias)
+    assert (found.exponents, found.codes.tolist()) == (exponents, weights)
+    codes, exponent = deployed(model, frozen).codes(x.dequantize())
+    array = Array(x.codes.flatten().tolist(), (3, 4), -7, 8)
+    offsets = None if bias is None else plain(layer.bias)
+    expected = reference_deploy.products(array, plain(layer.weight), offsets, None, None)
+    assert (codes.dtype, exponent, expected.exponent) == (torch.int32, min(exponents), exponent)
+    assert_same(codes, expected.codes, range(codes.numel()))
+    graph = to_graph(model, frozen, (4,), batch=3)
+    (out,) = interpret(graph, [x.dequantize().float().numpy()], exact=True)
+    values = [code * formats.power(exponent) for code in expected.codes]
+    assert_same(out, values, range(len(values)))
+    (out,) = interpret(lower_graph(graph), [x.codes.numpy()])
+    assert out.dtype == "int32"
+    assert_same(out, expected.codes, range(codes.numel()))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bias", "exponents", "weights"),
+    [
+        ((0, -25), [0.5, 0.75], [-14, -31], [[127, -93, 3, 1], [0, 0, 0, 0]]),
+        ((0, -16, 0), [0.0, -7.0, 0.0], [-14, -28, -14], [[127, -93, 3, 1], [32, -23, 1, 0], 0]),
+        ((0, -16), [0.0, 1.0], [-14, -30], [[127, -93, 3, 1]] * 2),
+    ],
+)
+def test_channels_too_fine_for_their_bias_are_raised(realisation, sizes, bias, exponents, weights):
+    model = nn.Sequential(rows_apart(*sizes, bias=bias), convert(nn.Sequential(nn.ReLU())))
+    frozen = Exponents((FrozenSite("input", -7), FrozenSite("0.0 (Linear)", -3)))
+    layer = model[0][0]
+    x = BFPTensor(torch.tensor([[-128] * 4, [127] * 4, [-128, 127, 0, 5]], dtype=torch.int8), -7)
+    found = frozen_weights(x, layer.weight, layer.bias)
+    weights = [row or weights[0] for row in weights]
+    assert (found.exponents, found.codes.tolist()) == (exponents, weights)
+    codes, exponent = deployed(model, frozen).codes(x.dequantize())
+    array = Array(x.codes.flatten().tolist(), (3, 4), -7, 8)
+    sums = reference_deploy.products(array, plain(layer.weight), plain(layer.bias), None, -3)
+    assert exponent == -3
+    assert_same(codes, [max(code, 0) for code in sums.codes], range(codes.numel()))
+    graph = to_graph(model, frozen, (4,), batch=3)
+    (out,) = interpret(lower_graph(graph), [x.codes.numpy()])
+    assert_same(out, codes, range(codes.numel()))
+
+
+def test_sums_that_fit_at_no_exponent_are_refused():
+    model = rows_apart(-20, -25, bias=[2.0**12, 0.0])
+    with pytest.raises(
+        UnsupportedError, match=r"layer '0' \(Linear\): expected sums that fit 32 b"
+    ):
+        deployed(model, Exponents((FrozenSite("input", -7),))).codes(torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_with_exponents_by_rows_batches_freeze_what_their_samples_do(name):
+    _, model = make_net(name, 2, "row")
+    images = make_images(5, 10) * torch.tensor([1.0, 0.01, 100.0, 0.0, 3.0]).view(-1, 1, 1, 1)
+    assert calibrate(model, [images]) == calibrate(model, images.split(1))
+
+
+def test_rows_of_zeros_do_not_count():
+    model = convert(nn.Sequential(linear([0.0, 1.0]), nn.ReLU(), linear([1.0])), exponents="row")
+    batch = torch.tensor([[200.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert exponents_of(model, batch) == [("input", 1), ("0 (Linear)", -6)]
+    assert exponents_of(model, batch[:1]) == [("input", 1), ("0 (Linear)", -7)]

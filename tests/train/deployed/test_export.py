@@ -12,12 +12,18 @@ from deploy_nets import NETS, SHAPE, make_images, make_net, shifted
 from samebits.errors import UnsupportedError
 from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
+from samebits.model import Model
 from samebits.spec import formats
 from samebits.train import convert
 from samebits.train.architectures import ARCHITECTURES, build, initialise
 from samebits.train.deployed.deploy import calibrate, deployed, quantize_input
 from samebits.train.deployed.export import to_graph
 from samebits.train.tensor import BFPTensor
+from samebits.verification.backends.reference import Reference
+from samebits.verification.compare import compare
+from samebits.verification.inputs import random_codes
+from samebits.verification.registry import backend_named
+from samebits.verification.run import cause
 
 
 def check(model, images, exponents=None):
@@ -43,14 +49,30 @@ def operators(graph):
     return [(node.op, node.name) for node in graph.nodes if node.op not in plain]
 
 
+@pytest.mark.parametrize("rows", ["tensor", "row"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", NETS)
-def test_every_layer(name, seed):
-    _, model = make_net(name, seed)
+def test_every_layer(name, seed, rows):
+    _, model = make_net(name, seed, rows)
     exponents = calibrate(model, [make_images(4, 10), make_images(3, 11)])
     images = make_images(2, 12, scale=2.0)
     check(model, images, exponents)
     check(model, images, shifted(exponents, seed))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_rows_on_the_backends(name):
+    _, model = make_net(name, 1, "row")
+    exponents = calibrate(model, [make_images(4, 10)])
+    frozen = deployed(model, exponents)
+    found = Model(name, to_graph(model, exponents, SHAPE), deployed=frozen)
+    inputs = random_codes(found.integer, 40)
+    (expected,) = Reference().run(found, inputs)
+    for other in ("training", "torch", "c", "onnxruntime"):
+        backend = backend_named(other)
+        if backend.unavailable() is None and not cause(found, other):
+            verdict = compare(other, found.integer, [expected], backend.run(found, inputs))
+            assert verdict.differing == 0, f"{other}: {verdict.differing}, {verdict.first}"
 
 
 SLOW = ("mobilenetv2", "resnet20")
@@ -61,10 +83,12 @@ NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm"})
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES]
 )
-def test_architectures(name):
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_architectures(name, rows):
     model = build(name, (1, 8, 8), 4)
     initialise(model, 1)
-    check(convert(model), torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    model = convert(model, exponents=rows)
+    check(model, torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
 
 
 def test_structure():

@@ -14,19 +14,21 @@ import torch
 from torch import nn
 
 from compare import assert_same
+from deploy_nets import plain, spread_rows
 from samebits import kernels
 from samebits.data.dataset import Dataset
 from samebits.errors import UnsupportedError
 from samebits.model import Model
 from samebits.spec import formats
 from samebits.spec.training import deploy_lstm
-from samebits.spec.training.layers import Array, Parameter
+from samebits.spec.training.layers import Array
 from samebits.spec.training.lstm import Direction
 from samebits.train import convert
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 from samebits.train.deployed.export import to_graph
-from samebits.train.deployed.lstm import CellMemory, gate_table, lstm
+from samebits.train.deployed.lstm import CellMemory, gate_table, gate_weights, lstm
+from samebits.train.deployed.weights import exponents_of
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.verification.accuracy import step_codes, streamed
 from samebits.verification.backends.pytorch import PyTorch
@@ -53,28 +55,22 @@ def looked_up(name: str, code: int, exponent: int) -> int:
         return min(max(int(mpmath.nint(value)), -32768), 32767)
 
 
-def parameter(rng: random.Random, *shape: int) -> BFPParameter:
+def parameter(rng: random.Random, *shape: int, rows: str = "tensor") -> BFPParameter:
     scale = 2.0 ** rng.randint(-4, 2)
     count = int(np.prod(shape))
-    values = torch.tensor([rng.gauss(0.0, scale) for _ in range(count)])
-    return BFPParameter.from_real(values.view(shape), "p")
+    values = torch.tensor([rng.gauss(0.0, scale) for _ in range(count)]).view(shape)
+    if rows == "row" and len(shape) > 1:
+        values = spread_rows(values, rng)
+    return BFPParameter.from_real(values, "p", rows == "row")
 
 
-def plain(p: BFPParameter | None) -> Parameter | None:
-    if p is None:
-        return None
-    (codes, exponent), delayed = p.parts[0], p.delayed
-    return Parameter(
-        (codes.flatten().tolist(), delayed.flatten().tolist(), exponent), tuple(codes.shape)
-    )
-
-
+@pytest.mark.parametrize("rows", ["tensor", "row"])
 @pytest.mark.parametrize("seed", range(12))
-def test_equals_the_reference(realisation: str, seed: int) -> None:
+def test_equals_the_reference(realisation: str, seed: int, rows: str) -> None:
     rng = random.Random(seed)
     steps, samples, features, hidden = (rng.randint(1, n) for n in (5, 3, 5, 4))
     shapes = ((4 * hidden, features), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,))
-    parts: list[BFPParameter | None] = [parameter(rng, *shape) for shape in shapes]
+    parts: list[BFPParameter | None] = [parameter(rng, *shape, rows=rows) for shape in shapes]
     if seed % 3 == 2:
         parts[2:] = [None, None] if seed % 2 else [parts[2], None]
     x = torch.tensor(
@@ -83,7 +79,7 @@ def test_equals_the_reference(realisation: str, seed: int) -> None:
     e_x, site, reverse = rng.randint(-9, -3), rng.randint(-16, -9), seed % 4 == 1
     memory = CellMemory()
     codes, exponent = lstm(site, BFPTensor(x, e_x), *parts, reverse, memory)  # type: ignore[arg-type]
-    p = Direction(*map(plain, parts), reverse)  # type: ignore[arg-type]
+    p = Direction(*(part if part is None else plain(part) for part in parts), reverse)
     expected, cells = deploy_lstm.layer(
         Array(x.flatten().tolist(), tuple(x.shape), e_x, 8), p, site, looked_up
     )
@@ -113,14 +109,16 @@ def recordings(*shape: int, count: int = 12) -> Dataset:
     return Dataset(samples, labels, samples.flip(0), labels, ("a", "b", "c"))
 
 
-def model(data: Dataset, seed: int = 0) -> nn.Module:
+def model(data: Dataset, seed: int = 0, rows: str = "tensor") -> nn.Module:
     """The architecture lstm, its weights larger than at the start of training."""
     made = build("lstm", data.input_shape, data.classes)
     initialise(made, seed)
     with torch.no_grad():
         for weight in made.parameters():
             weight.mul_(2.0)
-    return convert(made).eval()
+            if rows == "row" and weight.dim() > 1:
+                weight.copy_(spread_rows(weight, random.Random(seed)))
+    return convert(made, exponents=rows).eval()
 
 
 def images(data: Dataset) -> torch.Tensor:
@@ -138,10 +136,12 @@ SHAPES = [(6, 5), (1, 4, 7), (3, 5, 4)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(2))
-def test_steps_of_the_graph_are_the_deployed_sequence(shape: tuple[int, ...], seed: int) -> None:
+@pytest.mark.parametrize(("seed", "rows"), [(0, "tensor"), (1, "tensor"), (0, "row"), (1, "row")])
+def test_steps_of_the_graph_are_the_deployed_sequence(
+    shape: tuple[int, ...], seed: int, rows: str
+) -> None:
     data = recordings(*shape)
-    net = model(data, seed)
+    net = model(data, seed, rows)
     exponents = calibrate(net, [images(data)])
     assert [site.name for site in exponents.sites] == ["input", *["lstm (LSTM)"] * 3]
     for used in (exponents, shifted(exponents, seed)):
@@ -174,6 +174,31 @@ def test_logits_do_not_depend_on_the_batch() -> None:
     codes, _ = found.codes(images(data))
     for start, stop in ((0, 1), (3, 8), (11, 12)):
         assert torch.equal(found.codes(images(data)[start:stop])[0], codes[start:stop])
+
+
+def test_with_exponents_by_rows_batches_freeze_what_their_samples_do() -> None:
+    data = recordings(6, 5)
+    net = model(data, rows="row")
+    alone = calibrate(net, [images(data)[i : i + 1] for i in range(12)])
+    assert calibrate(net, [images(data)]) == alone
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gates_too_fine_for_their_bias_are_raised(realisation: str, seed: int) -> None:
+    rng = random.Random(seed)
+    parts = [parameter(rng, *shape) for shape in ((8, 3), (8, 2), (8,))]
+    for place, size in enumerate((-24.0, -12.0)):
+        values = parts[place].dequantize()
+        values[5] *= 2.0**size
+        parts[place] = BFPParameter.from_real(values, "p", by_rows=True)
+    x = torch.tensor([rng.randint(-128, 127) for _ in range(18)], dtype=torch.int8).view(3, 2, 3)
+    own = gate_weights(BFPTensor(x, -7), parts[0], parts[2])
+    assert own.exponents[5] > -7 + exponents_of(parts[0])[5]
+    codes, _ = lstm(-12, BFPTensor(x, -7), *parts, None, False)  # type: ignore[arg-type]
+    p = Direction(*map(plain, parts), None, False)
+    array = Array(x.flatten().tolist(), (3, 2, 3), -7, 8)
+    expected, _ = deploy_lstm.layer(array, p, -12, looked_up)
+    assert_same(codes, expected.codes, range(codes.numel()))
 
 
 def test_the_largest_exponent_of_a_cell_is_frozen() -> None:

@@ -1,7 +1,7 @@
 """Trains a small net for some steps and prints the SHA-256 of its parameters. A process of its own,
 because thread counts and instruction-set caps are read when torch starts.
 
-usage: same_bits_run.py STEPS THREADS REALISATION
+usage: same_bits_run.py STEPS THREADS REALISATION EXPONENTS
 """
 
 import sys
@@ -11,8 +11,9 @@ from torch import nn
 
 from samebits import kernels
 from samebits.numerics import philox
-from samebits.train import SGD, BFPTensor, convert, cross_entropy, set_step
+from samebits.train import SGD, convert, cross_entropy, set_step
 from samebits.train.architectures import initialise
+from samebits.train.convert import model_input
 from samebits.train.run.checkpoint import parameter_sha256
 
 
@@ -33,7 +34,7 @@ class Block(nn.Module):
         return self.body(x) + x
 
 
-def main(steps: int, threads: int, realisation: str) -> None:
+def main(steps: int, threads: int, realisation: str, exponents: str) -> None:
     torch.set_num_threads(threads)
     model = nn.Sequential(
         nn.Conv2d(3, 24, 3, stride=2, padding=1, bias=False),
@@ -48,7 +49,7 @@ def main(steps: int, threads: int, realisation: str) -> None:
         nn.Linear(64, 10),
     )
     initialise(model, 7)
-    twin = convert(model)
+    twin = convert(model, exponents)
     optimizer = SGD(twin.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     words = philox.words(64 * 3 * 12 * 12, (1, 2))
     images = (words.double() * 2.0**-31 - 1.0).float().view(64, 3, 12, 12)
@@ -60,7 +61,7 @@ def main(steps: int, threads: int, realisation: str) -> None:
             for shard in range(2):
                 at = slice(start + 8 * shard, start + 8 * shard + 8)
                 set_step(twin, 5, step, shard)
-                loss = cross_entropy(twin(BFPTensor.from_real(images[at])), labels[at])
+                loss = cross_entropy(twin(model_input(twin, images[at])), labels[at])
                 (loss / 2).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -68,4 +69,4 @@ def main(steps: int, threads: int, realisation: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

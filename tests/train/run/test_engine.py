@@ -1,6 +1,8 @@
 """A step of an engine against the plain-integer step, and logits that are those of evaluation."""
 
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,9 +19,9 @@ from samebits.train.run.engine import BfpEngine, Float32Engine, OptimizerSetting
 
 NODES = [
     Node("x", "input"),
-    Node("0", "linear", ("x",), {"out_width": 8}),
+    Node("0", "linear", ("x",)),
     Node("1", "relu", ("0",)),
-    Node("2", "linear", ("1",), {"out_width": 32}),
+    Node("2", "linear", ("1",)),
 ]
 LR = 0.3
 SETTINGS = OptimizerSettings("sgd", LR, 0.9, False, 0.0, seed=0, rounding="stochastic")
@@ -73,6 +75,36 @@ def test_a_step_is_that_of_the_specification(shards, realisation):
                 assert_same(parameter.codes.flatten(), codes, cases)
                 assert_same(parameter.delayed.flatten(), delayed, cases)
                 assert int(parameter.exponent) == exponent
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"clip_norm": 0.125}, 0.125),
+        ({"clip_value": 0.001}, 0.001 * math.sqrt(53)),
+        ({"clip_norm": 0.001, "clip_value": 0.0005}, 0.001),
+    ],
+)
+def test_a_step_takes_the_clipped_gradient(numerics, limits, most):
+    """Over both shards: the 53 weights move together by the learning rate times the limit."""
+    settings = replace(SETTINGS, momentum=0.0, **limits)
+    model = network()
+    engine = (
+        Float32Engine(model, settings)
+        if numerics == "float32"
+        else BfpEngine(model, settings, shards=2, seed=1)
+    )
+
+    def values():
+        own = engine.model.parameters()
+        return [p.detach().clone() if numerics == "float32" else p.dequantize() for p in own]
+
+    before = values()
+    engine.step(batch_of(0), 0.5, 0)
+    moved = torch.cat([(b - a).flatten() for a, b in zip(before, values(), strict=True)])
+    assert float(moved.norm()) <= 0.5 * most * 1.001
+    assert float(moved.norm()) >= 0.5 * most * 0.8
 
 
 def statistics_network():

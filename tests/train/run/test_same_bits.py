@@ -13,7 +13,7 @@ import torch
 
 from samebits import kernels
 
-STEPS, MANY_STEPS = 40, 200
+FEW_STEPS, STEPS, MANY_STEPS = 10, 40, 200
 CAPS = {
     "default": {},
     "ATEN default": {"ATEN_CPU_CAPABILITY": "default"},
@@ -35,11 +35,13 @@ ALL += [("default", 1, "compiled"), ("ATEN avx2", 2, "compiled")]
 
 
 @functools.cache
-def parameter_hash(cap: str, threads: int, realisation: str, steps: int = STEPS) -> str:
+def parameter_hash(
+    cap: str, threads: int, realisation: str, steps: int = STEPS, exponents: str = "tensor"
+) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("ATEN_CPU_CAPABILITY",)}
     environment.update(CAPS[cap])
     script = Path(__file__).with_name("same_bits_run.py")
-    command = [sys.executable, str(script), str(steps), str(threads), realisation]
+    command = [sys.executable, str(script), str(steps), str(threads), realisation, exponents]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
@@ -56,6 +58,16 @@ def skip_unless_possible(cap: str, realisation: str) -> None:
 def test_same_hash(cap: str, threads: int, realisation: str) -> None:
     skip_unless_possible(cap, realisation)
     assert parameter_hash(cap, threads, realisation) == parameter_hash("default", 1, "eager")
+
+
+@pytest.mark.parametrize(
+    ("cap", "threads", "realisation"),
+    [("default", 2, "native"), ("ATEN default", 2, "eager")],
+)
+def test_same_hash_with_exponents_by_rows(cap: str, threads: int, realisation: str) -> None:
+    skip_unless_possible(cap, realisation)
+    expected = parameter_hash("default", 1, "eager", FEW_STEPS, "row")
+    assert parameter_hash(cap, threads, realisation, FEW_STEPS, "row") == expected
 
 
 @pytest.mark.slow

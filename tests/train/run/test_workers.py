@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("workers_run.py")
-RUNS = ("sgd", "two-shards", "adam", "decay", "short")
+RUNS = ("sgd", "two-shards", "adam", "decay", "short", "clipped", "rows")
 OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step", "plan")
 
 
@@ -45,7 +45,8 @@ def test_two_workers(alone, tmp_path):
     run(tmp_path, 2)
     check(alone, tmp_path)
     check_plans(tmp_path)
-    assert files(tmp_path / "sgd")[0]["sha256"] != files(tmp_path / "short")[0]["sha256"]
+    hashes = [files(tmp_path / name)[0]["sha256"] for name in ("sgd", "short", "clipped", "rows")]
+    assert len(set(hashes)) == 4
     # Ordinary arithmetic: a mean of two means, batch-norm over half a batch.
     results = [files(folder / "float32")[0] for folder in (alone, tmp_path)]
     assert results[0]["sha256"] != results[1]["sha256"]

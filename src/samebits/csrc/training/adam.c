@@ -10,6 +10,8 @@ typedef struct {
     const int8_t *w;
     const int16_t *a;
     int16_t *first, *root;
+    const int64_t *rows; /* e_A of every row; NULL: scale_a counts for all */
+    int64_t row_size;
     double scale_g, scale_a; /* 2**e_G and 2**e_A */
     double beta1, beta2, rest1, rest2, coupled, decoupled, c1, c2, eps;
     int64_t base_first, base_root; /* e - 63 of the moments as they are stored */
@@ -30,13 +32,24 @@ SAMEBITS_INLINE Moments adam_moments(const AdamTerms *t, int64_t i) {
     return (Moments){m, __builtin_sqrt(v)};
 }
 
+/* The end of the row of element i, or of the range; sets scale_a for the elements before it. */
+SAMEBITS_INLINE int64_t row_end(AdamTerms *t, int64_t i, int64_t end) {
+    if (!t->rows) return end;
+    int64_t row = i / t->row_size;
+    t->scale_a = power_of_two(t->rows[row]);
+    return SAMEBITS_MIN(end, (row + 1) * t->row_size);
+}
+
 static void adam_tops_range(AdamTerms t, int64_t lo, int64_t n, int64_t *tops) {
     int64_t first = 0, root = 0;
-    for (int64_t i = lo; i < lo + n; i++) {
-        Moments now = adam_moments(&t, i);
-        int64_t m = magnitude_bits(now.first), s = magnitude_bits(now.root);
-        first = SAMEBITS_MAX(first, m);
-        root = SAMEBITS_MAX(root, s);
+    for (int64_t from = lo, to; from < lo + n; from = to) {
+        to = row_end(&t, from, lo + n);
+        for (int64_t i = from; i < to; i++) {
+            Moments now = adam_moments(&t, i);
+            int64_t m = magnitude_bits(now.first), s = magnitude_bits(now.root);
+            first = SAMEBITS_MAX(first, m);
+            root = SAMEBITS_MAX(root, s);
+        }
     }
     tops[0] = first;
     tops[1] = root;
@@ -44,18 +57,7 @@ static void adam_tops_range(AdamTerms t, int64_t lo, int64_t n, int64_t *tops) {
 
 /* The bits of the largest first moment and root of the second, of an update not yet made. */
 void samebits_adam_tops(const AdamTerms *t, int64_t n, int64_t *tops, int threads) {
-    int64_t first = 0, root = 0;
-    int crew = TEAM(n);
-#pragma omp parallel num_threads(crew) reduction(max : first, root)
-    {
-        SHARE(n)
-        int64_t own[2] = {0, 0};
-        if (len > 0) adam_tops_range(*t, lo, len, own);
-        first = own[0];
-        root = own[1];
-    }
-    tops[0] = first;
-    tops[1] = root;
+    PARALLEL_MAX_TWO(n, n, tops, adam_tops_range(*t, lo, len, most))
 }
 
 SAMEBITS_INLINE void adam_store_range(AdamTerms t, const Draw *draw, int64_t lo, int64_t n,
@@ -63,14 +65,17 @@ SAMEBITS_INLINE void adam_store_range(AdamTerms t, const Draw *draw, int64_t lo,
     t.g += lo, t.w += lo, t.a += lo, t.first += lo, t.root += lo;
     FOR_BLOCKS(b, draw, lo, n) {
         const Bits *bits = b.bits;
+        for (int64_t from = b.from, to; from < b.to; from = to) {
+            to = row_end(&t, lo + from, lo + b.to) - lo;
 #pragma GCC ivdep
-        for (int64_t i = b.from; i < b.to; i++) {
-            Moments now = adam_moments(&t, i);
-            uint32_t w = bits[i - b.from];
-            int64_t m = random ? added_random(w) : added_nearest(now.first);
-            int64_t s = random ? added_random(root_bits(w)) : added_nearest(now.root);
-            t.first[i] = moment_code(now.first, t.bias_first, m);
-            t.root[i] = moment_code(now.root, t.bias_root, s);
+            for (int64_t i = from; i < to; i++) {
+                Moments now = adam_moments(&t, i);
+                uint32_t w = bits[i - b.from];
+                int64_t m = random ? added_random(w) : added_nearest(now.first);
+                int64_t s = random ? added_random(root_bits(w)) : added_nearest(now.root);
+                t.first[i] = moment_code(now.first, t.bias_first, m);
+                t.root[i] = moment_code(now.root, t.bias_root, s);
+            }
         }
     }
 }
@@ -100,17 +105,20 @@ SAMEBITS_INLINE double adam_step(const AdamTerms *t, int64_t i) {
 static int64_t adam_direction_range(AdamTerms t, int64_t lo, int64_t n, int64_t bias,
                                     int16_t *out) {
     int64_t top = 0;
-    if (out) {
+    for (int64_t from = lo, to; from < lo + n; from = to) {
+        to = row_end(&t, from, lo + n);
+        if (out) {
 #pragma GCC ivdep
-        for (int64_t i = lo; i < lo + n; i++) {
-            double p = adam_step(&t, i);
-            out[i] = moment_code(p, bias, added_nearest(p));
+            for (int64_t i = from; i < to; i++) {
+                double p = adam_step(&t, i);
+                out[i] = moment_code(p, bias, added_nearest(p));
+            }
+        } else {
+            for (int64_t i = from; i < to; i++) {
+                int64_t bits = magnitude_bits(adam_step(&t, i));
+                top = SAMEBITS_MAX(top, bits);
+            }
         }
-        return 0;
-    }
-    for (int64_t i = lo; i < lo + n; i++) {
-        int64_t bits = magnitude_bits(adam_step(&t, i));
-        top = SAMEBITS_MAX(top, bits);
     }
     return top;
 }

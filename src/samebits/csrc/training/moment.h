@@ -1,8 +1,8 @@
 /* e6m9, the 16-bit codes of moments and directions, and the random bits of their rounding
  * (docs/spec/training.md, sections 1.4 and 1.5).
  *
- * The code of a number is cut out of its binary64: seven bits of exponent count from the tensor's
- * own, nine of significand follow, and what rounding adds below carries into both. */
+ * The code of a number is cut out of its binary64: below the sign six bits of exponent count from
+ * the tensor's own, nine of significand follow, and what rounding adds below carries into both. */
 #ifndef SAMEBITS_MOMENT_H
 #define SAMEBITS_MOMENT_H
 

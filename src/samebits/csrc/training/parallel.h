@@ -32,6 +32,22 @@
         }                                                                                      \
         top = most;                                                                            \
     }
+/* The same for two maxima: `call` writes those of a thread into its own array `most`. */
+#define PARALLEL_MAX_TWO(n, size, tops, call)                                                  \
+    {                                                                                          \
+        int crew = TEAM(size);                                                                 \
+        int64_t first = 0, second = 0;                                                         \
+        _Pragma("omp parallel num_threads(crew) reduction(max : first, second)")               \
+        {                                                                                      \
+            SHARE(n)                                                                           \
+            int64_t most[2] = {0, 0};                                                          \
+            if (len > 0) call;                                                                 \
+            first = most[0];                                                                   \
+            second = most[1];                                                                  \
+        }                                                                                      \
+        (tops)[0] = first;                                                                     \
+        (tops)[1] = second;                                                                    \
+    }
 #define PARALLEL(n, size, call)                                                                \
     {                                                                                          \
         int crew = TEAM(size);                                                                 \

@@ -18,6 +18,8 @@ typedef struct {
     const int32_t *g, *second;
     const int8_t *w;
     const int16_t *a, *v;
+    const int64_t *rows; /* shift_decay of every row; NULL: one for all */
+    int64_t row_size;
     int64_t decay, momentum; /* 16-bit coefficients, 0 = term absent */
     /* Exponents, in [-900, 900]; of the momentum that of a code with F = 0. */
     int64_t shift_first, shift_second, shift_g, shift_decay, shift_momentum;
@@ -44,42 +46,30 @@ SAMEBITS_INLINE double combined(const Terms *t, const TermScales *s, int64_t i, 
     return sum;
 }
 
-/* The largest code; `out` may be v itself. */
-SAMEBITS_INLINE int64_t combine_range(Terms t, const Draw *draw, int64_t lo, int64_t n,
-                                      int64_t bias, int16_t *out, int two, int decay,
+/* Codes of a block at the exponent bias - MOMENT_BIAS, out[0] that of its first element, and the
+ * largest magnitude among them; `out` may be t->v at the block. */
+SAMEBITS_INLINE int32_t combine_block(const Terms *t, const TermScales *s, Block b, int64_t bias,
+                                      int random, int16_t *out, int two, int decay,
                                       int momentum) {
-    TermScales s = scales_of(&t);
-    t.g += lo, t.w += lo, t.a += lo, out += lo;
-    if (two) t.second += lo;
-    if (momentum) t.v += lo;
     int32_t top = 0;
-    FOR_BLOCKS(b, draw, lo, n) {
-        const Bits *bits = b.bits;
-        if (draw->on) {
 #pragma GCC ivdep
-            for (int64_t i = b.from; i < b.to; i++) {
-                double d = combined(&t, &s, i, two, decay, momentum);
-                int32_t code = moment_code(d, bias, added_random(bits[i - b.from]));
-                out[i] = (int16_t)code;
-                top = SAMEBITS_MAX(top, magnitude_of(code));
-            }
-        } else {
-#pragma GCC ivdep
-            for (int64_t i = b.from; i < b.to; i++) {
-                double d = combined(&t, &s, i, two, decay, momentum);
-                int32_t code = moment_code(d, bias, added_nearest(d));
-                out[i] = (int16_t)code;
-                top = SAMEBITS_MAX(top, magnitude_of(code));
-            }
-        }
+    for (int64_t i = b.from; i < b.to; i++) {
+        double d = combined(t, s, i, two, decay, momentum);
+        int64_t added = random ? added_random(b.bits[i - b.from]) : added_nearest(d);
+        int32_t code = moment_code(d, bias, added);
+        out[i - b.from] = (int16_t)code;
+        top = SAMEBITS_MAX(top, magnitude_of(code));
     }
     return top;
 }
 
-#define COMBINE(name, two, decay, momentum)                                                     \
-    static int64_t name(Terms t, const Draw *draw, int64_t lo, int64_t n, int64_t bias,         \
-                        int16_t *out) {                                                         \
-        return combine_range(t, draw, lo, n, bias, out, two, decay, momentum);                  \
+typedef int32_t CombineBlock(const Terms *, const TermScales *, Block, int64_t, int, int16_t *);
+
+#define COMBINE(name, two, decay, momentum)                                                       \
+    static int32_t name(const Terms *t, const TermScales *s, Block b, int64_t bias, int random,   \
+                        int16_t *out) {                                                           \
+        if (random) return combine_block(t, s, b, bias, 1, out, two, decay, momentum);            \
+        return combine_block(t, s, b, bias, 0, out, two, decay, momentum);                        \
     }
 COMBINE(combine_one, 0, 0, 0)
 COMBINE(combine_one_momentum, 0, 0, 1)
@@ -90,17 +80,59 @@ COMBINE(combine_two_momentum, 1, 0, 1)
 COMBINE(combine_two_decay, 1, 1, 0)
 COMBINE(combine_two_both, 1, 1, 1)
 
+/* Of the terms that there are. */
+static CombineBlock *combine_of(const Terms *t) {
+    static CombineBlock *const kernels[2][2][2] = {
+        {{combine_one, combine_one_momentum}, {combine_one_decay, combine_one_both}},
+        {{combine_two, combine_two_momentum}, {combine_two_decay, combine_two_both}}};
+    return kernels[t->second != NULL][t->decay != 0][t->momentum != 0];
+}
+
+/* The terms from element lo on. */
+SAMEBITS_INLINE Terms terms_from(Terms t, int64_t lo) {
+    t.g += lo, t.w += lo, t.a += lo;
+    if (t.second) t.second += lo;
+    if (t.v) t.v += lo;
+    return t;
+}
+
+/* A block whose rows have a shift_decay each; `first` is the element of the tensor at index 0. */
+static int64_t combine_rows(const Terms *t, TermScales s, Block b, int64_t first, int64_t bias,
+                            int random, int16_t *out) {
+    CombineBlock *combine = combine_of(t);
+    int64_t top = 0;
+    for (int64_t from = b.from, to; from < b.to; from = to) {
+        int64_t row = (first + from) / t->row_size;
+        to = SAMEBITS_MIN(b.to, (row + 1) * t->row_size - first);
+        s.decay = power_of_two(t->rows[row]);
+        Block part = {from, to, b.bits + (from - b.from)};
+        int64_t largest = combine(t, &s, part, bias, random, out + (from - b.from));
+        top = SAMEBITS_MAX(top, largest);
+    }
+    return top;
+}
+
+static int64_t combine_range(const Terms *all, const Draw *draw, int64_t lo, int64_t n,
+                             int64_t bias, int16_t *out) {
+    Terms t = terms_from(*all, lo);
+    TermScales s = scales_of(&t);
+    CombineBlock *combine = combine_of(&t);
+    int64_t top = 0;
+    FOR_BLOCKS(b, draw, lo, n) {
+        int16_t *codes = out + lo + b.from;
+        int64_t largest = t.rows ? combine_rows(&t, s, b, lo, bias, draw->on, codes)
+                                 : combine(&t, &s, b, bias, draw->on, codes);
+        top = SAMEBITS_MAX(top, largest);
+    }
+    return top;
+}
+
 /* e6m9 codes of combined at the exponent bias - MOMENT_BIAS, and the largest magnitude among them;
  * out may be t->v. */
 int64_t samebits_combine(const Terms *t, const Draw *draw, int64_t n, int64_t bias, int16_t *out,
                          int threads) {
-    static int64_t (*const kernels[2][2][2])(Terms, const Draw *, int64_t, int64_t, int64_t,
-                                             int16_t *) = {
-        {{combine_one, combine_one_momentum}, {combine_one_decay, combine_one_both}},
-        {{combine_two, combine_two_momentum}, {combine_two_decay, combine_two_both}}};
     int64_t top = 0;
-    PARALLEL_MAX(n, n, top, kernels[t->second != NULL][t->decay != 0][t->momentum != 0](
-                                *t, draw, lo, len, bias, out))
+    PARALLEL_MAX(n, n, top, combine_range(t, draw, lo, len, bias, out))
     return top;
 }
 
@@ -137,8 +169,9 @@ SAMEBITS_INLINE int32_t moved32(const Update *u, int32_t code, uint32_t w) {
     return with_sign(v, sign_of(code));
 }
 
+/* t = A + u; r = rne(t / 2**15), over a block in `bits` bits; top: the largest |W - r|. */
 #define CARRY(bits, u_of)                                                                         \
-    for (int64_t i = b.from; i < b.to; i++) {                                                    \
+    _Pragma("GCC ivdep") for (int64_t i = b.from; i < b.to; i++) {                                \
         int##bits##_t t = a[i] + (u_of), r = scale##bits(t, carry), code = w[i] - r;              \
         if (commit) {                                                                             \
             w[i] = (int8_t)code;                                                                  \
@@ -148,23 +181,29 @@ SAMEBITS_INLINE int32_t moved32(const Update *u, int32_t code, uint32_t w) {
         top = SAMEBITS_MAX(top, code);                                                            \
     }
 
-SAMEBITS_INLINE int64_t carry_range(int8_t *restrict w, int16_t *restrict a, Update u, int64_t lo,
-                                    int64_t n, int random, int narrow, int commit) {
+/* Of a block with its directions p, p[0] that of its first element, where every |u| < 2**16. */
+SAMEBITS_INLINE int32_t carry_block(int8_t *w, int16_t *a, const Update *u, const int16_t *p,
+                                    Block b, int commit) {
+    int32_t top = 0;
+    Shift32 carry = shift32_by(-15);
+    CARRY(32, moved32(u, p[i - b.from], b.bits[i - b.from]))
+    return top;
+}
+
+SAMEBITS_INLINE int64_t carry_range(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n,
+                                    int random, int narrow, int commit) {
     int64_t most = 0;
     w += lo, a += lo;
-    const int16_t *restrict p = u.p + lo;
+    const int16_t *p = u.p + lo;
     FOR_BLOCKS(b, &u.draw, lo, n) {
+        int64_t top = 0;
         if (narrow) {
-            int32_t top = 0;
-            Shift32 carry = shift32_by(-15);
-            CARRY(32, moved32(&u, p[i], b.bits[i - b.from]))
-            most = SAMEBITS_MAX(most, top);
+            top = carry_block(w, a, &u, p + b.from, b, commit);
         } else {
-            int64_t top = 0;
             Shift carry = shift_by(-15);
             CARRY(64, moved(&u, p[i], b.bits[i - b.from], random))
-            most = SAMEBITS_MAX(most, top);
         }
+        most = SAMEBITS_MAX(most, top);
     }
     return most;
 }
@@ -180,17 +219,22 @@ CARRY_RANGE(carry_random_commit, 1, 0, 1)
 CARRY_RANGE(carry_narrow, 1, 1, 0)
 CARRY_RANGE(carry_narrow_commit, 1, 1, 1)
 
-/* t = A + u; r = rne(t / 2**15). Returns the largest |W - r|; with `commit` writes W - r and
- * t - r * 2**15 (the caller knows that they fit). */
-int64_t samebits_lazy_update(int8_t *w, int16_t *a, const Update *u, int64_t n, int commit,
-                             int threads) {
+static int64_t lazy_carry(int8_t *w, int16_t *a, const Update *u, int64_t lo, int64_t n,
+                          int commit) {
     static int64_t (*const kernels[3][2])(int8_t *, int16_t *, Update, int64_t, int64_t) = {
         {carry_nearest, carry_nearest_commit},
         {carry_random, carry_random_commit},
         {carry_narrow, carry_narrow_commit}};
     int kind = !u->draw.on ? 0 : u->shift + 63 <= -10 ? 2 : 1;
+    return kernels[kind][commit != 0](w, a, *u, lo, n);
+}
+
+/* t = A + u; r = rne(t / 2**15). Returns the largest |W - r|; with `commit` writes W - r and
+ * t - r * 2**15 (the caller knows that they fit). */
+int64_t samebits_lazy_update(int8_t *w, int16_t *a, const Update *u, int64_t n, int commit,
+                             int threads) {
     int64_t top = 0;
-    PARALLEL_MAX(n, n, top, kernels[kind][commit != 0](w, a, *u, lo, len))
+    PARALLEL_MAX(n, n, top, lazy_carry(w, a, u, lo, len, commit))
     return top;
 }
 
@@ -210,15 +254,19 @@ SAMEBITS_INLINE void resplit_range(int8_t *restrict w, int16_t *restrict a, Upda
     }
 }
 
+static void lazy_resplit(int8_t *w, int16_t *a, const Update *u, int64_t by, int64_t lo,
+                         int64_t n) {
+    Shift down = shift_by(-by), carry = shift_by(-15);
+    if (u->draw.on)
+        resplit_range(w, a, *u, lo, n, down, carry, 1);
+    else
+        resplit_range(w, a, *u, lo, n, down, carry, 0);
+}
+
 /* J (after the update) times 2**-by, split again; `by` may be negative (exact). */
 void samebits_lazy_resplit(int8_t *w, int16_t *a, const Update *u, int64_t by, int64_t n,
                            int threads) {
-    Shift down = shift_by(-by), carry = shift_by(-15);
-    if (u->draw.on) {
-        PARALLEL(n, n, resplit_range(w, a, *u, lo, len, down, carry, 1))
-    } else {
-        PARALLEL(n, n, resplit_range(w, a, *u, lo, len, down, carry, 0))
-    }
+    PARALLEL(n, n, lazy_resplit(w, a, u, by, lo, len))
 }
 
 SAMEBITS_INLINE int64_t joint_max_range(const int8_t *restrict w, const int16_t *restrict a,
@@ -236,98 +284,101 @@ SAMEBITS_INLINE int64_t joint_max_range(const int8_t *restrict w, const int16_t 
     return top;
 }
 
+static int64_t joint_max(const int8_t *w, const int16_t *a, const Update *u, int64_t lo,
+                         int64_t n) {
+    if (u->draw.on) return joint_max_range(w, a, *u, lo, n, 1);
+    return joint_max_range(w, a, *u, lo, n, 0);
+}
+
 /* Largest |J - update|. */
 int64_t samebits_joint_max(const int8_t *w, const int16_t *a, const Update *u, int64_t n,
                            int threads) {
     int64_t top = 0;
-    if (u->draw.on) {
-        PARALLEL_MAX(n, n, top, joint_max_range(w, a, *u, lo, len, 1))
-    } else {
-        PARALLEL_MAX(n, n, top, joint_max_range(w, a, *u, lo, len, 0))
-    }
+    PARALLEL_MAX(n, n, top, joint_max(w, a, u, lo, len))
     return top;
+}
+
+/* --- rows with exponents of their own (2.1) -------------------------------------------------- */
+
+static int64_t code_of(int64_t joint, int64_t by) {
+    return scale64(scale64(joint, shift_by(-by)), shift_by(-15));
+}
+
+/* By how much an exponent moves, from max|W| and max|J| of its row: steps 4 and 5. Codes of W go up
+ * to `limit`. */
+static int64_t move_of(int64_t largest, int64_t joint, int64_t exponent, int64_t limit) {
+    int64_t by = 0;
+    if (largest > limit) {
+        do by++;
+        while (code_of(joint, by) > limit);
+    } else if (joint > 0) {
+        while (largest <= limit / 2 && exponent + by > -128) largest = code_of(joint, --by);
+    }
+    return by;
+}
+
+/* The update of elements lo to lo + n - 1, one row; its exponent before, and the result after. */
+static int64_t update_row(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n,
+                          int64_t exponent, int64_t limit) {
+    int64_t top = 0, by = 0;
+    for (int64_t i = lo; i < lo + n; i++) top = SAMEBITS_MAX(top, magnitude_of(u.p[i]));
+    if (top == 0) return exponent;
+    int64_t above = u.shift + (top >> 9) + 26 - 46;
+    if (above > 0) {
+        Update none = {u.p, 0, -63, {0, 0, 0, 0}};
+        lazy_resplit(w, a, &none, above, lo, n);
+        u.shift -= above;
+        exponent += above;
+    }
+    int64_t largest = lazy_carry(w, a, &u, lo, n, 0);
+    if (largest <= limit / 2 || largest > limit)
+        by = move_of(largest, joint_max(w, a, &u, lo, n), exponent, limit);
+    if (by == 0)
+        lazy_carry(w, a, &u, lo, n, 1);
+    else
+        lazy_resplit(w, a, &u, by, lo, n);
+    return exponent + by;
+}
+
+static void update_rows(int8_t *w, int16_t *a, Update u, const int64_t *shifts,
+                        int64_t *exponents, int64_t limit, int64_t size, int64_t lo, int64_t n) {
+    for (int64_t row = lo; row < lo + n; row++) {
+        u.shift = shifts[row];
+        exponents[row] = update_row(w, a, u, row * size, size, exponents[row], limit);
+    }
+}
+
+/* Every row of `size` elements for itself: u with the shift shifts[row]; exponents of the weight
+ * before, and after; codes of W go up to `limit`. */
+void samebits_lazy_rows(int8_t *w, int16_t *a, const Update *u, const int64_t *shifts,
+                        int64_t *exponents, int64_t limit, int64_t rows, int64_t size,
+                        int threads) {
+    PARALLEL(rows, rows * size, update_rows(w, a, *u, shifts, exponents, limit, size, lo, len))
 }
 
 /* --- SGD in one pass (4) -------------------------------------------------------------------- */
 
 /* Momentum, or without one the direction, and the update, where every |u| is below 2**16 and every
  * code of W surely stays in range. */
-SAMEBITS_INLINE int64_t sgd_range(Terms t, Update u, int8_t *w, int16_t *a, int16_t *v, int64_t lo,
-                                  int64_t n, int64_t bias, int32_t *code_top, int two, int decay,
-                                  int momentum) {
+static void sgd_range(const Terms *all, const Update *u, int8_t *w, int16_t *a, int16_t *v,
+                      int64_t lo, int64_t n, int64_t bias, int64_t *most) {
+    Terms t = terms_from(*all, lo);
     TermScales s = scales_of(&t);
-    t.g += lo, t.w += lo, t.a += lo, w += lo, a += lo;
-    if (two) t.second += lo;
-    if (momentum) t.v += lo;
-    if (v) v += lo;
-    int32_t top = 0, largest = 0;
-    Shift32 carry = shift32_by(-15);
-    FOR_BLOCKS(b, &u.draw, lo, n) {
-        const Bits *bits = b.bits;
-        int16_t p[DRAW_BLOCK];
-        if (v) {
-#pragma GCC ivdep
-            for (int64_t i = b.from; i < b.to; i++) {
-                double d = combined(&t, &s, i, two, decay, momentum);
-                int16_t code = moment_code(d, bias, added_random(bits[i - b.from]));
-                v[i] = code;
-                p[i - b.from] = code;
-                largest = SAMEBITS_MAX(largest, magnitude_of(code));
-            }
-        } else {
-#pragma GCC ivdep
-            for (int64_t i = b.from; i < b.to; i++) {
-                double d = combined(&t, &s, i, two, decay, momentum);
-                p[i - b.from] = moment_code(d, bias, added_nearest(d));
-            }
-        }
-#pragma GCC ivdep
-        for (int64_t i = b.from; i < b.to; i++) {
-            int32_t x = a[i] + moved32(&u, p[i - b.from], bits[i - b.from]);
-            int32_t r = scale32(x, carry), code = w[i] - r;
-            w[i] = (int8_t)code;
-            a[i] = (int16_t)(x - r * 32768);
-            code = code < 0 ? -code : code;
-            top = SAMEBITS_MAX(top, code);
-        }
+    CombineBlock *combine = combine_of(&t);
+    w += lo, a += lo;
+    FOR_BLOCKS(b, &u->draw, lo, n) {
+        int16_t direction[DRAW_BLOCK], *p = v ? v + lo + b.from : direction;
+        int64_t code = combine(&t, &s, b, bias, v != NULL, p);
+        int64_t top = carry_block(w, a, u, p, b, 1);
+        most[0] = SAMEBITS_MAX(most[0], top);
+        most[1] = SAMEBITS_MAX(most[1], code);
     }
-    *code_top = largest;
-    return top;
 }
 
-#define SGD(name, two, decay, momentum)                                                          \
-    static int64_t name(Terms t, Update u, int8_t *w, int16_t *a, int16_t *v, int64_t lo,        \
-                        int64_t n, int64_t bias, int32_t *code_top) {                            \
-        return sgd_range(t, u, w, a, v, lo, n, bias, code_top, two, decay, momentum);            \
-    }
-SGD(sgd_one, 0, 0, 0)
-SGD(sgd_one_momentum, 0, 0, 1)
-SGD(sgd_one_decay, 0, 1, 0)
-SGD(sgd_one_both, 0, 1, 1)
-SGD(sgd_two, 1, 0, 0)
-SGD(sgd_two_momentum, 1, 0, 1)
-SGD(sgd_two_decay, 1, 1, 0)
-SGD(sgd_two_both, 1, 1, 1)
-
-/* u as of samebits_lazy_update, its p unused; v receives the momentum, NULL: there is none. Returns
- * the largest |W|, and in *code_top the largest magnitude of a code of v. */
-int64_t samebits_sgd(const Terms *t, const Update *u, int8_t *w, int16_t *a, int16_t *v, int64_t n,
-                     int64_t bias, int64_t *code_top, int threads) {
-    static int64_t (*const kernels[2][2][2])(Terms, Update, int8_t *, int16_t *, int16_t *, int64_t,
-                                             int64_t, int64_t, int32_t *) = {
-        {{sgd_one, sgd_one_momentum}, {sgd_one_decay, sgd_one_both}},
-        {{sgd_two, sgd_two_momentum}, {sgd_two_decay, sgd_two_both}}};
-    int64_t top = 0, largest = 0;
-    int crew = TEAM(n);
-#pragma omp parallel num_threads(crew) reduction(max : top, largest)
-    {
-        SHARE(n)
-        int32_t own = 0;
-        if (len > 0)
-            top = kernels[t->second != NULL][t->decay != 0][t->momentum != 0](*t, *u, w, a, v, lo,
-                                                                              len, bias, &own);
-        largest = own;
-    }
-    *code_top = largest;
-    return top;
+/* u as of samebits_lazy_update, its p unused; v receives the momentum, NULL: there is none, and the
+ * direction is rounded to nearest. tops: the largest |W|, and the largest magnitude of a code of
+ * the direction. */
+void samebits_sgd(const Terms *t, const Update *u, int8_t *w, int16_t *a, int16_t *v, int64_t n,
+                  int64_t bias, int64_t *tops, int threads) {
+    PARALLEL_MAX_TWO(n, n, tops, sgd_range(t, u, w, a, v, lo, len, bias, most))
 }

@@ -181,7 +181,7 @@ class _Lowering:
         self.states[name] = Affine(Codes(codes, order), scale, zero)
 
     def _output(self, name: str) -> str:
-        """An output of the integer graph: codes, or an accumulator that has one scale, with the
+        """An output of the integer graph: codes, or an accumulator in one unit, with the
         Quantization that says what they stand for. An input, a constant or another output is
         copied, so that each output is a value of its own. UnsupportedError for real values that no
         QuantizeLinear has made codes."""
@@ -193,7 +193,8 @@ class _Lowering:
         quantization = None
         if isinstance(state, Affine):
             if isinstance(state.source, Sum):
-                state = with_offset(state, Node("output", name, (), (name,)))
+                node = Node("output", name, (), (name,))
+                state = pointwise.with_one_scale(builder, node, with_offset(state, node))
             quantization = quantization_of(state)
             if quantization is None:
                 raise UnsupportedError(

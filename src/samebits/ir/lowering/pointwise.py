@@ -13,6 +13,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.ir.lowering.products import activation
 from samebits.ir.lowering.states import (
+    NONE,
     Affine,
     Codes,
     ConstantCodes,
@@ -318,7 +319,7 @@ def _sum(e: LoweringBuilder, node: Node, x: Affine, y: Affine, sign: int) -> Aff
         m = [int(own * gain * term.unit / unit) for gain, _ in channels]
         b = [int(own * c / unit) - k * term.zero for k, (_, c) in zip(m, channels, strict=True)]
         if len(channels) > 1:
-            parts.append(_scaled(e, node, term, m, b))
+            parts.append(e.accumulate(_scaled(e, node, term, m, b)))
             factors.append(1)
         else:
             parts.append(e.stored(term))
@@ -329,7 +330,19 @@ def _sum(e: LoweringBuilder, node: Node, x: Affine, y: Affine, sign: int) -> Aff
     return Affine(Sum("add", names, attributes, order, node.name), gain=(unit,))
 
 
-def _scaled(e: LoweringBuilder, node: Node, x: Affine, m: list[int], b: list[int]) -> Codes:
+def with_one_scale(e: LoweringBuilder, node: Node, x: Affine) -> Affine:
+    """A sum with a scale a channel as one with the largest of which all of these are multiples.
+
+    Others, and one with bounds or an offset, stay as they are.
+    """
+    if len(x.gain) == 1 or x.clipped or x.offset != NONE:
+        return x
+    unit = common_unit(x.gain)
+    m = [int(gain / unit) for gain in x.gain]
+    return Affine(_scaled(e, node, x, m, [0] * len(m)), gain=(unit,))
+
+
+def _scaled(e: LoweringBuilder, node: Node, x: Affine, m: list[int], b: list[int]) -> Sum:
     """m[c] * x + b[c], channels along the last axis as stored."""
     stored = e.stored(x)
     if x.axis is None or stored.order[-1] != x.axis:
@@ -342,7 +355,7 @@ def _scaled(e: LoweringBuilder, node: Node, x: Affine, m: list[int], b: list[int
         e.constant(f"{node.name}.m", integers(m)),
         e.constant(f"{node.name}.b", integers(b)),
     )
-    return e.accumulate(Sum("affine", inputs, {}, stored.order, f"{node.name}.affine"))
+    return Sum("affine", inputs, {}, stored.order, f"{node.name}.affine")
 
 
 def _product(e: LoweringBuilder, node: Node, x: Affine, y: Affine) -> Affine:

@@ -17,6 +17,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.recompute.network import guards
 from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
 from samebits.train.layers import Layer
+from samebits.train.tensor import BFPTensor
 
 
 def _context() -> tuple[bool, bool]:
@@ -159,14 +160,24 @@ class _Reader:
                         f"{type(self.model).__name__}: expected one tensor as the result, found "
                         f"{type(node.args[0]).__name__}; train without a plan"
                     )
-                tape = Tape(
-                    self.model, tuple(self.calls), result.index, self.heard, modes(self.model)
-                )
+                known = (self.heard, modes(self.model), *self._sums(result.index))
+                tape = Tape(self.model, tuple(self.calls), result.index, *known)
             else:
                 self._node(node)
             for name, given in ended.get(node, ()):
                 self._end(name, self._filled(given))
         return tape
+
+    def _sums(self, output: int) -> tuple[dict[int, int], frozenset[int]]:
+        """The tape's `sums` and `exact`: those that the model returns, or that somebody read."""
+        found = {
+            index: value.sums
+            for index, value in enumerate(self.values)
+            if isinstance(value, BFPTensor) and value.sums is not None
+        }
+        last = {id(sums): index for index, sums in found.items()}
+        exact = (i for i, sums in found.items() if sums.read or sums is found.get(output))
+        return {i: last[id(sums)] for i, sums in found.items()}, frozenset(exact)
 
     def _end(self, name: str, given: Any) -> None:
         """A module has given its result."""

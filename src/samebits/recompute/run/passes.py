@@ -170,8 +170,22 @@ class Pass:
         self._compute(index, keep)
         if replay is not None:
             replay.done()
-        if self.hearing is not None:
+        if self.hearing is None:
+            self._settle(index)
+        else:  # it is told all sums as 32 bits, like a recorder that cannot see what follows
             self.hearing.computed(index, self.read)
+            for value, last in self.tape.sums.items():
+                if last == index:
+                    self._settle(value)
+
+    def _settle(self, index: int) -> None:
+        """Keep the sums of a BFP layer at the width that is needed of them."""
+        value = self.values.get(index)
+        if isinstance(value, BFPTensor) and value.sums is not None:
+            if index in self.tape.exact:
+                value.sums.keep()
+            else:
+                self.values[index] = value.narrowed()
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time.
@@ -197,6 +211,7 @@ class Pass:
             else:
                 with torch.no_grad():
                     self.values[index] = self.tape.compute(index, self.read)
+        self._settle(index)
 
     def normalize_again(self, index: int) -> Tensor | None:
         """The output of a batch-norm from the statistics in its graph, if it is one."""

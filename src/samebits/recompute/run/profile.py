@@ -23,7 +23,7 @@ from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
 from samebits.train.layers import Dropout, Layer
 from samebits.train.run.measure import storages
-from samebits.train.tensor import BFPTensor
+from samebits.train.tensor import BFPTensor, same_parts
 
 LossFunction = Callable[[Tensor], Tensor]
 
@@ -329,8 +329,7 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     if isinstance(a, BFPTensor) and isinstance(b, BFPTensor):
-        (x, e), (y, f) = a.resolved(), b.resolved()
-        return e == f and torch.equal(x, y)
+        return same_parts(a.resolved(), b.resolved())
     return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, untouched
-from samebits.train.tensor import BFPTensor
+from samebits.train.tensor import BFPTensor, same_parts
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -64,7 +63,7 @@ def _plain(value: Tensor | None) -> Any:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
-        return isinstance(b, tuple) and a[1] == b[1] and torch.equal(a[0], b[0])
+        return isinstance(b, tuple) and same_parts(a, b)
     if a is None or b is None:
         return a is b
     return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,7 +1,9 @@
 """Deployed arithmetic in plain Python integers and rationals (docs/spec/training.md section 11).
 
 Nets are those of `spec.training.step`, with `narrow` (the rounding of a 32-bit value) as a node of
-its own; the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site).
+its own; the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site). A linear or
+conv2d that a layer takes is a site; one that ends the net, or that `narrow` alone takes, has 32
+bits.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from samebits.spec.formats import power
 from samebits.spec.training import layers
 from samebits.spec.training.layers import Array, Geometry, Parameter, channel_of
 from samebits.spec.training.norm import coded
+from samebits.spec.training.rows import each
 from samebits.spec.training.step import (
     Buffers,
     Net,
@@ -24,6 +27,7 @@ from samebits.spec.training.step import (
     geometry_of,
     parameter_name,
     pooling_of,
+    taken_by_layers,
 )
 
 
@@ -42,6 +46,7 @@ def evaluate(
 ) -> dict[str, Array]:
     """Every node's output; `exponents` are the frozen ones of the nodes that round."""
     done: dict[str, Array] = {}
+    taken = taken_by_layers([node for node in net if node.op != "narrow"])
     for node in net:
         x = [done[name] for name in node.inputs]
         site = exponents.get(node.name, 0)
@@ -49,19 +54,20 @@ def evaluate(
             codes = [sat8(r / power(site)) for r in formats.reals(images)]
             done[node.name] = Array(codes, shape, site, 8)
         elif node.op in ("linear", "conv2d", "batch_norm"):
-            done[node.name] = _with_parameters(node, x[0], site, parameters, buffers)
+            rounds = node.name in taken
+            done[node.name] = _with_parameters(node, x[0], site, rounds, parameters, buffers)
         else:
             done[node.name] = _without(node, x, site)
     return done
 
 
 def _with_parameters(
-    node: Node, x: Array, site: int, parameters: Parameters, buffers: Buffers
+    node: Node, x: Array, site: int, rounds: bool, parameters: Parameters, buffers: Buffers
 ) -> Array:
     weight = parameters[parameter_name(node, "weight")]
     bias = parameters.get(parameter_name(node, "bias"))
     if node.op != "batch_norm":
-        return products(x, weight, bias, geometry_of(node), node.attributes.get("out_width"), site)
+        return products(x, weight, bias, geometry_of(node), site if rounds else None)
     assert bias is not None
     running = (buffers[f"{node.name}.running_mean"], buffers[f"{node.name}.running_var"])
     return batch_norm(x, weight, bias, running, node.attributes.get("eps", 1e-5), site)
@@ -72,25 +78,89 @@ def products(
     weight: Parameter,
     bias: Parameter | None,
     geometry: Geometry | None,
-    out_width: int | None,
-    site: int,
+    site: int | None,
 ) -> Array:
-    """Linear (no geometry) or Conv2d."""
-    exponent = x.exponent + weight.exponent
+    """Linear (no geometry) or Conv2d; the sums themselves, at one exponent, without a site."""
+    outputs = weight.shape[0]
     if geometry is None:
-        shape: tuple[int, ...] = (x.shape[0], weight.shape[0])
+        shape: tuple[int, ...] = (x.shape[0], outputs)
     else:
         shape = layers.conv_shape(x.shape, weight.shape, geometry)
-    offsets = [0] * weight.shape[0]
-    if bias is not None:
-        joint, e_b = bias.joint
-        offsets = [formats.scaled(j, e_b - exponent) for j in joint]
+    grids = tuple(x.one_exponent + e for e in each(weight.exponent, outputs))
+    biases = [0 * power(0)] * outputs if bias is None else real_values(bias)
+    codes, grids = (one_grid if site is None else own_grids)(weight.codes, grids, biases)
+    offsets = offsets_of(biases, grids)
     acc = [offsets[c] for c in channel_of(shape)]
     for o, i, w in layers.taps_of(x, weight, geometry):
-        acc[o] += x.codes[i] * weight.codes[w]
-    if out_width == 32:
-        return Array(acc, shape, exponent, 32)
-    return Array([sat8(a * power(exponent - site)) for a in acc], shape, site, 8)
+        acc[o] += x.codes[i] * codes[w]
+    own = [grids[c] for c in channel_of(shape)]
+    if site is None:
+        common = min(grids)
+        return Array([a << (e - common) for a, e in zip(acc, own, strict=True)], shape, common, 32)
+    rounded = [sat8(a * power(e - site)) for a, e in zip(acc, own, strict=True)]
+    return Array(rounded, shape, site, 8)
+
+
+Grids = tuple[int, ...]  # the exponents of the sums of every output channel
+
+
+def real_values(bias: Parameter) -> list[Fraction]:
+    """The joint values of a bias."""
+    joint, exponent = bias.joint
+    return [j * power(exponent) for j in joint]
+
+
+def offsets_of(biases: Sequence[Fraction], grids: Grids) -> list[int]:
+    """The bias of every output channel on the grid of its sums."""
+    return [formats.round_real(v / power(grid)) for v, grid in zip(biases, grids, strict=True)]
+
+
+def reaches(codes: Sequence[int], grids: Grids, biases: Sequence[Fraction]) -> list[int]:
+    """128 * sum |w| + |b| of every output channel."""
+    inner = len(codes) // len(grids)
+    sums = [sum(map(abs, codes[o * inner : (o + 1) * inner])) for o in range(len(grids))]
+    return [128 * s + abs(b) for s, b in zip(sums, offsets_of(biases, grids), strict=True)]
+
+
+def raised(codes: Sequence[int], grids: Grids, to: Grids) -> list[int]:
+    """Weights of channels whose grids become coarser ones."""
+    inner = len(codes) // len(grids)
+    return [formats.scaled(w, grids[i // inner] - to[i // inner]) for i, w in enumerate(codes)]
+
+
+def own_grids(
+    codes: Sequence[int], grids: Grids, biases: Sequence[Fraction]
+) -> tuple[list[int], Grids]:
+    """Weights and grids of sums that fit 32 bits, channels that do not fit theirs raised.
+
+    Raises OverflowError where one fits none up to the coarsest.
+    """
+    to = grids
+    while True:
+        found = raised(codes, grids, to)
+        over = [r >= 1 << 31 for r in reaches(found, to, biases)]
+        if not any(over):
+            return found, to
+        to = tuple(grid + o for grid, o in zip(to, over, strict=True))
+        if max(to) > max(grids):
+            raise OverflowError("expected sums that fit 32 bits")
+
+
+def one_grid(
+    codes: Sequence[int], grids: Grids, biases: Sequence[Fraction]
+) -> tuple[list[int], Grids]:
+    """Weights and grids of sums that 32 bits hold on the finest of these grids.
+
+    Channels that are too fine for that are raised to it. Raises OverflowError where the coarsest
+    does not fit.
+    """
+    for common in range(min(grids), max(grids) + 1):
+        to = tuple(max(grid, common) for grid in grids)
+        found = raised(codes, grids, to)
+        reach = reaches(found, to, biases)
+        if all(max(r, 1) << (e - common) < 1 << 31 for r, e in zip(reach, to, strict=True)):
+            return found, to
+    raise OverflowError("expected sums that fit 32 bits")
 
 
 def batch_norm(
@@ -105,7 +175,7 @@ def batch_norm(
     alpha, shift = [], []
     for g, b, mean, var in zip(gamma.values, beta.values, *running, strict=True):
         a = g * (1.0 / math.sqrt(var + eps))
-        alpha.append(math.ldexp(a, z.exponent))
+        alpha.append(math.ldexp(a, z.one_exponent))
         shift.append(b - mean * a)
     bound = max(128.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
     if bound == 0:
@@ -118,7 +188,7 @@ def batch_norm(
 
 def _without(node: Node, x: list[Array], site: int) -> Array:
     """The output of an operator without parameters; `site` is the frozen exponent if it rounds."""
-    first, exponent, shape = x[0], x[0].exponent, x[0].shape
+    first, exponent, shape = x[0], x[0].one_exponent, x[0].shape
     match node.op:
         case "relu":
             return layers.relu(first)
@@ -150,7 +220,7 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
 
 
 def _values(x: Array) -> list[Fraction]:
-    return [c * power(x.exponent) for c in x.codes]
+    return [c * power(x.one_exponent) for c in x.codes]
 
 
 def _narrow(x: Array, site: int) -> Array:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from samebits.spec import formats
 from samebits.spec.formats import power
+from samebits.spec.training.deploy import offsets_of, own_grids, real_values
 from samebits.spec.training.layers import Array
 from samebits.spec.training.lstm import HIDDEN_EXPONENT, Direction, matrix_product
+from samebits.spec.training.rows import each
 
 Function = Callable[[str, int, int], int]
 """sat16(rne(f(code * 2**exponent) * 2**15)) of (f: "sigmoid" or "tanh", code, exponent)."""
@@ -22,22 +25,26 @@ def sat16(value: Fraction) -> int:
 def layer(x: Array, p: Direction, site: int, function: Function) -> tuple[Array, list[int]]:
     """h [T, N, H], and c after the last step; `site`: the frozen exponent of c."""
     steps, samples, features = x.shape
-    grid = x.exponent + p.weight_ih.exponent
-    bias = [Fraction(0)] * (4 * p.hidden)
+    rows = 4 * p.hidden
+    grids_h = [HIDDEN_EXPONENT + e for e in each(p.weight_hh.exponent, rows)] * samples
+    bias = [Fraction(0)] * rows
     for parameter in (p.bias_ih, p.bias_hh):
         if parameter is not None:
-            joint, exponent = parameter.joint
-            bias = [b + j * power(exponent) for b, j in zip(bias, joint, strict=True)]
-    offsets = [formats.round_real(b / power(grid)) for b in bias] * samples
+            bias = [a + b for a, b in zip(bias, real_values(parameter), strict=True)]
+    own = tuple(x.one_exponent + e for e in each(p.weight_ih.exponent, rows))
+    codes, own = own_grids(p.weight_ih.codes, own, bias)
+    weight_ih = replace(p.weight_ih, weight=(codes, *p.weight_ih.weight[1:]))
+    offsets = offsets_of(bias, own) * samples
+    grids = own * samples
     h, c = [0] * (samples * p.hidden), [0] * (samples * p.hidden)
     done: dict[int, list[int]] = {}
     for t in reversed(range(steps)) if p.backwards else range(steps):
         row = x.codes[t * samples * features : (t + 1) * samples * features]
-        from_x = matrix_product(row, features, p.weight_ih)
+        from_x = matrix_product(row, features, weight_ih)
         from_h = matrix_product(h, p.hidden, p.weight_hh)
         sums = [
-            (a + b) * power(grid) + r * power(HIDDEN_EXPONENT + p.weight_hh.exponent)
-            for a, b, r in zip(from_x, offsets, from_h, strict=True)
+            (a + b) * power(grid) + r * power(grid_h)
+            for a, b, r, grid, grid_h in zip(from_x, offsets, from_h, grids, grids_h, strict=True)
         ]
         z = [sat16(s / power(-12)) for s in sums]
         for k in range(samples * p.hidden):

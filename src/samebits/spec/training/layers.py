@@ -9,24 +9,29 @@ against these for equality.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
 from samebits.spec import formats
 from samebits.spec.formats import EXPONENT_MAX, EXPONENT_MIN, Tensor, Weight
+from samebits.spec.training import rows
+from samebits.spec.training.rows import Exponent, each, plus, rows_of
 
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Array:
-    """A BFP tensor: value = code * 2**exponent. Codes are flat in row-major (NCHW) order."""
+    """A BFP tensor: value = code * 2**exponent. Codes are flat in row-major (NCHW) order.
+
+    exponent: one for the tensor, or a tuple with one for each element (section 12).
+    """
 
     codes: list[int]
     shape: tuple[int, ...]
-    exponent: int
+    exponent: Exponent
     bits: int  # 8, 16 or 32: the width its gradient or value is carried in
 
     def __post_init__(self) -> None:
@@ -36,7 +41,24 @@ class Array:
     @property
     def values(self) -> list[float]:
         """The real values (exact unless they leave binary64)."""
-        return [math.ldexp(float(c), self.exponent) for c in self.codes]
+        exponents = each(self.exponent, len(self.codes))
+        return [math.ldexp(float(c), e) for c, e in zip(self.codes, exponents, strict=True)]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether rows have exponents of their own."""
+        return not isinstance(self.exponent, int)
+
+    @property
+    def one_exponent(self) -> int:
+        """The exponent of a tensor which has one; ValueError by rows."""
+        return _only(self.exponent)
+
+
+def _only(exponent: Exponent) -> int:
+    if not isinstance(exponent, int):
+        raise ValueError("expected one exponent, found exponents by rows")
+    return exponent
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,7 @@ class Parameter:
 
     weight: Weight  # (W, A, e_W)
     shape: tuple[int, ...]
+    widths: tuple[int, int] = (8, 16)  # of its layer: of values, and of gradients (section 13)
 
     @property
     def codes(self) -> list[int]:
@@ -52,9 +75,14 @@ class Parameter:
         return self.weight[0]
 
     @property
-    def exponent(self) -> int:
-        """e_W."""
+    def exponent(self) -> Exponent:
+        """e_W: one, or one for each row of the first axis."""
         return self.weight[2]
+
+    @property
+    def one_exponent(self) -> int:
+        """The exponent of a parameter which has one; ValueError by rows."""
+        return _only(self.exponent)
 
     @property
     def joint(self) -> Tensor:
@@ -89,32 +117,59 @@ def quantize(
     return [formats.round_real(v / formats.power(exponent)) for v in rational], exponent
 
 
-def quantize_input(values: Sequence[float], shape: tuple[int, ...]) -> Array:
-    """Real inputs as bfp8. Section 5."""
-    codes, exponent = quantize(values, 8)
-    return Array(codes, shape, exponent, 8)
+def quantize_input(
+    values: Sequence[float], shape: tuple[int, ...], by_rows: bool = False, bits: int = 8
+) -> Array:
+    """Real inputs as bfp8. Sections 5, 12.2 and 13."""
+    if not by_rows:
+        return Array(*_with_shape(quantize(values, bits), shape), bits)
+    codes, exponents = [0] * len(values), [0] * len(values)
+    for at in rows.members(rows_of(shape)).values():
+        own, exponent = quantize([values[i] for i in at], bits)
+        for i, code in zip(at, own, strict=True):
+            codes[i], exponents[i] = code, exponent
+    return Array(codes, shape, tuple(exponents), bits)
+
+
+def _with_shape(part: Tensor, shape: tuple[int, ...]) -> tuple[list[int], tuple[int, ...], int]:
+    return part[0], shape, part[1]
 
 
 def narrow(
-    acc: Sequence[int], shape: tuple[int, ...], exponent: int, bits: int, divisor: int = 1
+    acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent, bits: int, divisor: int = 1
 ) -> Array:
-    """`requantize` (1.1) with a shape."""
-    codes, out = formats.requantize(acc, exponent, bits, divisor)
-    return Array(codes, shape, out, bits)
+    """`requantize` (1.1, 12.1) with a shape."""
+    if isinstance(exponent, int):
+        return Array(*_with_shape(formats.requantize(acc, exponent, bits, divisor), shape), bits)
+    codes, own = rows.requantize(acc, exponent, rows_of(shape), bits, divisor)
+    return Array(codes, shape, own, bits)
 
 
-def wide(acc: Sequence[int], shape: tuple[int, ...], exponent: int) -> Array:
-    """`shorten` (1.2) with a shape."""
-    codes, out = formats.shorten(acc, exponent)
-    return Array(codes, shape, out, 32)
+def wide(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Array:
+    """`shorten` (1.2, 12.1) with a shape."""
+    if isinstance(exponent, int):
+        return Array(*_with_shape(formats.shorten(acc, exponent), shape), 32)
+    codes, own = rows.shorten(acc, exponent, rows_of(shape))
+    return Array(codes, shape, own, 32)
+
+
+def wide_whole(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Array:
+    """`shorten` of a parameter's gradient, which has one exponent."""
+    if isinstance(exponent, int):
+        return wide(acc, shape, exponent)
+    return Array(*_with_shape(rows.shorten_whole(acc, exponent), shape), 32)
 
 
 def resolve(parts: Sequence[Array]) -> Array:
     """The gradient a node consumes. Section 1.3: one part is itself, several make a bfp32."""
     if len(parts) == 1:
         return parts[0]
-    codes, exponent = formats.resolve([(p.codes, p.exponent) for p in parts])
-    return Array(codes, parts[0].shape, exponent, 32)
+    shape = parts[0].shape
+    pairs = [(p.codes, p.exponent) for p in parts if isinstance(p.exponent, int)]
+    if len(pairs) == len(parts):
+        return Array(*_with_shape(formats.resolve(pairs), shape), 32)
+    codes, own = rows.resolve([(p.codes, p.exponent) for p in parts], rows_of(shape))
+    return Array(codes, shape, own, 32)
 
 
 # --- Linear and Conv2d (sections 5 and 7) ---------------------------------------------------
@@ -185,7 +240,15 @@ def affine(
     geometry: Geometry | None = None,
     out_width: int = 8,
 ) -> Array:
-    """Linear (`geometry=None`) or Conv2d, forward. Section 5."""
+    """Linear (`geometry=None`) or Conv2d, forward, as 8 or as 32 bits. Section 5."""
+    sums = exact_sums(x, weight, bias, geometry)
+    return narrow(*sums, weight.widths[0]) if out_width == 8 else wide(*sums)
+
+
+def exact_sums(
+    x: Array, weight: Parameter, bias: Parameter | None, geometry: Geometry | None
+) -> tuple[list[int], tuple[int, ...], Exponent]:
+    """The sums of a Linear or Conv2d, their shape and exponent."""
     if geometry is None:
         shape = (*x.shape[:-1], weight.shape[0])
         channels = [i % shape[-1] for i in range(math.prod(shape))]
@@ -195,47 +258,99 @@ def affine(
     acc = [0] * math.prod(shape)
     for o, i, w in taps_of(x, weight, geometry):
         acc[o] += x.codes[i] * weight.codes[w]
-    exponent = x.exponent + weight.exponent
+    exponent = plus(by_row(x, len(acc)), by_output(weight, channels))
     if bias is not None and any(bias.joint[0]):
         joint, e_b = bias.joint
-        common = max(exponent, e_b + max(map(abs, joint)).bit_length() - 30)
+        least = e_b + max(map(abs, joint)).bit_length() - 30
         acc = [
-            formats.scaled(a, exponent - common) + formats.scaled(joint[c], e_b - common)
-            for a, c in zip(acc, channels, strict=True)
+            formats.scaled(a, e - max(e, least)) + formats.scaled(joint[c], e_b - max(e, least))
+            for a, e, c in zip(acc, each(exponent, len(acc)), channels, strict=True)
         ]
-        exponent = common
-    return narrow(acc, shape, exponent, 8) if out_width == 8 else wide(acc, shape, exponent)
+        exponent = larger(exponent, least)
+    return acc, shape, exponent
+
+
+def by_row(x: Array, count: int) -> Exponent:
+    """Exponents of the rows of x for a tensor of `count` elements with as many rows."""
+    if isinstance(x.exponent, int):
+        return x.exponent
+    own = [x.exponent[at[0]] for at in rows.members(rows_of(x.shape)).values()]
+    return tuple(own[i * len(own) // count] for i in range(count))
+
+
+def by_output(weight: Parameter, channels: Sequence[int]) -> Exponent:
+    """Exponents of the weight for elements of these output channels."""
+    e = weight.exponent
+    return e if isinstance(e, int) else tuple(e[c] for c in channels)
+
+
+def larger(exponent: Exponent, least: int) -> Exponent:
+    """The exponent, or `least` where that is larger."""
+    if isinstance(exponent, int):
+        return max(exponent, least)
+    return tuple(max(e, least) for e in exponent)
 
 
 def affine_input_gradient(
     g: Array, x: Array, weight: Parameter, geometry: Geometry | None = None
 ) -> Array:
-    """The gradient handed down by Linear or Conv2d: 16-bit g times W. Section 7."""
-    g16 = g if g.bits == 16 else narrow(g.codes, g.shape, g.exponent, 16)
+    """The gradient handed down by Linear or Conv2d: narrow g times W. Sections 7, 12.3 and 13."""
+    bits = weight.widths[1]
+    if g.by_rows or not isinstance(weight.exponent, int):
+        exponent = plus(g.exponent, by_output(weight, channels_of(g, geometry)))
+        g16 = narrow(g.codes, g.shape, each(exponent, len(g.codes)), bits)
+        down = by_row(g16, len(x.codes))
+    else:
+        fits = g.bits <= 16 and max(map(abs, g.codes)) <= formats.CODE_MAX[bits]
+        g16 = g if fits else narrow(g.codes, g.shape, g.exponent, bits)
+        down = plus(g16.exponent, weight.exponent)
     acc = [0] * len(x.codes)
     for o, i, w in taps_of(x, weight, geometry):
         acc[i] += g16.codes[o] * weight.codes[w]
-    return narrow(acc, x.shape, g16.exponent + weight.exponent, 16)
+    return narrow(acc, x.shape, down, bits)
+
+
+def channels_of(g: Array, geometry: Geometry | None) -> list[int]:
+    """The output channel of every element of a gradient."""
+    return channel_of(g.shape) if geometry else [i % g.shape[-1] for i in range(len(g.codes))]
 
 
 def affine_weight_gradient(
     g: Array, x: Array, weight: Parameter, geometry: Geometry | None = None
 ) -> Array:
-    """The weight gradient of Linear or Conv2d: full-width g times x. Section 7."""
+    """The weight gradient of Linear or Conv2d: full-width g times x. Sections 7 and 12.3."""
+    codes, exponent = g.codes, plus(g.exponent, by_row(x, len(g.codes)))
+    if not isinstance(exponent, int):
+        channels = channels_of(g, geometry)
+        codes, exponent = rows.requantize(codes, exponent, channels, 32, limited=False)
+        own = dict(zip(channels, exponent, strict=True))
+        size = len(weight.codes) // weight.shape[0]
+        exponent = tuple(own[w // size] for w in range(len(weight.codes)))
     acc = [0] * len(weight.codes)
     for o, i, w in taps_of(x, weight, geometry):
-        acc[w] += g.codes[o] * x.codes[i]
-    return wide(acc, weight.shape, g.exponent + x.exponent)
+        acc[w] += codes[o] * x.codes[i]
+    return wide_whole(acc, weight.shape, exponent)
 
 
 def bias_gradient(g: Array, geometry: Geometry | None = None) -> Array:
-    """The sum of g over all but the channel axis. Section 7."""
-    axis = len(g.shape) - 1 if geometry is None else 1
-    acc = [0] * g.shape[axis]
-    inner = math.prod(g.shape[axis + 1 :])
-    for i, code in enumerate(g.codes):
-        acc[i // inner % len(acc)] += code
-    return wide(acc, (len(acc),), g.exponent)
+    """The sum of g over all but the channel axis. Sections 7 and 12.3."""
+    size = g.shape[-1] if geometry is None else g.shape[1]
+    return summed(g, channels_of(g, geometry), size)
+
+
+def summed(g: Array, places: Sequence[int], size: int) -> Array:
+    """The sum of g over the elements of every place, with one exponent: `gather` of its rows."""
+    row_of = rows_of(g.shape) if g.by_rows else [0] * len(g.codes)
+    acc = [[0] * size for _ in range(row_of[-1] + 1)]
+    own = [[EXPONENT_MIN] * size for _ in acc]
+    exponents = each(g.exponent, len(g.codes))
+    for row, code, exponent, place in zip(row_of, g.codes, exponents, places, strict=True):
+        acc[row][place] += code
+        own[row][place] = exponent
+    if isinstance(g.exponent, int):
+        return wide(acc[0], (size,), g.exponent)
+    total, common = rows.gather(acc, own, 55)
+    return wide(total, (size,), common)
 
 
 def channel_of(shape: tuple[int, ...]) -> list[int]:
@@ -264,28 +379,40 @@ def relu6_clip(exponent: int) -> int:
 
 def relu6(x: Array) -> Array:
     """Section 5."""
-    clip = relu6_clip(x.exponent)
-    return replace(x, codes=[min(max(c, 0), clip) for c in x.codes])
+    exponents = each(x.exponent, len(x.codes))
+    codes = [min(max(c, 0), relu6_clip(e)) for c, e in zip(x.codes, exponents, strict=True)]
+    return replace(x, codes=codes)
 
 
 def relu6_backward(g: Array, y: Array) -> Array:
     """Section 7; `y` is the layer's output."""
-    clip = relu6_clip(y.exponent)
-    codes = [c if 0 < o < clip else 0 for c, o in zip(g.codes, y.codes, strict=True)]
+    pairs = zip(g.codes, y.codes, each(y.exponent, len(y.codes)), strict=True)
+    codes = [c if 0 < o < relu6_clip(e) else 0 for c, o, e in pairs]
     return replace(g, codes=codes)
 
 
-def table_activation(x: Array, table: Tensor) -> Array:
-    """Section 5. `table`: 255 codes, for x = -127..127 at x's exponent, and their exponent."""
-    codes, exponent = table
-    return narrow([codes[c + 127] for c in x.codes], x.shape, exponent, 8)
+Tables = Callable[[int], Tensor]
+"""A table of 255 codes, for x = -127..127 at an exponent of x, and the exponent of the codes."""
 
 
-def table_backward(g: Array, x: Array, derivative: Tensor) -> Array:
-    """Section 7. `derivative`: 255 bfp16 codes and their exponent."""
-    codes, exponent = derivative
-    acc = [a * codes[c + 127] for a, c in zip(g.codes, x.codes, strict=True)]
-    return wide(acc, g.shape, g.exponent + exponent)
+def table_activation(x: Array, table: Tables) -> Array:
+    """Sections 5 and 12.2."""
+    acc, exponent = _looked_up(x, table)
+    return narrow(acc, x.shape, exponent, x.bits)
+
+
+def table_backward(g: Array, x: Array, derivative: Tables) -> Array:
+    """Section 7. `derivative`: a table of bfp16 codes."""
+    slopes, exponent = _looked_up(x, derivative)
+    acc = [a * b for a, b in zip(g.codes, slopes, strict=True)]
+    return wide(acc, g.shape, plus(g.exponent, exponent))
+
+
+def _looked_up(x: Array, table: Tables) -> tuple[list[int], Exponent]:
+    """The table's code for every element, and its exponent."""
+    at = [table(e) for e in each(x.exponent, len(x.codes))]
+    codes = [entries[c + 127] for c, (entries, _) in zip(x.codes, at, strict=True)]
+    return codes, tuple(e for _, e in at) if x.by_rows else at[0][1]
 
 
 # --- pooling --------------------------------------------------------------------------------
@@ -315,7 +442,8 @@ def max_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Array
     """The output, and the input index of the first maximum of every window. Section 5."""
     shape, members = windows(x.shape, kernel, stride, padding)
     position = [max(m, key=lambda i: x.codes[i]) for m in members]  # max: the first of equals
-    return Array([x.codes[i] for i in position], shape, x.exponent, x.bits), position
+    codes = [x.codes[i] for i in position]
+    return Array(codes, shape, by_row(x, len(codes)), x.bits), position
 
 
 def max_pool_backward(g: Array, shape: tuple[int, ...], position: Sequence[int]) -> Array:
@@ -323,14 +451,14 @@ def max_pool_backward(g: Array, shape: tuple[int, ...], position: Sequence[int])
     acc = [0] * math.prod(shape)
     for code, i in zip(g.codes, position, strict=True):
         acc[i] += code
-    return wide(acc, shape, g.exponent)
+    return wide(acc, shape, by_row(g, len(acc)))
 
 
 def avg_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
     """Section 5. The global average is `kernel = (H, W)`."""
     shape, members = windows(x.shape, kernel, stride, padding)
     acc = [sum(x.codes[i] for i in m) for m in members]
-    return narrow(acc, shape, x.exponent, 8, kernel[0] * kernel[1])
+    return narrow(acc, shape, by_row(x, len(acc)), x.bits, kernel[0] * kernel[1])
 
 
 def avg_pool_backward(
@@ -341,38 +469,60 @@ def avg_pool_backward(
     for code, members in zip(g.codes, windows(shape, kernel, stride, padding)[1], strict=True):
         for i in members:
             acc[i] += code
-    t = max(0, 30 - max((abs(a) for a in acc), default=0).bit_length())
-    acc = [formats.round_ratio(a << t, kernel[0] * kernel[1]) for a in acc]
-    return wide(acc, shape, g.exponent - t)
+    exponent = by_row(g, len(acc))
+    own = list(each(exponent, len(acc)))
+    for at in rows.members(rows_of(shape) if g.by_rows else [0] * len(acc)).values():
+        t = max(0, 30 - max(abs(acc[i]) for i in at).bit_length())
+        for i in at:
+            acc[i] = formats.round_ratio(acc[i] << t, kernel[0] * kernel[1])
+            own[i] -= t
+    return wide(acc, shape, tuple(own) if g.by_rows else own[0])
 
 
 # --- structure ------------------------------------------------------------------------------
 
 
 def add(a: Array, b: Array) -> Array:
-    """Section 5. Its backward hands g to both."""
-    live = [t.exponent for t in (a, b) if any(t.codes)]
-    if not live:
-        return narrow(a.codes, a.shape, 0, 8)
-    common = max(min(live), max(live) - 22)
-    terms = [
-        [formats.scaled(c, t.exponent - common) for c in t.codes] if any(t.codes) else t.codes
-        for t in (a, b)
-    ]
-    return narrow([p + q for p, q in zip(*terms, strict=True)], a.shape, common, 8)
+    """Sections 5 and 12.2. Its backward hands g to both."""
+    count, by_rows = len(a.codes), a.by_rows or b.by_rows
+    own = [each(t.exponent, count) for t in (a, b)]
+    acc, exponents = [0] * count, [0] * count
+    for at in rows.members(rows_of(a.shape) if by_rows else [0] * count).values():
+        live = [(t.codes, e) for t, e in zip((a, b), own, strict=True) if any_of(t.codes, at)]
+        for i in at if live else ():
+            found = [e[i] for _, e in live]
+            exponents[i] = max(min(found), max(found) - 22)
+            acc[i] = sum(formats.scaled(codes[i], e[i] - exponents[i]) for codes, e in live)
+    own_exponent = tuple(exponents) if by_rows else exponents[0]
+    return narrow(acc, a.shape, own_exponent, max(a.bits, b.bits))
+
+
+def any_of(codes: Sequence[int], at: Sequence[int]) -> bool:
+    """Whether one of these elements is not 0."""
+    return any(codes[i] for i in at)
 
 
 def concat(inputs: Sequence[Array]) -> Array:
-    """Along the channel axis (1). Section 5. All zero: exponent -128."""
-    common = max((x.exponent for x in inputs if any(x.codes)), default=EXPONENT_MIN)
+    """Along the channel axis (1). Sections 5 and 12.2."""
     first = inputs[0].shape
+    shape = (first[0], sum(x.shape[1] for x in inputs), *first[2:])
     codes: list[int] = []
+    own: list[int] = []
     for n in range(first[0]):
         for x in inputs:
             size = math.prod(x.shape[1:])
-            part = x.codes[n * size : (n + 1) * size]
-            codes += [formats.scaled(c, x.exponent - common) if c else 0 for c in part]
-    return Array(codes, (first[0], sum(x.shape[1] for x in inputs), *first[2:]), common, 8)
+            codes += x.codes[n * size : (n + 1) * size]
+            own += each(x.exponent, len(x.codes))[n * size : (n + 1) * size]
+    bits = max(x.bits for x in inputs)
+    return aligned(codes, own, shape, any(x.by_rows for x in inputs), bits)
+
+
+def aligned(
+    codes: list[int], own: Sequence[int], shape: tuple[int, ...], by_rows: bool, bits: int = 8
+) -> Array:
+    """`align`: bfp8 codes of these exponents at one a row, or at one."""
+    chosen = rows.align(codes, own, rows_of(shape) if by_rows else [0] * len(codes))
+    return Array(chosen[0], shape, chosen[1] if by_rows else chosen[1][0], bits)
 
 
 def concat_backward(g: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
@@ -382,9 +532,27 @@ def concat_backward(g: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     for _ in range(g.shape[0]):
         for piece, shape in zip(pieces, shapes, strict=True):
             size = math.prod(shape[1:])
-            piece += g.codes[start : start + size]
+            piece += range(start, start + size)
             start += size
-    return [replace(g, codes=c, shape=s) for c, s in zip(pieces, shapes, strict=True)]
+    return [taken(g, p, s) for p, s in zip(pieces, shapes, strict=True)]
+
+
+def taken(x: Array, places: Sequence[int], shape: tuple[int, ...]) -> Array:
+    """Elements of x in another order or shape, which share a row only if they did before."""
+    codes = [x.codes[i] for i in places]
+    if isinstance(x.exponent, int):
+        return replace(x, codes=codes, shape=shape)
+    return replace(x, codes=codes, shape=shape, exponent=tuple(x.exponent[i] for i in places))
+
+
+def reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    """The same elements in another shape. Sections 5 and 12.2: `align` where rows meet."""
+    if isinstance(x.exponent, int):
+        return replace(x, shape=shape)
+    codes, exponents = rows.align(x.codes, x.exponent, rows_of(shape))
+    if all(len({x.exponent[i] for i in at}) == 1 for at in rows.members(rows_of(shape)).values()):
+        return replace(x, shape=shape)
+    return replace(x, codes=codes, shape=shape, exponent=exponents)
 
 
 def places(shape: tuple[int, ...], axis: int, index: int) -> list[int]:
@@ -399,16 +567,16 @@ def places(shape: tuple[int, ...], axis: int, index: int) -> list[int]:
 
 def select(x: Array, axis: int, index: int) -> Array:
     """Indexing of one axis by one integer. Section 5."""
-    codes = [x.codes[i] for i in places(x.shape, axis, index)]
-    return replace(x, codes=codes, shape=x.shape[:axis] + x.shape[axis + 1 :])
+    return taken(x, places(x.shape, axis, index), x.shape[:axis] + x.shape[axis + 1 :])
 
 
 def select_backward(g: Array, shape: tuple[int, ...], axis: int, index: int) -> Array:
     """Section 7; `shape` is the input's."""
-    codes = [0] * math.prod(shape)
-    for i, code in zip(places(shape, axis, index), g.codes, strict=True):
-        codes[i] = code
-    return replace(g, codes=codes, shape=shape)
+    codes, own = [0] * math.prod(shape), [EXPONENT_MIN] * math.prod(shape)
+    given = zip(g.codes, each(g.exponent, len(g.codes)), strict=True)
+    for i, (code, exponent) in zip(places(shape, axis, index), given, strict=True):
+        codes[i], own[i] = code, exponent
+    return replace(g, codes=codes, shape=shape, exponent=tuple(own) if g.by_rows else g.exponent)
 
 
 def dropout_factors(probability: float, words: Sequence[int]) -> Tensor:
@@ -421,27 +589,25 @@ def dropout_factors(probability: float, words: Sequence[int]) -> Tensor:
 def dropout(x: Array, factors: Tensor) -> Array:
     """Section 5, training only."""
     acc = [c * f for c, f in zip(x.codes, factors[0], strict=True)]
-    return narrow(acc, x.shape, x.exponent + factors[1], 8)
+    return narrow(acc, x.shape, plus(x.exponent, factors[1]), x.bits)
 
 
 def dropout_backward(g: Array, factors: Tensor) -> Array:
     """Section 7."""
     acc = [c * f for c, f in zip(g.codes, factors[0], strict=True)]
-    return wide(acc, g.shape, g.exponent + factors[1])
+    return wide(acc, g.shape, plus(g.exponent, factors[1]))
 
 
 def embedding(index: Array, weight: Parameter) -> Array:
     """Rows of W. Section 5. The codes of `index` are row numbers."""
     size = weight.shape[1]
     codes = [weight.codes[i * size + d] for i in index.codes for d in range(size)]
-    return Array(codes, (*index.shape, size), weight.exponent, 8)
+    vectors = [i for i in index.codes for _ in range(size)]
+    return Array(codes, (*index.shape, size), by_output(weight, vectors), weight.widths[0])
 
 
 def embedding_weight_gradient(g: Array, index: Array, weight: Parameter) -> Array:
     """Rows of g summed at their index. Section 7."""
     size = weight.shape[1]
-    acc = [0] * len(weight.codes)
-    for position, i in enumerate(index.codes):
-        for d in range(size):
-            acc[i * size + d] += g.codes[position * size + d]
-    return wide(acc, weight.shape, g.exponent)
+    places = [i * size + d for i in index.codes for d in range(size)]
+    return replace(summed(g, places, len(weight.codes)), shape=weight.shape)

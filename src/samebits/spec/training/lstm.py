@@ -7,12 +7,25 @@ One layer in one direction (`lstm`, `lstm_backward`), and a stack of them (`stac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from samebits.spec import formats
-from samebits.spec.formats import EXPONENT_MIN, Tensor
-from samebits.spec.training.layers import Array, Parameter, narrow, resolve, wide
+from samebits.spec.formats import EXPONENT_MIN
+from samebits.spec.training import rows
+from samebits.spec.training.layers import (
+    Array,
+    Parameter,
+    affine_input_gradient,
+    affine_weight_gradient,
+    aligned,
+    bias_gradient,
+    by_output,
+    resolve,
+    taken,
+)
+from samebits.spec.training.rows import Exponent, Part, each, plus
 
 HIDDEN_EXPONENT = -7
 Q_GATE = 32767  # of gate values (exponent -15) and of the arguments of their tables (-12)
@@ -50,7 +63,7 @@ class Step:
     f: list[int]
     g: list[int]
     o: list[int]
-    c: Tensor
+    c: Part
     u: list[int]
     h: list[int]
 
@@ -80,48 +93,87 @@ def transposed_product(rows: Sequence[int], matrix: Parameter) -> list[int]:
     ]
 
 
-def outer_sum(rows: Sequence[int], outputs: int, others: Sequence[int], inputs: int) -> list[int]:
-    """sum over n of rows[n, j] * others[n, k], flat [outputs, inputs]."""
-    count = len(rows) // outputs
-    return [
-        sum(rows[n * outputs + j] * others[n * inputs + k] for n in range(count))
-        for j in range(outputs)
-        for k in range(inputs)
-    ]
+def product_exponent(x: Exponent, matrix: Parameter, samples: int) -> Exponent:
+    """The exponent of `matrix_product`: the sample's and the output's. Section 12.2."""
+    outputs = matrix.shape[0]
+    own = by_output(matrix, [j for _ in range(samples) for j in range(outputs)])
+    return plus(by_sample(x, samples, samples * outputs), own)
+
+
+def by_sample(exponent: Exponent, samples: int, count: int) -> Exponent:
+    """Exponents of samples, for a tensor of `count` elements of as many samples."""
+    if isinstance(exponent, int):
+        return exponent
+    own = exponent[:: len(exponent) // samples]
+    return tuple(own[i * samples // count] for i in range(count))
+
+
+def narrow16(
+    acc: Sequence[int], exponent: Exponent, samples: int, by_rows: bool, bits: int = 16
+) -> Part:
+    """`requantize` to 16 bits or fewer, of the whole or of every sample."""
+    if by_rows:
+        own = [i * samples // len(acc) for i in range(len(acc))]
+        return rows.requantize(acc, exponent, own, bits)
+    return formats.requantize(acc, each(exponent, 1)[0], bits)
 
 
 # --- one layer in one direction -------------------------------------------------------------
 
 
+def is_by_rows(x: Array, p: Direction) -> bool:
+    """Whether samples have exponents of their own: where those of x or of the weights have."""
+    return x.by_rows or not all(isinstance(w.exponent, int) for w in (p.weight_ih, p.weight_hh))
+
+
 def lstm(x: Array, p: Direction, tables: Tables) -> tuple[Array, list[Step]]:
-    """The output [T, N, H] and the values of every step, in the order of the steps of x. Sec. 5."""
-    steps, samples, features = x.shape
-    size = samples * p.hidden
-    h, c = [0] * size, ([0] * size, EXPONENT_MIN)
+    """The output [T, N, H] and the values of every step, in the order of the steps of x.
+
+    Sections 5 and 12.2.
+    """
+    steps, samples, _ = x.shape
+    size, by_rows = samples * p.hidden, is_by_rows(x, p)
+    h: list[int] = [0] * size
+    c: Part = [0] * size, each(EXPONENT_MIN, size) if by_rows else EXPONENT_MIN
     done: dict[int, Step] = {}
     for t in reversed(range(steps)) if p.backwards else range(steps):
-        row = x.codes[t * samples * features : (t + 1) * samples * features]
-        last = done[t] = _step((row, x.exponent), h, c, p, tables)
+        last = done[t] = _step(step_of(x, t), h, c, p, tables)
         h, c = last.h, last.c
     values = [done[t] for t in range(steps)]
     codes = [code for step in values for code in step.h]
-    return Array(codes, (steps, samples, p.hidden), HIDDEN_EXPONENT, 8), values
+    exponent = each(HIDDEN_EXPONENT, len(codes)) if by_rows else HIDDEN_EXPONENT
+    return Array(codes, (steps, samples, p.hidden), exponent, 8), values
 
 
-def _step(x: Tensor, h: list[int], c: Tensor, p: Direction, tables: Tables) -> Step:
+def step_of(x: Array, t: int) -> Part:
+    """Codes and exponents of one step of a sequence."""
+    size = len(x.codes) // x.shape[0]
+    at = slice(t * size, (t + 1) * size)
+    return x.codes[at], x.exponent if isinstance(x.exponent, int) else x.exponent[at]
+
+
+def _step(x: Part, h: list[int], c: Part, p: Direction, tables: Tables) -> Step:
     """Steps 1 to 4 of section 5: gates, cell state and hidden state from x, and h, c before it."""
     outputs = 4 * p.hidden
     samples = len(h) // p.hidden
+    hidden = product_exponent(HIDDEN_EXPONENT, p.weight_hh, samples)
     terms = [
-        (matrix_product(x[0], p.weight_ih.shape[1], p.weight_ih), x[1] + p.weight_ih.exponent, 30),
-        (matrix_product(h, p.hidden, p.weight_hh), HIDDEN_EXPONENT + p.weight_hh.exponent, 30),
+        (
+            matrix_product(x[0], p.weight_ih.shape[1], p.weight_ih),
+            product_exponent(x[1], p.weight_ih, samples),
+            30,
+        ),
+        (matrix_product(h, p.hidden, p.weight_hh), hidden, 30),
     ]
     for bias in (p.bias_ih, p.bias_hh):
         if bias is not None:
             joint, exponent = bias.joint
             terms.append((joint * samples, exponent, 23))
-    a, e = formats.combine(terms)
-    z = [saturate(formats.scaled(v, e + 12), Q_GATE) for v in a]
+    a, e = rows.combine(terms)
+    z = [
+        saturate(formats.scaled(v, own + 12), Q_GATE)
+        for v, own in zip(a, each(e, len(a)), strict=True)
+    ]
     lookup = (tables.sigmoid, tables.sigmoid, tables.tanh, tables.sigmoid)
     i, f, g, o = (
         [
@@ -133,8 +185,13 @@ def _step(x: Tensor, h: list[int], c: Tensor, p: Direction, tables: Tables) -> S
     )
     kept = [a * b for a, b in zip(f, c[0], strict=True)]
     new = [a * b for a, b in zip(i, g, strict=True)]
-    state = formats.requantize(*formats.combine([(kept, c[1] - 15, 30), (new, -30, 30)]), 16)
-    u = [tables.tanh[saturate(formats.scaled(v, state[1] + 12), Q_GATE) + Q_GATE] for v in state[0]]
+    by_rows = not isinstance(c[1], int)
+    acc, e = rows.combine([(kept, plus(c[1], -15), 30), (new, -30, 30)])
+    state = narrow16(acc, e, samples, by_rows)
+    u = [
+        tables.tanh[saturate(formats.scaled(v, own + 12), Q_GATE) + Q_GATE]
+        for v, own in zip(state[0], each(state[1], len(state[0])), strict=True)
+    ]
     out = [saturate(formats.scaled(a * b, -23), 127) for a, b in zip(o, u, strict=True)]
     return Step(i, f, g, o, state, u, out)
 
@@ -142,58 +199,82 @@ def _step(x: Tensor, h: list[int], c: Tensor, p: Direction, tables: Tables) -> S
 def lstm_backward(
     gradient: Array, x: Array, p: Direction, done: Sequence[Step]
 ) -> tuple[Array, list[Array]]:
-    """The input gradient, and those of weight_ih, weight_hh and of either bias. Section 7."""
-    steps, samples, features = x.shape
+    """The input gradient, and those of weight_ih, weight_hh and of either bias.
+
+    Sections 7 and 12.3.
+    """
+    steps, samples, _ = x.shape
     size, outputs = samples * p.hidden, 4 * p.hidden
+    by_rows = is_by_rows(x, p) or gradient.by_rows
     order = list(reversed(range(steps)) if p.backwards else range(steps))
-    later: tuple[Tensor, Tensor, list[int]] | None = None  # D16, dc and f of step t + 1
-    d: dict[int, Tensor] = {}
+    later: tuple[Part, Part, list[int]] | None = None  # D16, dc and f of step t + 1
+    d: dict[int, Part] = {}
     for place in reversed(range(steps)):
         t = order[place]
-        before = done[order[place - 1]].c if place else ([0] * size, EXPONENT_MIN)
-        terms = [(gradient.codes[t * size : (t + 1) * size], gradient.exponent, 31)]
+        before: Part = done[order[place - 1]].c if place else ([0] * size, EXPONENT_MIN)
+        terms = [(*step_of(gradient, t), 31)]
         if later is not None:
             back = transposed_product(later[0][0], p.weight_hh)
-            terms.append((back, later[0][1] + p.weight_hh.exponent, 38))
-        dh = formats.requantize(*formats.combine(terms), 16)
-        dc = _cell_gradient(dh, done[t], None if later is None else later[1:])
-        d[t] = _gate_gradients(dh, dc, done[t], before, p.hidden)
-        later = formats.requantize(*d[t], 16), dc, done[t].f
-    e_d = max((e for codes, e in d.values() if any(codes)), default=EXPONENT_MIN)
-    codes = [
-        formats.scaled(code, d[t][1] - e_d) if code else 0 for t in range(steps) for code in d[t][0]
-    ]
-    d16, e_16 = formats.requantize(codes, e_d, 16)
-    down = narrow(transposed_product(d16, p.weight_ih), x.shape, e_16 + p.weight_ih.exponent, 16)
-    width = samples * outputs
-    following = [c for t in order[1:] for c in codes[t * width : (t + 1) * width]]
-    hidden = [code for t in order[:-1] for code in done[t].h]
+            terms.append((back, by_sample(later[0][1], samples, size), 38))
+        dh = narrow16(*rows.combine(terms), samples, by_rows)
+        dc = _cell_gradient(dh, done[t], None if later is None else later[1:], samples, by_rows)
+        d[t] = _gate_gradients(dh, dc, done[t], before, p.hidden, by_rows)
+        later = _before_product(d[t], p, samples, by_rows), dc, done[t].f
+    codes, e_d = _all_steps([d[t] for t in range(steps)])
+    g = Array(codes, (steps, samples, outputs), e_d, 32)
+    nothing = [0] * size
+    past = {t: done[before].h for before, t in pairwise(order)}
+    hidden = [code for t in range(steps) for code in past.get(t, nothing)]
+    h = Array(hidden, (steps, samples, p.hidden), HIDDEN_EXPONENT, 8)
     own = [
-        wide(outer_sum(codes, outputs, x.codes, features), (outputs, features), e_d + x.exponent),
-        wide(
-            outer_sum(following, outputs, hidden, p.hidden),
-            (outputs, p.hidden),
-            e_d + HIDDEN_EXPONENT,
-        ),
-        wide([sum(codes[j::outputs]) for j in range(outputs)], (outputs,), e_d),
+        affine_weight_gradient(g, x, p.weight_ih),
+        affine_weight_gradient(g, h, p.weight_hh),
+        bias_gradient(g),
     ]
-    return down, own
+    return affine_input_gradient(g, x, p.weight_ih), own
 
 
-def _cell_gradient(dh: Tensor, step: Step, later: tuple[Tensor, list[int]] | None) -> Tensor:
+def _before_product(d: Part, p: Direction, samples: int, by_rows: bool) -> Part:
+    """D in 16 bits with the exponents of the outputs in it, as W will take it (H of 12.3)."""
+    outputs, bits = 4 * p.hidden, p.weight_ih.widths[1]
+    own = by_output(p.weight_hh, [j for _ in range(samples) for j in range(outputs)])
+    if by_rows:
+        return narrow16(d[0], plus(d[1], own), samples, True, bits)
+    codes, exponent = narrow16(d[0], d[1], samples, False, bits)
+    return codes, plus(exponent, own)
+
+
+def _all_steps(parts: Sequence[Part]) -> tuple[list[int], Exponent]:
+    """D of all steps: by rows as they are, else at their largest exponent."""
+    if not isinstance(parts[0][1], int):
+        own = [e for codes, exponent in parts for e in each(exponent, len(codes))]
+        return [code for codes, _ in parts for code in codes], tuple(own)
+    pairs = [(codes, each(e, 1)[0]) for codes, e in parts]
+    top = max((e for codes, e in pairs if any(codes)), default=EXPONENT_MIN)
+    return [
+        formats.scaled(code, e - top) if code else 0 for codes, e in pairs for code in codes
+    ], top
+
+
+def _cell_gradient(
+    dh: Part, step: Step, later: tuple[Part, list[int]] | None, samples: int, by_rows: bool
+) -> Part:
     """dc of a step; `later`: dc and f of the next."""
     through = [a * o * ((1 << 30) - u * u) for a, o, u in zip(dh[0], step.o, step.u, strict=True)]
-    terms = [(through, dh[1] - 45, 60)]
+    terms = [(through, plus(dh[1], -45), 60)]
     if later is not None:
         (codes, exponent), f = later
-        terms.append(([a * b for a, b in zip(codes, f, strict=True)], exponent - 15, 30))
-    return formats.requantize(*formats.combine(terms), 16)
+        kept = [a * b for a, b in zip(codes, f, strict=True)]
+        terms.append((kept, plus(exponent, -15), 30))
+    return narrow16(*rows.combine(terms), samples, by_rows)
 
 
-def _gate_gradients(dh: Tensor, dc: Tensor, step: Step, before: Tensor, hidden: int) -> Tensor:
+def _gate_gradients(
+    dh: Part, dc: Part, step: Step, before: Part, hidden: int, by_rows: bool
+) -> Part:
     """D of a step, flat [N, 4H]; `before`: c of the step before."""
     gates = zip(step.i, step.f, step.g, step.o, step.u, before[0], dh[0], dc[0], strict=True)
-    rows = [
+    products = [
         (
             d_c * g * (i * ((1 << 15) - i)),
             d_c * c * (f * ((1 << 15) - f)),
@@ -202,15 +283,20 @@ def _gate_gradients(dh: Tensor, dc: Tensor, step: Step, before: Tensor, hidden: 
         )
         for i, f, g, o, u, c, d_h, d_c in gates
     ]
-    exponents = (dc[1] - 45, dc[1] + before[1] - 30, dc[1] - 45, dh[1] - 45)
-    e = max(exponents)
-    codes = [
-        formats.scaled(rows[n + k][gate], exponents[gate] - e)
-        for n in range(0, len(rows), hidden)
-        for gate in range(4)
-        for k in range(hidden)
-    ]
-    return formats.shorten(codes, e)
+    count = len(products)
+    e_h, e_c, e_b = (each(part[1], count) for part in (dh, dc, before))
+    codes, exponents = [], []
+    for n in range(0, count, hidden):
+        own = (e_c[n] - 45, e_c[n] + e_b[n] - 30, e_c[n] - 45, e_h[n] - 45)
+        codes += [
+            formats.scaled(products[n + k][gate], own[gate] - max(own))
+            for gate in range(4)
+            for k in range(hidden)
+        ]
+        exponents += [max(own)] * (4 * hidden)
+    if by_rows:
+        return rows.shorten(codes, tuple(exponents), [i // (4 * hidden) for i in range(len(codes))])
+    return formats.shorten(codes, exponents[0])
 
 
 # --- a stack --------------------------------------------------------------------------------
@@ -248,21 +334,19 @@ def _layers(
 def swap(x: Array) -> Array:
     """[N, T, features] <-> [T, N, features]."""
     a, b, size = x.shape
-    codes = [
-        x.codes[(i * b + j) * size + k] for j in range(b) for i in range(a) for k in range(size)
-    ]
-    return replace(x, codes=codes, shape=(b, a, size))
+    places = [(i * b + j) * size + k for j in range(b) for i in range(a) for k in range(size)]
+    return taken(x, places, (b, a, size))
 
 
 def _features(parts: Sequence[Array]) -> Array:
     """Concat along the features, of one part or of two. Section 5."""
     if len(parts) == 1:
         return parts[0]
-    common = max((p.exponent for p in parts if any(p.codes)), default=EXPONENT_MIN)
     size = parts[0].shape[2]
-    rows = range(0, len(parts[0].codes), size)
-    codes = [code for n in rows for p in parts for code in p.codes[n : n + size]]
-    return replace(parts[0], codes=codes, shape=(*parts[0].shape[:2], 2 * size), exponent=common)
+    vectors = range(0, len(parts[0].codes), size)
+    codes = [code for n in vectors for p in parts for code in p.codes[n : n + size]]
+    own = [each(p.exponent, len(p.codes))[n] for n in vectors for p in parts for _ in range(size)]
+    return aligned(codes, own, (*parts[0].shape[:2], 2 * size), parts[0].by_rows)
 
 
 def stack(
@@ -289,9 +373,9 @@ def stack_backward(
         g, parts = resolve(parts), []
         for index, p in enumerate(layer.directions):
             size = g.shape[2] // len(layer.directions)
-            rows = range(index * size, len(g.codes), g.shape[2])
-            codes = [code for n in rows for code in g.codes[n : n + size]]
-            mine = replace(g, codes=codes, shape=(*g.shape[:2], size))
+            vectors = range(index * size, len(g.codes), g.shape[2])
+            places = [i for n in vectors for i in range(n, n + size)]
+            mine = taken(g, places, (*g.shape[:2], size))
             down, (d_ih, d_hh, d_bias) = lstm_backward(mine, layer.x, p, layer.done[index])
             names = layer.names[index]
             own[names[0]], own[names[1]] = d_ih, d_hh

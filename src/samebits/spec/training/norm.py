@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from samebits.spec import formats
 from samebits.spec.formats import CODE_MAX, EXPONENT_MIN, fits
+from samebits.spec.training import rows
 from samebits.spec.training.layers import Array, Parameter, channel_of, narrow, quantize, wide
+from samebits.spec.training.rows import Exponent, plus
 
 ldexp = math.ldexp
 
@@ -22,6 +24,10 @@ def coded(value: float, exponent: int) -> int:
 
 
 # --- BatchNorm ------------------------------------------------------------------------------
+#
+# Written for one exponent a sample (12.2, 12.3); where all are equal it is sections 5 and 7.
+
+GUARD = 8  # bits below the largest exponent at which the statistics of samples are added
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class BatchNormSaved:
     """Per channel, for the backward pass."""
 
     n: int
-    mean: list[float]  # in units of the input's codes
+    centre: list[float]  # the mean, a real number
     inv: list[float]
     a: list[float]
     training: bool
@@ -37,23 +43,59 @@ class BatchNormSaved:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """Exact sums of every channel over the n elements of the shard."""
+    """Sums of every channel over the n elements of the shard, S1 * 2**e and S2 * 2**(2 * e)."""
 
     n: int
     s1: list[int]
     s2: list[int]
+    exponent: int
+
+    def mean(self, c: int) -> float:
+        """The mean of channel c, a real number."""
+        return ldexp(float(self.s1[c]) / float(self.n), self.exponent)
+
+    def variance(self, c: int, divisor: int) -> float:
+        """(n * S2 - S1 * S1) / (n * divisor) of channel c."""
+        spread = float(self.n * self.s2[c] - self.s1[c] * self.s1[c])
+        return ldexp(spread / float(self.n * divisor), 2 * self.exponent)
 
 
 def batch_statistics(z: Array) -> BatchStatistics:
-    """S1 and S2. Section 5."""
-    s1, s2 = [0] * z.shape[1], [0] * z.shape[1]
-    for code, c in zip(z.codes, channel_of(z.shape), strict=True):
-        s1[c] += code
-        s2[c] += code * code
+    """S1 and S2. Sections 5 and 12.2."""
     n = len(z.codes) // z.shape[1]
     if not 2 <= n <= 2**24:
         raise ValueError(f"batch norm: expected 2 to 2**24 elements a channel, found {n}")
-    return BatchStatistics(n, s1, s2)
+    exponents = sample_exponents(z)
+    s1, s2 = sample_sums(z, z.codes), sample_sums(z, [c * c for c in z.codes])
+    common = max((e for e, s in zip(exponents, s2, strict=True) if any(s)), default=EXPONENT_MIN)
+    shifts = [e - common + GUARD for e in exponents]
+    first = [
+        [formats.scaled(v, by) if v else 0 for v in s] for s, by in zip(s1, shifts, strict=True)
+    ]
+    second = [
+        [formats.scaled(v, 2 * by) if v else 0 for v in s] for s, by in zip(s2, shifts, strict=True)
+    ]
+    return BatchStatistics(
+        n,
+        [sum(column) for column in zip(*first, strict=True)],
+        [sum(column) for column in zip(*second, strict=True)],
+        common - GUARD,
+    )
+
+
+def sample_exponents(x: Array) -> list[int]:
+    """The exponent of every sample of [N, C] or [N, C, H, W]."""
+    inner = math.prod(x.shape[1:])
+    return list(rows.each(x.exponent, len(x.codes))[::inner])
+
+
+def sample_sums(x: Array, values: Sequence[int]) -> list[list[int]]:
+    """Values shaped as x, summed over each sample's positions: [n][channel]."""
+    inner = math.prod(x.shape[1:])
+    sums = [[0] * x.shape[1] for _ in range(x.shape[0])]
+    for i, (value, c) in enumerate(zip(values, channel_of(x.shape), strict=True)):
+        sums[i // inner][c] += value
+    return sums
 
 
 def batch_norm(
@@ -63,35 +105,37 @@ def batch_norm(
     eps: float,
     running: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> tuple[Array, BatchNormSaved]:
-    """Section 5. With `running` (mean, variance): evaluation; without: training."""
+    """Sections 5 and 12.2. With `running` (mean, variance): evaluation; without: training."""
     (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
-    channels = z.shape[1]
-    n = len(z.codes) // channels
-    mean, inv = [0.0] * channels, [0.0] * channels
-    a, alpha, shift = [0.0] * channels, [0.0] * channels, [0.0] * channels
-    statistics = batch_statistics(z) if running is None else None
-    for c in range(channels):
-        if statistics is not None:
-            s1, s2 = statistics.s1[c], statistics.s2[c]
-            mean[c] = float(s1) / float(n)
-            variance = float(n * s2 - s1 * s1) / float(n * n)
-            inv[c] = 1.0 / math.sqrt(ldexp(variance, 2 * z.exponent) + eps)
-        elif running is not None:
-            mean[c] = ldexp(running[0][c], -z.exponent)
-            inv[c] = 1.0 / math.sqrt(running[1][c] + eps)
-        a[c] = ldexp(float(j_gamma[c]), e_gamma) * inv[c]
-        alpha[c] = ldexp(a[c], z.exponent)
-        center = mean[c] * alpha[c] if running is None else running[0][c] * a[c]
-        shift[c] = ldexp(float(j_beta[c]), e_beta) - center
-    saved = BatchNormSaved(n, mean, inv, a, running is None)
-    bound = max(127.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
-    if bound == 0.0:
-        return Array([0] * len(z.codes), z.shape, EXPONENT_MIN, 8), saved
-    e = fits(bound, 30)
-    multiplier, offset = [coded(m, e) for m in alpha], [coded(b, e) for b in shift]
-    where = channel_of(z.shape)
-    acc = [code * multiplier[c] + offset[c] for code, c in zip(z.codes, where, strict=True)]
-    return narrow(acc, z.shape, e, 8), saved
+    channels = range(z.shape[1])
+    if running is None:
+        statistics = batch_statistics(z)
+        centre = [statistics.mean(c) for c in channels]
+        variance = [statistics.variance(c, statistics.n) for c in channels]
+    else:
+        centre, variance = list(running[0]), list(running[1])
+    inv = [1.0 / math.sqrt(v + eps) for v in variance]
+    a = [ldexp(float(j_gamma[c]), e_gamma) * inv[c] for c in channels]
+    shift = [ldexp(float(j_beta[c]), e_beta) - centre[c] * a[c] for c in channels]
+    saved = BatchNormSaved(len(z.codes) // z.shape[1], centre, inv, a, running is None)
+    inner, where = math.prod(z.shape[1:]), channel_of(z.shape)
+    acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
+    for n, e_z in enumerate(sample_exponents(z)):
+        alpha = [ldexp(v, e_z) for v in a]
+        bound = max(127.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
+        if bound == 0.0:
+            continue
+        e = fits(bound, 30)
+        multiplier, offset = [coded(m, e) for m in alpha], [coded(b, e) for b in shift]
+        for i in range(n * inner, (n + 1) * inner):
+            acc[i] = z.codes[i] * multiplier[where[i]] + offset[where[i]]
+            exponents[i] = e
+    return narrow(acc, z.shape, like(z.exponent, exponents), gamma.widths[0]), saved
+
+
+def like(kind: Exponent, exponents: Sequence[int]) -> Exponent:
+    """Exponents of all elements, or their one where `kind` is one."""
+    return exponents[0] if isinstance(kind, int) else tuple(exponents)
 
 
 def running_statistics(
@@ -99,56 +143,60 @@ def running_statistics(
 ) -> tuple[list[float], list[float]]:
     """The buffers after one training shard. Section 5."""
     statistics = batch_statistics(z)
-    n = statistics.n
     new_mean, new_variance = [], []
-    for c, (s1, s2) in enumerate(zip(statistics.s1, statistics.s2, strict=True)):
-        batch_mean = ldexp(float(s1) / float(n), z.exponent)
-        unbiased = ldexp(float(n * s2 - s1 * s1) / float(n * (n - 1)), 2 * z.exponent)
+    for c in range(z.shape[1]):
+        batch_mean, unbiased = statistics.mean(c), statistics.variance(c, statistics.n - 1)
         new_mean.append((1.0 - momentum) * mean[c] + momentum * batch_mean)
         new_variance.append((1.0 - momentum) * variance[c] + momentum * unbiased)
     return new_mean, new_variance
 
 
 def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Array, Array, Array]:
-    """(dz, dgamma, dbeta). Section 7."""
-    where = channel_of(z.shape)
-    channels, n = z.shape[1], float(saved.n)
-    sum_g, sum_gz = [0] * channels, [0] * channels
-    for gi, zi, c in zip(g.codes, z.codes, where, strict=True):
-        sum_g[c] += gi
-        sum_gz[c] += gi * zi
-    dgamma, dbeta, slope, offset = [], [], [], []
-    for c in range(channels):
-        sg, mean, inv, a = float(sum_g[c]), saved.mean[c], saved.inv[c], saved.a[c]
-        cov = float(sum_gz[c]) - mean * sg
-        gg = ldexp(cov, z.exponent) * inv
-        dgamma.append(ldexp(gg, g.exponent))
-        dbeta.append(ldexp(sg, g.exponent))
+    """(dz, dgamma, dbeta). Sections 7 and 12.3."""
+    channels, n = range(z.shape[1]), float(saved.n)
+    e_z, e_g = sample_exponents(z), sample_exponents(g)
+    e_gz = [[p + q] * z.shape[1] for p, q in zip(e_g, e_z, strict=True)]
+    products = [p * q for p, q in zip(g.codes, z.codes, strict=True)]
+    sum_g, e_1 = rows.gather(sample_sums(g, g.codes), [[e] * z.shape[1] for e in e_g], 55)
+    sum_gz, e_2 = rows.gather(sample_sums(g, products), e_gz, 62)
+    dbeta = [ldexp(float(v), e_1) for v in sum_g]
+    dgamma, slope, offset = [], [], []
+    for c in channels:
+        sg, centre, inv, a = dbeta[c], saved.centre[c], saved.inv[c], saved.a[c]
+        cov = ldexp(float(sum_gz[c]), e_2) - centre * sg
+        gg = cov * inv
+        dgamma.append(gg)
         if saved.training:
-            b0 = (gg / n) * inv
-            beta_z = ldexp(-(a * b0), z.exponent)
+            beta_z = -(a * ((gg / n) * inv))
             slope.append(beta_z)
-            offset.append(-(a * (sg / n)) - mean * beta_z)
+            offset.append(-(a * (sg / n)) - centre * beta_z)
         else:
             slope.append(0.0)
             offset.append(0.0)
     at_gamma, at_beta = (
-        Array(codes, (channels,), exponent, 32)
+        Array(codes, (z.shape[1],), exponent, 32)
         for codes, exponent in (quantize(v, 32, low=None, high=None) for v in (dgamma, dbeta))
     )
-    if not any(saved.a):
-        return Array([0] * len(z.codes), z.shape, EXPONENT_MIN, 32), at_gamma, at_beta
-    largest_g = float(CODE_MAX[g.bits])
-    bound = max(
-        abs(a) * largest_g + 127.0 * abs(b) + abs(d)
-        for a, b, d in zip(saved.a, slope, offset, strict=True)
-    )
-    e = max(fits(max(map(abs, saved.a)), 24), fits(bound, 61))
-    aq, bq, cq = ([coded(v, e) for v in values] for values in (saved.a, slope, offset))
-    acc = [
-        aq[c] * gi + bq[c] * zi + cq[c] for gi, zi, c in zip(g.codes, z.codes, where, strict=True)
-    ]
-    return wide(acc, z.shape, g.exponent + e), at_gamma, at_beta
+    largest_g = float(CODE_MAX[16 if g.bits <= 16 else 32])
+    inner, where = math.prod(z.shape[1:]), channel_of(z.shape)
+    acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
+    for sample in range(z.shape[0]):
+        a_n = [ldexp(v, e_g[sample]) for v in saved.a]
+        beta_n = [ldexp(v, e_z[sample]) for v in slope]
+        if not any(a_n):
+            continue
+        bound = max(
+            abs(p) * largest_g + 127.0 * abs(q) + abs(r)
+            for p, q, r in zip(a_n, beta_n, offset, strict=True)
+        )
+        e = max(fits(max(map(abs, a_n)), 24), fits(bound, 61))
+        aq, bq, cq = ([coded(v, e) for v in values] for values in (a_n, beta_n, offset))
+        for i in range(sample * inner, (sample + 1) * inner):
+            c = where[i]
+            acc[i] = aq[c] * g.codes[i] + bq[c] * z.codes[i] + cq[c]
+            exponents[i] = e
+    kind = g.exponent if isinstance(z.exponent, int) else z.exponent
+    return wide(acc, z.shape, like(kind, exponents)), at_gamma, at_beta
 
 
 # --- LayerNorm ------------------------------------------------------------------------------
@@ -156,64 +204,85 @@ def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Arra
 
 @dataclass(frozen=True)
 class LayerNormSaved:
-    """For the backward pass: xhat (bfp8) and the row multipliers K with their exponent."""
+    """For the backward pass: xhat (bfp8) and the multipliers K of each vector, by element."""
 
     xhat: Array
     multiplier: list[int]
-    exponent: int
+    exponent: Exponent
 
 
 def layer_norm(
     z: Array, gamma: Parameter, beta: Parameter, eps: float
 ) -> tuple[Array, LayerNormSaved]:
-    """Section 5. Rows are the last D elements, D the size of gamma."""
+    """Sections 5 and 12.2. Vectors are the last D elements, D the size of gamma."""
     (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
     size = len(j_gamma)
+    own = rows.each(z.exponent, len(z.codes))
     centered, scale = [], []
     for start in range(0, len(z.codes), size):
-        row = z.codes[start : start + size]
-        s1, s2 = sum(row), sum(c * c for c in row)
+        vector, e_z = z.codes[start : start + size], own[start]
+        s1, s2 = sum(vector), sum(c * c for c in vector)
         variance = float(size * s2 - s1 * s1) / float(size * size)
-        inv = 1.0 / math.sqrt(ldexp(variance, 2 * z.exponent) + eps)
-        scale.append(ldexp(inv / float(size), z.exponent))
-        centered += [size * c - s1 for c in row]
-    e_k = fits(max(scale), 24)
-    multiplier = [coded(k, e_k) for k in scale]
-    xhat32 = wide([c * multiplier[i // size] for i, c in enumerate(centered)], z.shape, e_k)
+        inv = 1.0 / math.sqrt(ldexp(variance, 2 * e_z) + eps)
+        scale += [ldexp(inv / float(size), e_z)] * size
+        centered += [size * c - s1 for c in vector]
+    e_k = like(z.exponent, [fits(k if z.by_rows else max(scale), 24) for k in scale])
+    multiplier = [coded(k, e) for k, e in zip(scale, rows.each(e_k, len(scale)), strict=True)]
+    acc = [c * m for c, m in zip(centered, multiplier, strict=True)]
+    xhat32 = wide(acc, z.shape, e_k)
     xhat = narrow(xhat32.codes, z.shape, xhat32.exponent, 16)
     xhat8 = narrow(xhat32.codes, z.shape, xhat32.exponent, 8)
     scaled = [c * j_gamma[i % size] for i, c in enumerate(xhat.codes)]
     shift = [j_beta[i % size] for i in range(len(scaled))]
-    acc, e = formats.combine([(scaled, xhat.exponent + e_gamma, 38), (shift, e_beta, 23)])
-    return narrow(acc, z.shape, e, 8), LayerNormSaved(xhat8, multiplier, e_k)
+    acc, e = rows.combine([(scaled, plus(xhat.exponent, e_gamma), 38), (shift, e_beta, 23)])
+    y = narrow(acc, z.shape, e, gamma.widths[0])
+    return y, LayerNormSaved(xhat8, multiplier, e_k)
 
 
 def layer_norm_backward(
     g: Array, z: Array, gamma: Parameter, saved: LayerNormSaved
 ) -> tuple[Array, Array, Array]:
-    """(dz, dgamma, dbeta). Section 7."""
+    """(dz, dgamma, dbeta). Sections 7 and 12.3."""
     j_gamma, e_gamma = gamma.joint
     size, xhat = len(j_gamma), saved.xhat
-    acc = [c * j_gamma[i % size] for i, c in enumerate(g.codes)]
-    h = narrow(acc, g.shape, g.exponent + e_gamma, 16)
+    h = narrow(
+        [c * j_gamma[i % size] for i, c in enumerate(g.codes)],
+        g.shape,
+        plus(g.exponent, e_gamma),
+        16,
+    )
     direct, through = [], []
-    dgamma, dbeta = [0] * size, [0] * size
     for start in range(0, len(g.codes), size):
-        row = range(start, start + size)
-        sum_h = sum(h.codes[i] for i in row)
-        sum_hx = sum(h.codes[i] * xhat.codes[i] for i in row)
-        for i in row:
-            direct.append(size * h.codes[i] - sum_h)
-            through.append(-(sum_hx * xhat.codes[i]))
-            dgamma[i - start] += g.codes[i] * xhat.codes[i]
-            dbeta[i - start] += g.codes[i]
-    t, e = formats.combine(
-        [(direct, h.exponent, 28), (through, h.exponent + 2 * xhat.exponent, 42)]
-    )
+        vector = range(start, start + size)
+        sum_h = sum(h.codes[i] for i in vector)
+        sum_hx = sum(h.codes[i] * xhat.codes[i] for i in vector)
+        direct += [size * h.codes[i] - sum_h for i in vector]
+        through += [-(sum_hx * xhat.codes[i]) for i in vector]
+    twice = plus(xhat.exponent, xhat.exponent)
+    t, e = rows.combine([(direct, h.exponent, 28), (through, plus(h.exponent, twice), 42)])
     t16 = narrow(t, g.shape, e, 16)
-    acc = [c * saved.multiplier[i // size] for i, c in enumerate(t16.codes)]
+    acc = [c * m for c, m in zip(t16.codes, saved.multiplier, strict=True)]
+    down = plus(plus(t16.exponent, saved.exponent), negative(z.exponent))
+    products = [p * q for p, q in zip(g.codes, xhat.codes, strict=True)]
     return (
-        wide(acc, z.shape, t16.exponent + saved.exponent - z.exponent),
-        wide(dgamma, gamma.shape, g.exponent + xhat.exponent),
-        wide(dbeta, gamma.shape, g.exponent),
+        wide(acc, z.shape, down),
+        over_vectors(products, plus(g.exponent, xhat.exponent), gamma.shape, 62),
+        over_vectors(g.codes, g.exponent, gamma.shape, 55),
     )
+
+
+def negative(exponent: Exponent) -> Exponent:
+    """-e of every element."""
+    return -exponent if isinstance(exponent, int) else tuple(-e for e in exponent)
+
+
+def over_vectors(
+    acc: Sequence[int], exponent: Exponent, shape: tuple[int, ...], bits: int
+) -> Array:
+    """The sum over vectors, a gradient of gamma or beta: `gather`, then `shorten`."""
+    starts = range(0, len(acc), shape[0])
+    vectors = [acc[i : i + shape[0]] for i in starts]
+    if isinstance(exponent, int):
+        return wide([sum(column) for column in zip(*vectors, strict=True)], shape, exponent)
+    total, e = rows.gather(vectors, [exponent[i : i + shape[0]] for i in starts], bits)
+    return wide(total, shape, e)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from samebits.errors import RangeError
 from samebits.spec import formats
-from samebits.spec.formats import DELAYED_BITS, EXPONENT_MAX, EXPONENT_MIN, Q8, Tensor, Weight
+from samebits.spec.formats import CODE_MAX, DELAYED_BITS, EXPONENT_MAX, EXPONENT_MIN, Tensor, Weight
 from samebits.spec.training.layers import Parameter
 from samebits.spec.training.moments import (
     FRACTION,
@@ -21,6 +21,7 @@ from samebits.spec.training.moments import (
     significand,
     value,
 )
+from samebits.spec.training.rows import Exponent
 
 SUM_BITS = 50
 UPDATE_BITS = 46
@@ -77,9 +78,7 @@ class SGD:
         draw, order = draw_of(self.seed, index, old.steps), positions(p.shape)
         base = [one_exponent(*g, 31)]
         if self.weight_decay > 0:
-            m, x = formats.coefficient(self.weight_decay)
-            joint, e_a = p.joint
-            base.append(one_exponent([m * j for j in joint], e_a + x, 39))
+            base.append(decay_term(joint_of(p), self.weight_decay))
         terms = list(base)
         if self.momentum > 0 and old.momentum is not None:
             terms.append(moment_term(old.momentum, self.momentum))
@@ -100,6 +99,21 @@ Term = tuple[list[tuple[int, int]], int | None]
 def one_exponent(codes: Sequence[int], exponent: int, bits: int) -> Term:
     """Codes below 2**bits that share an exponent, as a term."""
     return [(c, exponent) for c in codes], exponent + bits
+
+
+def joint_of(p: Parameter) -> list[tuple[int, int]]:
+    """J of every element with its exponent e_A, that of its row. Section 2."""
+    pairs: list[tuple[int, int]] = []
+    for row in rows_of(p.weight):
+        joint, e_a = formats.join(row)
+        pairs += [(j, e_a) for j in joint]
+    return pairs
+
+
+def decay_term(joint: Sequence[tuple[int, int]], decay: float) -> Term:
+    """coef(decay) * J as a term; of exponents by rows the largest counts."""
+    m, x = formats.coefficient(decay)
+    return [(m * j, e + x) for j, e in joint], max(e for _, e in joint) + x + 39
 
 
 def moment_term(moment: Tensor, factor: float) -> Term:
@@ -162,7 +176,7 @@ class Adam:
         old = AdamState(zero, zero) if state is None else state
         draw, order = draw_of(self.seed, index, old.steps), positions(p.shape)
         beta1, beta2, decay = self.beta1, self.beta2, self.weight_decay
-        weights = p.values
+        weights = [math.ldexp(float(j), e) for j, e in joint_of(p)]
         first, root = [], []
         for i in range(size):
             gradient = math.ldexp(float(g[0][i]), g[1])
@@ -198,21 +212,58 @@ def descend(name: str, p: Parameter, direction: Tensor, lr: float, draw: Draw | 
     if lr == 0:
         return p
     words = None if draw is None else [draw.update(i) for i in positions(p.shape)]
-    return replace(p, weight=lazy_update(p.weight, direction, formats.coefficient(lr), words, name))
+    new = lazy_update(p.weight, direction, formats.coefficient(lr), words, name, p.widths[0])
+    return replace(p, weight=cast(Weight, new))
+
+
+RowWeight = tuple[list[int], list[int], Exponent]
+"""A weight with one exponent, or one for each row of its first axis."""
+
+
+def rows_of(weight: RowWeight) -> list[Weight]:
+    """The rows of a weight, each with its one exponent; one row where the weight has one."""
+    codes, delayed, exponent = weight
+    exponents = (exponent,) if isinstance(exponent, int) else exponent
+    size = len(codes) // len(exponents)
+    cuts = [slice(i * size, (i + 1) * size) for i in range(len(exponents))]
+    return [(codes[at], delayed[at], e) for at, e in zip(cuts, exponents, strict=True)]
 
 
 def lazy_update(
-    weight: Weight,
+    weight: RowWeight,
     direction: Tensor,
     lr: tuple[int, int],
     words: Sequence[int] | None,
     name: str = "weight",
-) -> Weight:
-    """Subtract lr * direction (e6m9) from a weight. Section 2.1.
+    bits: int = 8,
+) -> RowWeight:
+    """Subtract lr * direction (e6m9) from a weight, row by row. Section 2.1.
 
     lr: a coefficient (m, x); words: 16 random bits for every element, None: to nearest. Raises
-    RangeError, with the name, where the exponent would pass 127.
+    RangeError, with the name, where an exponent would pass 127.
     """
+    (p, e_p), new, done = direction, [], 0
+    for row in rows_of(weight):
+        at = slice(done, done + len(row[0]))
+        own = None if words is None else words[at]
+        new.append(row_update(row, (p[at], e_p), lr, own, name, bits))
+        done = at.stop
+    if isinstance(weight[2], int):
+        return new[0]
+    codes = [w for row, _, _ in new for w in row]
+    delayed = [a for _, row, _ in new for a in row]
+    return codes, delayed, tuple(e for _, _, e in new)
+
+
+def row_update(
+    weight: Weight,
+    direction: Tensor,
+    lr: tuple[int, int],
+    words: Sequence[int] | None,
+    name: str,
+    bits: int,
+) -> Weight:
+    """`lazy_update` of a row, which has one exponent."""
     codes, delayed, weight_exponent = weight
     p, e_p = direction
     if not any(p):
@@ -235,21 +286,22 @@ def lazy_update(
     carry = [formats.scaled(t, -DELAYED_BITS) for t in total]
     codes = [w - r for w, r in zip(codes, carry, strict=True)]
     delayed = [t - (r << DELAYED_BITS) for t, r in zip(total, carry, strict=True)]
-    return fitted((codes, delayed, weight_exponent), name)
+    return fitted((codes, delayed, weight_exponent), name, bits)
 
 
-def fitted(weight: Weight, name: str) -> Weight:
+def fitted(weight: Weight, name: str, bits: int) -> Weight:
     """A weight at the exponent of its largest code: steps 4 to 6 of section 2.1."""
+    limit = CODE_MAX[bits]
     codes, delayed, exponent = weight
-    if max(abs(w) for w in codes) > Q8:
+    if max(abs(w) for w in codes) > limit:
         joint, _ = formats.join(weight)
         by = 1
-        while max(abs(_code(formats.scaled(j, -by))) for j in joint) > Q8:
+        while max(abs(_code(formats.scaled(j, -by))) for j in joint) > limit:
             by += 1
         codes, delayed = formats.split([formats.scaled(j, -by) for j in joint])
         exponent += by
     joint, _ = formats.join((codes, delayed, exponent))
-    while any(joint) and max(abs(w) for w in codes) <= 63 and exponent > EXPONENT_MIN:
+    while any(joint) and max(abs(w) for w in codes) <= limit // 2 and exponent > EXPONENT_MIN:
         joint = [2 * j for j in joint]
         codes, delayed = formats.split(joint)
         exponent -= 1

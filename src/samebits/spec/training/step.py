@@ -1,6 +1,8 @@
 """One whole training step in plain Python integers: the executable docs/spec/training.md.
 
-A net is a list of `Node` in topological order; the last node is the output that the loss reads.
+A net is a list of `Node` in topological order; the last node is the output that the loss reads,
+unless losses of several nodes are given. What a linear or conv2d computes has 8 bits for another
+layer and 32 for a loss; `flatten` and `select` hand on either.
 `step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
 `layers`, `norm` and `lstm` (sections 5 and 7), losses in `loss` (section 6), optimizers in
 `optimizer` (section 4). No torch, no numpy.
@@ -10,8 +12,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | op | inputs | attributes (default) | parameters, buffers |
 |---|---|---|---|
 | input | none | | |
-| linear | x | out_width (8) | weight, bias |
-| conv2d | x | stride, padding, dilation, groups, out_width (8) | weight, bias |
+| linear | x | | weight, bias |
+| conv2d | x | stride, padding, dilation, groups | weight, bias |
 | batch_norm | x | eps (1e-5), momentum (0.1) | weight, bias, running_mean, running_var |
 | layer_norm | x | eps (1e-5) | weight, bias |
 | relu, relu6, flatten | x | | |
@@ -31,10 +33,11 @@ Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weig
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from samebits.spec.formats import Tensor
 from samebits.spec.training import layers, norm
 from samebits.spec.training import lstm as recurrent
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
@@ -61,10 +64,34 @@ Buffers = dict[str, list[float]]
 
 @dataclass
 class Pass:
-    """A forward pass: every node's output and what its backward needs."""
+    """A forward pass: every node's output and what its backward needs.
+
+    outputs: what layers take; 32-bit where no layer takes it
+    wide:    what losses take, of nodes that hold a linear or conv2d
+    """
 
     outputs: dict[str, Array] = field(default_factory=dict)
+    wide: dict[str, Array] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
+
+
+MOVES = ("flatten", "select")
+
+
+def taken_by_layers(net: Net) -> set[str]:
+    """The nodes whose output a layer takes, at once or after moves."""
+    taken: set[str] = set()
+    for node in reversed(net):
+        if node.op not in MOVES or node.name in taken:
+            taken.update(node.inputs)
+    return taken
+
+
+def moved(node: Node, x: Array) -> Array:
+    """The output of one of MOVES."""
+    if node.op == "select":
+        return layers.select(x, node.attributes["axis"], node.attributes["index"])
+    return layers.reshaped(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
@@ -110,7 +137,7 @@ def forward(
 
     Inputs of an embedding are arrays whose codes are row numbers.
     """
-    done, buffers = Pass(), dict(buffers)
+    done, buffers, taken = Pass(), dict(buffers), taken_by_layers(net)
     for node in net:
         x = [done.outputs[name] for name in node.inputs]
         a = node.attributes
@@ -121,9 +148,10 @@ def forward(
             case "input":
                 y = inputs[node.name]
             case "linear" | "conv2d":
-                y = layers.affine(
-                    x[0], needed(weight), bias, geometry_of(node), a.get("out_width", 8)
-                )
+                sums = layers.exact_sums(x[0], needed(weight), bias, geometry_of(node))
+                y = done.wide[node.name] = layers.wide(*sums)
+                if node.name in taken:
+                    y = layers.narrow(*sums, needed(weight).widths[0])
             case "batch_norm":
                 names = f"{node.name}.running_mean", f"{node.name}.running_var"
                 running = (buffers[names[0]], buffers[names[1]])
@@ -144,8 +172,7 @@ def forward(
             case "relu6":
                 y = layers.relu6(x[0])
             case "table":
-                table, saved = a["table"](x[0].exponent)
-                y = layers.table_activation(x[0], table)
+                y = layers.table_activation(x[0], part_of(a["table"], 0))
             case "max_pool":
                 y, saved = layers.max_pool(x[0], *pooling_of(node, x[0].shape))
             case "avg_pool" | "global_avg_pool":
@@ -154,8 +181,10 @@ def forward(
                 y = layers.add(*x)
             case "concat":
                 y = layers.concat(x)
-            case "flatten":
-                y = replace(x[0], shape=(x[0].shape[0], math.prod(x[0].shape[1:])))
+            case "flatten" | "select":
+                y = moved(node, x[0])
+                if node.inputs[0] in done.wide:
+                    done.wide[node.name] = moved(node, done.wide[node.inputs[0]])
             case "dropout":
                 y = x[0]
                 if training and a["p"] > 0:
@@ -165,8 +194,6 @@ def forward(
                 y = layers.embedding(x[0], needed(weight))
             case "lstm":
                 y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
-            case "select":
-                y = layers.select(x[0], a["axis"], a["index"])
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
         done.outputs[node.name], done.saved[node.name] = y, saved
@@ -185,18 +212,24 @@ def needed(parameter: Parameter | None) -> Parameter:
     return parameter
 
 
+def part_of(tables: Callable[[int], Sequence[Tensor]], index: int) -> layers.Tables:
+    """The table (0) or the derivative (1) of an activation at an exponent."""
+    return lambda exponent: tables(exponent)[index]
+
+
 Gradients = dict[str, list[Array]]
 
 
 def backward(
-    net: Net, parameters: Parameters, done: Pass, gradient: Array
+    net: Net, parameters: Parameters, done: Pass, gradient: Array | Mapping[str, Array]
 ) -> tuple[Gradients, Gradients]:
     """(parts of every parameter's gradient, parts of every node output's gradient). Section 7.
 
-    `gradient` is that of the last node's output. Net inputs get none.
+    `gradient` is that of the last node's output, or of several by their names. Net inputs get none.
     """
     at_parameter: Gradients = {}
-    at_node: Gradients = {net[-1].name: [gradient]}
+    given = {net[-1].name: gradient} if isinstance(gradient, Array) else gradient
+    at_node: Gradients = {name: [g] for name, g in given.items()}
     inner = {node.name for node in net if node.op != "input"}
     for node in reversed(net):
         if node.op == "input" or node.name not in at_node:
@@ -226,7 +259,7 @@ def backward(
             case "relu6":
                 down = [layers.relu6_backward(g, y)]
             case "table":
-                down = [layers.table_backward(g, x[0], saved)]
+                down = [layers.table_backward(g, x[0], part_of(a["table"], 1))]
             case "max_pool":
                 down = [layers.max_pool_backward(g, x[0].shape, saved)]
             case "avg_pool" | "global_avg_pool":
@@ -237,7 +270,7 @@ def backward(
             case "concat":
                 down = layers.concat_backward(g, [t.shape for t in x])
             case "flatten":
-                down = [replace(g, shape=x[0].shape)]
+                down = [layers.reshaped(g, x[0].shape)]
             case "dropout":
                 down = [g if saved is None else layers.dropout_backward(g, saved)]
             case "embedding":
@@ -260,7 +293,10 @@ def backward(
 
 # --- the step (section 8) -------------------------------------------------------------------
 
-LOSSES = {"cross_entropy": cross_entropy, "mse": mse}
+LOSSES: Mapping[str, Callable[[Array, Any, float], tuple[float, Array]]] = {
+    "cross_entropy": cross_entropy,
+    "mse": mse,
+}
 
 
 @dataclass(frozen=True)
@@ -279,9 +315,9 @@ def step(
     parameters: Parameters,
     buffers: Buffers,
     state: Mapping[str, Any],
-    shards: Sequence[tuple[Mapping[str, Array], Sequence[Any]]],
+    shards: Sequence[tuple[Mapping[str, Array], Any]],
     optimizer: SGD | Adam,
-    loss: str = "cross_entropy",
+    loss: str | Mapping[str, str] = "cross_entropy",
     words: Sequence[Mapping[str, Sequence[int]]] | None = None,
 ) -> Step:
     """One training step over equal shards of (inputs by node name, targets).
@@ -289,22 +325,33 @@ def step(
     `state` maps parameter names to optimizer state ({} before the first step); the order of
     `parameters` is that in which the optimizer has them; `words` holds, for
     every shard, the Philox words of each dropout node. Nothing passed in is changed.
+
+    loss: of the last node, or losses by the names of the nodes whose values they take; they are
+          added, and targets are by the same names
     """
     parts: Gradients = {}
     losses: list[float] = []
     for index, (inputs, targets) in enumerate(shards):
         given = None if words is None else words[index]
         done, buffers = forward(net, parameters, buffers, inputs, words=given)
-        output = done.outputs[net[-1].name]
-        value, gradient = LOSSES[loss](output, targets, 1.0 / float(len(shards)))
-        losses.append(value)
-        for name, arrays in backward(net, parameters, done, gradient)[0].items():
+        heads, targets = (
+            ({net[-1].name: loss}, {net[-1].name: targets})
+            if isinstance(loss, str)
+            else (loss, targets)
+        )
+        losses.append(0.0)
+        at: dict[str, Array] = {}
+        for name, kind in heads.items():
+            read = done.wide.get(name, done.outputs[name])
+            value, at[name] = LOSSES[kind](read, targets[name], 1.0 / float(len(shards)))
+            losses[-1] += value
+        for name, arrays in backward(net, parameters, done, at)[0].items():
             parts.setdefault(name, []).extend(arrays)
     new, new_state, gradients = dict(parameters), dict(state), {}
     for index, name in enumerate(parameters):
         if name in parts:
             g = gradients[name] = resolve(parts[name])
             new[name], new_state[name] = optimizer.update(
-                name, index, parameters[name], (g.codes, g.exponent), state.get(name)
+                name, index, parameters[name], (g.codes, g.one_exponent), state.get(name)
             )
     return Step(new, buffers, new_state, losses, gradients)

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from samebits import kernels
 from samebits.errors import CheckpointError, UnsupportedError
+from samebits.kernels import rows
 from samebits.numerics.realise import times_power
 from samebits.train import layers
+from samebits.train.convert import model_input
 from samebits.train.deployed.lstm import CellMemory
 from samebits.train.deployed.operations import rule_of
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
 from samebits.train.run.device import device_of
+from samebits.train.sums import Sums
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
@@ -115,7 +117,7 @@ class Deployed:
 
         int32, or int8 where the model ends in a rounding operation.
         """
-        return run(self, images)[1].resolved()
+        return run(self, images)[1].whole()
 
     def step(self, images: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Integer logits of sequences of one step, and the states after it.
@@ -124,7 +126,7 @@ class Deployed:
         """
         memory = CellMemory(list(zip(states[::2], states[1::2], strict=True)))
         output = run(self, images, memory=memory)[1]
-        return output.resolved()[0], [state for pair in memory.after for state in pair]
+        return output.whole()[0], [state for pair in memory.after for state in pair]
 
     def logits(self, images: Tensor) -> Tensor:
         """The logits as float64, exactly, on the CPU."""
@@ -194,18 +196,22 @@ def run(
     Raises CheckpointError where the exponents belong to another model, UnsupportedError where an
     operation or a bound does not fit, NonFiniteError for a bad input.
     """
-    sites = iter(model.exponents.sites)
+    sites = list(model.exponents.sites[::-1])  # the next one last
+    wide: list[str] = []  # sums without a site
+
+    def is_next(name: str) -> bool:
+        """Whether the next site is the one of this name."""
+        return bool(sites) and sites[-1].name == name
 
     def next_exponent(name: str) -> int:
         """The frozen exponent of the next site, which must be the one of this name."""
-        site = next(sites, None)
-        if site is None or site.name != name:
-            found = "no more" if site is None else repr(site.name)
+        if not is_next(name):
+            found = repr(sites[-1].name) if sites else "no more"
             raise CheckpointError(
                 f"the frozen exponents belong to another model: expected one for {name!r}, "
                 f"found {found}; calibrate this model"
             )
-        return site.exponent
+        return sites.pop().exponent
 
     model.model.eval()
     with torch.no_grad(), _running(model.model) as running:
@@ -213,8 +219,13 @@ def run(
         def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
             """Compute an operation at the exponent of its site, and tell the observer."""
             rule = rule_of(operation)
-            rounds = rule.rounds(arguments)
-            site = next_exponent(_site_name(running, operation)) if rounds else None
+            name = _site_name(running, operation)
+            rounds = is_next(name) if rule.rounds is None else rule.rounds
+            if rule.rounds is None and not rounds:
+                wide.append(name)
+            if operation is pointwise.Narrow and wide and not is_next(name):
+                name = wide[-1]  # a layer takes these sums: they should have had a site
+            site = next_exponent(name) if rounds else None
             if rule.frozen is None:
                 output: BFPTensor = operation.compute(*arguments)
             else:
@@ -230,10 +241,10 @@ def run(
         start = _snapshot(x)
         with interpreting(interpreter):
             output = model.model(x)
-    if (left := next(sites, None)) is not None:
+    if sites:
         raise CheckpointError(
-            f"the frozen exponents belong to another model: found one for {left.name!r}, which "
-            "it does not run; calibrate this model"
+            f"the frozen exponents belong to another model: found one for {sites[-1].name!r}, "
+            "which it does not run; calibrate this model"
         )
     if not isinstance(output, BFPTensor):
         raise UnsupportedError(
@@ -245,7 +256,7 @@ def run(
 def _snapshot(value: Any) -> Any:
     """A BFP tensor that stays as it is when forward() goes on to add to it in place."""
     if isinstance(value, BFPTensor) and not isinstance(value, BFPParameter):
-        return BFPTensor(*value.resolved())
+        return BFPTensor(*value.whole())
     return value
 
 
@@ -312,12 +323,16 @@ def _check_deployable(model: nn.Module) -> None:
 
 
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
-    """Every site and the exponent that evaluation chooses there; None: all codes are zero."""
+    """Every site and the exponent that evaluation chooses there; None: all codes are zero.
+
+    Whether sums are a site is known at the end: those that the model returns, or that its code
+    reads, are not, but every layer that takes them all the same is one.
+    """
     found: list[tuple[str, int | None]] = []
+    sums: list[tuple[int, bool, Sums]] = []  # place in `found`, whether it is where they are taken
 
     def note(name: str, tensor: BFPTensor) -> None:
-        codes, exponent = tensor.resolved()
-        found.append((name, exponent if kernels.of(codes).largest_of(codes) else None))
+        found.append((name, rows.largest_exponent(*tensor.resolved())))
 
     with torch.no_grad(), _running(model) as running:
 
@@ -329,12 +344,24 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
                 found.append((_site_name(running, operation), exponent))
                 return output
             output = operation.compute(*arguments)
-            if rule.rounds(arguments):
+            if rule.rounds is None:
+                sums.append((len(found), False, output.sums))
+                found.append((_site_name(running, operation), None))
+            elif rule.rounds:
+                if operation is pointwise.Narrow and (taken := arguments[0].sums) is not None:
+                    sums.append((len(found), True, taken))
                 note(_site_name(running, operation), output)
             return output
 
-        x = BFPTensor.from_real(batch.to(device_of(model)), INPUT)
+        x = model_input(model, batch.to(device_of(model)), INPUT)
         note(INPUT, x)
         with interpreting(interpreter):
-            model(x)
-    return found
+            output = model(x)
+    last = output.sums if isinstance(output, BFPTensor) else None
+    none = set()
+    for at, taking, s in sums:
+        if taking != (s is last or s.read):
+            none.add(at)
+        elif not taking:
+            found[at] = found[at][0], s.chosen
+    return [site for at, site in enumerate(found) if at not in none]

@@ -18,10 +18,10 @@ from torch import nn
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
-from samebits.kernels import ConvShape, Window
+from samebits.kernels import Window
 from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
-from samebits.train.deployed.operations import bias_codes
+from samebits.train.deployed.weights import frozen_sums, frozen_weights
 from samebits.train.operations import normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
@@ -69,7 +69,7 @@ class _Writer:
     def write(self, x: BFPTensor) -> Graph:
         """The graph of all operations from the input x on; rounding is QuantizeLinear."""
         images = self.builder.input(INPUT, "float32", tuple(x.shape))
-        self.values[id(x.codes)] = self.rounded(INPUT, images, x.exponent)
+        self.values[id(x.codes)] = self.rounded(INPUT, images, x.whole()[1])
         for step in self.steps:
             inputs = [self.value_of(t) for t in inputs_of(step)]
             path = step.path
@@ -77,10 +77,12 @@ class _Writer:
                 path = f"{path}.{step.operation.word().lower()}".lstrip(".")
             if step.operation is Lstm:
                 value = self.lstm(path, inputs[0], step)
+            elif step.operation is Products:
+                value = self.products(path, inputs, step)
             else:
                 value = _RULES[step.operation](self, path, inputs, *step.arguments)
-            if step.output.bits == 8 and not self.waits_for_relu(step):
-                value = self.rounded(path, value, step.output.exponent)
+            if step.output.bits <= 8 and not self.waits_for_relu(step):
+                value = self.rounded(path, value, step.output.whole()[1])
             self.values[id(step.output.codes)] = value
         return self.builder.build([self.value_of(self.output), *self.following])
 
@@ -110,16 +112,22 @@ class _Writer:
 
     # --- constants and rounding ---------------------------------------------------------------
 
-    def scale(self, path: str, exponent: int) -> str:
-        scale = binary32(path, [1], exponent).reshape(())
-        return self.builder.constant(f"scale.{exponent}", scale)
-
-    def zero(self, dtype: str) -> str:
-        return self.builder.constant(f"zero.{dtype}", np.zeros((), dtype))
+    def parameters(self, path: str, exponents: Sequence[int], dtype: str) -> list[str]:
+        """Scales and zero points: one, or one an index of the first axis where these differ."""
+        one = len(set(exponents)) == 1
+        scales = [binary32(path, [1], e).reshape(()) for e in (exponents[:1] if one else exponents)]
+        name = f"scale.{exponents[0]}" if one else f"{path}.scales"
+        values = scales[0] if one else np.stack(scales)
+        zeros = np.zeros(values.shape, dtype)
+        kind = "zero" if one else f"{path}.zeros"
+        return [
+            self.builder.constant(name, values),
+            self.builder.constant(f"{kind}.{dtype}", zeros),
+        ]
 
     def rounded(self, path: str, value: str, exponent: int, dtype: str = "int8") -> str:
         """QuantizeLinear to codes of an exponent, and DequantizeLinear of them."""
-        parameters = [self.scale(path, exponent), self.zero(dtype)]
+        parameters = self.parameters(path, [exponent], dtype)
         codes = self.builder.add(
             "QuantizeLinear",
             [value, *parameters],
@@ -128,32 +136,27 @@ class _Writer:
         )
         return self.builder.add("DequantizeLinear", [codes, *parameters], name=f"{path}.dequantize")
 
-    def constant(self, path: str, codes: Array, exponent: int) -> str:
-        """codes * 2**exponent as DequantizeLinear of int8 or int32 constants."""
-        parameters = [self.scale(path, exponent), self.zero(codes.dtype.name)]
+    def constant(self, path: str, codes: Array, exponents: Sequence[int]) -> str:
+        """Codes of the exponents of their rows as DequantizeLinear of int8 or int32 constants."""
+        parameters = self.parameters(path, exponents, codes.dtype.name)
+        attributes = {"axis": 0} if self.builder.values[parameters[0]].shape else {}
         stored = self.builder.constant(f"{path}.codes", codes)
-        return self.builder.add("DequantizeLinear", [stored, *parameters], name=path)
+        inputs = [stored, *parameters]
+        return self.builder.add("DequantizeLinear", inputs, attributes, path)
 
     # --- operations ---------------------------------------------------------------------------
 
-    def products(
-        self,
-        path: str,
-        inputs: Sequence[str],
-        x: BFPTensor,
-        weight: BFPParameter,
-        bias: BFPParameter | None,
-        shape: ConvShape,
-        out_width: int,
-    ) -> str:
+    def products(self, path: str, inputs: Sequence[str], step: DeployedOperation) -> str:
         """Gemm or Conv of constants, with the bias on the grid of the sums."""
-        w, e_w = weight.parts[0]
-        names = [*inputs, self.constant(f"{path}.weight", w.cpu().contiguous().numpy(), e_w)]
+        x, weight, bias, shape = step.arguments
+        own = (frozen_sums if step.site is None else frozen_weights)(x, weight, bias)
+        codes, e_x = own.codes.cpu().contiguous().numpy(), x.whole()[1]
+        of_weight = [e - e_x for e in own.exponents]
+        names = [*inputs, self.constant(f"{path}.weight", codes, of_weight)]
         if bias is not None:
-            exponent = x.exponent + e_w
-            codes = np.array(bias_codes(bias, exponent, shape.co), np.int32)
-            names.append(self.constant(f"{path}.bias", codes, exponent))
-        if w.dim() == 2:
+            offsets = np.array(own.offsets, np.int32)
+            names.append(self.constant(f"{path}.bias", offsets, own.exponents))
+        if codes.ndim == 2:
             return self.builder.add("Gemm", names, {"transB": 1}, path)
         attributes: Attributes = {
             "strides": shape.stride,
@@ -166,10 +169,10 @@ class _Writer:
     def batch_norm(self, path: str, inputs: Sequence[str], x: BFPTensor, *arguments: Any) -> str:
         gamma, beta, running_mean, running_var, _, _, eps = arguments
         m, b, exponent = normalization.frozen_affine(
-            gamma, beta, running_mean, running_var, eps, x.exponent
+            gamma, beta, running_mean, running_var, eps, x.whole()[1]
         )
         shape = (1, -1, *([1] * (x.dim() - 2)))
-        factor = binary32(path, m.tolist(), exponent - x.exponent).reshape(shape)
+        factor = binary32(path, m.tolist(), exponent - x.whole()[1]).reshape(shape)
         shift = binary32(path, b.tolist(), exponent).reshape(shape)
         factor_name = self.builder.constant(f"{path}.factor", factor)
         product = self.builder.add("Mul", [*inputs, factor_name], name=f"{path}.mul")
@@ -179,8 +182,8 @@ class _Writer:
     def relu(self, path: str, inputs: Sequence[str], x: BFPTensor, clip: int | None) -> str:
         if clip is None:
             return self.builder.add("Relu", inputs, name=path)
-        code = min(pointwise.clip_code(clip, x.exponent), 127)
-        bounds = {"min": 0.0, "max": math.ldexp(code, x.exponent)}
+        code = min(pointwise.clip_code(clip, x.whole()[1]), 127)
+        bounds = {"min": 0.0, "max": math.ldexp(code, x.whole()[1])}
         return self.builder.add("Clip", inputs, bounds, path)
 
     def activation(
@@ -253,7 +256,6 @@ class _Writer:
 
 
 _RULES: dict[type[TensorOperation], Callable[..., str]] = {
-    Products: _Writer.products,
     normalization.BatchNormFunction: _Writer.batch_norm,
     pointwise.Relu: _Writer.relu,
     pointwise.TableActivation: _Writer.activation,

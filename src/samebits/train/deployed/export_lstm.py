@@ -12,7 +12,8 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT
 from samebits.train.deployed.deploy import Deployed, DeployedOperation, run
-from samebits.train.deployed.lstm import GATES, gate_bias_codes
+from samebits.train.deployed.lstm import GATES, gate_weights
+from samebits.train.deployed.weights import exponents_of
 from samebits.train.operations import pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
@@ -130,13 +131,13 @@ def _check_index(where: str, step: DeployedOperation, axis: int | None, length: 
 class Nodes:
     """Functions that append to a graph.
 
-    An operator, a state of [N, H] (by name), integer constants of an exponent, and a value rounded
-    to codes of an exponent and a type.
+    An operator, a state of [N, H] (by name), integer constants of the exponents of their rows, and
+    a value rounded to codes of an exponent and a type.
     """
 
     add: Callable[..., str]
     state: Callable[[str, tuple[int, ...]], str]
-    constant: Callable[[str, Any, int], str]
+    constant: Callable[[str, Any, Sequence[int]], str]
     rounded: Callable[[str, str, int, str], str]
 
 
@@ -149,12 +150,14 @@ def cell(
     and side, so that each has a scale of its own, and a QuantizeLinear where the layer rounds.
     """
     x, weight_ih, weight_hh, *biases, _ = arguments
-    (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
+    w_hh, e_hh = weight_hh.parts[0][0], exponents_of(weight_hh)
     n, size = x.shape[1], w_hh.shape[1]
-    offsets = torch.tensor(gate_bias_codes(x, weight_ih, *biases), dtype=torch.int32)
+    own = gate_weights(x, weight_ih, *biases)
+    e_ih = [e - x.whole()[1] for e in own.exponents]
+    offsets = torch.tensor(own.offsets, dtype=torch.int32)
 
-    def constant(name: str, codes: Tensor, exponent: int) -> str:
-        return nodes.constant(f"{path}.{name}", codes.cpu().contiguous().numpy(), exponent)
+    def constant(name: str, codes: Tensor, exponents: Sequence[int]) -> str:
+        return nodes.constant(f"{path}.{name}", codes.cpu().contiguous().numpy(), exponents)
 
     row = nodes.add("Reshape", [value], {"shape": (n, x.shape[2])}, f"{path}.x")
     h = nodes.rounded(f"{path}.h", nodes.state(f"{path}.h", (n, size)), HIDDEN_EXPONENT, "int8")
@@ -162,10 +165,10 @@ def cell(
     gates = {}
     for place, gate in enumerate(GATES):
         rows = slice(place * size, (place + 1) * size)
-        own = constant(f"{gate}_x.weight", w_ih[rows], e_ih)
-        bias = constant(f"{gate}_x.bias", offsets[rows], x.exponent + e_ih)
-        from_x = nodes.add("Gemm", [row, own, bias], {"transB": 1}, f"{path}.{gate}_x")
-        back = constant(f"{gate}_h.weight", w_hh[rows], e_hh)
+        weight = constant(f"{gate}_x.weight", own.codes[rows], e_ih[rows])
+        bias = constant(f"{gate}_x.bias", offsets[rows], own.exponents[rows])
+        from_x = nodes.add("Gemm", [row, weight, bias], {"transB": 1}, f"{path}.{gate}_x")
+        back = constant(f"{gate}_h.weight", w_hh[rows], e_hh[rows])
         from_h = nodes.add("Gemm", [h, back], {"transB": 1}, f"{path}.{gate}_h")
         total = nodes.add("Add", [from_x, from_h], {}, f"{path}.{gate}_sum")
         total = nodes.rounded(f"{path}.{gate}_sum", total, ARGUMENT_EXPONENT, "int16")

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
+from samebits.kernels import rows
 from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT, Part
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
-from samebits.train.deployed.rounding import check_sums, saturated
+from samebits.train.deployed.rounding import saturated
+from samebits.train.deployed.weights import FrozenWeights, exponents_of, frozen_weights
 from samebits.train.operations.lstm import row_product, unrolled
 from samebits.train.tensor import BFPParameter, BFPTensor
 
@@ -60,24 +62,28 @@ def lstm(
     at two exponents, at most 20 apart, have at most 53 bits together. Raises UnsupportedError
     where they are further apart.
     """
-    codes, e_x = x.resolved()
-    (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
+    codes, w_hh = x.whole()[0], weight_hh.parts[0][0]
     steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
-    offsets = torch.tensor(gate_bias_codes(x, weight_ih, bias_ih, bias_hh), device=codes.device)
-    products = _product(codes.reshape(steps * n, -1), w_ih) + offsets
-    exponents = (e_x + e_ih, HIDDEN_EXPONENT + e_hh)
+    own = gate_weights(x, weight_ih, bias_ih, bias_hh)
+    offsets = torch.tensor(own.offsets, device=codes.device)
+    products = _product(codes.reshape(steps * n, -1), own.codes) + offsets
+    of_h = [HIDDEN_EXPONENT + e for e in exponents_of(weight_hh)]
+    grids = [torch.tensor(e, device=codes.device) for e in (own.exponents, of_h)]
+    cell_grids = [
+        torch.tensor([e], device=codes.device) for e in (GATE_EXPONENT + site, 2 * GATE_EXPONENT)
+    ]
     memory = memory or CellMemory()
     h, c = memory.start(codes, size)
     found: dict[int, Tensor] = {}
     for t in reversed(range(steps)) if reverse else range(steps):
         sums = (products[t * n : (t + 1) * n], _product(h, w_hh))
-        total, e = _added(sums, exponents)
+        total, e = _added(sums, grids)
         z = saturated(total, e - ARGUMENT_EXPONENT, 16).long()
         i, f, g, o = (
             _looked_up("Tanh" if gate == "g" else "Sigmoid", part, ARGUMENT_EXPONENT)
             for gate, part in zip(GATES, z.chunk(4, 1), strict=True)
         )
-        total, e = _added((f * c, i * g), (GATE_EXPONENT + site, 2 * GATE_EXPONENT))
+        total, e = _added((f * c, i * g), cell_grids)
         c = saturated(total, e - site, 16)
         out = o * _looked_up("Tanh", c.long(), site)
         h = found[t] = saturated(out, 2 * GATE_EXPONENT - HIDDEN_EXPONENT)
@@ -85,21 +91,15 @@ def lstm(
     return torch.stack([found[t] for t in range(steps)]), HIDDEN_EXPONENT
 
 
-def gate_bias_codes(x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None) -> list[int]:
-    """rne of the sum of the biases on the grid of the product of x, one a row of the gates.
+def gate_weights(
+    x: BFPTensor, weight_ih: BFPParameter, *biases: BFPParameter | None
+) -> FrozenWeights:
+    """The constants of the product of x, which takes the biases.
 
-    Raises UnsupportedError where the product with a bias would not fit 32 bits.
+    Raises UnsupportedError where they do not fit 32 bits.
     """
-    w, e_w = weight.parts[0]
-    grid = formats.power(x.exponent + e_w)
-    total = [formats.power(0) * 0] * w.shape[0]
-    for bias in biases:
-        if bias is not None:
-            joint, e_b = bias.joint()
-            total = [a + j * formats.power(e_b) for a, j in zip(total, joint.tolist(), strict=True)]
-    offsets = [formats.round_real(value / grid) for value in total]
-    check_sums("gates whose products of x and biases", w, offsets)
-    return offsets
+    what = "gates whose products of x and biases"
+    return frozen_weights(x, weight_ih, *biases, what=what)
 
 
 def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
@@ -108,8 +108,12 @@ def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
     That is the largest of the steps' cell states that are not all zero, None if all are.
     """
     run = unrolled(*arguments)  # type: ignore[arg-type]
-    live = [e for codes, e in zip(run.c, run.e_c, strict=True) if bool(codes.any())]
-    return BFPTensor(run.h, HIDDEN_EXPONENT), max(live, default=None)
+    live = [rows.largest_exponent(codes, e) for codes, e in zip(run.c, run.e_c, strict=True)]
+    chosen = max((e for e in live if e is not None), default=None)
+    if isinstance(run.e_c[0], int):
+        return BFPTensor(run.h, HIDDEN_EXPONENT), chosen
+    own = torch.full((*run.h.shape[:2], 1), HIDDEN_EXPONENT, device=run.h.device)
+    return BFPTensor(run.h, own), chosen
 
 
 def _product(rows: Tensor, weight: Tensor) -> Tensor:
@@ -117,19 +121,23 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
     return row_product(kernels.of(rows), rows, weight).long()
 
 
-def _added(parts: Sequence[Tensor], exponents: Sequence[int]) -> tuple[Tensor, int]:
-    """The exact sum of two int64 tensors of 31 bits at their exponents, and its exponent.
+def _added(parts: Sequence[Tensor], exponents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The exact sum of two int64 tensors of 31 bits, and its exponents.
 
-    Raises UnsupportedError where it could have more than 53 bits, those of a binary64.
+    exponents: of the columns of both, int64. Raises UnsupportedError where the sum of a column
+    could have more than 53 bits, those of a binary64.
     """
-    least = min(exponents)
-    if max(exponents) - least > _EXACT_BITS - 33:
+    first, second = exponents
+    apart = (first - second).abs()
+    if int(apart.max()) > _EXACT_BITS - 33:
+        worst = int(apart.argmax())
         raise UnsupportedError(
             f"LSTM: expected scales at most 2**{_EXACT_BITS - 33} apart in a sum, found exponents "
-            f"{tuple(exponents)}: its values are too large or too small to be deployed"
+            f"{(int(first[worst]), int(second[worst]))}: its values are too large or too small to "
+            "be deployed"
         )
-    first, second = (p.long() << (e - least) for p, e in zip(parts, exponents, strict=True))
-    return first + second, least
+    least = torch.minimum(first, second)
+    return (parts[0].long() << (first - least)) + (parts[1].long() << (second - least)), least
 
 
 def _looked_up(name: str, codes: Tensor, exponent: int) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,8 @@ from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import lstm
-from samebits.train.deployed.rounding import check_sums, saturated
+from samebits.train.deployed.rounding import saturated
+from samebits.train.deployed.weights import frozen_sums, frozen_weights
 from samebits.train.operations import normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
@@ -32,36 +32,29 @@ from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 MAX_WINDOW = 1 << 23  # positions averaged
 
 
-def bias_codes(bias: BFPParameter | None, exponent: int, channels: int) -> list[int]:
-    """rne(J_b * 2**(e_b - exponent)), one per output channel; zeros where there is no bias."""
-    if bias is None:
-        return [0] * channels
-    joint, e_b = bias.joint()
-    return [formats.scaled(j, e_b - exponent) for j in joint.tolist()]
-
-
 def products(
     site: int | None,
     x: BFPTensor,
     weight: BFPParameter,
     bias: BFPParameter | None,
     shape: ConvShape,
-    out_width: int,
 ) -> Part:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
     The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. Raises
     UnsupportedError where 128 * sum |w| + |bias| of a channel would not fit 32 bits.
     """
-    (codes, e_x), (w, e_w) = x.resolved(), weight.parts[0]
-    exponent = e_x + e_w
-    offsets = bias_codes(bias, exponent, shape.co)
-    check_sums("sums", w, offsets)
-    acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(w), shape)
-    acc = acc.long() + torch.tensor(offsets, device=acc.device).view(1, -1, 1, 1)
+    codes = x.whole()[0]
+    own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
+    acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
+    offsets, grids = (
+        torch.tensor(values, device=acc.device).view(1, -1, 1, 1)
+        for values in (own.offsets, own.exponents)
+    )
+    acc = acc.long() + offsets
     if site is None:
-        return as_input(acc.to(torch.int32), codes), exponent
-    return as_input(saturated(acc, exponent - site), codes), site
+        return as_input((acc << (grids - own.finest)).to(torch.int32), codes), own.finest
+    return as_input(saturated(acc, grids - site), codes), site
 
 
 def batch_norm(
@@ -76,7 +69,7 @@ def batch_norm(
     eps: float,
 ) -> Part:
     """One multiply-add a channel, by the running statistics, and one rounding."""
-    z, e_z = x.resolved()
+    z, e_z = x.whole()
     m, b, exponent = normalization.frozen_affine(gamma, beta, running_mean, running_var, eps, e_z)
     channels = (1, -1, *([1] * (z.dim() - 2)))
     acc = z * m.to(z.device).view(channels) + b.to(z.device).view(channels)
@@ -85,14 +78,14 @@ def batch_norm(
 
 def table(site: int, x: BFPTensor, name: str, slope: float | None) -> Part:
     """A correctly rounded table over the 256 codes."""
-    codes, exponent = x.resolved()
+    codes, exponent = x.whole()
     table = torch.tensor(activation_codes(name, slope, exponent, site), dtype=torch.int8)
     return table.to(codes.device)[codes.long() + 128], site
 
 
 def average_pool(site: int, x: BFPTensor, window: Window) -> Part:
     """Window means, padded positions counted as zeros, one rounding."""
-    codes, exponent = x.resolved()
+    codes, exponent = x.whole()
     if window.size > MAX_WINDOW:
         raise UnsupportedError(
             f"average pool: expected at most {MAX_WINDOW} positions, found window {window.kernel}"
@@ -108,7 +101,7 @@ def average_pool(site: int, x: BFPTensor, window: Window) -> Part:
 
 def add(site: int, a: BFPTensor, b: BFPTensor) -> Part:
     """a + b, rounded once."""
-    (u, e_u), (v, e_v) = a.resolved(), b.resolved()
+    (u, e_u), (v, e_v) = a.whole(), b.whole()
     if e_u < e_v:
         u, e_u, v, e_v = v, e_v, u, e_u
     shift = min(e_u - e_v, 40)
@@ -123,13 +116,13 @@ def add(site: int, a: BFPTensor, b: BFPTensor) -> Part:
 
 def concat(site: int, dim: int, *tensors: BFPTensor) -> Part:
     """Side by side, each rounded once to the site's exponent."""
-    parts = [t.resolved() for t in tensors]
+    parts = [t.whole() for t in tensors]
     return torch.cat([saturated(codes, e - site) for codes, e in parts], dim), site
 
 
 def narrow(site: int, x: BFPTensor) -> Part:
     """A 32-bit value as 8 bits, one rounding."""
-    codes, exponent = x.resolved()
+    codes, exponent = x.whole()
     return saturated(codes, exponent - site), site
 
 
@@ -155,19 +148,20 @@ class Rule:
 
     frozen: (exponent of its site or None, *arguments) -> codes and exponent; None where the
             operation rounds nothing and keeps its input's exponent: then it is the training's own
-    rounds: whether it is a site
+    rounds: whether it is a site, which is to be found out (None) of sums: they are one unless
+            they are what the model returns
     chosen: arguments -> the output in training and the exponent to freeze, where that is not the
             output's
     """
 
     frozen: Callable[..., Part] | None
-    rounds: Callable[[tuple[Any, ...]], bool] = lambda arguments: True
+    rounds: bool | None = True
     chosen: Callable[..., tuple[BFPTensor, int | None]] | None = None
 
 
-_THE_SAME = Rule(None, lambda arguments: False)
+_THE_SAME = Rule(None, False)
 RULES: dict[type[TensorOperation], Rule] = {
-    Products: Rule(products, lambda arguments: arguments[-1] == 8),
+    Products: Rule(products, None),
     normalization.BatchNormFunction: Rule(batch_norm),
     pointwise.Relu: _THE_SAME,
     pointwise.TableActivation: Rule(table),

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient
+from samebits.kernels import rows
+from samebits.spec import formats
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
 
 Index = int | slice | Any  # Any: Ellipsis
 
@@ -18,16 +20,19 @@ class Indexed(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, index: tuple[Index, ...]) -> BFPTensor:
-        codes, exponent = x.resolved()
-        ctx.shape, ctx.index = codes.shape, index
-        return BFPTensor(codes[index], exponent)
+        ctx.shape, ctx.index = x.shape, index
+        return x.moved(lambda codes: codes[index])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         codes = torch.zeros(ctx.shape, dtype=g.dtype, device=g.device)
         codes[ctx.index] = g
-        return BFPTensor(codes, e_g), None
+        if isinstance(e_g, int):
+            return BFPTensor(codes, e_g), None
+        own = torch.full_like(codes, formats.EXPONENT_MIN, dtype=torch.int64)
+        own[ctx.index] = e_g.expand(g.shape)
+        return BFPTensor(*rows.moved(codes, own, lambda v: v)), None
 
 
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
@@ -46,15 +51,14 @@ class Permute(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, order: tuple[int, ...]) -> BFPTensor:
-        codes, exponent = x.resolved()
         ctx.order = order
-        return BFPTensor(codes.permute(order), exponent)
+        return x.moved(lambda codes: codes.permute(order))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         inverse = sorted(range(len(ctx.order)), key=lambda axis: ctx.order[axis] % g.dim())
-        return BFPTensor(g.permute(inverse), e_g), None
+        return BFPTensor(*moved_part((g, e_g), lambda v: v.permute(inverse))), None
 
 
 def permute(x: BFPTensor, *order: Any) -> BFPTensor:

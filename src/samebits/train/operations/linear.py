@@ -10,14 +10,24 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
 from samebits.kernels.geometry import Pair
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operations.pointwise import as_bfp8
+from samebits.train.operations.products import (
+    bias_gradient,
+    by_output,
+    check_kind,
+    for_input,
+    for_weight,
+    weight_gradient,
+)
+from samebits.train.sums import Sums
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
     TensorOperation,
-    bfp32,
+    as_gradient,
     gradient,
-    gradient_in_16_bits,
     is_wanted,
 )
 
@@ -25,9 +35,9 @@ from samebits.train.tensor import (
 class Products(TensorOperation):
     """x * weight + bias: convolution [n, ci, h, w], or matrix product of rows [n, k].
 
-    x is bfp8, the weight its codes W (int8), the bias its joint value J; the result is bfp8 or
-    bfp32, with one rounding after the bias. Rows are the pixels of one image and a matrix is a 1x1
-    kernel, so both share the kernels.
+    x is bfp8, the weight its codes W (int8), the bias its joint value J; the result is the exact
+    sum, which its use rounds once, to bfp8 or bfp32. Rows are the pixels of one image and a matrix
+    is a 1x1 kernel, so both share the kernels.
     """
 
     @staticmethod
@@ -37,55 +47,76 @@ class Products(TensorOperation):
         weight: BFPParameter,
         bias: BFPParameter | None,
         shape: ConvShape,
-        out_width: int,
     ) -> BFPTensor:
         """[n, ci, h, w] -> [n, co, oh, ow], or [n, k] -> [n, m]."""
+        check_kind(x, weight)
         (codes, e_x), (w, e_w) = x.resolved(), weight.parts[0]
-        k = kernels.of(codes)
         ctx.save_for_backward(codes, w)
-        ctx.exponents, ctx.shape = (e_x, e_w), shape
-        acc, largest = k.conv(as_image(codes), as_kernel(w), shape)
-        exponent = e_x + e_w
-        if bias is not None:
-            e_b = bias.exponent - formats.DELAYED_BITS
-            acc, largest, exponent = k.with_bias(
-                acc, largest, exponent, bias.codes, bias.delayed, e_b
-            )
-        if out_width == 32:
-            acc, exponent = k.shorten(acc, largest, exponent)
-        else:
-            acc, exponent = k.requantize(acc, largest, exponent, 8)
-        return BFPTensor(as_input(acc, codes), exponent)
+        ctx.exponents, ctx.shape, ctx.bits = (e_x, e_w), shape, weight.widths.gradients
+        states = _states(weight, bias)
+
+        def again() -> Tensor:
+            """The sums once more. Raises UnsupportedError where the parameters have changed."""
+            if any(
+                now[0] is not then[0] or now[1:] != then[1:]
+                for now, then in zip(_states(weight, bias), states, strict=True)
+            ):
+                raise UnsupportedError(
+                    "the 32-bit value of this Linear or Conv2d is gone: a layer took it as 8 bits, "
+                    "and the weights have changed since; read it, or compute its loss, before the "
+                    "update"
+                )
+            return exact_sums(codes, e_x, weight, bias, shape)[0]
+
+        sums = Sums(*exact_sums(codes, e_x, weight, bias, shape), again, weight.widths.values)
+        if codes.dim() == 4:
+            return BFPTensor.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow), codes)
+        moves = (as_rows,) if isinstance(sums.exponent, int) else ()
+        return BFPTensor.of_sums(sums, (codes.shape[0], shape.co), codes, *moves)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
-        codes, e_g = gradient(grad)
+        g, e_g = gradient(grad)
         x, w = ctx.saved_tensors
         (e_x, e_w), shape = ctx.exponents, ctx.shape
-        k, g = kernels.of(codes), as_image(codes)
+        k = kernels.of(g)
         dx = dw = db = None
         if ctx.needs_input_grad[0] and is_wanted("input"):
-            g16, e_16 = gradient_in_16_bits(g, e_g)
-            acc, largest = k.conv_input_grad(g16, as_kernel(w), shape)
-            acc, exponent = k.requantize(acc, largest, e_16 + e_w, 16)
-            dx = BFPTensor(as_input(acc, x), exponent)
+            g16, exponent = for_input(g, e_g, e_w, ctx.bits)
+            acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
+            part = k.requantize(as_input(acc, x), largest, exponent, ctx.bits)
+            dx = BFPTensor(*as_gradient(part))
         if ctx.needs_input_grad[1] and is_wanted("weight"):
-            dw = weight_gradient(g, as_image(x), shape, w, e_g + e_x)
+            t, exponent = for_weight(g, e_g, e_x)
+            dw = weight_gradient(as_image(t), as_image(x), shape, w, exponent)
         if ctx.needs_input_grad[2] and is_wanted("weight"):
-            db = bfp32(k.channel_sum(g), e_g)
-        return dx, dw, db, None, None
+            db = bias_gradient(g, e_g)
+        return dx, dw, db, None
 
 
-def weight_gradient(
-    g: Tensor, x: Tensor, shape: ConvShape, weight: Tensor, exponent: int
-) -> BFPTensor:
-    """The weight gradient of images g and x as bfp32 in the shape of a weight, with its bound."""
-    k = kernels.of(g)
-    acc, largest = k.conv_weight_grad(g, x, shape)
-    codes, exponent = k.shorten(acc, largest, exponent)
-    codes = codes.view(weight.shape) if weight.dim() == 2 else codes
-    return BFPTensor(codes, exponent, min(largest, formats.Q32))
+def exact_sums(
+    x: Tensor, e_x: Exponent, weight: BFPParameter, bias: BFPParameter | None, shape: ConvShape
+) -> tuple[Tensor, int, Exponent]:
+    """(sums [n, co, oh, ow], their largest magnitude, exponent) of codes x, with the bias.
+
+    With exponents by rows the sums of rows [n, k] are rows again, [n, co].
+    """
+    w, e_w = weight.parts[0]
+    k = kernels.of(x)
+    acc, largest = k.conv(as_image(x), as_kernel(w), shape)
+    exponent = e_x + by_output(e_w, x.dim())
+    if isinstance(exponent, Tensor):
+        acc = as_input(acc, x)
+    if bias is None:
+        return acc, largest, exponent
+    e_b = bias.whole()[1] - formats.DELAYED_BITS
+    return k.with_bias(acc, largest, exponent, bias.codes, bias.delayed, e_b)
+
+
+def _states(*parameters: BFPParameter | None) -> list[tuple[object, int, int]]:
+    """Something that changes whenever a parameter does: an object, and two numbers."""
+    return [(p.parts, p.codes._version, p.delayed._version) for p in parameters if p is not None]
 
 
 def as_image(rows: Tensor) -> Tensor:
@@ -100,7 +131,12 @@ def as_kernel(matrix: Tensor) -> Tensor:
 
 def as_input(image: Tensor, like: Tensor) -> Tensor:
     """The inverse of `as_image` where `like` is rows."""
-    return image if like.dim() == 4 else image.permute(0, 2, 3, 1)[0, 0]
+    return image if like.dim() == 4 else as_rows(image)
+
+
+def as_rows(image: Tensor) -> Tensor:
+    """The pixels of an image [1, m, 1, n] as rows [n, m]."""
+    return image.permute(0, 2, 3, 1)[0, 0]
 
 
 def conv2d(
@@ -111,22 +147,19 @@ def conv2d(
     padding: Pair = (0, 0),
     dilation: Pair = (1, 1),
     groups: int = 1,
-    out_width: int = 8,
 ) -> BFPTensor:
-    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow]; `out_width` 8, or 32 before a loss.
+    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow], exact sums.
 
     Raises UnsupportedError where a shape or a bound of its sums does not fit.
     """
     shape = conv_shape(tuple(x.shape), tuple(weight.shape), stride, padding, dilation, groups)
-    return Products.apply(x, weight, bias, shape, out_width)
+    return Products.apply(as_bfp8(x, "conv2d"), weight, bias, shape)
 
 
-def linear(
-    x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None = None, out_width: int = 8
-) -> BFPTensor:
-    """Matrix product [n, k] -> [n, m] with a weight [m, k]; `out_width` 8, or 32 before a loss."""
+def linear(x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None = None) -> BFPTensor:
+    """Matrix product [n, k] -> [n, m] with a weight [m, k], exact sums."""
     n, k = x.shape
     if n < 1:
         raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")
     shape = conv_shape((1, k, 1, n), (*weight.shape, 1, 1))
-    return Products.apply(x, weight, bias, shape, out_width)
+    return Products.apply(as_bfp8(x, "linear"), weight, bias, shape)

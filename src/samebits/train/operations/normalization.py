@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,8 +15,10 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
+from samebits.kernels import rows
 from samebits.kernels.geometry import requantize_shift, unlimited_exponent
 from samebits.kernels.protocol import BITS
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.tensor import (
     BFPParameter,
@@ -58,12 +59,16 @@ def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
     return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
+GUARD = 8
+"""Bits below the largest exponent at which the statistics of samples are added (12.2)."""
+
+
 @dataclass(frozen=True)
 class RunningUpdate:
     """One shard's sums S1 and S2 [channels] of n codes, on their way into running statistics.
 
     Shards are applied in shard order, whoever computed them, so that every worker holds the same
-    statistics (training.md 5 and 8).
+    statistics (training.md 5 and 8). guard: bits that the sums have below the codes.
     """
 
     running_mean: Tensor
@@ -73,40 +78,55 @@ class RunningUpdate:
     s2: Integers
     n: int
     exponent: int
+    guard: int = 0
 
     def apply(self) -> None:
         """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
-        n, spread = self.n, self.n * self.s2 - self.s1 * self.s1
-        mean = np.ldexp(self.s1.astype(np.float64) / float(n), self.exponent)
-        var = np.ldexp(spread.astype(np.float64) / float(n * (n - 1)), 2 * self.exponent)
-        for buffer, value in ((self.running_mean, mean), (self.running_var, var)):
+        var = np.ldexp(self.spread() / float(self.n * (self.n - 1)), 2 * self.exponent)
+        for buffer, value in ((self.running_mean, self.mean()), (self.running_var, var)):
             old = buffer.cpu().numpy()
             new = (1.0 - self.momentum) * old + self.momentum * value
             buffer.copy_(torch.from_numpy(new))
 
-    def to_bytes(self) -> bytes:
-        """Exponent, S1 and S2 as little-endian integers of 32 bits, S2 of 64 where n asks for it.
+    def mean(self) -> Scalars:
+        """The mean of every channel, a real number."""
+        return np.ldexp(self.s1.astype(np.float64) / float(self.n), self.exponent)
 
-        |S1| <= 127 * n < 2**31, S2 <= 127**2 * n.
-        """
+    def spread(self) -> Scalars:
+        """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
+        if self.guard == 0:  # below 2**24 * 2**38
+            return (self.n * self.s2 - self.s1 * self.s1).astype(np.float64)
+        pairs = zip(self.s1.tolist(), self.s2.tolist(), strict=True)
+        return np.array([float(self.n * s2 - s1 * s1) for s1, s2 in pairs])
+
+    def to_bytes(self) -> bytes:
+        """Exponent, S1 and S2 as little-endian integers of 32 bits, or 64 where n asks for it."""
         exponent = self.exponent.to_bytes(4, "little", signed=True)
-        return exponent + self.s1.astype("<i4").tobytes() + self.s2.astype(self._wide).tobytes()
+        return (
+            exponent
+            + self.s1.astype(self._types[0]).tobytes()
+            + self.s2.astype(self._types[1]).tobytes()
+        )
 
     def from_bytes(self, data: bytes) -> tuple[RunningUpdate, bytes]:
         """The same layer's update in another shard, and the bytes after it."""
-        middle = 4 + self.s1.size * 4
-        end = middle + self.s2.size * np.dtype(self._wide).itemsize
+        first, second = (np.dtype(kind) for kind in self._types)
+        middle = 4 + self.s1.size * first.itemsize
+        end = middle + self.s2.size * second.itemsize
         update = replace(
             self,
             exponent=int.from_bytes(data[:4], "little", signed=True),
-            s1=np.frombuffer(data[4:middle], "<i4").astype(np.int64),
-            s2=np.frombuffer(data[middle:end], self._wide).astype(np.int64),
+            s1=np.frombuffer(data[4:middle], first).astype(np.int64),
+            s2=np.frombuffer(data[middle:end], second).astype(np.int64),
         )
         return update, data[end:]
 
     @property
-    def _wide(self) -> str:
-        return "<i4" if self.n * formats.Q8**2 < 1 << 31 else "<i8"
+    def _types(self) -> tuple[str, str]:
+        """Types of S1 and S2: |S1| <= 127 * n and S2 <= 127**2 * n, and their guard bits."""
+        bounds = formats.Q8 * self.n << self.guard, formats.Q8**2 * self.n << 2 * self.guard
+        first, second = ("<i4" if bound < 1 << 31 else "<i8" for bound in bounds)
+        return first, second
 
 
 _DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", default=None)
@@ -127,12 +147,49 @@ def deferred_updates() -> Iterator[list[RunningUpdate]]:
 class _Channels:
     """Scalars of a batch norm that its backward pass needs beside z, a binary64 per channel."""
 
-    mean: Scalars  # in units of the codes of z
+    centre: Scalars  # the mean, a real number
     inv: Scalars  # 1 / standard deviation
     a: Scalars  # gamma * inv
-    e_z: int
+    e_z: Exponent
     n: int  # elements of a channel
     training: bool
+
+
+def _samples(exponent: Exponent) -> Integers:
+    """Exponents of samples as [samples, 1]; of a whole tensor as [1, 1]."""
+    if isinstance(exponent, int):
+        return np.array([[exponent]])
+    return exponent.reshape(-1, 1).cpu().numpy()
+
+
+def _statistics(
+    z: Tensor,
+    e_z: Exponent,
+    whole: Integers | None,
+    running: tuple[Tensor, Tensor],
+    momentum: float,
+) -> RunningUpdate:
+    """The sums of a shard, exact, or of samples at their largest exponent (12.2).
+
+    whole: `channel_stats` of z, where it has one exponent
+    """
+    n = z.numel() // z.shape[1]
+    if isinstance(e_z, int):
+        assert whole is not None
+        return RunningUpdate(*running, momentum, whole[0], whole[1], n, e_z)
+    s1, s2 = _sample_sums(z), _sample_sums(z.long() * z)
+    own = e_z.view(-1, 1)
+    live = own[s2.amax(1, keepdim=True) > 0]
+    common = int(live.max()) if live.numel() else formats.EXPONENT_MIN
+    by = (own - common).clamp(max=0) + GUARD
+    s1, s2 = rows.scale(s1, by).sum(0), rows.scale(s2, 2 * by).sum(0)
+    sums = (s1.cpu().numpy(), s2.cpu().numpy())
+    return RunningUpdate(*running, momentum, *sums, n, common - GUARD, GUARD)
+
+
+def _sample_sums(v: Tensor) -> Tensor:
+    """The sum of every channel of every sample, int64 [n, channels]."""
+    return v.long().sum((2, 3)) if v.dim() == 4 else v.long()
 
 
 class BatchNormFunction(TensorOperation):
@@ -157,35 +214,37 @@ class BatchNormFunction(TensorOperation):
         """
         z, e_z = x.resolved()
         k = kernels.of(z)
-        n = z.numel() // z.shape[1]
-        s1, s2, low, high = k.channel_stats(z).numpy()
+        whole = k.channel_stats(z).numpy() if isinstance(e_z, int) else None
         if training:
-            spread = n * s2 - s1 * s1
-            mean = s1.astype(np.float64) / float(n)
-            var = spread.astype(np.float64) / float(n * n)
-            inv = 1.0 / np.sqrt(np.ldexp(var, 2 * e_z) + eps)
-            update = RunningUpdate(running_mean, running_var, momentum, s1, s2, n, e_z)
+            update = _statistics(z, e_z, whole, (running_mean, running_var), momentum)
+            centre, n = update.mean(), update.n
+            var = np.ldexp(update.spread() / float(n * n), 2 * update.exponent)
+            inv = 1.0 / np.sqrt(var + eps)
             deferred = _DEFERRED.get()
             if deferred is None:
                 update.apply()
             else:
                 deferred.append(update)
         else:
-            centre = running_mean.cpu().numpy()
-            mean = np.ldexp(centre, -e_z)
+            n = z.numel() // z.shape[1]
+            centre = running_mean.cpu().numpy().copy()
             inv = _running_inverse(running_var, eps)
         a = _scalars(gamma) * inv
-        alpha = np.ldexp(a, e_z)
-        offset = mean * alpha if training else centre * a
         ctx.save_for_backward(z)
-        ctx.channels = _Channels(mean, inv, a, e_z, n, training)
-        m, b, exponent = _multiply_add(alpha, _scalars(beta) - offset, 127.0, 30)
-        ends = np.stack([low, high]) * m.numpy() + b.numpy()
-        largest = int(np.abs(ends).max())
+        ctx.channels = _Channels(centre, inv, a, e_z, n, training)
+        alpha = np.ldexp(a, _samples(e_z))
+        m, b, exponent = _multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
+        bits = gamma.widths.values
+        if whole is None:
+            acc = z.long() * _per_sample(m, z) + _per_sample(b, z)
+            return BFPTensor(*requantized(acc, _per_sample(exponent, z), bits), bits=bits)
+        common = int(exponent[0, 0])
+        largest = int(np.abs(whole[2:] * m + b).max())
         if largest == 0:
-            return BFPTensor(torch.zeros_like(z), formats.EXPONENT_MIN)
-        by = requantize_shift(largest, exponent, 8)
-        return BFPTensor(k.channel_affine(z, m, b, -by), exponent + by)
+            return BFPTensor(torch.zeros_like(z), formats.EXPONENT_MIN, bits=bits)
+        by = requantize_shift(largest, common, bits)
+        coefficients = (torch.from_numpy(m[0]), torch.from_numpy(b[0]))
+        return BFPTensor(k.channel_affine(z, *coefficients, -by), common + by, bits=bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -193,59 +252,94 @@ class BatchNormFunction(TensorOperation):
         g, e_g = gradient(grad)
         (z,) = ctx.saved_tensors
         c: _Channels = ctx.channels
-        sg, sgz = kernels.of(g).channel_grad_sums(g, z).numpy().astype(np.float64)
-        gg = np.ldexp(sgz - c.mean * sg, c.e_z) * c.inv
-        dgamma = _bfp32_of_scalars(np.ldexp(gg, e_g), g.device)
-        dbeta = _bfp32_of_scalars(np.ldexp(sg, e_g), g.device)
+        sg, sgz = _gradient_sums(g, e_g, z, c.e_z)
+        gg = (sgz - c.centre * sg) * c.inv
+        dgamma = _bfp32_of_scalars(gg, g.device)
+        dbeta = _bfp32_of_scalars(sg, g.device)
         dx = _input_grad(g, e_g, z, c, gg, sg) if ctx.needs_input_grad[0] else None
         return dx, dgamma, dbeta, None, None, None, None, None
 
 
+def _per_sample(v: Integers, like: Tensor) -> Tensor:
+    """v [samples or 1, channels or 1], to meet a tensor of rank 2 or 4, on its device."""
+    return torch.from_numpy(v).to(like.device).view(*v.shape, *([1] * (like.dim() - 2)))
+
+
+def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[Scalars, Scalars]:
+    """The sums of g and of g * z of every channel, real numbers in binary64."""
+    if isinstance(e_g, int) and isinstance(e_z, int):
+        sums = kernels.of(g).channel_grad_sums(g, z).numpy().astype(np.float64)
+        return np.ldexp(sums[0], e_g), np.ldexp(sums[1], e_g + e_z)
+    own, other = (torch.from_numpy(_samples(e)).to(g.device) for e in (e_g, e_z))
+    s, e_s = rows.gathered(_sample_sums(g), own, 55)
+    t, e_t = rows.gathered(_sample_sums(g.long() * z), own + other, 62)
+    return (
+        np.ldexp(s.cpu().numpy().astype(np.float64), e_s),
+        np.ldexp(t.cpu().numpy().astype(np.float64), e_t),
+    )
+
+
+def _fits(v: Scalars, bits: int) -> Integers:
+    """`formats.fits` of every element; 0 for 0."""
+    fraction, exponent = np.frexp(v)
+    fit = np.where(fraction > 0.5, exponent - bits, exponent - 1 - bits)
+    return np.where(v == 0, 0, fit).astype(np.int64)
+
+
+def _rounded(v: Scalars, exponent: Integers) -> Integers:
+    """rne(v * 2**-exponent)."""
+    return np.rint(np.ldexp(v, -exponent)).astype(np.int64)
+
+
 def _multiply_add(
     alpha: Scalars, shift: Scalars, code_max: float, bits: int
-) -> tuple[Tensor, Tensor, int]:
-    """(M, B, e): int64 per channel with alpha * z + shift about (z * M + B) * 2**e for codes z.
+) -> tuple[Integers, Integers, Integers]:
+    """(M, B, e) with alpha * z + shift about (z * M + B) * 2**e for codes z.
 
-    Batch norm is an affine function of its input's codes, so a channel of it is one multiply-add of
-    integers: both coefficients are rounded at one exponent e, the smallest at which
-    |z * M + B| <= 2**bits for |z| <= code_max, but for the roundings of M and B (less than
-    code_max together). What follows is one shift that rounds. With 30 bits the sum fits int32, and
-    rounding the coefficients moves it by at most 2**6, where an output code is about 2**23. For
-    example alpha = 0.75, shift = -10: the bound is 127 * 0.75 + 10 = 105.25 <= 2**7, so e = -23,
-    M = 6291456 and B = -83886080; the code 100 gives 545259520, which is 65 at the exponent 0.
-    Raises RangeError where a coefficient is not finite.
+    alpha [samples, channels] (one sample where a tensor has one exponent), shift [channels]; M, B
+    and e are int64, e [samples, 1]. Batch norm is an affine function of its input's codes, so a
+    channel of it is one multiply-add of integers: both coefficients are rounded at one exponent e,
+    the smallest at which |z * M + B| <= 2**bits for |z| <= code_max, but for the roundings of M and
+    B (less than code_max together). What follows is one shift that rounds. With 30 bits the sum
+    fits int32, and rounding the coefficients moves it by at most 2**6, where an output code is
+    about 2**23. For example alpha = 0.75, shift = -10: the bound is 127 * 0.75 + 10 = 105.25 <=
+    2**7, so e = -23, M = 6291456 and B = -83886080; the code 100 gives 545259520, which is 65 at
+    the exponent 0. Raises RangeError where a coefficient is not finite.
     """
-    bound = float((code_max * np.abs(alpha) + np.abs(shift)).max())
-    if not math.isfinite(bound):
+    bound = (code_max * np.abs(alpha) + np.abs(shift)).max(1, keepdims=True)
+    if not np.isfinite(bound).all():
         raise RangeError(
             "batch norm: the scale of a channel is not finite: expected running statistics, "
-            f"gamma and beta that give finite values, found {bound}"
+            f"gamma and beta that give finite values, found {float(bound.max())}"
         )
-    exponent = formats.fits(bound, bits) if bound else 0
-    return _integers(alpha, exponent), _integers(shift, exponent), exponent
+    exponent = _fits(bound, bits)
+    return _rounded(alpha, exponent), _rounded(shift, exponent), exponent
 
 
 def _input_grad(
-    g: Tensor, e_g: int, z: Tensor, c: _Channels, gg: Scalars, sg: Scalars
+    g: Tensor, e_g: Exponent, z: Tensor, c: _Channels, gg: Scalars, sg: Scalars
 ) -> BFPTensor:
-    """(a * g + beta_z * z + gamma0) * 2**e_g as one integer multiply-add and one rounding.
+    """a * g + beta_z * z + gamma0 as one integer multiply-add a sample and one rounding.
 
     gg, sg: the sums of g * xhat and of g. The common exponent gives the largest `a` 24 bits, unless
     the sum would leave 61 bits (training.md 7).
     """
-    top = float(np.abs(c.a).max())
-    if top == 0:
+    if not c.a.any():
         return BFPTensor(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
     beta_z, gamma0 = np.zeros_like(c.a), np.zeros_like(c.a)
     if c.training:
-        b0 = (gg / float(c.n)) * c.inv
-        beta_z = np.ldexp(-(c.a * b0), c.e_z)
-        gamma0 = -(c.a * (sg / float(c.n))) - c.mean * beta_z
+        beta_z = -(c.a * ((gg / float(c.n)) * c.inv))
+        gamma0 = -(c.a * (sg / float(c.n))) - c.centre * beta_z
+    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(c.e_z))
     limit = float(formats.CODE_MAX[BITS[g.dtype]])
-    reach = float((np.abs(c.a) * limit + 127.0 * np.abs(beta_z) + np.abs(gamma0)).max())
-    exponent = max(formats.fits(top, 24), formats.fits(reach, 61))
-    abc = torch.stack([_integers(v, exponent) for v in (c.a, beta_z, gamma0)])
-    return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, abc, e_g + exponent))
+    reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
+    exponent = np.maximum(_fits(np.abs(a).max(1, keepdims=True), 24), _fits(reach, 61))
+    abc = [_rounded(v, exponent) for v in (a, b, gamma0)]
+    if len(exponent) == 1:
+        stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
+        return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
+    aq, bq, cq = (_per_sample(v, g) for v in abc)
+    return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
 
 
 def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
@@ -267,7 +361,8 @@ def frozen_affine(
     """
     a = _scalars(gamma) * _running_inverse(running_var, eps)
     shift = _scalars(beta) - running_mean.cpu().numpy() * a
-    return _multiply_add(np.ldexp(a, e_z), shift, 128.0, FROZEN_BITS)
+    m, b, exponent = _multiply_add(np.ldexp(a, [[e_z]]), shift, 128.0, FROZEN_BITS)
+    return torch.from_numpy(m[0]), torch.from_numpy(b[0]), int(exponent[0, 0])
 
 
 def batch_norm(
@@ -314,23 +409,26 @@ class LayerNormFunction(TensorOperation):
         """
         z, e_z = x.resolved()
         d = z.shape[-1]
-        rows = z.reshape(-1, d).long()
-        s1, s2 = rows.sum(1), (rows * rows).sum(1)
+        vectors = z.long()
+        s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
+        own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
         spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
-        inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * e_z) + eps)
-        factor = np.ldexp(inv / float(d), e_z)
-        e_k = formats.fits(float(factor.max()), 24)
-        row_factor = _integers(factor, e_k).to(z.device).view(-1, 1)
-        codes, e_32 = bfp32((d * rows - s1.view(-1, 1)) * row_factor, e_k).resolved()
+        inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
+        factor = np.ldexp(inv / float(d), own)
+        e_k: Exponent = formats.fits(float(factor.max()), 24)
+        fit = np.asarray(e_k) if isinstance(e_z, int) else _fits(factor, 24)
+        multiplier = torch.from_numpy(_rounded(factor, fit)).to(z.device)
+        if not isinstance(e_z, int):
+            e_k = torch.from_numpy(fit).to(z.device)
+        codes, e_32 = bfp32((d * vectors - s1) * multiplier, e_k).resolved()
         (jg, e_gamma), (jb, e_beta) = gamma.joint(), beta.joint()
         xhat, e_x = requantized(codes, e_32, 16)
         saved, e_saved = requantized(codes, e_32, 8)
-        ctx.save_for_backward(saved, row_factor.to(torch.int32), gamma.codes, gamma.delayed)
+        ctx.save_for_backward(saved, multiplier.to(torch.int32), gamma.codes, gamma.delayed)
         ctx.exponents = (e_saved, e_k, e_z, e_gamma)
-        ctx.shape = z.shape
         acc = combined((xhat.long() * jg, e_x + e_gamma, 38), (jb, e_beta, 23))
-        y, e_y = requantized(*acc, 8)
-        return BFPTensor(y.view(z.shape), e_y)
+        bits = gamma.widths.values
+        return BFPTensor(*requantized(*acc, bits), bits=bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -339,19 +437,27 @@ class LayerNormFunction(TensorOperation):
         h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
         """
         g, e_g = gradient(grad)
-        xhat, row_factor, *state = ctx.saved_tensors
+        xhat, multiplier, *state = ctx.saved_tensors
         e_x, e_k, e_z, e_gamma = ctx.exponents
         d = g.shape[-1]
-        g = g.reshape(-1, d).long()
-        dgamma = bfp32((g * xhat).sum(0), e_g + e_x)
-        dbeta = bfp32(g.sum(0), e_g)
+        g = g.long()
+        dgamma = _over_vectors(g * xhat, e_g + e_x, 62)
+        dbeta = _over_vectors(g, e_g, 55)
         h16, e_h = requantized(g * kernels.of(g).joint(*state), e_g + e_gamma, 16)
         h = h16.long()
-        sh, shx = h.sum(1, keepdim=True), (h * xhat).sum(1, keepdim=True)
+        sh, shx = h.sum(-1, keepdim=True), (h * xhat).sum(-1, keepdim=True)
         t = combined((d * h - sh, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
         t16, e_t = requantized(*t, 16)
-        codes, exponent = bfp32(t16.long() * row_factor, e_t + e_k - e_z).resolved()
-        return BFPTensor(codes.view(ctx.shape), exponent), dgamma, dbeta, None
+        dz = bfp32(t16.long() * multiplier, e_t + e_k - e_z)
+        return dz, dgamma, dbeta, None
+
+
+def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
+    """The sum over all vectors [..., d] -> [d], a gradient of gamma or beta."""
+    if isinstance(exponent, int):
+        return bfp32(acc.reshape(-1, acc.shape[-1]).sum(0), exponent)
+    own = exponent.expand(*acc.shape[:-1], 1)
+    return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
 
 
 def layer_norm(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import Window
+from samebits.kernels import Window, rows
 from samebits.kernels.geometry import Pair
 from samebits.kernels.protocol import Part
+from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
 from samebits.tables.activation import activation_table
@@ -25,24 +26,25 @@ from samebits.train.tensor import (
     TensorOperation,
     bfp32,
     gradient,
+    moved_part,
     requantized,
 )
 
 
 class Narrow(TensorOperation):
-    """bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
+    """Sums, bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
-        return BFPTensor(*requantized(*x.resolved(), 8))
+        return x.narrowed()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*gradient(grad))
+        return grad.detach()  # its parts apart: those of all uses are one sum
 
 
-def as_bfp8(x: Tensor, where: str) -> BFPTensor:
-    """x as bfp8, which every layer takes; `where` names the layer.
+def as_bfp(x: Tensor, where: str) -> BFPTensor:
+    """x, which has to be a BFP tensor; `where` names the layer that takes it.
 
     Raises UnsupportedError, which says what to do, for a float tensor.
     """
@@ -51,7 +53,13 @@ def as_bfp8(x: Tensor, where: str) -> BFPTensor:
             f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
             "quantize the input with BFPTensor.from_real(x)"
         )
-    return x if x.bits == 8 else Narrow.apply(x)
+    return x
+
+
+def as_bfp8(x: Tensor, where: str) -> BFPTensor:
+    """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
+    x = as_bfp(x, where)
+    return x if x.bits <= 8 else Narrow.apply(x)
 
 
 # --- activations ----------------------------------------------------------------------------
@@ -63,17 +71,25 @@ class Relu(TensorOperation):
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
         codes, exponent = x.resolved()
-        high = 128 if clip is None else clip_code(clip, exponent)
-        y = kernels.of(codes).relu(codes, min(high, 127))
+        high = 128 if clip is None else clip_codes(clip, exponent)
+        y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
         ctx.save_for_backward(y)
         ctx.high = high
-        return BFPTensor(y, exponent)
+        return BFPTensor(y, exponent, bits=x.bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (y,) = ctx.saved_tensors
         return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
+
+
+def clip_codes(clip: int, exponent: Exponent) -> int | Tensor:
+    """`clip_code` of one exponent, or of each row's."""
+    if isinstance(exponent, int):
+        return clip_code(clip, exponent)
+    every = [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
+    return torch.tensor(every, device=exponent.device)[exponent - formats.EXPONENT_MIN]
 
 
 def clip_code(clip: int, exponent: int) -> int:
@@ -83,12 +99,12 @@ def clip_code(clip: int, exponent: int) -> int:
 
 def relu(x: BFPTensor) -> BFPTensor:
     """max(x, 0), same exponent."""
-    return Relu.apply(x, None)
+    return Relu.apply(as_bfp8(x, "relu"), None)
 
 
 def relu6(x: BFPTensor) -> BFPTensor:
     """min(max(x, 0), 6 rounded to the input's grid), same exponent."""
-    return Relu.apply(x, 6)
+    return Relu.apply(as_bfp8(x, "relu6"), 6)
 
 
 class TableActivation(TensorOperation):
@@ -97,24 +113,49 @@ class TableActivation(TensorOperation):
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, name: str, slope: float | None) -> BFPTensor:
         codes, exponent = x.resolved()
-        table = activation_table(name, exponent, slope)
-        entries = torch.tensor(table.codes, dtype=torch.int32, device=codes.device)
         ctx.save_for_backward(codes)
-        ctx.table = table
-        return BFPTensor(*requantized(entries[codes.long() + 127], table.exponent, 8))
+        ctx.of = (name, exponent, slope)
+        values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, slope))
+        return BFPTensor(*requantized(values, e_t, x.bits), bits=x.bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (codes,) = ctx.saved_tensors
-        slopes = torch.tensor(ctx.table.derivative_codes, dtype=torch.int64, device=g.device)
-        acc = g.long() * slopes[codes.long() + 127]
-        return bfp32(acc, e_g + ctx.table.derivative_exponent), None, None
+        name, exponent, slope = ctx.of
+        slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, slope))
+        return bfp32(g.long() * slopes, e_g + e_t), None, None
+
+
+def _values(name: str, exponent: int, slope: float | None) -> tuple[Sequence[int], int]:
+    """The 255 codes of an activation at an exponent, bfp32."""
+    table = activation_table(name, exponent, slope)
+    return table.codes, table.exponent
+
+
+def _slopes(name: str, exponent: int, slope: float | None) -> tuple[Sequence[int], int]:
+    """The 255 codes of its derivative, bfp16."""
+    table = activation_table(name, exponent, slope)
+    return table.derivative_codes, table.derivative_exponent
+
+
+def _looked_up(
+    codes: Tensor, exponent: Exponent, table: Callable[[int], tuple[Sequence[int], int]]
+) -> Part:
+    """The table's code for every element, int32, and its exponent; by rows a table each."""
+    at, device = codes.long() + 127, codes.device
+    if isinstance(exponent, int):
+        entries, e = table(exponent)
+        return torch.tensor(entries, dtype=torch.int32, device=device)[at], e
+    found, place = torch.unique(exponent, return_inverse=True)
+    tables = [table(e) for e in found.tolist()]
+    every = torch.tensor([values for values, _ in tables], dtype=torch.int32, device=device)
+    return every[place, at], torch.tensor([e for _, e in tables], device=device)[place]
 
 
 def activation(x: BFPTensor, name: str, slope: float | None = None) -> BFPTensor:
     """tanh, sigmoid, gelu (erf form), silu or leaky_relu (with its slope), by table."""
-    return TableActivation.apply(x, name, slope)
+    return TableActivation.apply(as_bfp8(x, name), name, slope)
 
 
 # --- pooling --------------------------------------------------------------------------------
@@ -129,7 +170,7 @@ class MaxPool(TensorOperation):
         y, where = kernels.of(codes).max_pool(codes, window)
         ctx.save_for_backward(where)
         ctx.shape, ctx.window = codes.shape, window
-        return BFPTensor(y, exponent)
+        return BFPTensor(y, exponent, bits=x.bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -149,7 +190,7 @@ def max_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTe
     if window.size > 255:
         raise UnsupportedError(f"max pool: expected at most 255 positions, found window {kernel}")
     _check_window("max pool", x, window)
-    return MaxPool.apply(x, window)
+    return MaxPool.apply(as_bfp8(x, "max pool"), window)
 
 
 def _check_window(what: str, x: BFPTensor, window: Window) -> None:
@@ -174,13 +215,17 @@ class AveragePool(TensorOperation):
         k = kernels.of(codes)
         acc, largest = k.window_sum(codes, window)
         ctx.shape, ctx.window = codes.shape, window
-        return BFPTensor(*k.requantize(acc, largest, exponent, 8, window.size))
+        part = k.requantize(acc, largest, exponent, x.bits, window.size)
+        return BFPTensor(*part, bits=x.bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         k = kernels.of(g)
         acc, largest = k.window_sum_grad(g, ctx.shape, ctx.window)
+        if isinstance(e_g, Tensor):
+            rows_up = (30 - rows.bit_length(rows.largest(acc, e_g.shape))).clamp(min=0)
+            return bfp32(k.divide(acc << rows_up, ctx.window.size), e_g - rows_up), None
         up = max(0, 30 - largest.bit_length())
         return bfp32(k.divide(acc << up, ctx.window.size), e_g - up), None
 
@@ -192,7 +237,7 @@ def avg_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTe
     """
     window = Window(kernel, stride, padding)
     _check_window("average pool", x, window)
-    return AveragePool.apply(x, window)
+    return AveragePool.apply(as_bfp8(x, "average pool"), window)
 
 
 def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
@@ -200,7 +245,7 @@ def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
     if x.dim() != 4 or x.numel() == 0:
         raise UnsupportedError(f"average pool: expected [n, c, h, w], found {tuple(x.shape)}")
     whole = (x.shape[2], x.shape[3])
-    return AveragePool.apply(x, Window(whole, whole, (0, 0)))
+    return AveragePool.apply(as_bfp8(x, "average pool"), Window(whole, whole, (0, 0)))
 
 
 # --- addition and shape ---------------------------------------------------------------------
@@ -212,17 +257,31 @@ class Add(TensorOperation):
     @staticmethod
     def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
         (u, ea), (v, eb) = a.resolved(), b.resolved()
-        k = kernels.of(u)
+        k, bits = kernels.of(u), max(a.bits, b.bits)
+        if isinstance(ea, Tensor) or isinstance(eb, Tensor):
+            return BFPTensor(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits=bits)
         live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
         if not live:
-            return BFPTensor(torch.zeros_like(u), formats.EXPONENT_MIN)
+            return BFPTensor(torch.zeros_like(u), formats.EXPONENT_MIN, bits=bits)
         exponent = max(min(live), max(live) - 22)
-        return BFPTensor(*k.add(u, ea, v, eb, exponent))
+        return BFPTensor(*k.add(u, ea, v, eb, exponent, bits), bits=bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         part = gradient(grad)
         return BFPTensor(*part), BFPTensor(*part)
+
+
+def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
+    """The exponent at which two operands are added, row by row; rows of zeros do not count."""
+    size, none = rows.row_size(a.shape), 1 << 40
+    low, high = [], []
+    for codes, e in ((a, ea), (b, eb)):
+        live = rows.largest(codes, size) > 0
+        low.append(torch.where(live, e, none))
+        high.append(torch.where(live, e, -none))
+    top = torch.maximum(*high)
+    return torch.where(top == -none, 0, torch.maximum(torch.minimum(*low), top - 22))
 
 
 def add(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
@@ -245,18 +304,25 @@ class Concat(TensorOperation):
     @staticmethod
     def forward(ctx: Any, dim: int, *tensors: BFPTensor) -> BFPTensor:
         parts = [t.resolved() for t in tensors]
+        ctx.dim, ctx.sizes = dim, [codes.shape[dim] for codes, _ in parts]
+        bits = max(t.bits for t in tensors)
+        if any(isinstance(e, Tensor) for _, e in parts):
+            return BFPTensor(*rows.concatenated(parts, dim), bits=bits)
         k = kernels.of(parts[0][0])
         live = [e for codes, e in parts if k.largest_of(codes)]
         exponent = max(live, default=formats.EXPONENT_MIN)
-        ctx.dim, ctx.sizes = dim, [codes.shape[dim] for codes, _ in parts]
         codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
-        return BFPTensor(torch.cat(codes, dim), exponent)
+        return BFPTensor(torch.cat(codes, dim), exponent, bits=bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         slices = torch.split(g, ctx.sizes, ctx.dim)
-        return (None, *(BFPTensor(s, e_g) for s in slices))
+        if isinstance(e_g, Tensor) and e_g.shape[ctx.dim] != 1:
+            own: Sequence[Exponent] = torch.split(e_g, ctx.sizes, ctx.dim)
+        else:
+            own = [e_g] * len(slices)
+        return (None, *(BFPTensor(s, e) for s, e in zip(slices, own, strict=True)))
 
 
 def concat(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
@@ -269,14 +335,12 @@ class Reshape(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, shape: tuple[int, ...]) -> BFPTensor:
-        codes, exponent = x.resolved()
-        ctx.shape = codes.shape
-        return BFPTensor(codes.reshape(shape), exponent)
+        ctx.shape = x.shape
+        return x.moved(lambda codes: codes.reshape(shape))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        return BFPTensor(g.reshape(ctx.shape), e_g), None
+        return BFPTensor(*moved_part(gradient(grad), lambda v: v.reshape(ctx.shape))), None
 
 
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
@@ -303,7 +367,8 @@ class DropoutFunction(TensorOperation):
         codes, exponent = x.resolved()
         ctx.mask = (p, key, step, shard)
         factors, by = dropout_factors(codes, *ctx.mask)
-        return BFPTensor(*requantized(codes.long() * factors, exponent + by, 8))
+        part = requantized(codes.long() * factors, exponent + by, x.bits)
+        return BFPTensor(*part, bits=x.bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -325,6 +390,7 @@ def dropout(x: BFPTensor, p: float, key: Pair, step: int, shard: int) -> BFPTens
 
     key: (seed, site). p = 0 is the identity.
     """
+    x = as_bfp8(x, "dropout")
     return x if p == 0 else DropoutFunction.apply(x, p, key, step, shard)
 
 
@@ -336,15 +402,19 @@ class EmbeddingFunction(TensorOperation):
         codes, exponent = weight.parts[0]
         ctx.save_for_backward(index)
         ctx.shape = codes.shape
-        return BFPTensor(codes[index], exponent)
+        own = exponent if isinstance(exponent, int) else exponent[index]
+        return BFPTensor(codes[index], own, bits=weight.widths.values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         (index,) = ctx.saved_tensors
+        addends, exponent = g.long(), e_g
+        if isinstance(e_g, Tensor):
+            addends, exponent = rows.at_one(addends, e_g, 55)
         acc = torch.zeros(ctx.shape, dtype=torch.int64, device=g.device)
-        acc.index_add_(0, index.flatten(), g.long().reshape(-1, ctx.shape[1]))
-        return None, bfp32(acc, e_g)
+        acc.index_add_(0, index.flatten(), addends.reshape(-1, ctx.shape[1]))
+        return None, bfp32(acc, exponent)
 
 
 def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
@@ -385,8 +455,8 @@ FUNCTIONS.update(
         torch.Tensor.reshape: reshape,
         torch.reshape: reshape,
         torch.Tensor.view: reshape,
-        torch.relu: lambda x: relu(as_bfp8(x, "relu")),
-        torch.Tensor.relu: lambda x: relu(as_bfp8(x, "relu")),
-        torch.nn.functional.relu: lambda x, inplace=False: relu(as_bfp8(x, "relu")),
+        torch.relu: relu,
+        torch.Tensor.relu: relu,
+        torch.nn.functional.relu: lambda x, inplace=False: relu(x),
     }
 )

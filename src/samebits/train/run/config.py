@@ -9,8 +9,11 @@ from typing import Any
 from samebits.data import Dataset
 from samebits.data.augment import Augmentation
 from samebits.errors import InputError
+from samebits.train.clip import check_limit
+from samebits.train.convert import EXPONENTS
 from samebits.train.optim import ROUNDINGS
 from samebits.train.run.schedule import SCHEDULES, Schedule
+from samebits.train.widths import Widths
 
 NUMERICS = ("bfp", "float32")
 OPTIMIZERS = ("sgd", "adam")
@@ -20,6 +23,7 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what a field of an annotated type may
     "int": (int,),
     "int | None": (int, type(None)),
     "float": (float, int),
+    "float | None": (float, int, type(None)),
     "bool": (bool,),
 }
 
@@ -45,7 +49,12 @@ class TrainConfig:
     limit: int | None = None  # training images per class
     gradient_bits: int = 32  # of the sum over the shards: 32 or 16
     augment: str = "none"  # as in data.augment.Augmentation.parse
+    exponents: str = "tensor"  # what shares one: a tensor, or a row
+    widths: str = "8,16,32"  # of weights and activations, of gradients, of intermediates
     rounding: str = "stochastic"  # of moments and updates, or nearest
+    label_smoothing: float = 0.0  # share of every target that goes to all classes alike
+    clip_norm: float | None = None  # of all gradients together
+    clip_value: float | None = None  # of an element of a gradient, before clip_norm
 
     def __post_init__(self) -> None:
         """Raises InputError, which names the option, for a type or a value that is not allowed."""
@@ -59,6 +68,7 @@ class TrainConfig:
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
             ("rounding", self.rounding, ROUNDINGS),
+            ("exponents", self.exponents, EXPONENTS),
         ):
             if found not in known:
                 raise InputError(f"expected {name} among {', '.join(known)}, found {found!r}")
@@ -75,6 +85,11 @@ class TrainConfig:
         for name, real in (("lr", self.lr), ("weight decay", self.weight_decay)):
             if not 0 <= real < math.inf:
                 raise InputError(f"expected a finite {name} >= 0, found {real}")
+        for name, limit in (("clip norm", self.clip_norm), ("clip value", self.clip_value)):
+            if limit is not None:
+                check_limit(limit, name)
+        if not 0 <= self.label_smoothing <= 1:
+            raise InputError(f"expected label smoothing in [0, 1], found {self.label_smoothing}")
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
@@ -90,6 +105,15 @@ class TrainConfig:
             raise InputError(
                 f"rounding applies to numerics bfp, found {self.rounding} for float32; leave it out"
             )
+        for name, chosen, usual in (
+            ("exponents", self.exponents, "tensor"),
+            ("widths", self.widths, "8,16,32"),
+        ):
+            if chosen != usual and self.numerics == "float32":
+                raise InputError(
+                    f"{name} apply to numerics bfp, found {chosen} for float32; leave them out"
+                )
+        Widths.parse(self.widths)
         Augmentation.parse(self.augment)
         self.shard_count()
 

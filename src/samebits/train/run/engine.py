@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_ as clip_torch_norm
+from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
 from samebits.errors import RangeError
-from samebits.train.convert import convert
+from samebits.train.clip import clip_grad_norm_, clip_grad_value_
+from samebits.train.convert import convert, model_input
 from samebits.train.layers import set_step
-from samebits.train.loss import CrossEntropyLoss
+from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.operations.normalization import deferred_updates
 from samebits.train.optim import SGD, Adam
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
 from samebits.train.run.exchange import Exchange
 from samebits.train.run.trace import Recorder
-from samebits.train.tensor import BFPTensor
+from samebits.train.tensor import WIDTHS, BFPTensor
+from samebits.train.widths import Widths
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]; CPU
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -87,9 +91,10 @@ class Float32Engine(Engine):
         settings: OptimizerSettings,
         workers: Workers = ALONE,
         device: torch.device = CPU,
+        smoothing: float = 0.0,
     ) -> None:
-        super().__init__(model, nn.CrossEntropyLoss(), device)
-        self._workers = workers
+        super().__init__(model, nn.CrossEntropyLoss(label_smoothing=smoothing), device)
+        self._workers, self._settings = workers, settings
         self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
 
@@ -109,6 +114,7 @@ class Float32Engine(Engine):
             loss.backward()
         if self.recorder is not None:
             self.recorder.shard_ends(loss)
+        self._settings.clip(self.model, clip_torch_value, clip_torch_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         for statistics in self.model.buffers():
@@ -140,8 +146,12 @@ class BfpEngine(Engine):
         workers: Workers = ALONE,
         gradient_bits: int = 32,
         device: torch.device = CPU,
+        smoothing: float = 0.0,
+        exponents: str = "tensor",
+        widths: Widths = WIDTHS,
     ) -> None:
-        super().__init__(convert(model), CrossEntropyLoss(), device)
+        criterion = CrossEntropyLoss(label_smoothing=smoothing)
+        super().__init__(convert(model, exponents, widths), criterion, device)
         self.optimizer = settings.build(
             SGD,
             Adam,
@@ -152,7 +162,7 @@ class BfpEngine(Engine):
         self.optimizer.name_parameters(self.model)
         self._shards, self._own = shards, shards // workers.size
         self._first = workers.rank * self._own
-        self._seed = seed
+        self._seed, self._settings = seed, settings
         self._exchange = None
         if workers.size > 1 or gradient_bits < 32:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
@@ -170,6 +180,7 @@ class BfpEngine(Engine):
             with deferred_updates() as updates:
                 losses = self._backward(batch, step)
             losses = self._exchange.finish(losses, updates)
+        self._settings.clip(self.model, clip_grad_value_, clip_grad_norm_)
         self.optimizer.step()
         self.optimizer.zero_grad()
         total = 0.0
@@ -178,7 +189,7 @@ class BfpEngine(Engine):
         return total / self._shards
 
     def real_input(self, images: torch.Tensor) -> torch.Tensor:
-        return BFPTensor.from_real(super().real_input(images), name="input")
+        return model_input(self.model, super().real_input(images))
 
     def _backward(self, batch: Batch, step: int) -> list[float]:
         """Gradients of this worker's shards; their losses."""
@@ -216,6 +227,18 @@ class OptimizerSettings:
     weight_decay: float
     seed: int
     rounding: str
+    clip_norm: float | None = None
+    clip_value: float | None = None
+
+    def clip(
+        self, model: nn.Module, by_value: Callable[..., Any], by_norm: Callable[..., Any]
+    ) -> None:
+        """Clip the gradients of a step by PyTorch's functions or ours, by value first."""
+        parameters = list(model.parameters())
+        if self.clip_value is not None:
+            by_value(parameters, self.clip_value)
+        if self.clip_norm is not None:
+            by_norm(parameters, self.clip_norm)
 
     def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter], **more: Any) -> Any:
         """An optimizer of the given classes for SGD and Adam, `more` being options of both."""

@@ -194,7 +194,7 @@ def _buckets(parameters: Sequence[BFPParameter]) -> list[Bucket]:
 
 def _exponent(parts: tuple[Part, ...]) -> int:
     """The largest exponent of the parts that are not all zeros."""
-    live = [exponent for codes, exponent in parts if kernels.of(codes).largest_of(codes)]
+    live = [int(exponent) for codes, exponent in parts if kernels.of(codes).largest_of(codes)]
     return max(live, default=ZERO if parts else ABSENT)
 
 

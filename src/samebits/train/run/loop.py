@@ -59,6 +59,7 @@ from samebits.train.run.record import (
     write_json,
 )
 from samebits.train.run.trace import TraceFile
+from samebits.train.widths import Widths
 
 Planner = Callable[[Engine, Batch], tuple[Forward | None, dict[str, Any] | None]]
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
@@ -143,11 +144,15 @@ def make_engine(
         config.weight_decay,
         config.seed,
         config.rounding,
+        config.clip_norm,
+        config.clip_value,
     )
+    smoothing = config.label_smoothing
     if config.numerics == "float32":
-        return Float32Engine(model, settings, workers, device)
+        return Float32Engine(model, settings, workers, device, smoothing)
     shards, bits = config.shard_count(), config.gradient_bits
-    return BfpEngine(model, settings, shards, config.seed, workers, bits, device)
+    options = (workers, bits, device, smoothing, config.exponents, Widths.parse(config.widths))
+    return BfpEngine(model, settings, shards, config.seed, *options)
 
 
 def train(

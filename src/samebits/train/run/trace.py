@@ -42,14 +42,16 @@ def tensor_hash(tensor: Tensor) -> int:
     """64 bits of codes and exponent (of a float tensor: its bits).
 
     The first 8 bytes (little-endian, signed) of the SHA-256 over the exponent (none for plain
-    tensors), the number of bytes, and the block sums (`block_sums` of the kernels; keys: the Philox
-    words of key (0, 0)) of the elements in row-major order, image-like ones channels last; all
-    numbers as 8 little-endian bytes.
+    tensors; of every row where they differ), the number of bytes, and the block sums (`block_sums`
+    of the kernels; keys: the Philox words of key (0, 0)) of the elements in row-major order,
+    image-like ones channels last; all numbers as 8 little-endian bytes.
     """
     digest = hashlib.sha256()
     if isinstance(tensor, BFPTensor):
         tensor, exponent = tensor.resolved()
-        digest.update(exponent.to_bytes(8, "little", signed=True))
+        own = [exponent] if isinstance(exponent, int) else exponent.flatten().tolist()
+        for number in own:
+            digest.update(number.to_bytes(8, "little", signed=True))
     rows = tensor.detach().permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor.detach()
     data = rows.contiguous().view(-1).view(torch.uint8)
     digest.update(data.numel().to_bytes(8, "little"))

@@ -1,0 +1,193 @@
+"""Directions and lazy updates in C (training.md 2 to 4)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable
+from ctypes import byref, c_int64
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from samebits.kernels.adam import AdamTerms
+from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
+from samebits.kernels.library import (
+    TermsStruct,
+    adam_struct,
+    draw_struct,
+    is_in_word_order,
+    pointer,
+    real_of,
+    terms_struct,
+    update_struct,
+)
+from samebits.kernels.moments import BIAS, Update, exponent_for
+from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
+from samebits.spec import formats
+from samebits.spec.training.moments import FRACTION, TOP_FIELD
+
+_threads = torch.get_num_threads
+Weight = TypeVar("Weight", Tensor, SGDTerms, AdamTerms)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_word_order(
+    method: Callable[Concatenate[NativeUpdate, Weight, P], T],
+) -> Callable[Concatenate[NativeUpdate, Weight, P], T]:
+    """A method for weights whose memory has the order of random words; `Eager` does all others."""
+    plain = getattr(Eager, method.__name__)
+
+    @functools.wraps(method)
+    def call(self: NativeUpdate, weight: Weight, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        codes = weight if isinstance(weight, Tensor) else weight.codes
+        chosen = method if is_in_word_order(codes) else plain
+        return chosen(self, weight, *args, **kwargs)
+
+    return call
+
+
+class NativeUpdate(Eager):
+    """The optimizers' part of `Native`."""
+
+    _c: ctypes.CDLL
+
+    @_in_word_order
+    def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:
+        """One pass: the exponent follows from the terms' own."""
+        struct, exponent = self._terms(terms)
+        result, draw = direction_exponent(exponent), draw_struct(terms.draw)
+        arguments = (byref(struct), byref(draw), out.numel(), result - exponent + BIAS)
+        largest = int(self._c.samebits_combine(*arguments, pointer(out), _threads()))
+        return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
+
+    def _terms(self, terms: SGDTerms) -> tuple[TermsStruct, int]:
+        """The terms of a direction as C reads them, and their exponent.
+
+        Two gradient parts whose sum surely fits 32 bits are added where they are used, without a
+        tensor for their sum. Only one thing can then differ from `resolve`: parts that cancel
+        everywhere would give an exponent of -128, and so a lower common exponent. It does not
+        matter while every term is shifted left, as none is rounded then; otherwise they are summed
+        first.
+        """
+        sides = _two_parts(terms.gradient)
+        if sides is not None:
+            _, by_g, by_decay, by_momentum = combine_shifts(sides[2], terms)
+            least = int(by_decay.min()) if isinstance(by_decay, Tensor) else by_decay
+            if min(by_g, least, by_momentum) < 0:  # then parts that cancel everywhere would matter
+                sides = None
+        if sides is None:
+            g, e_g = self.resolve(list(terms.gradient.parts))
+            sides = ((g, 0), (None, 0), int(e_g))
+        (g, by_first), (second, by_second), e = sides
+        exponent, by_g, by_decay, by_momentum = combine_shifts(e, terms)
+        shifts = (by_first, by_second, by_g, by_decay, by_momentum)
+        return terms_struct(terms, g, second, shifts), exponent
+
+    @_in_word_order
+    def sgd(
+        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
+    ) -> tuple[int, int, int] | None:
+        """In 32-bit arithmetic, which holds updates below 2**16; weights with one exponent."""
+        if isinstance(terms.e_a, Tensor):
+            return None
+        u = _update_bound(terms, terms.e_a, lr)
+        if u >= 1 << 15:
+            return None
+        carry = formats.scaled((1 << 14) + math.ceil(u), -formats.DELAYED_BITS) + 1
+        if carry > room:
+            return None
+        struct, exponent = self._terms(terms)
+        result, (m, x) = direction_exponent(exponent), lr
+        update = Update(terms.codes, m, result - TOP_FIELD + x - terms.e_a, terms.draw)
+        state = (*map(pointer, (terms.codes, terms.delayed, out)), terms.codes.numel())
+        tops = (c_int64 * 2)()
+        operands = (byref(struct), byref(update_struct(update)), *state)
+        self._c.samebits_sgd(*operands, result - exponent + BIAS, tops, _threads())
+        largest_w, largest_v = tops
+        return result if largest_v else formats.EXPONENT_MIN, largest_v, largest_w
+
+    @_in_word_order
+    def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
+        """Three passes: for the exponents of the moments, that of the direction, and its codes."""
+        t = terms
+        if abs(t.e_g) > 900:  # e_A is that of a weight
+            return super().adam(terms, out)
+        struct = adam_struct(t)
+        size, tops, draw = t.codes.numel(), (c_int64 * 2)(), draw_struct(t.draw)
+        self._c.samebits_adam_tops(byref(struct), size, tops, _threads())
+        e_m, e_s = (exponent_for(real_of(top)) for top in tops)
+        struct.bias_first, struct.bias_root = e_m + BIAS, e_s + BIAS
+        self._c.samebits_adam_store(byref(struct), byref(draw), size, _threads())
+        struct.base_first, struct.base_root = e_m - TOP_FIELD, e_s - TOP_FIELD
+        measure = (byref(struct), size)
+        e_p = exponent_for(real_of(self._c.samebits_adam_direction(*measure, 0, None, _threads())))
+        self._c.samebits_adam_direction(*measure, e_p + BIAS, pointer(out), _threads())
+        return e_m, e_s, e_p
+
+    @_in_word_order
+    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        return int(self._c.samebits_lazy_update(*arguments, codes.numel(), commit, _threads()))
+
+    @_in_word_order
+    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        return int(self._c.samebits_joint_max(*arguments, codes.numel(), _threads()))
+
+    @_in_word_order
+    def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
+        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        self._c.samebits_lazy_resplit(*arguments, by, codes.numel(), _threads())
+
+    @_in_word_order
+    def lazy_rows(
+        self, codes: Tensor, delayed: Tensor, exponent: Tensor, update: Update, limit: int
+    ) -> Tensor:
+        """Row by row, rows that lie in memory one after the other."""
+        moved = exponent.clone()
+        shifts = (update.shift + formats.DELAYED_BITS - moved).clamp(min=-900)
+        state = (pointer(codes), pointer(delayed), byref(update_struct(update)))
+        sizes = (limit, moved.numel(), codes.numel() // max(moved.numel(), 1), _threads())
+        self._c.samebits_lazy_rows(*state, pointer(shifts), pointer(moved), *sizes)
+        return moved
+
+
+def _two_parts(gradient: Gradient) -> tuple[WholePart, tuple[Tensor | None, int], int] | None:
+    """Two 32-bit parts whose sum surely fits: ((a, shift), (b, shift), exponent), else None.
+
+    Then `resolve` is a plain aligned sum, taken element by element where the sum is used.
+    """
+    if len(gradient.parts) != 2:
+        return None
+    (a, ea), (b, eb) = gradient.parts
+    bound_a, bound_b = gradient.bounds
+    if not (bound_a and bound_b and a.dtype == b.dtype == torch.int32):
+        return None
+    exponent = max(ea, eb)
+    by_a, by_b = ea - exponent, eb - exponent
+    if formats.scaled(bound_a, by_a) + formats.scaled(bound_b, by_b) > formats.Q32:
+        return None
+    return (a, by_a), (b, by_b), exponent
+
+
+def _update_bound(terms: SGDTerms, e_a: int, lr: tuple[int, int]) -> float:
+    """An upper bound of every |u| = |lr * P| in units of J, by what is known of the operands."""
+    bound: float = sum(
+        # A unit more than the largest code covers the rounding of the terms.
+        math.ldexp(float(formats.Q32 if known is None else known + 1), e)
+        for (_, e), known in zip(terms.gradient.parts, terms.gradient.bounds, strict=True)
+    )
+    if terms.decay is not None:
+        m, x = terms.decay
+        bound += math.ldexp(float(m), x + e_a + 23)
+    if terms.momentum is not None:
+        m, x = terms.momentum.coefficient
+        field = (terms.momentum.largest >> FRACTION) - TOP_FIELD
+        bound += math.ldexp(float(m), x + terms.momentum.exponent + field + FRACTION + 1)
+    m, x = lr
+    # Rounding the direction adds less than 2**-8 of it, rounding the update less than a unit.
+    return math.ldexp(bound * m, x - e_a) * (1 + 2**-8) + 1

@@ -1,0 +1,230 @@
+"""Integers of several exponents: the rules of training.md 12.1 in torch, on any device.
+
+An exponent is one integer, or an int64 tensor with as many axes as the codes, that broadcasts
+against them. `size` is the shape of a result's exponents: 1 along every axis that a row spans.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from samebits.errors import RangeError
+from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN
+
+Exponent = int | Tensor
+_NONE = -(1 << 40)  # the exponent of a row that is all zeros, in a maximum
+_MOST = 62  # bits of an integer here: |v| <= 2**62
+
+
+def row_size(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the exponents of an activation: one a sample of an image, one a vector."""
+    if len(shape) == 4:
+        return (shape[0], 1, 1, 1)
+    return (*shape[:-1], 1)
+
+
+def scale(v: Tensor, exponent: Tensor) -> Tensor:
+    """rne(v * 2**exponent) as int64, element by element; left shifts fit, or v is 0 there."""
+    v = v.long() << exponent.clamp(0, _MOST)
+    right = (-exponent).clamp(0, 63)  # |v| <= 2**62: at 63 and beyond everything rounds to 0
+    below = (right - 1).clamp(min=0)
+    quotient, twice = v >> right, v >> below
+    inexact = (twice << below) != v
+    return torch.where(right > 0, quotient + (twice & (inexact | quotient) & 1), v)
+
+
+def maximum(*exponents: Exponent) -> Exponent:
+    """The largest, element by element unless all are integers."""
+    tensors = [e for e in exponents if isinstance(e, Tensor)]
+    numbers = [e for e in exponents if isinstance(e, int)]
+    if not tensors:
+        return max(numbers)
+    top = functools.reduce(torch.maximum, tensors)
+    return top.clamp(min=max(numbers)) if numbers else top
+
+
+def largest(acc: Tensor, *sizes: Sequence[int]) -> Tensor:
+    """max|acc| over the axes along which all shapes of `sizes` are 1, int64."""
+    axes = [axis for axis in range(acc.dim()) if all(size[axis] == 1 for size in sizes)]
+    magnitude = acc.long().abs()
+    return magnitude.amax(axes, keepdim=True) if axes else magnitude
+
+
+def bit_length(v: Tensor) -> Tensor:
+    """The bit length of integers in [0, 2**62], int64."""
+    high, low = v >> 31, v & 0x7FFFFFFF
+    length = torch.frexp(torch.where(high > 0, high, low).double())[1].long()
+    return torch.where(high > 0, length + 31, length)
+
+
+def shifts(top: Tensor, bits: int, divisor: int = 1) -> Tensor:
+    """The smallest s with rne(top / (divisor * 2**s)) <= the largest code of `bits`; top >= 0.
+
+    That code Q is odd, so a tie above it rounds up, to Q + 1: the condition is
+    2 * top < (2 * Q + 1) * divisor * 2**s, and bit lengths leave two candidates.
+    """
+    limit = (2 * CODE_MAX[bits] + 1) * divisor
+    s = bit_length(top) + 1 - limit.bit_length()
+    # 2 * top may have 63 bits; half of both sides where that is exact enough: s > 0.
+    small = (top << (1 - s).clamp(0, _MOST)) < limit
+    large = (top >> (s - 1).clamp(min=0)) < limit
+    return torch.where(torch.where(s > 0, large, small), s, s + 1)
+
+
+def _fit(
+    acc: Tensor, exponent: Tensor, size: Sequence[int], bits: int, divisor: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The exponent at which every row fits codes of `bits`, and the lowest of its elements.
+
+    Of rows that are all zero: below -2**39.
+    """
+    top = largest(acc, exponent.shape, size)
+    own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
+    fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)
+    lowest = torch.where(top > 0, own, -_NONE)
+    axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
+    return fitting.amax(axes, keepdim=True), lowest.amin(axes, keepdim=True)
+
+
+def requantize(
+    acc: Tensor,
+    exponent: Tensor,
+    size: Sequence[int],
+    bits: int,
+    divisor: int = 1,
+    limited: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """`requantize` by rows: codes (int64) and exponents of the shape `size`.
+
+    limited: exponents in [-128, 127]; RangeError above.
+    """
+    e = _fit(acc, exponent, size, bits, divisor)[0]
+    e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
+    if limited and (found := int(e.max())) > EXPONENT_MAX:
+        raise RangeError(
+            f"expected an exponent of at most {EXPONENT_MAX}, found {found}: the values have "
+            "outgrown their format (training diverged); lower the learning rate"
+        )
+    by = exponent - e
+    if divisor == 1:
+        return scale(acc, by), e
+    return _divided(acc, by, divisor), e
+
+
+def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
+    """rne(acc * 2**exponent / divisor), int64."""
+    up = exponent.clamp(0, _MOST)
+    down = -exponent.clamp(max=0)
+    room = _MOST - divisor.bit_length()
+    by = torch.full_like(exponent, divisor) << down.clamp(max=room)
+    v = acc.long() << up
+    quotient = torch.div(v, by, rounding_mode="floor")
+    twice = 2 * (v - quotient * by)
+    rounded = quotient + ((twice > by) | ((twice == by) & ((quotient & 1) == 1)))
+    return torch.where(down > room, 0, rounded)
+
+
+def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
+    fitting, lowest = _fit(acc, exponent, size, 32)
+    e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
+    return scale(acc, exponent - e), e
+
+
+def resolve(parts: Sequence[tuple[Tensor, Exponent]]) -> tuple[Tensor, Tensor]:
+    """`resolve` row by row, of several parts: int64 codes, to be int32, and their exponents."""
+    size = max((e.shape for _, e in parts if isinstance(e, Tensor)), key=lambda s: s.numel())
+    tops = [torch.where(largest(codes, size) > 0, e, _NONE) for codes, e in parts]
+    e = torch.stack(tops).amax(0)
+    total = sum(
+        scale(codes, (own - e).clamp(max=0)) for (codes, _), own in zip(parts, tops, strict=True)
+    )
+    assert isinstance(total, Tensor)
+    return shorten(total, torch.where(e == _NONE, EXPONENT_MIN, e), size)
+
+
+def aligned(codes: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """`align`: codes of the same type, and exponents of the shape `size`."""
+    top = _top_exponent(codes, exponent, size)
+    e = torch.where(top == _NONE, EXPONENT_MIN, top)
+    return scale(codes, (exponent - e).clamp(max=0)).to(codes.dtype), e
+
+
+def _top_exponent(codes: Tensor, exponent: Exponent, size: Sequence[int]) -> Tensor:
+    """The largest exponent of an element of each row that is not 0; -2**40 where all are."""
+    live = torch.where(codes != 0, exponent, _NONE)
+    axes = [axis for axis in range(codes.dim()) if size[axis] == 1]
+    return live.amax(axes, keepdim=True) if axes else live
+
+
+def moved(
+    codes: Tensor, exponent: Tensor, move: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Codes in other places with their exponents, aligned where rows of several exponents meet."""
+    after = move(codes)
+    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
+    own = move(exponent.to(torch.int32).expand(codes.shape))
+    size = row_size(after.shape)
+    axes = [axis for axis in range(after.dim()) if size[axis] == 1]
+    low, high = torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
+    if torch.equal(low, high):
+        return after, high.long().view(size)
+    return aligned(after, own.long(), size)
+
+
+def at_one(acc: Tensor, exponent: Tensor, bits: int) -> tuple[Tensor, int]:
+    """The addends of `gather`: int64 `acc` at one exponent, and it.
+
+    exponent: broadcasts against acc. bits: of the sums that they will be added to.
+    """
+    top = int(torch.where(acc != 0, exponent, _NONE).max())
+    if top == _NONE:
+        return torch.zeros_like(acc, dtype=torch.int64), EXPONENT_MIN
+    e = top + bits - 62
+    return scale(acc, (exponent - e).clamp(max=62 - bits)), e
+
+
+def gathered(acc: Tensor, exponent: Tensor, bits: int, axis: int = 0) -> tuple[Tensor, int]:
+    """`gather`: the sum over an axis along which exponents differ, int64, and its exponent."""
+    addends, e = at_one(acc, exponent, bits)
+    return addends.sum(axis), e
+
+
+def concatenated(parts: Sequence[tuple[Tensor, Exponent]], axis: int) -> tuple[Tensor, Tensor]:
+    """Codes side by side: one row after the other, or aligned where they share rows."""
+    axis %= parts[0][0].dim()
+    sizes = [row_size(codes.shape) for codes, _ in parts]
+    own = [
+        torch.as_tensor(e, device=codes.device).expand(size)
+        for (codes, e), size in zip(parts, sizes, strict=True)
+    ]
+    if _is_row_axis(parts[0][0], axis):
+        return torch.cat([codes for codes, _ in parts], axis), torch.cat(own, axis)
+    tops = [
+        torch.where(largest(codes, size) > 0, e, _NONE)
+        for (codes, _), size, e in zip(parts, sizes, own, strict=True)
+    ]
+    e = torch.stack(tops).amax(0)
+    e = torch.where(e == _NONE, EXPONENT_MIN, e)
+    codes = [
+        scale(c, (mine - e).clamp(max=0)).to(c.dtype)
+        for (c, _), mine in zip(parts, own, strict=True)
+    ]
+    return torch.cat(codes, axis), e
+
+
+def largest_exponent(codes: Tensor, exponent: Exponent) -> int | None:
+    """The largest exponent of the rows that are not all zero, or of the tensor; None for zeros."""
+    if isinstance(exponent, int):
+        return exponent if bool(codes.any()) else None
+    live = exponent.masked_select(largest(codes, exponent.shape) > 0)
+    return int(live.max()) if live.numel() else None
+
+
+def _is_row_axis(codes: Tensor, axis: int) -> bool:
+    """Whether an axis counts rows."""
+    return axis == 0 if codes.dim() == 4 else axis < codes.dim() - 1

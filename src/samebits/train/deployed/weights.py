@@ -1,0 +1,123 @@
+"""Weights and biases as deployed products take them (docs/spec/training.md section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.spec import formats
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+_SUM_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class FrozenWeights:
+    """The constants of exact sums x * codes + offset, those of a layer or of an LSTM's gates.
+
+    codes:     of the weight, int8
+    offsets:   the bias of every output channel (row of the gates) on the grid of its sums
+    exponents: of the sums of every output channel
+    """
+
+    codes: Tensor
+    offsets: list[int]
+    exponents: list[int]
+
+    @property
+    def finest(self) -> int:
+        """The smallest exponent, which all sums have where they are no site."""
+        return min(self.exponents)
+
+
+def exponents_of(weight: BFPParameter) -> list[int]:
+    """e_W of every output channel, alike where the weight has one."""
+    codes, exponent = weight.parts[0]
+    if isinstance(exponent, Tensor):
+        return [int(e) for e in exponent.flatten().tolist()]
+    return [exponent] * codes.shape[0]
+
+
+def frozen_weights(
+    x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None, what: str = "sums"
+) -> FrozenWeights:
+    """The constants of sums x * weight + biases, every channel on a grid of its own.
+
+    Channels whose sums 32 bits do not hold on their grid are raised: they have a coarser one, and
+    weights that are rounded to it. Raises UnsupportedError, with `what`, where that is coarser than
+    the coarsest of the weight.
+    """
+    made = _Grids(x, weight, biases)
+    to = list(made.own)
+    while True:
+        found = made.raised(to)
+        reach = _reach(found)
+        over = [r >= _SUM_LIMIT for r in reach]
+        if not any(over):
+            return found
+        to = [e + o for e, o in zip(to, over, strict=True)]
+        if max(to) > max(made.own):
+            raise _too_large(what, max(reach))
+
+
+def frozen_sums(x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None) -> FrozenWeights:
+    """The constants of sums that are no site: 32 bits hold them all at the finest exponent.
+
+    Channels with a grid that is too fine for that are raised. Raises UnsupportedError where the
+    sums do not fit at the coarsest exponent of the weight.
+    """
+    made = _Grids(x, weight, (bias,))
+    for common in range(min(made.own), max(made.own) + 1):
+        found = made.raised([max(e, common) for e in made.own])
+        reach = _reach(found)
+        pairs = zip(reach, found.exponents, strict=True)
+        if all(max(r, 1) << (e - common) < _SUM_LIMIT for r, e in pairs):
+            return found
+    raise _too_large("sums", max(reach))
+
+
+class _Grids:
+    """A weight and biases, and the exponents that the sums of x and it have by themselves."""
+
+    def __init__(
+        self, x: BFPTensor, weight: BFPParameter, biases: Sequence[BFPParameter | None]
+    ) -> None:
+        e_x = x.whole()[1]
+        self.codes, self.own = weight.parts[0][0], [e_x + e for e in exponents_of(weight)]
+        self.values = [Fraction(0)] * len(self.own)  # of the sum of the biases
+        for bias in biases:
+            if bias is not None:
+                unit = formats.power(bias.whole()[1] - formats.DELAYED_BITS)
+                joint = bias.joint()[0].tolist()
+                self.values = [v + j * unit for v, j in zip(self.values, joint, strict=True)]
+
+    def raised(self, to: list[int]) -> FrozenWeights:
+        """On grids that are their own or coarser."""
+        codes = self.codes
+        if to != self.own:
+            shifts = [own - e for own, e in zip(self.own, to, strict=True)]
+            by = torch.tensor(shifts, device=codes.device).view(-1, *[1] * (codes.dim() - 1))
+            codes = rows.scale(codes, by).to(torch.int8)
+        pairs = zip(self.values, to, strict=True)
+        return FrozenWeights(
+            codes, [formats.round_real(v / formats.power(e)) for v, e in pairs], to
+        )
+
+
+def _reach(found: FrozenWeights) -> list[int]:
+    """128 * sum |w| + |b| of every channel: 128 bounds a code that may be -128."""
+    sums = (found.codes.long().abs().flatten(1).sum(1) * 128).tolist()
+    return [s + abs(b) for s, b in zip(sums, found.offsets, strict=True)]
+
+
+def _too_large(what: str, reach: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"expected {what} that fit 32 bits (128 * sum of |weight| + |bias| < 2**31 in every "
+        f"output channel), found {reach}: a bias is too large for the scale of its weights"
+    )

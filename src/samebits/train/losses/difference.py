@@ -1,0 +1,163 @@
+"""Losses of differences from real targets: MSE, L1, Huber, smooth L1 (training.md 6.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import InputError, UnsupportedError
+from samebits.kernels import softmax
+from samebits.spec.training.loss import fixed
+from samebits.train.losses.reduction import (
+    gradient_of,
+    is_mean,
+    real,
+    real_target,
+    reported,
+    times,
+)
+from samebits.train.tensor import BFPTensor, TensorOperation, quantize_real, requantized
+
+
+class Measured(NamedTuple):
+    """A loss of differences: codes of its gradient, their exponent and factor, and the loss."""
+
+    codes: Tensor
+    exponent: int
+    factor: float | None
+    value: float
+
+
+Measure = Callable[[Tensor, int], Measured]  # of int64 differences at an exponent
+
+
+class DifferenceLoss(TensorOperation):
+    """A loss of the differences between a BFP tensor and a real target."""
+
+    @staticmethod
+    def forward(ctx: Any, y: BFPTensor, target: Tensor, bits: int, measure: Measure) -> Tensor:
+        """bits: of the target's codes, 16 or 32."""
+        codes, ctx.exponent, ctx.factor, value = measure(*_difference(y, target, bits))
+        ctx.save_for_backward(codes)
+        return reported(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (codes,) = ctx.saved_tensors
+        return gradient_of(*times(codes.long(), ctx.exponent, ctx.factor), grad), None, None, None
+
+
+def _difference(y: BFPTensor, target: Tensor, bits: int) -> tuple[Tensor, int]:
+    """y - target as int64 at one exponent, below 2**62."""
+    codes, e_y = y.resolved()
+    t, e_t = quantize_real(target, bits, "target")
+    assert isinstance(e_t, int)
+    largest = e_y if isinstance(e_y, int) else int(e_y.max())
+    common = max(largest + 31, e_t + bits - 1) - 60
+    k = kernels.of(codes)
+    return k.scale(codes, e_y - common) + k.scale(-t.long(), e_t - common), common
+
+
+def _in_16_bits(v: Tensor, exponent: int) -> tuple[Tensor, int]:
+    codes, own = requantized(v, exponent, 16)
+    assert isinstance(own, int)  # as the exponent that it was given
+    return codes, own
+
+
+def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: int = 32) -> Tensor:
+    """A loss of differences. Raises UnsupportedError where it is not one of BFP and real values."""
+    if not isinstance(y, BFPTensor) or y.numel() == 0:
+        raise UnsupportedError(
+            f"{what}: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
+        )
+    return DifferenceLoss.apply(y, real_target(what, target, y.shape), bits, measure)
+
+
+def _count(what: str, y: Tensor, reduction: str) -> float | None:
+    """The number by which a mean divides; None for a sum."""
+    return float(y.numel()) if is_mean(what, reduction) else None
+
+
+def mse_loss(y: BFPTensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Mean (or sum) of squared errors against a real target of the same shape; a float64 scalar.
+
+    Raises UnsupportedError where the shapes differ, NonFiniteError for a target that is not finite.
+    """
+    n = _count("mse", y, reduction) or 1.0
+
+    def measure(diff: Tensor, exponent: int) -> Measured:
+        d, e_d = _in_16_bits(diff, exponent)
+        squares = int((d.long() * d.long()).sum())
+        return Measured(d, e_d, 2.0 / n, math.ldexp(float(squares) / n, 2 * e_d))
+
+    return _compare("mse", y, target, measure, 16)
+
+
+def l1_loss(y: BFPTensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Mean (or sum) of absolute errors; a float64 scalar. Raises as `mse_loss`."""
+    n = _count("l1", y, reduction)
+
+    def measure(diff: Tensor, exponent: int) -> Measured:
+        value = real(softmax.exact_sum(diff.abs()), exponent)
+        if n is None:
+            return Measured(diff.sign(), 0, None, value)
+        return Measured(diff.sign(), 0, 1.0 / n, value / n)
+
+    return _compare("l1", y, target, measure)
+
+
+def huber_loss(
+    y: BFPTensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """Mean (or sum) of half the squares of errors up to delta, linear beyond; a float64 scalar.
+
+    Raises as `mse_loss`, and InputError for a delta outside [2**-126, 2**127].
+    """
+    n = _count("huber", y, reduction)
+    _check_width("huber: expected delta", delta)
+
+    def measure(diff: Tensor, exponent: int) -> Measured:
+        h, e_h, value = _huber(diff, exponent, delta)
+        if n is None:
+            return Measured(h, e_h, None, value)
+        return Measured(h, e_h, 1.0 / n, value / n)
+
+    return _compare("huber", y, target, measure)
+
+
+def smooth_l1_loss(
+    y: BFPTensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """`huber_loss` of delta = beta divided by beta; with beta = 0 `l1_loss`.
+
+    Raises as `mse_loss`, and InputError for another beta outside [2**-126, 2**127].
+    """
+    n = _count("smooth l1", y, reduction) or 1.0
+    if beta == 0:
+        return l1_loss(y, target, reduction=reduction)
+    _check_width("smooth l1: expected beta 0 or", beta)
+
+    def measure(diff: Tensor, exponent: int) -> Measured:
+        h, e_h, value = _huber(diff, exponent, beta)
+        return Measured(h, e_h, 1.0 / (beta * n), value / beta / n)
+
+    return _compare("smooth l1", y, target, measure)
+
+
+def _check_width(expected: str, width: float) -> None:
+    if not 2.0**-126 <= width <= 2.0**127:
+        raise InputError(f"{expected} in [2**-126, 2**127], found {width}")
+
+
+def _huber(diff: Tensor, exponent: int, delta: float) -> tuple[Tensor, int, float]:
+    """H, its exponent, and the sum of the losses."""
+    bound = min(fixed(delta, -exponent), 1 << 62)
+    clamped = diff.clamp(-bound, bound)
+    h, e_h = _in_16_bits(clamped, exponent)
+    excess = softmax.exact_sum(diff.abs() - clamped.abs())
+    half = 0.5 * math.ldexp(float(int((h.long() * h.long()).sum())), 2 * e_h)
+    return h, e_h, half + delta * real(excess, exponent)

@@ -1,0 +1,75 @@
+"""The common part of all losses: checked arguments, factors of gradients (training.md 6)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from samebits.errors import RangeError, UnsupportedError
+from samebits.spec import formats
+from samebits.train.tensor import BFPTensor, bfp32
+
+REDUCTIONS = ("mean", "sum")
+
+
+def is_mean(what: str, reduction: str) -> bool:
+    """Whether a loss is a mean, or a sum. Raises UnsupportedError for another reduction."""
+    if reduction not in REDUCTIONS:
+        raise UnsupportedError(
+            f"{what}: expected reduction among {', '.join(REDUCTIONS)}, found {reduction!r}"
+        )
+    return reduction == "mean"
+
+
+def real_target(what: str, target: Tensor, shape: torch.Size) -> Tensor:
+    """A real target of the shape of what it is compared with; of a BFP tensor its values.
+
+    Raises UnsupportedError for another shape, and for a target that asks for a gradient.
+    """
+    if target.shape != shape:
+        raise UnsupportedError(
+            f"{what}: expected a target of shape {tuple(shape)}, found {tuple(target.shape)}"
+        )
+    if target.requires_grad:
+        raise UnsupportedError(
+            f"{what}: expected a target without a gradient, found one that requires it; detach it"
+        )
+    return target.dequantize() if isinstance(target, BFPTensor) else target
+
+
+def times(acc: Tensor, exponent: int, factor: float | None) -> tuple[Tensor, int]:
+    """acc * 2**exponent times a factor > 0, a 16-bit coefficient; None is left out."""
+    if factor is None:
+        return acc, exponent
+    m, x = formats.coefficient(factor)
+    return acc * m, exponent + x
+
+
+def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> BFPTensor:
+    """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32.
+
+    1 is left out. Raises RangeError for a scalar that is not finite.
+    """
+    factor = float(incoming)
+    if not math.isfinite(factor):
+        raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
+    if factor == 0:
+        return bfp32(acc * 0, exponent)
+    if factor != 1.0:
+        acc, exponent = times(-acc if factor < 0 else acc, exponent, abs(factor))
+    return bfp32(acc, exponent)
+
+
+def real(total: int, exponent: int) -> float:
+    """total * 2**exponent as binary64, infinity beyond its range; total >= 0."""
+    try:
+        return math.ldexp(float(total), exponent)
+    except OverflowError:
+        return math.inf
+
+
+def reported(value: float) -> Tensor:
+    """A loss as a scalar tensor, on the CPU: its arithmetic is IEEE's."""
+    return torch.tensor(value, dtype=torch.float64)

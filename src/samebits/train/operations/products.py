@@ -1,0 +1,106 @@
+"""The products of a backward pass: what of a gradient enters each sum (training.md 7 and 12.3).
+
+The exponents of the index that is summed over go into the gradient first, by one rounding; where
+both factors have one exponent there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import ConvShape, rows
+from samebits.kernels.protocol import Part
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    as_gradient,
+    bfp32,
+    gradient_in,
+    requantized,
+)
+
+
+def check_kind(x: BFPTensor, weight: BFPParameter) -> None:
+    """Refuse an input with exponents by rows for a weight that has one, and the reverse.
+
+    Else a row's result would depend on the others of its batch, or the choice of the model be lost,
+    without a word. Raises UnsupportedError.
+    """
+    kinds = [
+        "exponents by rows" if isinstance(t.parts[0][1], Tensor) else "one exponent"
+        for t in (weight, x)
+    ]
+    if kinds[0] != kinds[1]:
+        raise UnsupportedError(
+            f"expected an input with {kinds[0]}, as the weight has, found {kinds[1]}: quantize the "
+            "model's input with samebits.train.model_input(model, x)"
+        )
+
+
+def by_output(exponent: Exponent, rank: int) -> Exponent:
+    """Exponents of a weight [o, 1, ...] as they meet its outputs, axis 1 of 4 axes or the last."""
+    if isinstance(exponent, int):
+        return exponent
+    return exponent.view(1, -1, 1, 1) if rank == 4 else exponent.view(*[1] * (rank - 1), -1)
+
+
+def for_input(g: Tensor, e_g: Exponent, e_w: Exponent, bits: int = 16) -> Part:
+    """Codes whose products with W are summed over outputs, and the exponent of those sums.
+
+    g: [n, o, h, w], or [..., o]. bits: of the codes.
+    """
+    if isinstance(e_g, int) and isinstance(e_w, int):
+        codes, exponent = gradient_in(bits, g, e_g)
+        return codes, exponent + e_w
+    own = e_g + by_output(e_w, g.dim())
+    assert isinstance(own, Tensor)
+    return as_gradient(requantized(g, own, bits))
+
+
+def for_weight(g: Tensor, e_g: Exponent, e_x: Exponent) -> Part:
+    """Codes whose products with x are summed over samples, and the exponents of the outputs.
+
+    g: [n, o, h, w], or [..., o]. With exponents by rows the codes have 32 bits, and the exponents
+    the shape [o, 1].
+    """
+    own = e_g + e_x
+    if isinstance(own, int):
+        return g, own
+    size = [1] * g.dim()
+    outputs = 1 if g.dim() == 4 else g.dim() - 1
+    size[outputs] = g.shape[outputs]
+    codes, exponent = rows.requantize(g, own, size, 32, limited=False)
+    return codes.to(torch.int32), exponent.view(-1, 1)
+
+
+def weight_gradient(
+    g: Tensor, x: Tensor, shape: ConvShape, weight: Tensor, exponent: Exponent
+) -> BFPTensor:
+    """The gradient of a weight, bfp32 with one exponent, of images g and x, with its bound.
+
+    exponent: of the sums; an int, or [o, 1].
+    """
+    k = kernels.of(g)
+    acc, largest = k.conv_weight_grad(g, x, shape)
+    if isinstance(exponent, Tensor):
+        codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1))
+        return BFPTensor(codes.to(torch.int32).view(weight.shape), int(own))
+    codes, exponent = k.shorten(acc, largest, exponent)
+    codes = codes.view(weight.shape) if weight.dim() == 2 else codes
+    return BFPTensor(codes, exponent, min(largest, formats.Q32))
+
+
+def bias_gradient(g: Tensor, e_g: Exponent) -> BFPTensor:
+    """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
+    if isinstance(e_g, int):
+        image = g if g.dim() == 4 else g.reshape(-1, g.shape[-1])
+        return bfp32(kernels.of(g).channel_sum(image), e_g)
+    if g.dim() == 4:
+        return bfp32(*rows.gathered(g.long().sum((2, 3)), e_g.flatten(1), 55))
+    own = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
+    return bfp32(*rows.gathered(g.reshape(-1, g.shape[-1]), own, 55))

@@ -1,0 +1,84 @@
+"""The exact sums of a Linear or Conv2d, whose width is decided by their use (training.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import RangeError
+from samebits.kernels import rows
+from samebits.kernels.geometry import requantize_shift
+from samebits.kernels.protocol import Part
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+
+
+class Sums:
+    """acc * 2**exponent, |acc| <= largest: bfp8 to a layer, bfp32 to a loss.
+
+    The first layer that takes the sums as 8 bits lets go of them, which leaves a quarter of the
+    memory. Who asks for 32 bits after that has them computed again, so the order changes no bit.
+
+    bits:  of the codes that a layer takes
+    again: computes acc once more; it may raise UnsupportedError
+    where: the layer that computed them, for messages
+    read:  whether somebody has asked for the 32-bit value
+    """
+
+    def __init__(
+        self,
+        acc: Tensor,
+        largest: int,
+        exponent: Exponent,
+        again: Callable[[], Tensor],
+        bits: int,
+    ) -> None:
+        self.largest, self.exponent, self.bits = largest, exponent, bits
+        self.where, self.read = "", False
+        self._acc: Tensor | None = acc
+        self._again: Callable[[], Tensor] | None = again
+        self._narrow: Part | None = None
+
+    def keep(self) -> None:
+        """Hold the sums, whoever takes them as 8 bits: they are needed as 32 bits later."""
+        self._acc, self._again, self._narrow = self._sums(), None, None
+
+    def narrow(self) -> Part:
+        """The bfp8 that layers take, one rounding of the exact sums.
+
+        Raises RangeError, which names the layer that computed them, where the exponent overflows.
+        """
+        if self._narrow is not None:
+            return self._narrow
+        acc = self._sums()
+        try:
+            part = kernels.of(acc).requantize(acc, self.largest, self.exponent, self.bits)
+        except RangeError as error:
+            raise RangeError(f"{self.where}: {error}" if self.where else str(error)) from None
+        if self._again is not None:
+            self._acc, self._narrow = None, part
+        return part
+
+    @property
+    def chosen(self) -> int | None:
+        """The exponent of the bfp8; None if all its codes are zero."""
+        if isinstance(self.exponent, Tensor):
+            return rows.largest_exponent(*self.narrow())
+        if self.largest == 0:
+            return None
+        shift = requantize_shift(self.largest, self.exponent, self.bits)
+        return self.exponent + shift if formats.scaled(self.largest, -shift) else None
+
+    def wide(self) -> Part:
+        """The bfp32 that losses take, which is also the value that is read."""
+        self.read = True
+        acc = self._sums()
+        return kernels.of(acc).shorten(acc, self.largest, self.exponent)
+
+    def _sums(self) -> Tensor:
+        if self._acc is not None:
+            return self._acc
+        assert self._again is not None
+        return self._again()

@@ -1,0 +1,325 @@
+"""Nets given twice, as torch.nn modules and as nodes of the plain-integer reference.
+
+Between them they hold every layer that trains in block floating point.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from samebits.spec.philox import philox4x32
+from samebits.spec.training.lstm import Tables
+from samebits.spec.training.step import Node
+from samebits.tables.activation import activation_table
+from samebits.train import BFPTensor
+from samebits.train.operations.lstm import tables
+
+SEED = 11
+
+
+class Sum(nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+
+class Concat(nn.Module):
+    def forward(self, *tensors):
+        return torch.cat(tensors, 1)
+
+
+class Select(nn.Module):
+    def __init__(self, axis, index):
+        super().__init__()
+        self.place = (slice(None),) * axis + (index,)
+
+    def forward(self, x):
+        return x[self.place]
+
+
+def first(output):
+    """An LSTM gives a pair: its output and its last states."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+class Graph(nn.Module):
+    """Runs modules along reference nodes: a module's name is its node's name."""
+
+    def __init__(self, nodes: list[Node], modules: dict[str, nn.Module]):
+        super().__init__()
+        self.nodes = nodes
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, inputs):
+        values = dict(inputs)
+        for node in self.nodes:
+            if node.op != "input":
+                module = self._modules[node.name]
+                values[node.name] = first(module(*(values[n] for n in node.inputs)))
+        return values[self.nodes[-1].name]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net with its data; `scales` are the standard deviations of initial parameters."""
+
+    nodes: list[Node]
+    modules: Callable[[], dict[str, nn.Module]]
+    inputs: dict[str, tuple[int, ...]]  # of one shard; integers where the name is "tokens"
+    loss: str
+    targets: tuple[int, ...]
+    scales: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+
+    def build(self) -> Graph:
+        """The float model; the initial values depend on parameter names alone."""
+        model = Graph(self.nodes, self.modules())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                scale = self.scales.get(name, 0.4)
+                centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+                rng = random.Random(name)
+                values = [rng.gauss(centre, scale) for _ in range(parameter.numel())]
+                parameter.copy_(torch.tensor(values).view(parameter.shape) if scale else 0.0)
+        return model
+
+    def shard(self, step: int, index: int):
+        rng = random.Random(f"{step} {index}")
+        inputs = {}
+        for name, shape in self.inputs.items():
+            count = math.prod(shape)
+            if name == "tokens":
+                inputs[name] = [rng.randrange(self.tokens) for _ in range(count)]
+            else:
+                inputs[name] = [float(torch.tensor(rng.gauss(0.2, 1.0))) for _ in range(count)]
+        if self.loss == "mse":
+            return inputs, [
+                float(torch.tensor(rng.gauss(0, 1))) for _ in range(math.prod(self.targets))
+            ]
+        rows, classes = self.targets
+        return inputs, [rng.randrange(classes) for _ in range(rows)]
+
+
+def residual_nodes() -> list[Node]:
+    """Every layer of a small residual image classifier."""
+    return [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"padding": 1}),
+        Node("norm1", "batch_norm", ("conv1",)),
+        Node("relu1", "relu", ("norm1",)),
+        Node("depthwise", "conv2d", ("relu1",), {"padding": 1, "groups": 5}),
+        Node("norm2", "batch_norm", ("depthwise",), {"eps": 1e-3, "momentum": 0.3}),
+        Node("sum1", "add", ("norm2", "relu1")),
+        Node("relu2", "relu", ("sum1",)),
+        Node("strided", "conv2d", ("relu2",), {"stride": 2, "padding": 1}),
+        Node("norm3", "batch_norm", ("strided",)),
+        Node("shortcut", "conv2d", ("relu2",), {"stride": 2}),
+        Node("sum2", "add", ("norm3", "shortcut")),
+        Node("relu3", "relu", ("sum2",)),
+        Node("pool", "max_pool", ("relu3",), {"kernel": 3, "stride": 2, "padding": 1}),
+        Node("mean", "global_avg_pool", ("pool",)),
+        Node("flat", "flatten", ("mean",)),
+        Node("fc", "linear", ("flat",)),
+    ]
+
+
+def residual_modules() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(3, 5, 3, padding=1, bias=False),
+        "norm1": nn.BatchNorm2d(5),
+        "relu1": nn.ReLU(),
+        "depthwise": nn.Conv2d(5, 5, 3, padding=1, groups=5, bias=False),
+        "norm2": nn.BatchNorm2d(5, eps=1e-3, momentum=0.3),
+        "sum1": Sum(),
+        "relu2": nn.ReLU(inplace=True),
+        "strided": nn.Conv2d(5, 6, 3, stride=2, padding=1),
+        "norm3": nn.BatchNorm2d(6),
+        "shortcut": nn.Conv2d(5, 6, 1, stride=2, bias=False),
+        "sum2": Sum(),
+        "relu3": nn.ReLU(),
+        "pool": nn.MaxPool2d(3, stride=2, padding=1),
+        "mean": nn.AdaptiveAvgPool2d(1),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(6, 4),
+    }
+
+
+RESIDUAL = Case(
+    residual_nodes(),
+    residual_modules,
+    {"x": (3, 3, 6, 6)},
+    "cross_entropy",
+    (3, 4),
+    # Tiny and zero parameters: their exponents must move far at the first updates.
+    {"fc.bias": 0.0, "norm2.bias": 0.0, "depthwise.weight": 1e-7, "strided.bias": 1e-30},
+)
+
+
+def table(name: str, slope: float | None = None):
+    def at(exponent):
+        t = activation_table(name, exponent, slope)
+        return (list(t.codes), t.exponent), (list(t.derivative_codes), t.derivative_exponent)
+
+    return {"table": at}
+
+
+def everything_nodes() -> list[Node]:
+    """Every other layer: tokens and an image, joined."""
+    return [
+        Node("tokens", "input"),
+        Node("x", "input"),
+        Node("embed", "embedding", ("tokens",)),
+        Node("norm", "layer_norm", ("embed",)),
+        Node("up", "linear", ("norm",)),
+        Node("gelu", "table", ("up",), table("gelu")),
+        Node("drop1", "dropout", ("gelu",), {"p": 0.25}),
+        Node("none", "dropout", ("drop1",), {"p": 0.0}),
+        Node("flat1", "flatten", ("none",)),
+        Node("tanh", "table", ("flat1",), table("tanh")),
+        Node("grouped", "conv2d", ("x",), {"padding": 2, "dilation": 2, "groups": 2}),
+        Node("clip", "relu6", ("grouped",)),
+        Node("average", "avg_pool", ("clip",), {"kernel": 3, "stride": 2, "padding": 1}),
+        Node("leaky", "table", ("grouped",), table("leaky_relu", 0.2)),
+        Node(
+            "max", "max_pool", ("leaky",), {"kernel": (2, 3), "stride": (2, 2), "padding": (0, 1)}
+        ),
+        Node("both", "concat", ("average", "max", "average")),
+        Node("silu", "table", ("both",), table("silu")),
+        Node("drop2", "dropout", ("silu",), {"p": 0.1}),
+        Node("narrow", "conv2d", ("drop2",), {"stride": (2, 1)}),
+        Node("sigmoid", "table", ("narrow",), table("sigmoid")),
+        Node("flat2", "flatten", ("sigmoid",)),
+        Node("join", "concat", ("tanh", "flat2")),
+        Node("norm1d", "batch_norm", ("join",)),
+        Node("fc", "linear", ("norm1d",)),
+    ]
+
+
+def everything_modules() -> dict[str, nn.Module]:
+    return {
+        "embed": nn.Embedding(7, 6),
+        "norm": nn.LayerNorm(6),
+        "up": nn.Linear(6, 3),
+        "gelu": nn.GELU(),
+        "drop1": nn.Dropout(0.25),
+        "none": nn.Dropout(0.0),
+        "flat1": nn.Flatten(),
+        "tanh": nn.Tanh(),
+        "grouped": nn.Conv2d(4, 6, 3, padding=2, dilation=2, groups=2),
+        "clip": nn.ReLU6(),
+        "average": nn.AvgPool2d(3, stride=2, padding=1),
+        "leaky": nn.LeakyReLU(0.2),
+        "max": nn.MaxPool2d((2, 3), stride=2, padding=(0, 1)),
+        "both": Concat(),
+        "silu": nn.SiLU(),
+        "drop2": nn.Dropout(0.1),
+        "narrow": nn.Conv2d(18, 2, (2, 1), stride=(2, 1)),
+        "sigmoid": nn.Sigmoid(),
+        "flat2": nn.Flatten(),
+        "join": Concat(),
+        "norm1d": nn.BatchNorm1d(24),
+        "fc": nn.Linear(24, 2),
+    }
+
+
+EVERYTHING = Case(
+    everything_nodes(),
+    everything_modules,
+    {"tokens": (3, 6), "x": (3, 4, 6, 5)},
+    "mse",
+    (3, 2),
+    {"up.bias": 0.0, "grouped.weight": 3.0, "grouped.bias": 2.0},
+    tokens=7,
+)
+
+
+def recurrent_nodes() -> list[Node]:
+    """LSTM layers of every kind: tokens, batch first; and a sequence, steps first."""
+    tables = {"tables": lstm_tables()}
+    return [
+        Node("tokens", "input"),
+        Node("x", "input"),
+        Node("embed", "embedding", ("tokens",)),
+        Node("both", "lstm", ("embed",), {"bidirectional": True, "batch_first": True, **tables}),
+        Node("stack", "lstm", ("both",), {"num_layers": 2, "batch_first": True, **tables}),
+        Node("end", "select", ("stack",), {"axis": 1, "index": -1}),
+        Node("up", "linear", ("x",)),
+        Node("deep", "lstm", ("up",), {"num_layers": 2, "bidirectional": True, **tables}),
+        Node("second", "select", ("deep",), {"axis": 0, "index": 1}),
+        Node("bare", "lstm", ("up",), tables),
+        Node("start", "select", ("bare",), {"axis": 0, "index": 0}),
+        Node("join", "concat", ("end", "second", "start")),
+        Node("fc", "linear", ("join",)),
+    ]
+
+
+def recurrent_modules() -> dict[str, nn.Module]:
+    return {
+        "embed": nn.Embedding(7, 3),
+        "both": nn.LSTM(3, 2, bidirectional=True, batch_first=True),
+        "stack": nn.LSTM(4, 4, 2, batch_first=True),
+        "end": Select(1, -1),
+        "up": nn.Linear(2, 3),
+        "deep": nn.LSTM(3, 3, 2, bidirectional=True),
+        "second": Select(0, 1),
+        "bare": nn.LSTM(3, 2, bias=False),
+        "start": Select(0, 0),
+        "join": Concat(),
+        "fc": nn.Linear(12, 3),
+    }
+
+
+@functools.cache
+def lstm_tables() -> Tables:
+    return Tables(*tables("cpu").tolist())
+
+
+RECURRENT = Case(
+    recurrent_nodes(),
+    recurrent_modules,
+    {"tokens": (3, 5), "x": (4, 3, 2)},
+    "cross_entropy",
+    (3, 3),
+    {"both.bias_ih_l0": 4.0, "stack.weight_hh_l1": 2.0, "deep.bias_hh_l0": 1e-20},
+    tokens=7,
+)
+CASES = {"residual": RESIDUAL, "everything": EVERYTHING, "recurrent": RECURRENT}
+
+
+def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
+    """Philox words by the formula, one dropout site after the other."""
+    sites = [node.name for node in case.nodes if node.op == "dropout"]
+    return {
+        name: [
+            philox4x32((i // 4, step, shard, 0), (SEED, site))[i % 4] for i in range(shapes[name])
+        ]
+        for site, name in enumerate(sites)
+    }
+
+
+def dropout_sizes(case: Case) -> dict[str, int]:
+    return {"drop1": 54, "none": 54, "drop2": 3 * 18 * 3 * 3} if case is EVERYTHING else {}
+
+
+def watched(model: nn.Module) -> dict[str, BFPTensor]:
+    """Filled by a forward pass: every module's output, whose gradient is then kept."""
+    outputs: dict[str, BFPTensor] = {}
+
+    def watch(name):
+        def hook(module, args, output):
+            outputs[name] = output = first(output)
+            if output.requires_grad:
+                output.retain_grad()
+
+        return hook
+
+    for name, module in model.named_children():
+        module.register_forward_hook(watch(name))
+    return outputs

@@ -1,0 +1,370 @@
+"""Exponents by rows and other widths against the plain-integer reference: the same bits.
+
+Nets that hold every layer, with weights, inputs and gradients whose rows differ by many binades and
+rows of zeros; widths drawn for every layer (docs/spec/training.md, sections 12 and 13).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from reference_nets import CASES, SEED, Case, dropout_sizes, dropout_words, watched
+from samebits import kernels
+from samebits.errors import InputError, RangeError, UnsupportedError
+from samebits.spec import formats
+from samebits.spec.training import optimizer as reference_optimizers
+from samebits.spec.training import step as reference
+from samebits.spec.training.layers import Array, Parameter, quantize_input
+from samebits.spec.training.rows import each
+from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss, set_step
+from samebits.train.convert import model_input
+from samebits.train.widths import Widths
+
+Layers = dict[str, tuple[int, int, int]]
+
+
+@pytest.fixture(params=["native", "eager"])
+def realisation(request):
+    if request.param == "native" and kernels.realisation() != "native":
+        pytest.skip("no native kernels: no C compiler on this machine")
+    with kernels.use(request.param):
+        yield request.param
+
+
+# --- nets with rows of very different size ----------------------------------------------------
+
+
+def spread_net(case: Case, spread: int, seed: int) -> nn.Module:
+    """The float net, every row of its matrices times a power of two of its own."""
+    net, rng = case.build(), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.dim() > 1:
+                size = (parameter.shape[0], *[1] * (parameter.dim() - 1))
+                powers = torch.randint(-spread, spread + 1, size, generator=rng)
+                parameter.mul_(torch.exp2(powers.float()))
+    return net
+
+
+def drawn_widths(net: nn.Module, seed: int) -> Layers:
+    """Widths of every layer that has parameters, and of the input."""
+    rng = random.Random(f"widths {seed}")
+    found = {}
+    for name, layer in net.named_children():
+        if list(layer.parameters()):
+            values = rng.randint(4, 8)
+            found[name] = (values, rng.randint(values + 1, 16), 32)
+    return found | {"input": (rng.randint(4, 8), 16, 32)}
+
+
+def state_of(net: nn.Module, by_rows: bool, widths: Layers):
+    """Parameters and buffers of the reference."""
+    parameters = {}
+    for name, parameter in net.named_parameters():
+        values, shape = parameter.detach().flatten().tolist(), tuple(parameter.shape)
+        values_width, gradients, _ = widths.get(name.split(".")[0], (8, 16, 32))
+        rows = shape[0] if by_rows and len(shape) > 1 else 1
+        size = len(values) // rows
+        states = [
+            formats.initial_weight(values[i * size : (i + 1) * size], name, values_width)
+            for i in range(rows)
+        ]
+        codes, delayed = ([v for state in states for v in state[part]] for part in (0, 1))
+        own = tuple(state[2] for state in states)
+        weight = (codes, delayed, own if by_rows and len(shape) > 1 else own[0])
+        parameters[name] = Parameter(weight, shape, (values_width, gradients))
+    buffers = {
+        name: b.double().tolist()
+        for name, b in net.named_buffers()
+        if not name.endswith("num_batches_tracked")
+    }
+    return parameters, buffers
+
+
+def shard_of(case: Case, step: int, index: int, spread: int):
+    """Inputs whose samples differ by powers of two, some of them zero; and targets."""
+    inputs, targets = case.shard(step, index)
+    rng = random.Random(f"spread {step} {index}")
+    for name, values in inputs.items():
+        if name != "tokens":
+            size = len(values) // case.inputs[name][0]
+            for start in range(0, len(values), size):
+                factor = 0.0 if rng.random() < 0.1 else 2.0 ** rng.randint(-spread, spread)
+                values[start : start + size] = [v * factor for v in values[start : start + size]]
+    return inputs, targets
+
+
+def of_reference(case: Case, inputs, by_rows: bool, widths: Layers) -> dict[str, Array]:
+    bits = widths.get("input", (8, 16, 32))[0]
+    return {
+        name: Array(values, case.inputs[name], 0, 32)
+        if name == "tokens"
+        else quantize_input(values, case.inputs[name], by_rows, bits)
+        for name, values in inputs.items()
+    }
+
+
+def of_model(case: Case, model: nn.Module, inputs):
+    tensors = {name: torch.tensor(v).view(case.inputs[name]) for name, v in inputs.items()}
+    return {n: t if n == "tokens" else model_input(model, t) for n, t in tensors.items()}
+
+
+def assert_same_array(actual: BFPTensor, expected: Array, what: str) -> None:
+    codes, exponent = actual.resolved()
+    assert tuple(codes.shape) == expected.shape, what
+    assert isinstance(exponent, int) == isinstance(expected.exponent, int), what
+    if isinstance(exponent, torch.Tensor):
+        exponents = exponent.expand(codes.shape).flatten().tolist()
+    else:
+        exponents = [exponent] * codes.numel()
+    found = list(zip(codes.flatten().tolist(), exponents, strict=True))
+    wanted = list(zip(expected.codes, each(expected.exponent, len(expected.codes)), strict=True))
+    wrong = [(i, f, w) for i, (f, w) in enumerate(zip(found, wanted, strict=True)) if f != w]
+    assert not wrong, f"{what}: {len(wrong)} of {len(found)} differ: {wrong[:5]}"
+
+
+# --- every node of a pass ---------------------------------------------------------------------
+
+
+def compare_every_node(name: str, training: bool, by_rows: bool, wide: bool, seed: int) -> None:
+    case, spread = CASES[name], (0, 3, 12)[seed % 3]
+    net, rng = spread_net(case, spread, seed), random.Random(seed)
+    widths = {} if wide else drawn_widths(net, seed)
+    model = convert(net, "row" if by_rows else "tensor", widths)
+    parameters, buffers = state_of(net, by_rows, widths)
+    inputs, _ = shard_of(case, 9, seed, spread)
+    words = dropout_words(case, dropout_sizes(case), 3, 1)
+    given = of_reference(case, inputs, by_rows, widths)
+    done, after = reference.forward(case.nodes, parameters, buffers, given, training, words)
+    last = case.nodes[-1].name
+    shape = done.wide[last].shape
+    codes = [rng.randint(-(1 << 30), 1 << 30) >> rng.randint(0, 28) for _ in done.wide[last].codes]
+    rows = [rng.randint(-60, -20) for _ in range(shape[0])]
+    own = tuple(rows[i // shape[1]] for i in range(len(codes))) if by_rows else -40
+    at = {last: Array(codes, shape, own, 32)}
+    at_parameter, at_node = reference.backward(case.nodes, parameters, done, at)
+
+    outputs = watched(model)
+    model.train(training)
+    set_step(model, SEED, 3, 1)
+    y = model(of_model(case, model, inputs))
+    for node in case.nodes:
+        if node.op != "input":
+            expected = done.wide.get(node.name, done.outputs[node.name])
+            assert_same_array(outputs[node.name], expected, f"output of {node.name}")
+    exponent = torch.tensor(rows).view(-1, 1) if by_rows else -40
+    torch.autograd.backward(
+        y, BFPTensor(torch.tensor(codes, dtype=torch.int32).view(shape), exponent)
+    )
+    for node in case.nodes:
+        if node.op != "input":
+            expected = reference.resolve(at_node[node.name])
+            assert_same_array(outputs[node.name].grad, expected, f"gradient at {node.name}")
+    for parameter, value in model.named_parameters():
+        expected = reference.resolve(at_parameter[parameter])
+        assert_same_array(value.grad, expected, f"gradient of {parameter}")
+    for buffer, values in after.items():
+        assert dict(model.named_buffers())[buffer].tolist() == values, buffer
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("by_rows", "wide"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_node(name, by_rows, wide, training, realisation):
+    compare_every_node(name, training, by_rows, wide, seed=2 if training else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_node_of_more_nets(name, seed, realisation):
+    compare_every_node(name, seed % 2 == 0, seed % 3 != 2, seed % 5 == 0, seed)
+
+
+# --- whole steps -------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "sgd": (lambda p: SGD(p, lr=0.05, seed=7), reference_optimizers.SGD(0.05, seed=7)),
+    "momentum": (
+        lambda p: SGD(p, lr=0.3, momentum=0.9, weight_decay=0.05),
+        reference_optimizers.SGD(0.3, momentum=0.9, weight_decay=0.05),
+    ),
+    "nearest": (
+        lambda p: SGD(p, lr=0.2, momentum=0.8, nesterov=True, rounding="nearest"),
+        reference_optimizers.SGD(0.2, momentum=0.8, nesterov=True, seed=None),
+    ),
+    "adam": (
+        lambda p: Adam(p, lr=0.05, weight_decay=0.01, seed=3),
+        reference_optimizers.Adam(0.05, weight_decay=0.01, seed=3),
+    ),
+    "adamw": (
+        lambda p: Adam(p, lr=0.1, betas=(0.8, 0.9), weight_decay=0.1, decoupled=True),
+        reference_optimizers.Adam(0.1, 0.8, 0.9, weight_decay=0.1, decoupled=True),
+    ),
+}
+
+
+def our_step(case: Case, model: nn.Module, optimizer, step: int, shards) -> list[float]:
+    losses = []
+    for index, (inputs, targets) in enumerate(shards):
+        set_step(model, SEED, step, index)
+        y = model(of_model(case, model, inputs))
+        loss = (
+            mse_loss(y, torch.tensor(targets).view(case.targets))
+            if case.loss == "mse"
+            else cross_entropy(y, torch.tensor(targets))
+        )
+        losses.append(float(loss.detach()))
+        (loss / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return losses
+
+
+def compare_steps(name: str, optimizer: str, by_rows: bool, wide: bool, steps: int) -> None:
+    """Step after step; where the reference diverges, so must the layers."""
+    case, seed = CASES[name], len(name) + len(optimizer)
+    net = spread_net(case, 3, seed)
+    widths = {} if wide else drawn_widths(net, seed)
+    model = convert(net, "row" if by_rows else "tensor", widths)
+    ours, theirs = OPTIMIZERS[optimizer][0](model.parameters()), OPTIMIZERS[optimizer][1]
+    parameters, buffers = state_of(net, by_rows, widths)
+    state: dict = {}
+    for step in range(steps):
+        shards = [shard_of(case, step, index, 3) for index in range(2)]
+        own = (case, model, ours, step, shards)
+        try:
+            result = reference.step(
+                case.nodes,
+                parameters,
+                buffers,
+                state,
+                [(of_reference(case, x, by_rows, widths), y) for x, y in shards],
+                theirs,
+                case.loss,
+                [dropout_words(case, dropout_sizes(case), step, i) for i in range(2)],
+            )
+        except RangeError:
+            with pytest.raises(RangeError):
+                our_step(*own)
+            assert step > 3
+            return
+        parameters, buffers, state = result.parameters, result.buffers, result.state
+        assert our_step(*own) == result.losses
+        for key, parameter in model.named_parameters():
+            codes, delayed, exponent = parameters[key].weight
+            found = parameter.exponent_cell.tolist()
+            where = f"{key} after step {step}"
+            assert (tuple(found) if isinstance(found, list) else found) == exponent, where
+            assert parameter.codes.flatten().tolist() == codes, where
+            assert parameter.delayed.flatten().tolist() == delayed, where
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "by_rows", "wide"),
+    [  # every pair of options
+        ("residual", "sgd", True, True),
+        ("residual", "momentum", True, False),
+        ("residual", "adam", False, False),
+        ("everything", "momentum", False, False),
+        ("everything", "nearest", True, True),
+        ("everything", "adamw", True, False),
+        ("recurrent", "adam", True, True),
+        ("recurrent", "nearest", True, False),
+        ("recurrent", "sgd", False, False),
+    ],
+)
+def test_training_steps(name, optimizer, by_rows, wide, realisation):
+    compare_steps(name, optimizer, by_rows, wide, steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("name", list(CASES))
+def test_longer_training(name, optimizer, realisation):
+    compare_steps(name, optimizer, True, False, steps=12)
+
+
+# --- edges -------------------------------------------------------------------------------------
+
+
+def test_codes_stay_within_their_width():
+    """After steps that move every exponent up and down."""
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    model = convert(net, "row", (5, 9, 32))
+    optimizer = SGD(model.parameters(), lr=2.0, momentum=0.5)
+    for step in range(20):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        hidden = model[1](model[0](model_input(model, x)))
+        assert hidden.bits == 5
+        assert int(hidden.codes.max()) <= 15
+        cross_entropy(model[2](hidden), torch.tensor([0, 1, 2, 1])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for parameter in (model[0].weight, model[2].weight):
+            largest = parameter.codes.abs().amax(1)
+            assert int(largest.max()) <= 15
+            assert int(largest.min()) > 7
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ((8, 8, 32), "widths: expected 9 to 16 bits for gradients, found 8"),
+        ((3, 16, 32), "widths: expected 4 to 8 bits for weights and activations, found 3"),
+        ((9, 16, 32), "widths: expected 4 to 8 bits for weights and activations, found 9"),
+        ((8, 17, 32), "widths: expected 9 to 16 bits for gradients, found 17"),
+        ((8, 16, 24), "widths: expected 32 bits for intermediates, found 24"),
+        ((8, 16), "widths: expected three whole numbers, e.g. 8, 16, 32, found (8, 16)"),
+        (
+            (8.0, 16, 32),
+            "widths: expected three whole numbers, e.g. 8, 16, 32, found (8.0, 16, 32)",
+        ),
+        ({"0": (6, 6, 32)}, "widths of '0': expected 7 to 16 bits for gradients, found 6"),
+        (
+            {"head": (8, 16, 32)},
+            "widths: expected paths of modules, found 'head', where the model has none",
+        ),
+    ],
+)
+def test_wrong_widths_are_refused(widths, message):
+    with pytest.raises(InputError) as error:
+        convert(nn.Sequential(nn.Linear(2, 2)), widths=widths)
+    assert str(error.value) == message
+
+
+def test_widths_by_path_count_for_all_inside():
+    net = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+    model = convert(net, widths={"": (7, 14, 32), "0": (6, 12, 32), "0.1": (5, 10, 32)})
+    assert model[0][0].weight.widths == Widths(6, 12)
+    assert model[0][1].bias.widths == Widths(5, 10)
+    assert model[1].weight.widths == Widths(7, 14)
+    assert model_input(model, torch.randn(3, 2)).bits == 7
+
+
+def test_other_exponents_are_refused():
+    with pytest.raises(InputError, match="exponents: expected one of tensor, row, found 'column'"):
+        convert(nn.Linear(2, 2), exponents="column")
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Conv2d(2, 3, 3), nn.LSTM(4, 3)])
+@pytest.mark.parametrize("exponents", ["tensor", "row"])
+def test_inputs_of_the_other_kind_are_refused(layer, exponents):
+    """Else a sample's result would depend on its batch, without a word."""
+    model = convert(layer, exponents=exponents)
+    x = torch.randn(2, 2, 4, 4) if isinstance(layer, nn.Conv2d) else torch.randn(2, 3, 4)
+    with pytest.raises(UnsupportedError, match="model_input"):
+        model(BFPTensor.from_real(x, by_rows=exponents == "tensor"))
+
+
+def test_reading_a_value_by_rows():
+    x = torch.tensor([[1.0, -3.0], [2.0**40, 5.0], [0.0, 0.0]])
+    y = BFPTensor.from_real(x, by_rows=True)
+    assert y.exponent.flatten().tolist() == [-5, 34, -128]
+    assert y.dequantize().tolist() == [[1.0, -3.0], [2.0**40, 0.0], [0.0, 0.0]]
+    assert math.isclose(float(y.dequantize()[0, 1]), -3.0)
