@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 import machine
-from bench_accuracy import run as train
 from bench_lstm import c_stream
+from samebits.api import fit
 from samebits.data import load
 from samebits.data.dataset import Dataset
 from samebits.ir import Graph
@@ -100,14 +100,21 @@ def main() -> None:
     given = parser.parse_args()
     data = load(given.data)
     recordings, labels = images(data, "test"), data.test_labels.numpy()
-    options = ["--data", given.data, "--arch", "lstm", "--epochs", str(given.epochs)]
-    options += ["--optimizer", "adam", "--lr", "0.003", "--threads", "1"]
+    options: dict[str, Any] = {
+        "epochs": given.epochs,
+        "optimizer": "adam",
+        "lr": 0.003,
+        "threads": 1,
+    }
     rows: list[dict[str, Any]] = []
     for seed in range(given.seeds):
         with tempfile.TemporaryDirectory() as name:
             work = Path(name)
             for numerics in ("float32", "bfp"):
-                result = train(options, numerics, seed, work)
+                folder = work / f"{numerics}-{seed}"
+                run = fit(data, "lstm", folder, numerics=numerics, seed=seed, **options)
+                assert run is not None  # of one process
+                result = run.result.to_dict()
                 row = {key: result[key] for key in ("correct", "arithmetic", "sha256")}
                 rows.append({"model": numerics, "seed": seed, **row})
             for bits in BITS:

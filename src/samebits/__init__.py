@@ -30,12 +30,14 @@ if TYPE_CHECKING:
         quantize,
         simulate,
     )
+    from samebits.comparison import compare
     from samebits.network import Network
 
     __version__: str
 
 _HOMES = {
     "Network": "samebits.network",
+    "compare": "samebits.comparison",
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
@@ -49,6 +51,7 @@ __all__ = [
     "Network",
     "__version__",
     "audit",
+    "compare",
     "concord",
     "convert",
     "evaluate",

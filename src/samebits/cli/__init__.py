@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from samebits.cli.compare import compare_command
 from samebits.cli.compile import compile_command
 from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
@@ -47,6 +48,7 @@ app = typer.Typer(
 for command in (
     demo_command,
     train_command,
+    compare_command,
     eval_command,
     plan_command,
     device_command,
