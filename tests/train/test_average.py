@@ -9,20 +9,11 @@ import torch
 from torch import nn
 
 from compare import assert_same
-from samebits import kernels
 from samebits.errors import CheckpointError, InputError
 from samebits.spec import formats
 from samebits.spec.training import average
 from samebits.spec.training.optimizer import rows_of
 from samebits.train import EMA, SGD, BFPTensor, CrossEntropyLoss, convert
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield
 
 
 def build(by_rows=False):
@@ -79,6 +70,17 @@ def test_equals_the_definition(realisation, decay, by_rows):
     ema.apply_to(model)
     for name, p in parameters.items():
         assert rows_of(weight_of(p)) == [average.averaged(row) for row in defined[name]], name
+
+
+def test_averaged_weights_have_the_width_of_their_layer(realisation):
+    model = convert(nn.Sequential(nn.Linear(6, 4)), exponents="row", widths=(5, 9, 32))
+    weight = model[0].weight
+    before, exponents = weight.codes.clone(), weight.exponent.flatten().tolist()
+    ema = EMA(model, 0.5)
+    ema.apply_to(model)  # of weights that have not moved: they are themselves
+    assert weight.codes.equal(before)
+    assert weight.exponent.flatten().tolist() == exponents
+    assert int(weight.codes.abs().max()) <= 15
 
 
 @pytest.mark.parametrize(("decay", "steps"), [(0.9, 200), (0.999, 20_000)])

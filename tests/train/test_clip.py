@@ -23,14 +23,6 @@ from samebits.train import (
 )
 
 
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield
-
-
 def gradients(seed: int):
     """Lists of parts (codes, exponent) of parameters of several sizes and scales."""
     rng = random.Random(seed)

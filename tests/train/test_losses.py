@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from compare import assert_same
-from samebits import kernels
 from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedError
 from samebits.kernels import softmax
 from samebits.spec import formats
@@ -38,14 +37,6 @@ from samebits.train.run.loop import make_engine
 # From where no code matters to where every difference is beyond binary64.
 EXPONENTS = [-150, -60, -45, -31, -28, -17, -16, -15, -14, -13, -5, 0, 3, 14, 40, 300, 1500]
 DTYPES = {8: torch.int8, 32: torch.int32}
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 def logits(shape, bits, exponent, seed=0) -> Array:

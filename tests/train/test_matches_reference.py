@@ -26,7 +26,6 @@ from reference_nets import (
     dropout_words,
     watched,
 )
-from samebits import kernels
 from samebits.errors import RangeError
 from samebits.spec.training import loss as reference_loss
 from samebits.spec.training import optimizer as reference_optimizers
@@ -37,14 +36,6 @@ from samebits.spec.training.step import Node
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss, set_step
 
 SHARDS = 2
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 # --- the reference's steps, computed once ----------------------------------------------------

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from compare import assert_same
-from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.spec.training import optimizer as rules
 from samebits.spec.training.layers import Parameter
@@ -26,15 +25,6 @@ from samebits.train import (
     set_step,
     undo,
 )
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
-
 
 OPTIMIZERS = {
     "sgd": (lambda p: SGD(p, lr=0.1), 3),

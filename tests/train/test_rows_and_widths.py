@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from reference_nets import CASES, SEED, Case, dropout_sizes, dropout_words, watched
-from samebits import kernels
 from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.spec import formats
 from samebits.spec.training import optimizer as reference_optimizers
@@ -26,14 +25,6 @@ from samebits.train.convert import model_input
 from samebits.train.widths import Widths
 
 Layers = dict[str, tuple[int, int, int]]
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 # --- nets with rows of very different size ----------------------------------------------------

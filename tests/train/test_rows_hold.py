@@ -14,21 +14,12 @@ import torch
 from torch import nn
 
 from compare import assert_same
-from samebits import kernels
 from samebits.data.digits import load_digits
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy
 from samebits.train.architectures import BasicBlock, build, initialise
 from samebits.train.convert import model_input
 
 SAMPLES = 6
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -12,20 +12,13 @@ import torch
 from torch import nn
 
 from compare import assert_same
-from samebits import kernels
 from samebits.errors import CheckpointError, NonFiniteError, RangeError, UnsupportedError
 from samebits.spec import formats
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
 from samebits.train.layers import Linear
 from samebits.train.operations.pointwise import relu
 
-
-@pytest.fixture(params=["native", "eager"], autouse=True)
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
+pytestmark = pytest.mark.usefixtures("realisation")
 
 
 def bfp(shape, exponent=-5, dtype=torch.int8, seed=0, limit=127):

@@ -77,12 +77,13 @@ class EMA:
 
     def _give_to(self, parameters: dict[str, BFPParameter]) -> None:
         for name, (average, exponent) in self._averages.items():
-            by_rows = isinstance(exponent, Tensor)
+            own, by_rows = parameters[name], isinstance(exponent, Tensor)
             # binary64 holds the values: the averaged weight is the initial state of them.
-            new = BFPParameter.from_real(times_power(average.double(), exponent), name, by_rows)
-            parameters[name].codes.copy_(new.codes)
-            parameters[name].delayed.copy_(new.delayed)
-            parameters[name].set_exponent(new.parts[0][1])
+            values = times_power(average.double(), exponent)
+            new = BFPParameter.from_real(values, name, by_rows, own.widths)
+            own.codes.copy_(new.codes)
+            own.delayed.copy_(new.delayed)
+            own.set_exponent(new.parts[0][1])
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
 
 EXPONENTS = ("tensor", "row")
-"""What shares an exponent: a tensor, or a sample, vector or output channel (training.md 12)."""
+"""Granularities: one exponent a tensor, or one a sample, vector or output channel."""
 
 
 @dataclass(frozen=True)

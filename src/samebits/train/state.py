@@ -14,7 +14,7 @@ from samebits.train.tensor import BFPParameter
 
 PARTS = ("codes", "exponent", "delayed")
 IGNORED = "num_batches_tracked"
-"""Of a float batch-norm; nothing here depends on it."""
+"""A counter of float batch-norms, on which nothing here depends."""
 
 
 class Found(NamedTuple):

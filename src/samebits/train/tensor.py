@@ -534,8 +534,9 @@ def combined(*terms: tuple[Tensor, Exponent, int]) -> Part:
 
 def gradient_in(bits: int, g: Tensor, exponent: Exponent) -> Part:
     """A gradient as input gradients are computed from it: a bfp16 that fits, or requantized."""
-    fits = bits == 16 or kernels.of(g).largest_of(g) <= formats.CODE_MAX[bits]
-    if g.dtype == torch.int16 and fits:
+    if g.dtype == torch.int16 and (
+        bits == 16 or kernels.of(g).largest_of(g) <= formats.CODE_MAX[bits]
+    ):
         return g, exponent
     return as_gradient(requantized(g, exponent, bits))
 

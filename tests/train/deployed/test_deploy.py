@@ -20,7 +20,6 @@ from deploy_nets import (
     shifted,
     table_codes,
 )
-from samebits import kernels
 from samebits.errors import CheckpointError, NonFiniteError, UnsupportedError
 from samebits.ir.interpreter import run as interpret
 from samebits.ir.lowering.lower import lower_graph
@@ -33,14 +32,6 @@ from samebits.train.deployed import deploy, operations
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 from samebits.train.deployed.export import to_graph
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request):
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 @pytest.mark.parametrize("rows", ["tensor", "row"])

@@ -15,7 +15,6 @@ from torch import nn
 
 from compare import assert_same
 from deploy_nets import plain, spread_rows
-from samebits import kernels
 from samebits.data.dataset import Dataset
 from samebits.errors import UnsupportedError
 from samebits.model import Model
@@ -37,14 +36,6 @@ from samebits.verification.backends.training import Training
 from samebits.verification.inputs import random_codes
 
 FUNCTIONS = {"sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh": mpmath.tanh}
-
-
-@pytest.fixture(params=["native", "eager"])
-def realisation(request: pytest.FixtureRequest) -> Any:
-    if request.param == "native" and kernels.realisation() != "native":
-        pytest.skip("no native kernels: no C compiler on this machine")
-    with kernels.use(request.param):
-        yield request.param
 
 
 @functools.cache

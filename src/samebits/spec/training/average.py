@@ -27,7 +27,7 @@ def update(average: Tensor, weight: Weight, decay: float) -> Tensor:
     return [s + scaled(m * (t - s), x) for s, t in zip(old, target, strict=True)], e
 
 
-def averaged(average: Tensor) -> Weight:
-    """The weight that stands for an average."""
+def averaged(average: Tensor, bits: int = 8) -> Weight:
+    """The weight that stands for an average, its codes of the width of its layer."""
     codes, exponent = average
-    return weight_of([c * power(exponent) for c in codes])
+    return weight_of([c * power(exponent) for c in codes], bits=bits)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -88,8 +89,14 @@ def clip_codes(clip: int, exponent: Exponent) -> int | Tensor:
     """`clip_code` of one exponent, or of each row's."""
     if isinstance(exponent, int):
         return clip_code(clip, exponent)
-    every = [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
-    return torch.tensor(every, device=exponent.device)[exponent - formats.EXPONENT_MIN]
+    table = torch.tensor(_every_clip_code(clip), device=exponent.device)
+    return table[exponent - formats.EXPONENT_MIN]
+
+
+@functools.cache
+def _every_clip_code(clip: int) -> list[int]:
+    """`clip_code` of every exponent, the smallest first."""
+    return [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
 
 
 def clip_code(clip: int, exponent: int) -> int:
