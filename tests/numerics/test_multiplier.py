@@ -100,6 +100,13 @@ def test_ties_that_no_multiplier_reproduces():
     assert find_multiplier(Fraction(1, 6), 0, -128, 127, -600, 600) is None
 
 
+@pytest.mark.parametrize(("acc_low", "acc_high"), [(9, 16), (8, 15), (-16, -9), (-15, -8)])
+def test_a_tie_at_an_end_that_no_multiplier_reproduces(acc_low, acc_high):
+    """9/6 and 15/6 round to 2. A multiplier a little below 1/6 reaches code 3 at 16 as 1/6 does,
+    one a little above reaches code 2 at 9 as 1/6 does: it is the other end that refuses them."""
+    assert mismatches(Fraction(1, 6), 0, -128, 127, acc_low, acc_high) == (None, [])
+
+
 def same_one_by_one(codes, ratio, other):
     return all(
         threshold(code, *ratio.as_integer_ratio()) == threshold(code, *other.as_integer_ratio())
@@ -135,6 +142,19 @@ def test_sums_of_thresholds_of_close_ratios(numerator, denominator, shift, away,
     codes = range(first, first + count)
     if other > 0:
         assert same_thresholds(codes, ratio, other) == same_one_by_one(codes, ratio, other)
+
+
+def test_the_ratio_itself_where_no_other_multiplier_fits():
+    """With |acc| < 2**61 a multiplier has one bit."""
+    limit = (1 << 61) - 1
+    assert find_multiplier(Fraction(1, 4), 0, -128, 127, -limit, limit) == Multiplier(1, 2)
+    assert find_multiplier(Fraction(3, 4), 0, -128, 127, -limit, limit) is None
+
+
+def test_a_large_ratio_needs_no_shift():
+    """2**25 + 1/3 is beyond every code at once: the 26 bits that fit beside |acc| < 2**4 do."""
+    ratio = (1 << 25) + Fraction(1, 3)
+    assert mismatches(ratio, 0, -128, 127, -15, 15) == (Multiplier(1 << 25, 0), [])
 
 
 def test_a_constant_needs_no_product():

@@ -63,6 +63,22 @@ def test_high_block_counters():
         assert_same(low, [multiplier * v & ONES for v in values], values)
 
 
+def test_at_most_2_to_the_34_words(monkeypatch):
+    """They would be 128 GiB: it is enough that it begins, with a counter for every four."""
+
+    class BegunError(Exception):
+        """Raised with the number of counters."""
+
+    def begin(counters, **_):
+        raise BegunError(counters)
+
+    monkeypatch.setattr(torch, "arange", begin)
+    with pytest.raises(BegunError, match=f"^{1 << 32}$"):
+        words(1 << 34, (0, 0))
+    with pytest.raises(ValueError, match=r"expected 0 to 2\*\*34 random words, found 17179869185"):
+        words((1 << 34) + 1, (0, 0))
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"expected a step in \[0, 2\*\*32\), found -1"):
         words(4, (0, 0), step=-1)

@@ -35,6 +35,14 @@ SCALE = torch.tensor(0.5, dtype=torch.float64)
         ),
         (lambda: QTensor(CODES, FORMATS["q0.7"], E), "exponents in [-7, -7], found -3"),
         (lambda: QTensor(CODES, S8, E), "a scale and no exponent, found exponent"),
+        (
+            lambda: QTensor(CODES, S8, scale=SCALE.to(torch.float32)),
+            "scale of type torch.float64, shape () on cpu, found torch.float32, () on cpu",
+        ),
+        (
+            lambda: QTensor(CODES, S8, scale=SCALE.reshape(1)),
+            "scale of type torch.float64, shape () on cpu, found torch.float64, (1,) on cpu",
+        ),
         (lambda: QTensor(CODES, S8, scale=-SCALE), "positive finite scales, found -0.5"),
         (lambda: QTensor(CODES, S8, scale=SCALE, zero_point=1), "a zero point in [0, 0], found 1"),
         (

@@ -15,6 +15,7 @@ from samebits.errors import InputError, NonFiniteError, RangeError, UnsupportedE
 from samebits.numerics import FORMATS, Format, QTensor, Rounding, catalog, quantize_real
 from samebits.numerics.philox import words
 from samebits.numerics.qtensor import code_dtype
+from samebits.numerics.realise import times_power
 from samebits.spec import formats
 
 # Beyond the catalogue: other widths, blocks on affine formats, 32-bit affine codes.
@@ -267,6 +268,27 @@ def test_stochastic_rounding_needs_words():
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole message is compared
         quantize_real(torch.ones(2, 3), fmt, name="x", random=torch.zeros(6, dtype=torch.int64))
     assert str(error.value) == "tensor 'x': expected random words of shape (2, 3), found (6,)"
+
+
+# --- powers of two --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [-1000, -3, -1, 0, 1, 30, 999, 1000, 1001, 1002, 1500, 2000])
+def test_products_with_a_power_of_two_are_exact(exponent):
+    """Also by powers beyond float64, in two steps, where the product is a float64 again."""
+    largest = Fraction(2) ** 1023
+    values = [s * m * 2.0**e for s in (1, -1) for m in (1.0, 5.0, 7.25) for e in (0, -60, -1074)]
+    values = [
+        v for v in (0.0, *values)
+        if abs(expected := Fraction(v) * Fraction(2) ** exponent) <= largest
+        and Fraction(float(expected)) == expected
+    ]  # fmt: skip
+    x = torch.tensor(values, dtype=torch.float64)
+    exact = [float(Fraction(v) * Fraction(2) ** exponent) for v in values]
+    assert any(exact)
+    assert_same(times_power(x, exponent), exact, values)
+    if exponent <= 1000:
+        assert_same(times_power(x, torch.full(x.shape, exponent)), exact, values)
 
 
 # --- properties -----------------------------------------------------------------------------

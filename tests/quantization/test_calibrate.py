@@ -70,6 +70,13 @@ def test_a_range_beyond_binary32():
     )
 
 
+def test_the_largest_binary32_number_is_a_scale():
+    fmt, largest = ACTIVATIONS["asymmetric-u8"], (2 - Fraction(2) ** -23) * Fraction(2) ** 127
+    assert from_range(Fraction(0), 255 * largest, fmt, "x").scale == largest
+    with pytest.raises(InputError, match="tensor 'x': expected values that a binary32 scale can"):
+        from_range(Fraction(0), 255 * Fraction(2) ** 128, fmt, "x")
+
+
 # --- percentiles ------------------------------------------------------------------------------
 
 
@@ -139,6 +146,19 @@ def test_fixed_point_errors_are_those_of_rationals(kind, fmt):
             continue
         rational = error_by_definition(stats, found)
         assert abs(fixed - rational) <= rational / 100
+
+
+@pytest.mark.parametrize("doublings", [0, 5, 11, 12])
+def test_errors_of_steps_of_a_power_of_two_bins_are_exact(doublings):
+    """With 2**12 bins every element is within half a step of 0, and its error is its square."""
+    stats = spread("outlier")
+    fmt = ACTIVATIONS["power-of-two-s8"]
+    found = replace(
+        from_range(Fraction(-1), Fraction(1), fmt, "x"),
+        scale=formats.power(stats.width + doublings),
+    )
+    error = squared_error(stats, found) * formats.power(2 * (stats.width - 17))
+    assert error == error_by_definition(stats, found)
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "laplace", "outlier", "negative", "tiny"])

@@ -85,6 +85,7 @@ def test_softmax_has_a_fixed_scale(net, scheme):
         assert (tensor.scale, tensor.zero_point) == (2.0**-fmt.bits, fmt.code_min)
     else:
         assert (tensor.scale, tensor.zero_point) == (2.0 ** (1 - fmt.bits), 0)
+    assert (tensor.low, tensor.high) == (0, 1)
     assert softmax_numbers(fmt).quantization.scale == Fraction(tensor.scale)
     x = n.normal(1, 4)
     values = trace(quantized, [x])
@@ -201,6 +202,21 @@ def test_the_integer_graph_has_the_codes_of_the_quantized_graph(net, build, weig
     assert last.sqnr_db is None or last.sqnr_db > 12
 
 
+def test_a_transposed_convolution_has_a_scale_for_each_output_unless_it_has_groups(net):
+    """Its weights are [in, out / group, ...]: groups share a position along the second axis."""
+    n = net()
+    y, shape = transposed(n)
+    graph, samples = n.build(y), [[n.normal(*shape)]]
+    settings = Settings(weights="symmetric-s8", per_channel=True)
+    quantized, report = quantize_graph(graph, samples, settings)
+    assert {c.name: c.scales for c in report.constants} == {"w": 3, "b": 3, "v": 1}
+    weights = graph.constants["w"].astype(np.float64)
+    found = next(node for node in quantized.nodes if node.inputs[0] == "w.codes")
+    assert found.attributes["axis"] == 1
+    scales = np.abs(weights).max((0, 2, 3)) / 127
+    assert_same(quantized.constants[found.inputs[1]], scales.astype(np.float32), scales)
+
+
 def test_a_constant_that_is_joined_has_the_scale_of_the_others(net):
     n = net()
     a = n.add("Tanh", "a", n.input("x", 1, 4))
@@ -297,6 +313,7 @@ def test_scales_of_weights_suit_their_biases(fmt):
     back = [int(c) * scale_x * s for c, s in zip(codes, found.scales, strict=True)]
     for b, r in zip(bias.tolist(), back, strict=True):
         assert abs(Fraction(b) - r) <= abs(Fraction(b)) / 100
+    assert found.scales[0] == Fraction(1, 1 << 22)  # the power of two above 150 / 2**30
     assert found.scales[2] == 1
     assert (abs(found.reals() - values) <= [[float(s)] for s in found.scales]).all()
     assert found.reals()[1].tolist() == [0.0, 0.0]
@@ -342,6 +359,32 @@ def test_biases_beyond_int32(net):
     scales = [Fraction(2) ** -100]
     with pytest.raises(InputError, match=r"bias 'b': expected int32 codes"):
         bias_codes(np.zeros(1, np.float32), scales[0], scales, "b")
+    one, fine = Fraction(1), [Fraction(2) ** -31]
+    for bias in ([0.0, 2.0, 0.5], [-2.0, 0.25]):  # one code beyond is enough
+        with pytest.raises(InputError, match=r"^bias 'b': expected int32 codes.*found 4294967296;"):
+            bias_codes(np.array(bias, np.float32), one, fine, "b")
+    most = np.array([1 - 2.0**-24, 0, 2.0**-24 - 1], np.float32)
+    assert bias_codes(most, one, fine).codes.tolist() == [2**31 - 128, 0, 128 - 2**31]
+
+
+def test_factors_of_a_gemm_are_those_of_its_constants(net):
+    """alpha * w and beta * b get the codes: a row of 127 at most has the scale alpha * 127 / 127,
+    biases those of the rows times the input's, 1 / 8."""
+    n = net()
+    w = n.constant("w", [[127, -64, 3], [2, 254, -18]])
+    b = n.constant("b", [1.5, -12.0])
+    y = n.add("Gemm", "y", n.input("x", 1, 3), w, b, transB=1, alpha=0.25, beta=0.75)
+    settings = Settings(activations="power-of-two-s8", calibration="minmax")
+    sample = np.array([[15, -8, 1]], np.float32)
+    quantized, report = quantize_graph(n.build(y), [[sample]], settings)
+    weights, biases = report.constants
+    assert (weights.scales, weights.scale_min, weights.scale_max) == (2, 0.25, 0.5)
+    assert quantized.constants["w.codes"].tolist() == [[127, -64, 3], [1, 127, -9]]
+    assert report.tensors[0].scale == 1 / 8
+    assert (biases.scale_min, biases.scale_max) == (1 / 32, 1 / 16)
+    assert quantized.constants["b.codes"].tolist() == [36, -144]
+    # codes of one byte and of four; a scale for each row, and a zero point beside it for weights
+    assert (weights.bytes_after, biases.bytes_after) == (6 + 2 * (4 + 1), 2 * 4 + 2 * 4)
 
 
 def test_a_negative_product_keeps_its_bias(net):
@@ -388,3 +431,12 @@ def test_states_of_a_step_graph_stay():
     (state,) = made.states
     assert (state.input, made.outputs[-1]) == ("h", state.output)
     assert (made.constants[state.initial] == 0.5).all()
+
+
+def test_a_bias_without_elements_asks_for_no_coarser_scale():
+    """That of a Gemm without rows; it has no largest element."""
+    values = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
+    for axis in (0, None):
+        empty = np.zeros((0, 2), np.float32)
+        given = (values, axis, WEIGHTS["symmetric-s8"], "w", Fraction(1, 8))
+        assert weight_codes(*given, bias=empty).scales == weight_codes(*given).scales

@@ -122,6 +122,48 @@ def test_a_matmul_merges_with_its_bias_and_relu(net):
     assert placement.operands == {("wide_node", 1)}
 
 
+def test_constants_of_one_axis_are_part_of_an_expression(net):
+    """x * k + x is one function of x for each index of the axis of k: a table, quantized once."""
+    n = net()
+    c = n.conv("c", n.input("x", 1, 3, 4, 4), 3, 3, 3, 3)
+    m = n.add("Mul", "m", c, n.weight("channels", 3, 1, 1))
+    y = n.add("Tanh", "y", n.add("Add", "a", m, c))
+    placement = place(n.build(y))
+    assert placement.quantized == ("x", "c", "y")
+    assert not placement.operands
+
+
+def terms(n, second, reader=None):
+    """The placement of x w + v with exact sums; v: a value that `second` makes of x, which another
+    node may read as well."""
+    x = n.input("x", 2, 4)
+    product = n.add("MatMul", "p", x, n.weight("w", 4, 4))
+    v = second(x)
+    y = n.add("Add", "y", product, v)
+    more = [n.add(reader, "r", v)] if reader else []
+    return place(n.build(y, *more), exact_sums=True)
+
+
+def test_terms_of_an_exact_sum(net):
+    """Products stay exact: of matrices, of tensors, of a tensor and a constant. What another node
+    reads, and a square, which is a function of one tensor, are quantized before they are added."""
+    n = net()
+    placement = terms(n, lambda x: n.add("Mul", "v", x, n.weight("k", 4)))
+    assert placement.quantized == ("x", "y")
+    assert placement.operands == {("v_node", 1)}
+    n = net()
+    placement = terms(n, lambda x: n.add("Mul", "v", x, n.weight("k", 4)), "Tanh")
+    assert placement.quantized == ("x", "v", "y", "r")
+    assert not placement.operands
+    n = net()
+    placement = terms(n, lambda x: n.add("Mul", "v", x, n.input("z", 2, 4)))
+    assert placement.quantized == ("x", "z", "y")
+    n = net()
+    assert terms(n, lambda x: n.add("Mul", "v", x, x)).quantized == ("x", "v", "y")
+    n = net()
+    assert terms(n, lambda x: n.add("Tanh", "v", x)).quantized == ("x", "v", "y")
+
+
 def test_pools_softmax_and_unknown_operators(net):
     n = net()
     x = n.input("x", 1, 2, 4, 4)

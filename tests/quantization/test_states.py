@@ -94,7 +94,8 @@ SAME = (
 )
 OTHERS = (
     "x y, input output, x xn, audio_in audio_out, h0 cn, h c, c_in h_out, state1 state2, h0_in "
-    "h1_out, h1_in h2_out, img0 img1, token tokenn, n 1, in_0 out_0, context_in audio_out"
+    "h1_out, h1_in h2_out, rnn1_h0 rnn2_hn, img0 img1, token tokenn, n 1, in_0 out_0, "
+    "context_in audio_out"
 )
 
 
@@ -211,6 +212,17 @@ def test_pairs_that_are_refused(case: str) -> None:
     with pytest.raises(InputError) as caught:
         tie_states(graph, given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("count", "more"), [(20, ""), (21, " and 1 more")])
+def test_a_message_lists_twenty_names(count: int, more: str) -> None:
+    graph = plain(*(f"x{i}" for i in range(count)), outputs={"y": "x0"}, sizes={})
+    with pytest.raises(InputError) as caught:
+        tie_states(graph, {"g": "y"})
+    names = ", ".join(f"x{i}" for i in range(20))
+    assert str(caught.value) == (
+        f"--state g=y: expected an input of the network ({names}{more}), found 'g'"
+    )
 
 
 def test_a_step_needs_an_input_and_an_output() -> None:

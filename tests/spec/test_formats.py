@@ -166,6 +166,21 @@ def test_the_zero_point_is_added_after_rounding():
     assert formats.encode(Fraction(-8), Fraction(1), 7, fmt) == 0
 
 
+def test_a_block_of_nothing_has_the_smallest_exponent():
+    assert formats.block_exponent([], FORMATS["bfp8"]) == -128
+    assert formats.block_exponent([], FORMATS["mxint8"]) == -133
+
+
+@pytest.mark.parametrize(
+    ("code_min", "code_max"), [(-129, 126), (-1, 256), (-128, 128), (0, 256), (-127, 200)]
+)
+def test_codes_have_to_fit_in_their_bits(code_min, code_max):
+    fmt = formats.Format("mine", 8, -128, 127, formats.ScaleRule.SYMMETRIC)
+    assert replace(fmt, code_min=0, code_max=255).code_max == 255
+    with pytest.raises(ValueError, match=rf"'mine': codes \[{code_min}, {code_max}\] do not fit"):
+        replace(fmt, code_min=code_min, code_max=code_max)
+
+
 def test_non_finite_values():
     with pytest.raises(NonFiniteError) as error:
         formats.reals([0.0, math.inf, math.nan], "weight")

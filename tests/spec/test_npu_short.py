@@ -123,7 +123,9 @@ def test_rationals_are_values_too():
         # each product is rounded by itself, then summed
         ([(1, -41), (1, -41)], 0),
         ([(3, -41), (3, -41)], 4),
-        ([(1 << 34, 0)], LONG_MAX),
+        ([(1 << 33, 0)], 1 << 73),
+        ([((1 << 34) - 1, 0)], (1 << 74) - (1 << 40)),
+        ([(1 << 34, 0)], (1 << 74) - 1),
         ([(-(1 << 34), 0)], -LONG_MAX),
         # the sum saturates, its parts do not
         ([(1 << 39, 0), (-(1 << 39), 0), (7, -40)], 7),

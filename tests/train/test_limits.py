@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from compare import assert_same
+from reference_nets import CASES
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.kernels import conv_shape
@@ -77,6 +79,24 @@ def test_statistics_that_are_not_finite_are_an_error() -> None:
     state["running_var"] = torch.tensor([1.0, -1.0], dtype=torch.float64)
     with pytest.raises(RuntimeError, match="variances >= 0"):
         convert(nn.BatchNorm1d(2)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_channel_of_weight_zero_leaves_the_others_their_gradient(training: bool) -> None:
+    def gradient(weight: list[float], x: Tensor, g: Tensor) -> BFPTensor:
+        one, bias = (BFPParameter.from_real(torch.tensor(v)) for v in (weight, [0.0] * len(weight)))
+        mean, var = (torch.full((len(weight),), v).double() for v in (0.0, 1.0))
+        entering = BFPTensor(x, -4).requires_grad_()
+        batch_norm(entering, one, bias, mean, var, training).backward(BFPTensor(g, -30))
+        return entering.grad
+
+    x = torch.tensor([[7, 100], [-50, 3], [33, -9]], dtype=torch.int8)
+    g = torch.tensor([[5, -600], [1000, 70], [-8, 123456]], dtype=torch.int32)
+    both, alone = gradient([0.0, 1.0], x, g), gradient([1.0], x[:, 1:], g[:, 1:])
+    assert both.exponent == alone.exponent
+    assert both.codes[:, 0].tolist() == [0, 0, 0]
+    assert_same(both.codes[:, 1], alone.codes, g[:, 1])
+    assert alone.codes.all()
 
 
 def test_empty_losses_and_bad_factors() -> None:
@@ -197,3 +217,23 @@ def test_tied_parameters_stay_tied_on_another_device() -> None:
     assert moved is not old
     assert (moved.device.type, moved.codes.device.type, moved.delayed.device.type) == ("meta",) * 3
     assert (moved.codes.dtype, moved.delayed.dtype) == (torch.int8, torch.int16)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_gradient_of_8_bits_is_taken_as_one_of_16(name, parts, realisation):
+    """Whoever calls `backward` may have one; kernels read 16 and 32 bits."""
+    case = CASES[name]
+    inputs, _ = case.shard(0, 0)
+    tensors = {key: torch.tensor(v).view(case.inputs[key]) for key, v in inputs.items()}
+    found = []
+    for dtype in (torch.int8, torch.int16):
+        model = convert(case.build()).eval()
+        given = {k: v if k == "tokens" else BFPTensor.from_real(v) for k, v in tensors.items()}
+        y = model(given)
+        codes = (torch.arange(y.numel()) * 37 % 255 - 127).view(y.shape).to(dtype)
+        gradients = [BFPTensor(codes, -20 - part) for part in range(parts)]
+        torch.autograd.backward([y] * parts, gradients)
+        named = model.named_parameters()
+        found.append({n: (p.grad.codes.tolist(), p.grad.exponent) for n, p in named})
+    assert found[0] == found[1]

@@ -220,6 +220,9 @@ def test_exponents_by_rows(realisation):
     z = logits((2, 3, 2), 32, vectors, 6)
     found = reference.general_cross_entropy(z, [0, 2, 1, 1])
     same(lambda x: cross_entropy(x, torch.tensor([[0, 2], [1, 1]])), z, found)
+    z = logits((2, 2, 2), 32, tuple(e for e in (-29, -27, -30, -29) for _ in range(2)), 7)
+    found = reference.general_cross_entropy(z, [0, 1, 1, 0])
+    same(lambda x: cross_entropy(x, torch.tensor([[0, 1], [1, 0]])), z, found)
 
 
 def test_sums_of_losses_are_exact():
@@ -249,6 +252,14 @@ def test_many_rows_on_a_grid_of_their_own(realisation):
     assert float(loss.detach()) == math.log(2)
     assert int(x.grad.codes.abs().max()) > 2**29
     assert x.grad.dequantize()[0, :, 0].tolist() == [-(2.0**-15), 2.0**-15]
+
+
+def test_two_to_the_14_classes_are_taken(realisation):
+    alike = BFPTensor(torch.zeros(1, 2**14, dtype=torch.int8), 0)
+    assert float(cross_entropy(alike, torch.tensor([5]))) == 14 * math.log(2)
+    more = BFPTensor(torch.zeros(1, 2**14 + 1, dtype=torch.int8), 0)
+    with pytest.raises(UnsupportedError, match="at most 16384 classes, found 16385"):
+        cross_entropy(more, torch.tensor([5]))
 
 
 # --- PyTorch's own functions and modules --------------------------------------------------------
@@ -356,6 +367,10 @@ REFUSED = {
     "targets": (
         lambda x: cross_entropy(x, torch.tensor([0, 3, 1, -1])),
         "cross-entropy: expected targets in [0, 2], found -1 to 3",
+    ),
+    "a target below 0": (
+        lambda x: cross_entropy(x, torch.tensor([0, 2, 1, -1])),
+        "cross-entropy: expected targets in [0, 2], found -1 to 2",
     ),
     "shape of targets": (
         lambda x: cross_entropy(x, Y[:3]),

@@ -15,6 +15,7 @@ from compare import assert_same
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.spec.training import optimizer as rules
 from samebits.spec.training.layers import Parameter
+from samebits.spec.training.moments import value as moment
 from samebits.train import (
     SGD,
     Adam,
@@ -289,6 +290,41 @@ def test_a_step_that_copies_nothing_cannot_fail(optimizer_name, monkeypatch):
                 outcomes.add(("failed", True))
                 assert whole_state(nn.ParameterList([weight]), optimizer) == before
     assert {("done", False), ("failed", True)} <= outcomes
+
+
+def test_an_exponent_goes_down_to_minus_128(realisation):
+    """There a weight keeps its small codes; at -127 and above it takes all their bits."""
+    for exponent, after in ((-128, -128), (-127, -128), (-126, -128), (-120, -123)):
+        weight = BFPParameter(
+            torch.tensor([10, -3], dtype=torch.int8), exponent, torch.zeros(2, dtype=torch.int16)
+        )
+        optimizer = SGD([weight], lr=1.0, rounding="nearest")
+        weight.grad = BFPTensor(torch.tensor([5, 0], dtype=torch.int32), exponent - 15)
+        optimizer.step()
+        by = exponent - after
+        assert weight.exponent == after
+        assert weight.codes.tolist() == [10 << by, -3 << by]
+        assert weight.delayed.tolist() == [5 << by, 0]
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+def test_moments_stay_below_the_bound_of_their_step(optimizer_name, monkeypatch):
+    """A large gradient, and then hardly any: the second step's numbers are those of its moments."""
+    bounds = []
+    monkeypatch.setattr(undo, "fits", lambda bits: bounds.append(bits) or True)
+    weight = BFPParameter.from_real(torch.tensor([1.0, -0.25]))
+    optimizer = OPTIMIZERS[optimizer_name][0]([weight])
+    optimizer.param_groups[0]["lr"] = 0.0
+    for exponent in (30, -100):
+        weight.grad = BFPTensor(
+            torch.tensor([(1 << 31) - 1, -(1 << 30)], dtype=torch.int32), exponent
+        )
+        optimizer.step()
+        state = optimizer.state[weight]
+        for name in {"momentum", "first", "root"} & set(state):
+            codes = state[name].tolist()
+            largest = max(abs(moment(code, state[f"{name}_exponent"])) for code in codes)
+            assert 0 < largest < 2.0 ** bounds[-1]
 
 
 def test_gradients_of_another_kind_change_nothing():

@@ -62,12 +62,15 @@ def test_training_goes_on_from_a_float_state():
 
 
 def test_single_layers_and_lstms():
-    for layer in (nn.Linear(3, 2), nn.LSTM(3, 4, 2, bidirectional=True), nn.Embedding(5, 3)):
+    lstm, empty = nn.LSTM(3, 4, 2, bidirectional=True), nn.Embedding(5, 0)
+    for layer in (nn.Linear(3, 2), lstm, nn.Embedding(5, 3), empty):
         other = convert(copy.deepcopy(layer))
         with torch.no_grad():
             for p in layer.parameters():
                 p.mul_(0.7)
         other.load_state_dict(layer.state_dict())
+        assert state_of(other) == state_of(convert(layer))
+        other.load_state_dict(convert(layer).state_dict())
         assert state_of(other) == state_of(convert(layer))
 
 

@@ -17,6 +17,7 @@ from samebits.spec import formats
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
 from samebits.train.layers import Linear
 from samebits.train.operations.pointwise import relu
+from samebits.train.tensor import gradient_in
 
 pytestmark = pytest.mark.usefixtures("realisation")
 
@@ -73,6 +74,12 @@ def test_from_real_equals_the_definition(scale, dtype):
     assert_same(parameter.codes, weight, values)
     assert_same(parameter.delayed, delayed, values)
     assert parameter.exponent == exponent
+
+
+def test_a_tensor_without_elements_is_as_one_of_zeros():
+    empty = torch.empty(0, 3)
+    assert (BFPTensor.from_real(empty).exponent, BFPTensor.from_real(empty).bits) == (-128, 8)
+    assert BFPParameter.from_real(empty).exponent == formats.ZERO_WEIGHT_EXPONENT
 
 
 def test_a_value_beyond_the_format_is_a_range_error():
@@ -135,6 +142,31 @@ def test_two_backward_calls_equal_one_resolve():
     assert len(x.grad.parts) == 3
     assert plain(x.grad) == formats.resolve([plain(g) for g in gradients])
     assert plain(gradients[0]) == plain(wide((30,), -40, 1))  # what came in is untouched
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_sum_in_place_is_the_tensor_itself(mode):
+    """What autograd calls where it gathers gradients: the parts come together, unsummed."""
+    with mode():
+        total, more = wide((3,), -30, 1), bfp((3,), -9, torch.int16, 2)
+        expected = formats.resolve([plain(total), plain(more)])
+        assert torch.ops.aten.add_.Tensor(total, more) is total
+        assert len(total.parts) == 2
+        assert plain(total) == expected
+        assert torch.ops.aten.zero_.default(total) is total
+        assert plain(total) == ([0, 0, 0], -128)
+
+
+def test_a_gradient_that_fits_its_width_is_taken_as_it_is():
+    """Even where its exponent is below -128; one that does not fit is rounded once."""
+    g = torch.tensor([3, -2047], dtype=torch.int16)
+    for bits in (16, 12):
+        codes, exponent = gradient_in(bits, g, -140)
+        assert (codes.tolist(), exponent) == ([3, -2047], -140)
+    codes, exponent = gradient_in(12, g + g, -100)
+    assert (codes.tolist(), exponent) == ([3, -2047], -99)
+    codes, exponent = gradient_in(16, g.int(), -140)
+    assert (codes.tolist(), exponent) == ([0, 0], -128)  # 2047 / 4096 and less
 
 
 def test_the_same_tensor_twice():

@@ -78,9 +78,10 @@ class Native(NativeUpdate):
         """Two parts in C: a pass for the largest magnitude of their sum, and one that writes it.
 
         Their exponents decide alone, but for a part that is all zeros, which must not count. More
-        parts are added one by one in torch.
+        parts, and parts of 8 bits, are added one by one in torch.
         """
-        if len(parts) != 2 or any(isinstance(e, Tensor) for _, e in parts):
+        usual = all(isinstance(e, int) and codes.dtype != torch.int8 for codes, e in parts)
+        if len(parts) != 2 or not usual:
             return super().resolve(parts)
         (a, ea), (b, eb) = ((codes, int(e)) for codes, e in parts)
         a = dense(a)

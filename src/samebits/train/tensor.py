@@ -299,13 +299,17 @@ def is_wanted(side: Side) -> bool:
 def gradient(grad: Tensor) -> Part:
     """(codes, exponent) of a gradient that arrives in a backward pass, its parts summed.
 
-    The sum takes the place of the parts, whose memory is free then. Raises TypeError for a float.
+    The sum takes the place of the parts, whose memory is free then. Codes have 16 or 32 bits, which
+    kernels take: those of 8 bits, which a caller of `backward` may give, are widened. Raises
+    TypeError for a float.
     """
     if not isinstance(grad, BFPTensor):
         raise TypeError(
             "expected a BFP gradient, found a float tensor: use samebits.train losses and layers"
         )
     part = grad.resolved()
+    if part[0].dtype == torch.int8:
+        part = as_gradient(part)
     grad.parts, grad.bounds, grad._sum = (part,), (None,), None  # nothing is added to it any more
     return part
 

@@ -189,6 +189,20 @@ def elementwise_graphs() -> Iterator[Graph]:
             y = g.add("affine", [x, m, b])
             y = requantized(g, y, rng, "uint8", per_channel) if fused else y
             yield g.build([y])
+    for computed in ("m", "b", "mb"):
+        g = GraphBuilder("affine")
+        names = [g.input("x", "int8", (2, 3, 5))]
+        for name, spread in (("m", 300), ("b", 9999)):
+            if name in computed:
+                names.append(g.input(name, "int32", (5,)))
+            else:
+                names.append(g.constant(name, np.arange(-2, 3, dtype=np.int32) * spread))
+        y = g.add("affine", names, {"dtype": "int64"})
+        yield g.build([requantized(g, y, rng, "int8", False), g.add("affine", names, {
+            "dtype": "int64"})])  # fmt: skip
+    g = GraphBuilder("add")  # a factor that 64 bits do not hold, of a term that is 0
+    names = [g.input("a", "int8", (2, 3)), g.constant("zeros", np.zeros(3, np.int8))]
+    yield g.build([g.add("add", names, {"factors": (3, (1 << 63) + 5), "offset": -7})])
     shapes = [
         ((2, 5, 6, 7), (2, 5, 6, 7)),
         ((3, 70), (70,)),
@@ -399,6 +413,16 @@ def gate_graphs() -> Iterator[Graph]:
     ]
     pads = {"strides": (2, 2), "pads": (1, 1, 0, 0), "pad_code": 7}
     yield g.build([g.add("conv", [u, *constants], pads)])
+    for dtype, groups in (("int8", 1), ("uint8", 30), ("int16", 2)):
+        g = GraphBuilder("bands")  # rows of 120 pixels, several bands of scratch memory each
+        u = g.input("u", dtype, (1, 3, 120, 30))
+        constants = [
+            g.constant("w", codes(rng, "int8", (30, 3, 2, 30 // groups))),
+            g.constant("b", np.zeros(30, np.int32)),
+        ]
+        a = {"groups": groups, "pads": (0, 1, 0, 1), "pad_code": 3}
+        y = g.add("conv", [u, *constants], {**a, "dtype": "int64" if groups == 2 else "int32"})
+        yield g.build([requantized(g, y, rng, "int8", False)])
 
 
 FAMILIES = {

@@ -7,10 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from samebits.codegen.lowering import rescale
+from samebits.codegen.lowering.calls import Data
 from samebits.ir.graph import Graph, GraphBuilder
 from samebits.ir.integer.bounds import Interval
 from samebits.numerics.multiplier import requantized
@@ -46,22 +47,43 @@ def per_channel(ratios: tuple[Fraction, ...], dtype: str) -> Graph:
     return g.build([g.add("requantize", [x], a), g.add("requantize", [acc], a)])
 
 
+def always_low() -> Graph:
+    """Sums below zero by a ratio that no multiplier holds: one code, and a table without steps."""
+    g = GraphBuilder("low")
+    x = g.input("x", "int8", (256,))
+    acc = g.add("add", [x], {"factors": (1,), "offset": -200})
+    a = {"ratios": (F(1 << 62),), "zero": 9, "low": -99, "high": 99, "dtype": "int8"}
+    return g.build([g.add("requantize", [acc], a)])
+
+
 @pytest.mark.parametrize("flags", ["-O1", "-O2 -march=native"])
 def test_every_code_in_every_form(same_in_c: Check, flags: str) -> None:
     kinds = ((1, "int8", 0), (65521, "uint8", 129), (1 << 30, "int8", -7), (3, "int16", 5))
     graphs = [scaled(ratio, *kinds[i % 4]) for i, ratio in enumerate(RATIOS)]
     inputs = [[[np.arange(-32768, 32768, dtype=np.int16)]]] * len(graphs)
-    for ratios in ((F(1, 6), F(5, 14)), (F(1, 3), F(1, 6), F(5, 16), F(3, 10))):
+    for ratios in (
+        (F(1, 6), F(5, 14)),
+        (F(1, 3), F(1, 6), F(5, 16), F(3, 10)),
+        (F(1, 6), F((1 << 29) + 1)),
+    ):
         graphs += [per_channel(ratios, dtype) for dtype in ("int8", "int16")]
         inputs += [[[inputs[0][0][0].reshape(-1, len(ratios))]]] * 2
+    graphs.append(always_low())
+    inputs.append([[np.arange(-128, 128, dtype=np.int8)]])
     same_in_c(graphs, *flags.split(), inputs=inputs)
 
 
-def form(ratio: Fraction, low: int, high: int, dtype: str = "int8", channels: int = 1) -> int:
+def form(
+    ratio: Fraction | tuple[Fraction, ...],
+    low: int,
+    high: int,
+    dtype: str = "int8",
+    channels: int = 1,
+) -> int:
+    """The form chosen for sums in [low, high]; `ratio`: of all channels, or one for each."""
     a = {"zero": 0, "low": np.iinfo(dtype).min, "high": np.iinfo(dtype).max, "dtype": dtype}
-    made = rescale.rescaling(
-        Interval((low,), (high,)), {**a, "ratios": (ratio,) * channels}, "here"
-    )
+    ratios = (ratio,) * channels if isinstance(ratio, Fraction) else ratio
+    made = rescale.rescaling(Interval((low,), (high,)), {**a, "ratios": ratios}, "here")
     found = made.fields["form"]
     assert isinstance(found, int)
     return found
@@ -85,6 +107,50 @@ def test_the_narrowest_form_is_chosen() -> None:
     assert form(hard, -(1 << 30), 1 << 30) == rescale.THRESHOLDS32
     assert form(hard, -(1 << 30), 1 << 30, channels=64) == rescale.DIVIDE
     assert form(F(7, 3 << 18), -(1 << 31), (1 << 31) - 1, "int16") == rescale.DIVIDE
+
+
+def test_forms_at_the_ends_of_their_widths() -> None:
+    most = (1 << 31) - 1  # a multiplier of 31 bits, sums of 31, shifted out by 62
+    assert form(F(most, 1 << 62), -most, most) == rescale.PRODUCT
+    # m = 2**61 + 2 over 2: products with 3 fit in 64 bits; with 7 they do not, and half of one
+    # takes more than 62 bits, so that neither a product of 64 bits nor one of 128 is left.
+    assert form(F((1 << 60) + 1), -3, 3) == rescale.WIDE
+    assert form(F((1 << 60) + 1), -7, 7) == rescale.THRESHOLDS32
+
+
+def test_ties_at_the_last_code_count() -> None:
+    """9 / 6 rounds up to 2, 3 / 6 down to 0: any multiplier is wrong at one of them."""
+    assert form(F(1, 6), 0, 8) != rescale.TIES  # below 1/6 all of these are right
+    assert form(F(1, 6), 0, 9) == rescale.TIES
+
+
+def test_ties_take_all_of_31_bits() -> None:
+    """Where only one of the multipliers around the ratio is right, and where none of 30 bits is."""
+    reach = 1 << 30
+    assert form(F(3, 10), -3000, 3000) == rescale.TIES  # of three codes one begins at a tie
+    assert form(F(49, 135 << 18), -reach, reach) == rescale.TIES  # the multiplier above the ratio
+    assert form(F(43, 101 << 20), -reach, reach) == rescale.TIES
+    m, _ = rescale._but_for_ties(F(43, 101 << 20), 0, -128, 127, -reach, reach) or (0, 0)
+    assert m.bit_length() == 31
+    # Among the largest ratios: 2**29 + 1 is m / 2 with m of 31 bits.
+    assert form((F(1, 6), F((1 << 29) + 1)), -3000, 3000) == rescale.TIES
+
+
+def test_ties_are_left_where_64_bits_do_not_settle_them() -> None:
+    """The denominator times what the ratio takes the sums to, rounded down, and 2 more, has to stay
+    below 2**61: 7 * 2**56 times 2 + 2 does, 7 * 2**57 times 1 + 2 does not."""
+    p, most = (1 << 29) + 1, (1 << 31) - 2
+    assert form((F(1, 6), F(p, 7 << 56)), 0, most) == rescale.TIES
+    assert form((F(1, 6), F(p, 7 << 57)), 0, most) == rescale.THRESHOLDS32
+
+
+def test_a_table_without_steps_has_an_entry() -> None:
+    """C has no empty arrays."""
+    a = {"zero": 9, "low": -99, "high": 99, "dtype": "int8"}
+    made = rescale.rescaling(Interval((-328,), (-73,)), {**a, "ratios": (F(1 << 62),)}, "here")
+    table = made.fields["multipliers"]
+    assert isinstance(table, Data)
+    assert (made.fields["count"], table.array.tolist()) == (0, [0])
 
 
 def test_a_channel_with_one_code_keeps_the_multiplier() -> None:
@@ -131,6 +197,7 @@ def tied(acc: int, m: int, shift: int, ratio: Fraction) -> int:
 
 
 @settings(max_examples=200)
+@example(783, 7635730432, 0, 0, 258425104, 0)  # 31 bits would begin one code more inside
 @given(
     st.integers(1, 1 << 12),
     st.integers(1, 1 << 12),

@@ -47,3 +47,38 @@ def test_other_sums_stay():
     acc = b.add("add", [x, y], {"factors": (3, 5)})
     graph = b.build([acc])
     assert shorten_sums(graph) is graph
+
+
+def sum_of_bytes(factors, ratio, dtype="int16"):
+    """x and y [65536] of int8 codes: requantize(add)."""
+    b = GraphBuilder("sum")
+    x, y = b.input("x", "int8", (65536,)), b.input("y", "int8", (65536,))
+    acc = b.add("add", [x, y], {"factors": factors, "offset": 0, "dtype": "int64"})
+    low, high = limits(dtype)
+    out = {"ratios": (ratio,), "zero": 0, "low": low, "high": high, "dtype": dtype}
+    return b.build([b.add("requantize", [acc], out)])
+
+
+@pytest.mark.parametrize("ratio", [Fraction(1, 1 << 40), Fraction(9, 1 << 27)])
+def test_the_unit_of_sums_of_less_than_a_step_is_two_to_the_minus_30(ratio):
+    """However small they are: a finer one would not change a code."""
+    short = shorten_sums(sum_of_bytes((1, -1), ratio))
+    assert short.nodes[1].attributes["ratios"] == (Fraction(1, 1 << 30),)
+
+
+def test_sums_of_many_steps_have_wide_factors():
+    """Where 2**-9 of a step, the finest unit within 32 bits, is too coarse, 2**-40 is taken for
+    sums of less than 2**21 steps. Others stay exact."""
+    unit = Fraction(1, 3**20)
+    for steps, wide in ((9000, True), (16300, True), (16400, False)):  # times 128: the largest sum
+        factors = tuple(int(Fraction(part) / unit) for part in (f"{steps}.123", "60.377"))
+        graph = sum_of_bytes(factors, unit)
+        short = shorten_sums(graph)
+        if not wide:
+            assert short is graph
+            continue
+        assert short.nodes[1].attributes["ratios"] == (Fraction(1, 1 << 40),)
+        x, y = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128))
+        pairs = [x.reshape(-1).astype(np.int8), y.reshape(-1).astype(np.int8)]
+        (expected,), (found,) = (interpreter.run(g, pairs) for g in (graph, short))
+        assert np.count_nonzero(expected != found) == 0

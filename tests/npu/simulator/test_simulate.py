@@ -296,6 +296,17 @@ def test_multiply(seed, mantissa, requantize, columns):
         assert float(found[r, n]).hex() == long_to_binary16(bfp_long(pairs, requantize)).hex()
 
 
+def test_a_sum_of_products_that_binary64_does_not_hold():
+    """8192 + 2**-40 has 54 bits. With -8184 + 2**-8 it is 2**-40 beyond a tie of binary16: up."""
+    tiles, vectors = np.zeros((3, 8, 8), np.float16), np.zeros((3, 8), np.float16)
+    tiles[0, 0, 0], vectors[0, 0] = 8192, 1
+    tiles[1, 0, 0], vectors[1, 0] = 2.0**-20, 2.0**-20
+    tiles[2, 0, :2], vectors[2, :2] = (-8184, 1), (1, 2.0**-8)
+    found = multiply([[quantize(tile, 15) for tile in tiles]], vectors, 15, False)
+    assert found.tolist() == [[8 + 2.0**-7, *[0.0] * 7]]
+    assert multiply([[quantize(t, 15) for t in tiles[::2]]], vectors[::2], 15, False)[0, 0] == 8
+
+
 @pytest.mark.parametrize("op", BINARY)
 def test_binary_operations(op):
     numbers = np.random.default_rng(1)
@@ -407,6 +418,10 @@ def test_wrong_type_and_nan():
         "found nan at index [1, 3, 5]; remove, replace or scale such numbers",
         {"x": array},
     )
+    both = array.copy()
+    both[1, 4, 0] = math.inf  # the first of several is named
+    with pytest.raises(NonFiniteError, match=r"found nan at index \[1, 3, 5\];"):
+        simulate(*timed(), {"x": both})
     for number in (math.inf, -math.inf, 65520.0):
         array[1, 3, 5] = number
         with pytest.raises(NonFiniteError, match=f"found {number} at index"):

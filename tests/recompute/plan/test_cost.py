@@ -7,6 +7,7 @@ from samebits.recompute.plan.cost import (
     Tier,
     device_text,
     find_device,
+    gradient_times,
     known_devices,
     load,
     parse_device,
@@ -70,6 +71,44 @@ def test_times_are_whole_picoseconds():
         3000 + max(far, arithmetic),
         3000 + 1000 + 100 * 1000,
     ]
+
+
+def test_a_float_convolution_brings_its_elements_into_another_layout():
+    """Of 40 bytes read and 20 written that is 15 elements, each a pointwise operation."""
+    device = parse_device(GOOD, "good")
+    layers = (
+        SubLayer("input", "input", size=40),
+        SubLayer("conv", "Conv2d", (0,), size=20, operations=12, products=10),
+    )
+    network = PassNetwork(layers, 1)
+    assert times(network, device, "float32")[1] == 3000 + 10 * 2_000_000 + (2 + 15) * 1_000_000
+    assert times(network, device, "bfp")[1] == 3000 + 10 * 1_000_000 + 2 * 1_000_000
+
+
+def test_gradients_take_the_longer_of_arithmetic_and_traffic():
+    device = parse_device(GOOD, "good")
+    down = {"gradients": ((0, (0,)),), "fresh": (40,), "needs": (0,)}
+    layers = (
+        SubLayer("input", "input", size=40),
+        SubLayer(
+            *("a", "Linear", (0,), (5,), 20), weights=((0, 30),), gradient_operations=8, **down
+        ),
+        SubLayer(*("b", "any", (0,), (25,), 100), gradient_operations=3, **down),
+    )
+    # Each of a's two gradients: 4 operations, and 90 bytes in the near tier. b: 3 operations, and
+    # 100 bytes that arrive, 40 read and 40 written, in the far tier.
+    arithmetic, near, far = 4 * 1_000_000, 1000 + 90 * 1000, 7000 + 180 * 1_000_000
+    assert gradient_times(PassNetwork(layers, 2), device, "bfp")[1:] == [
+        (3000 + max(arithmetic, near),) * 2,
+        (3000 + max(3_000_000, far), 0),
+    ]
+
+
+def test_names_of_up_to_two_hundred_characters():
+    longest = "n" * 200
+    assert parse_device(GOOD.replace("two tiers", longest), "good").name == longest
+    with pytest.raises(InputError, match="bad: field name: expected a name, found 'nnn"):
+        parse_device(GOOD.replace("two tiers", longest + "n"), "bad")
 
 
 @pytest.mark.parametrize(

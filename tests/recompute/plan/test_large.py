@@ -60,12 +60,6 @@ def test_a_value_that_is_read_in_dozens_of_places():
     assert_planned_soon(dense_graph())
 
 
-def test_the_same_plan_every_time():
-    network, device = graph(120), find_device("laptop-cpu")
-    options = {"arch": "large", "numerics": "float32", "budget": Fraction(1, 3)}
-    assert make_plan(network, device, **options) == make_plan(network, device, **options)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape"), [(densenet121, (2, 3, 64, 64)), (transformer, (8, 64, 64))]
@@ -79,6 +73,7 @@ def test_real_networks_of_hundreds_of_operations(model, shape):
 
 
 def test_a_limit_of_time_ends_with_the_best_so_far():
+    """The same plan every time, but where time runs out: that one fits, and costs no less."""
     network, device = graph(120), find_device("laptop-cpu")
     options = {"arch": "large", "numerics": "float32", "budget": Fraction(3, 5)}
     whole = make_plan(network, device, **options)

@@ -129,6 +129,158 @@ def test_choices_without_a_search():
         assert network.choices() in list(regular(network))
 
 
+def operation(index, inputs, size, needs=(), fresh=16, **options):
+    """Sub-layer `index` of a network by hand; every gradient of an input takes `fresh` bytes."""
+    trained = [v for v in inputs if v]
+    options = {"forward_peak": size, "backward_peak": fresh * len(trained), **options}
+    return SubLayer(
+        f"layer {index}",
+        "any",
+        inputs,
+        (size // 4,),
+        size,
+        needs=needs,
+        gradients=tuple((v, (at,)) for at, v in enumerate(trained)),
+        fresh=(fresh,) * len(trained),
+        **options,
+    )
+
+
+def network_of(*layers, loss, size=16):
+    start = SubLayer("input", "input", size=size, differentiable=False)
+    return PassNetwork((start, *layers), len(layers), loss)
+
+
+def test_choices_without_a_search_by_hand():
+    """A chain of 10, 20 and 10 bytes, which cost 5, 4 and 1, and an output that nothing reads.
+
+    The peak is at the loss: 4 bytes of input, the output's 4 and 100 of the loss beside what is
+    stored. Per byte the last of the three costs the least, then the second, then the first.
+    """
+    chain = network_of(
+        *(operation(i, (i - 1,), size, (i,), 4) for i, size in ((1, 10), (2, 20), (3, 10))),
+        operation(4, (3,), 4, fresh=4),
+        loss=Loss(forward_peak=100),
+        size=4,
+    )
+    costs, rest = [0, 5, 4, 1, 90], 108
+    for budget, dropped in ((40, ()), (39, (3,)), (30, (3,)), (29, (2, 3)), (10, (2, 3))):
+        assert by_worth(chain, costs, rest + budget) == dropped, budget
+    assert by_worth(chain, costs, rest + 9) == (1, 2, 3)
+    # Of the second and the third, the second costs more per byte, but only the third fits again.
+    assert restore(chain, costs, (2, 3), rest + 20, optimum.never) == (2,)
+    assert restore(chain, costs, (2, 3), rest + 19, optimum.never) == (2, 3)
+    assert restore(chain, costs, (2, 3), rest + 30, optimum.never) == (3,)
+    # A search that has no time at all leaves the choice by worth.
+    found = cheapest(chain, costs, rest + 20, lambda: True)
+    assert (found.dropped, found.cost, found.peak) == ((2, 3), 5, rest + 10)
+
+
+def test_of_choices_that_need_the_same_the_regular_one_is_taken():
+    """To compute one value again at no cost, or to store it: both peaks are at the loss."""
+    network = network_of(operation(1, (0,), 8, (1,)), loss=Loss(gradient=8))
+    assert set(every_choice(network, [0, 0])) == {(0, 16 + 8 + 8)}
+    assert smallest(network, [0, 0]).dropped == network.choices() == (1,)
+
+
+# Of a chain's three values two are needed again, by their own backward passes.
+THREE = network_of(
+    operation(1, (0,), 8, (1,)),
+    operation(2, (1,), 8, (2,)),
+    operation(3, (2,), 8),
+    loss=Loss(2, 4, 6, 8),
+)
+
+
+def test_what_few_steps_find_and_prove(monkeypatch):
+    """The smallest peak of three operations and its proof need one plan of each key alone; the
+    cheapest plan within it, one of a low level among those kept of a low cost."""
+    costs = [0, 5, 7, 5]
+    assert min(level for _, level in every_choice(THREE, costs)) == 64
+    monkeypatch.setattr(optimum, "WORK", 150)
+    found = smallest(THREE, costs)
+    assert (found.peak, found.bound) == (64, 64)
+    monkeypatch.setattr(optimum, "WORK", 100)
+    found = cheapest(THREE, costs, 64)
+    assert (found.dropped, found.cost, found.peak) == ((1, 3), 5, 64)
+
+
+def test_values_kept_for_want_of_steps_are_no_longer_there_later(monkeypatch):
+    """The last operation needs four values, which also the sum before it reads. Whether they are
+    still wanted after it depends on whether the sum is computed again: more ways than steps, so
+    all are kept at first. What is found is the cheapest of all choices nevertheless."""
+    monkeypatch.setattr(optimum, "WORK", 8)
+    options = {"fresh": 4, "forward_peak": 0}
+    network = network_of(
+        operation(1, (0,), 4, fresh=4, forward_peak=0, backward_peak=20),
+        operation(2, (0,), 8, **options),
+        operation(3, (2,), 4, **options),
+        operation(4, (3,), 4, **options),
+        operation(5, (1, 2, 3, 4), 2, **options),
+        operation(6, (5,), 2, (1, 2, 3, 4), **options),
+        loss=Loss(0, 30, 4, 4),
+        size=4,
+    )
+    costs = [0, 1, 6, 3, 4, 2, 6]
+    outcomes = set(every_choice(network, costs))
+    for budget, cost in ((48, 4), (52, 1), (56, 0)):
+        found = cheapest(network, costs, budget)
+        assert (found.cost, found.peak) == (cost, budget)
+        assert min(o for o in outcomes if o[1] <= budget) == (cost, budget)
+
+
+def test_levels_before_a_sublayer_without_a_backward_pass_count_in_the_bound():
+    """The backward pass of the second operation takes 100 bytes above the input, a gradient of 8
+    and what is stored of the first one's result: no room for any of its 10 bytes."""
+    network = network_of(
+        operation(1, (0,), 10, (1,), 8),
+        operation(2, (1,), 8, fresh=8, backward_peak=100),
+        operation(3, (2,), 8, differentiable=False),
+        operation(4, (2,), 8, fresh=8),
+        loss=Loss(gradient=8),
+        size=4,
+    )
+    costs = [0, 5, 3, 3, 3]
+    budget = min(level for _, level in every_choice(network, costs))
+    found = cheapest(network, costs, budget, lambda: True)
+    assert (found.cost, found.peak, found.bound) == (5, budget, 5)
+
+
+class After:
+    """A clock whose time is over after so many looks at it."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def __call__(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_the_bound_of_a_search_that_ends_early_counts_what_is_met_and_what_is_to_come():
+    """The loss has no room for the third value (cost 7), nor the backward pass of the second, a
+    view of the input, for the first (cost 5).
+
+    Nothing met: 5 is proven, of what is still to come. With the third operation met, and its value
+    to be computed again: 7 + 5. Once the second is met too, what is to come is behind, and the
+    plan whose first value is dropped counts its 5 only when that is computed again.
+    """
+    network = network_of(
+        operation(1, (0,), 10, (1,), 8),
+        replace(operation(2, (0,), 0, backward_peak=100), alias=0),
+        operation(3, (2,), 60, (3,), 8, forward_peak=0),
+        operation(4, (3,), 8, fresh=8),
+        loss=Loss(60, 0, 0, 8),
+        size=4,
+    )
+    costs = [0, 5, 3, 7, 3]
+    budget = min(level for _, level in every_choice(network, costs))
+    found = [cheapest(network, costs, budget, After(looks)) for looks in range(6)]
+    assert {(x.dropped, x.cost, x.peak) for x in found} == {((1, 3, 4), 12, budget)}
+    assert [x.bound for x in found] == [5, 5, 5, 7 + 5, 7, 12]
+    assert min(o for o in every_choice(network, costs) if o[1] <= budget) == (12, budget)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1060, 10))
 def test_no_choice_beats_the_search_on_fourteen_operations(first):
@@ -178,16 +330,19 @@ def chain(count):
     return PassNetwork(tuple(layers), count, Loss(4, 8, 8, 8))
 
 
-def test_a_chain_of_five_hundred():
-    """What is found fits, costs little more than the proven bound, and is found again."""
-    network = chain(500)
+@pytest.mark.parametrize(
+    ("count", "gap"), [(250, 0.02), pytest.param(500, 0.01, marks=pytest.mark.slow)]
+)
+def test_long_chains(count, gap):
+    """What is found fits, and costs little more than the proven bound."""
+    network = chain(count)
     costs = [layer.operations for layer in network.layers]
     least = smallest(network, costs).peak
     most = peak(network, compile_schedule(network, ()))
-    assert least < most / 8
+    assert least < most / 5
     for part in (2, 9):
         budget = least + (most - least) * part // 10
         found = cheapest(network, costs, budget)
         assert found is not None
         assert found.peak <= budget
-        assert found.cost - found.bound <= 0.01 * sum(costs)
+        assert found.cost - found.bound <= gap * sum(costs)

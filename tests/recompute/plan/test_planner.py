@@ -6,8 +6,9 @@ import torch
 
 from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import PassNetwork, SubLayer
+from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan import plan as plan_file
+from samebits.recompute.plan import planner
 from samebits.recompute.plan.cost import find_device, parse_device
 from samebits.recompute.plan.plan import read_plan, write_plan
 from samebits.recompute.plan.planner import make_plan
@@ -183,13 +184,77 @@ def test_budgets_hold_in_the_paired_order(numerics):
     assert sequential.smallest <= local.smallest
 
 
+def small_products():
+    """Two products whose gradients may be apart, and a function between them."""
+    return PassNetwork(
+        (
+            SubLayer("input", "input", shape=(1,), size=1, differentiable=False),
+            SubLayer(
+                *("a", "Linear", (0,), (2,), 2), needs=(0,), backward_peak=2, weights=((1, 2),),
+                apart=(0, 2), operations=800,
+            ),
+            SubLayer(
+                *("b", "any", (1,), (4,), 4), needs=(1,), backward_peak=3, operations=700,
+                gradients=((1, (0,)),), fresh=(1,),
+            ),
+            SubLayer(
+                *("c", "Linear", (2,), (4,), 4), needs=(2, 3), backward_peak=4, operations=200,
+                gradients=((2, (0,)),), fresh=(1,), weights=((3, 3),), apart=(1, 3),
+            ),
+        ),
+        3,
+        Loss(0, 0, 1, 1),
+    )  # fmt: skip
+
+
+def test_the_paired_order_asks_the_search_for_less_from_round_to_round(monkeypatch):
+    """As much less than the last choice needs as its paired peak was too high, and in the second
+    round 2 bytes less at least."""
+    network, options = small_products(), {"arch": "net", "numerics": "bfp", "backward": "paired"}
+    asked = []
+
+    def searched(network, costs, budget, *rest):
+        found = cheapest(network, costs, budget, *rest)
+        paired = found and peak(network, compile_schedule(network, found.dropped, paired=True))
+        asked.append((budget, found and (found.dropped, found.peak, paired)))
+        return found
+
+    cheapest = planner.cheapest
+    monkeypatch.setattr(planner, "cheapest", searched)
+    with pytest.raises(InputError, match=r"expected at least 19 bytes .* found 18"):
+        make_plan(network, DEVICE, budget=18, **options)
+    assert asked == [
+        (18, ((), 16, 19)),  # 1 too many
+        (16 - 1, ((1,), 14, 19)),
+        (14 - 2, None),  # 1 too many again
+    ]
+    assert make_plan(network, DEVICE, budget=19, **options).peak == 19
+    assert asked[3:] == [(19, ((), 16, 19))]
+
+
+def test_what_the_step_holds_before_the_pass_counts_in_every_figure():
+    """A pass of 16 bytes after 1000 of gradients; a device has to hold all of that, no more."""
+    network, options = small_products(), {"arch": "net", "numerics": "bfp"}
+    plan = make_plan(network, DEVICE, earlier=1000, budget=2000, **options)
+    assert (plan.store_all, plan.peak, plan.recompute_ps) == (1016, 1016, 0)
+    assert plan.smallest == make_plan(network, DEVICE, budget=2000, **options).smallest + 1000
+    memory = DEVICE.tiers[-1]
+    exact = replace(DEVICE, tiers=(replace(memory, bytes=1016),))
+    assert make_plan(network, exact, earlier=1000, budget=2000, **options).peak == 1016
+    less = replace(DEVICE, tiers=(replace(memory, bytes=1015),))
+    with pytest.raises(InputError, match=r"at most 1015 bytes .* found a peak of 1016"):
+        make_plan(network, less, earlier=1000, budget=2000, **options)
+
+
 def test_plans_are_deterministic_and_survive_their_file(tmp_path):
     case = make("resnet8", "bfp")
     _, _, local = plan_for(case, ENOUGH)
     plans = [plan_for(case, (local.smallest + local.store_all) // 2)[2] for _ in range(2)]
     assert plans[0] == plans[1]
-    write_plan(tmp_path / "plan.json", plans[0])
-    assert read_plan(tmp_path / "plan.json") == plans[0]
+    empty = replace(plans[0].layers[1], shape=(0, 3), bytes=0)  # of no elements, so of no bytes
+    for plan in (plans[0], replace(plans[0], layers=(plans[0].layers[0], empty))):
+        write_plan(tmp_path / "plan.json", plan)
+        assert read_plan(tmp_path / "plan.json") == plan
 
 
 def test_a_plan_for_something_else_is_refused_with_the_first_difference():

@@ -1,7 +1,7 @@
 import torch
 
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
-from samebits.recompute.plan.schedule import compile_schedule, peak, simulate
+from samebits.recompute.plan.schedule import Simulation, compile_schedule, peak, simulate
 from samebits.recompute.run.memory import recording, step_peak
 
 # input 8 -> a 100 -> b 50 (needs a) -> view -> c 10 (needs b and c), gradients as large as values.
@@ -130,6 +130,47 @@ def test_levels_of_deferred_weight_gradients_by_hand():
     assert levels["weight2"] == (95 + 9, 95 + 9)
     assert levels["backward1"] == (104 + 30, 104 - 20 + 7)
     assert levels["join2"] == (91, 91 - 9 - 20 + 7)
+
+
+def tops(network, paired):
+    """How high each action of a backward pass rises as `Simulation.step` says it."""
+    state = Simulation(network, set())
+    found = {
+        f"{SHORT.get(action.kind, action.kind)}{action.value}": state.step(action)
+        for action in compile_schedule(network, (), paired)
+    }
+    kinds = ("backward", "gradient", "weight", "join")
+    return {name: top for name, top in found.items() if name.startswith(kinds)}
+
+
+def test_a_step_tells_how_high_its_backward_pass_rises():
+    """The numbers by hand above. The search for plans takes levels from here."""
+    plain = {"backward4": 232, "backward3": 172, "backward2": 282, "backward1": 155}
+    assert tops(NETWORK, False) == plain
+    assert tops(paired_network(), True) == {
+        "gradient4": 90, "weight4": 99, "backward3": 119, "gradient2": 120, "join4": 119,
+        "weight2": 104, "backward1": 134, "join2": 91,
+    }  # fmt: skip
+
+
+def test_a_backward_pass_that_no_gradient_reaches():
+    """Nothing reads the side's result: what is kept for its backward pass goes, no more."""
+    network = PassNetwork(
+        (
+            SubLayer("input", "input", shape=(2,), size=8, differentiable=False),
+            SubLayer("a", "any", (0,), (25,), 100, backward_peak=30),
+            SubLayer("side", "any", (1,), (8,), 32, extra=4, gradients=((1, (0,)),), fresh=(100,)),
+            SubLayer(
+                *("out", "any", (1,), (5,), 10), gradients=((1, (0,)),), fresh=(100,),
+                backward_peak=100,
+            ),
+        ),
+        3,
+        Loss(0, 0, 0, 10),
+    )  # fmt: skip
+    # At the loss: input 8, side's 4, the gradient of out 10; a and out are gone. Then a's 100.
+    wanted = {"backward3": 22 + 100, "backward2": 122 - 4, "backward1": 118 + 30}
+    assert tops(network, False) == wanted
 
 
 def test_what_is_dropped_comes_back_before_the_first_of_both_gradients():

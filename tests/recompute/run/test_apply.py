@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from recompute_nets import CLASSES, NETS, Case, assert_same_outcome, make
 from samebits.errors import InputError, RangeError, UnsupportedError
@@ -360,6 +360,107 @@ def test_weights_frozen_after_planning_in_the_paired_order(numerics):
     case.model[-1].bias.requires_grad_()
     case.step(run)
     assert [p.grad is not None for p in case.model.parameters()].count(True) == 1
+
+
+@fx.wrap
+def through(x):
+    """A function that a plan does not look into: it stops gradients for some values."""
+    return (x if x.sum() > 0 else x.detach()) * 2
+
+
+class Stopped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(4, 4, bias=False) for _ in range(2))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(through(self.second(self.first(x))))
+
+
+def test_a_layer_that_no_gradient_reaches_in_the_paired_order():
+    """It was reached when the plan was made; each sign of the input has its turn."""
+    torch.manual_seed(0)
+    case = Case(Stopped(), torch.randn(4, 4), torch.arange(4), nn.CrossEntropyLoss())
+    if case.model.second(case.model.first(case.inputs)).sum() < 0:
+        case.inputs = -case.inputs
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
+    assert [i for kind, i in run.second if kind == "weight gradient"] == [4, 2]
+    for reached in (True, False):
+        inputs = case.inputs if reached else -case.inputs
+        planned = Case(case.model, inputs, case.labels, case.criterion)
+        planned.model.zero_grad()
+        plain = planned.copy()
+        planned.step(run)
+        plain.step(plain.model)
+        assert (plain.model.second.weight.grad is not None) == reached
+        assert_same_outcome(plain.outcome(), planned.outcome())
+
+
+class SineByHalves(torch.autograd.Function):
+    """Sine and cosine side by side: one half is given, the other one kept for the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        both = torch.stack([x.sin(), x.cos()])
+        ctx.save_for_backward(both[1])
+        return both[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        (cosine,) = ctx.saved_tensors
+        return grad * cosine
+
+
+@fx.wrap
+def sine(x):
+    return SineByHalves.apply(x)
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(sine(self.first(x)))
+
+
+def test_what_a_layer_keeps_beside_its_value_in_one_storage():
+    torch.manual_seed(0)
+    case = Case(Waves(), torch.randn(4, 4), torch.arange(4), nn.CrossEntropyLoss())
+    plain, planned = case.copy(), case.copy()
+    run = executor(planned, dropped=())
+    state, _ = run.run_forward(case.inputs, False)
+    (entry,) = state.graphs[2].saved
+    assert (entry.tensor, entry.value) == (None, 2)  # not kept a second time
+    planned.step(run)
+    plain.step(plain.model)
+    assert_same_outcome(plain.outcome(), planned.outcome())
+
+
+def test_the_second_thread_uses_as_many_threads_as_each_step(monkeypatch):
+    """On whose number sums in float32 depend."""
+    case = make("resnet8", "float32")
+    tape, network = survey(case.model, case.inputs, case.loss)
+    run = Executor(tape, network, compile_schedule(network, (), paired=True))
+    real, found = Pass.weight_gradient, set()
+
+    def counted(self, index):
+        found.add((threading.current_thread() is threading.main_thread(), torch.get_num_threads()))
+        return real(self, index)
+
+    monkeypatch.setattr(Pass, "weight_gradient", counted)
+    before = torch.get_num_threads()
+    try:
+        for threads in (before, before + 1, before):
+            torch.set_num_threads(threads)
+            found.clear()
+            case.step(run)
+            assert found == {(False, threads)}
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_pool_of_threads_is_one_process_own():

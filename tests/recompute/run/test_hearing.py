@@ -1,5 +1,7 @@
 """A trace of a planned step is that of the step that keeps everything."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -80,6 +82,22 @@ def check(case):
 @pytest.mark.parametrize(("name", "numerics"), CASES)
 def test_hashes_are_those_of_the_step_without_a_plan(name, numerics):
     assert check(make(name, numerics)) == []
+
+
+def test_sums_are_kept_as_8_bits_once_they_were_told():
+    """All but the model's output, of which the loss reads 32."""
+    case = make("resnet8", "bfp")
+    tape, network = survey(case.model, case.inputs, case.loss)
+    assert len(tape.sums) == 10
+    assert tape.exact == {tape.output}
+    run = Executor(tape, network, compile_schedule(network, ()))
+    wide = []
+    for recorder in (None, Recorder(case.model)):
+        with contextlib.nullcontext() if recorder is None else recorder.forward_pass():
+            state, _ = run.run_forward(case.inputs, False)
+        assert state.values.keys() & tape.sums.keys() > tape.exact
+        wide.append({v for v, value in state.values.items() if value.sums is not None})
+    assert wide == [{tape.output}, {tape.output}]
 
 
 def test_layers_that_are_no_sub_layers():

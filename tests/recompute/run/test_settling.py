@@ -3,9 +3,10 @@
 import torch
 from torch import nn
 
-from recompute_nets import CLASSES, Case
+from recompute_nets import CLASSES, Case, assert_same_outcome
 from samebits.recompute.plan.schedule import compile_schedule
 from samebits.recompute.run.apply import Executor
+from samebits.recompute.run.passes import owns
 from samebits.recompute.run.profile import survey
 
 
@@ -40,6 +41,79 @@ def test_a_gradient_is_handed_over_after_its_last_contribution():
     case.loss(executor(case.inputs)).backward()
     both, every = ["last", "middle"], ["first", "last", "middle"]
     assert there == {6: ["last"], 5: ["last"], 4: ["last"], 3: both, 2: both, 1: every}
+
+
+class Scaled(nn.Module):
+    """The first sub-layer reads a trained weight, but has no backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(x * self.head.weight.detach())
+
+
+def test_a_weight_whose_first_reader_has_no_gradient_gets_its_own():
+    torch.manual_seed(0)
+    case = Case(Scaled(), torch.randn(4, 4), torch.arange(4), nn.CrossEntropyLoss())
+    plain, planned = case.copy(), case.copy()
+    tape, network = survey(planned.model, planned.inputs, planned.loss)
+    assert [call.kind for call in tape.calls[1:]] == ["detach", "mul", "Linear"]
+    planned.step(Executor(tape, network, compile_schedule(network, ())))
+    plain.step(plain.model)
+    assert_same_outcome(plain.outcome(), planned.outcome())
+
+
+class Shifted(nn.Module):
+    """The gradient of a sum is that of both of its terms: one tensor for `bias` and for what came
+    before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.bias = nn.Parameter(torch.zeros(5, 4))
+
+    def forward(self, x):
+        return self.last(self.first(x) + self.bias)
+
+
+def test_a_hook_that_changes_a_gradient_in_place_changes_no_other():
+    """As optimizers do that step in the backward pass."""
+    torch.manual_seed(0)
+    case = Case(Shifted(), torch.randn(5, 4), torch.arange(5) % 4, nn.CrossEntropyLoss())
+    plain, planned = case.copy(), case.copy()
+    tape, network = survey(planned.model, planned.inputs, planned.loss)
+    run = Executor(tape, network, compile_schedule(network, network.choices()))
+    seen = []
+    for one, forward in ((plain, plain.model), (planned, run)):
+        found = {}
+        for name, parameter in one.model.named_parameters():
+
+            def hook(p, name=name, found=found):
+                found[name] = p.grad.clone()
+                p.grad.zero_()
+
+            parameter.register_post_accumulate_grad_hook(hook)
+        one.step(forward)
+        seen.append(found)
+    expected, found = seen
+    assert expected.keys() == found.keys()
+    assert len(found) == 5
+    wrong = [name for name, a in expected.items() if not torch.equal(a, found[name])]
+    assert not wrong, f"{len(wrong)} of {len(found)} differ, first: {wrong[:5]}"
+    assert all(bool(gradient.any()) for gradient in found.values())
+
+
+def test_a_gradient_owns_a_storage_that_holds_nothing_else():
+    arrived, gradient = torch.ones(6), torch.ones(2, 3)
+    assert owns(gradient, arrived)
+    assert owns(gradient.T, arrived)
+    assert not owns(arrived, arrived)
+    assert not owns(arrived.view(2, 3), arrived)
+    assert not owns(gradient[1], arrived)
+    assert not owns(gradient[:, 0], arrived)
+    assert not owns(torch.ones(1).expand(6), arrived)
 
 
 def test_the_state_of_batch_norms_and_of_dropout():

@@ -228,6 +228,10 @@ def test_exponents_by_rows():
     assert losses.general_cross_entropy(mixed, [0, 1]) == losses.general_cross_entropy(
         aligned, [0, 1]
     )
+    own = (-3, -3, -1, -1, -9, -9, -8, -8)  # E is that of a sample, here -1 and -8
+    several = Array([5, 9, 6, 0, 5, 9, 6, 0], (2, 2, 2), own, 8)
+    rows_found = [(row.codes, row.exponent) for row in losses.logits_rows(several)]
+    assert rows_found == [([1, 6], -1), ([2, 0], -1), ([2, 6], -8), ([4, 0], -8)]
     y = Array([8, 4, 2, 1], (2, 2), (-3, -3, 0, 0), 8)
     same = Array([8, 4, 16, 8], (2, 2), -3, 8)
     assert losses.mse(y, [0.0] * 4) == losses.mse(same, [0.0] * 4)

@@ -98,6 +98,15 @@ def test_an_update_below_one_unit_arrives_on_average():
     assert lazy_update(weight_of([100 << 15] * 6, 0), (p, e_p), third, None)[1] == [0] * 6
 
 
+def test_a_weight_counts_beside_an_update_that_dwarfs_it():
+    """2**30 moves the exponent by 24: J = -127 * 2**15 becomes -0.248 units of 2**9, and 192 more
+    is -0.623 units, which rounds to -1."""
+    p = [512 * 63, 512 * 40 + 256]  # 512 * 2**21 and 768 * 2**-2
+    assert [number(code, 21) for code in p] == [2**30, 192]
+    after = lazy_update(([0, -127], [0, 0], 0), (p, 21), ONE, None)
+    assert after == ([-64, 0], [0, 1], 24)
+
+
 def test_update_overflow():
     p, e_p = moments.encode([(-1, 135)], None)
     with pytest.raises(RangeError) as error:

@@ -105,6 +105,15 @@ def test_conv_against_the_sum_written_out():
     assert (y.codes, y.exponent) == formats.requantize(acc, -9, 8)
 
 
+def test_a_bias_is_summed_at_30_bits_of_its_largest_element():
+    """J = 2**21 and 1 at 2**-15: e_c = -15 + 22 - 30, to which half a unit of x * w is rounded."""
+    x, w = Array([1], (1, 1), -24, 8), Parameter(([1, 1], [0, 0], 0), (2, 1))
+    bias = Parameter(([64, 0], [0, -1], 0), (2,))
+    assert bias.joint == ([1 << 21, 1], -15)
+    y = layers.affine(x, w, bias, out_width=32)
+    assert (y.codes, y.exponent) == ([1 << 29, 1 << 8], -23)
+
+
 def test_linear_equals_real_arithmetic_where_nothing_rounds():
     x, w = integers(1, (2, 3, 5), 9, -2), matrix(integers(2, (4, 5), 9, -5))
     bias = matrix(integers(3, (4,), 100, exponent=-7))
@@ -117,6 +126,16 @@ def test_linear_equals_real_arithmetic_where_nothing_rounds():
     assert torch.equal(real(layers.affine_input_gradient(g, x, w)), rx.grad)
     assert torch.equal(real(layers.affine_weight_gradient(g, x, w)), rw.grad)
     assert torch.equal(real(layers.bias_gradient(g)), rb.grad)
+
+
+def test_a_gradient_that_fits_its_width_is_taken_as_it_is():
+    """Even where its exponent is below -128: it is not rounded before the product."""
+    x, w = Array([1], (1, 1), 0, 8), Parameter(([1], [0], 20), (1, 1))
+    g = Array([3], (1, 1), -140, 16)
+    found = layers.affine_input_gradient(g, x, w)
+    assert found == Array([3 << 8], (1, 1), -128, 16)
+    few = Parameter(w.weight, w.shape, (8, 12))
+    assert layers.affine_input_gradient(g, x, few) == Array([3 << 8], (1, 1), -128, 12)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +200,13 @@ def test_table_activation():
     assert relative(real(layers.table_backward(g, x, lambda _: derivative)), wanted) < 2e-4
 
 
+def test_a_global_mean_is_that_of_the_whole_image():
+    image = Array([8, 16, 24, 32, 40, 60], (1, 1, 2, 3), 0, 8)
+    net = [Node("x", "input"), Node("mean", "global_avg_pool", ("x",))]
+    done, _ = forward(net, {}, {}, {"x": image})
+    assert done.outputs["mean"] == Array([120], (1, 1, 1, 1), -2, 8)
+
+
 def test_add():
     a, b = integers(1, (60,), 127, -5), integers(2, (60,), 127, -3)
     y = layers.add(a, b)
@@ -190,6 +216,16 @@ def test_add():
     assert layers.add(zero, zero).exponent == -128
     far = layers.add(integers(1, (2,), 127, 20), integers(2, (2,), 127, -100))
     assert far == layers.narrow(integers(1, (2,), 127).codes, (2,), 20, 8)
+
+
+def test_a_sum_keeps_22_bits_below_its_larger_exponent():
+    """257 * 2**-23 is 128 * 2**-22, a tie: 1 and it are 16384.5, a tie again. (2**-23 would break
+    it.)"""
+    wanted = ([16384], -14)
+    for e_1, e_257 in ((0, -23), ((0,), (-23,))):
+        one, small = Array([1], (1,), e_1, 16), Array([257], (1,), e_257, 16)
+        for found in (layers.add(one, small), layers.add(small, one)):
+            assert (found.codes, layers.each(found.exponent, 1)) == (wanted[0], (wanted[1],))
 
 
 def test_concat():
@@ -304,6 +340,17 @@ def test_layer_norm(bits):
     assert relative(real(dz), rz.grad) < 2e-2  # xhat is saved with 8 bits
     assert relative(real(dgamma), rg.grad) < 3e-2
     assert relative(real(dbeta), rb.grad) < 1e-8
+
+
+def test_layer_norm_sums_37_bits_below_its_beta():
+    """A beta of 64.5 codes is a tie, which 3/4 of 2**-37 of J's unit decide: a whole unit there."""
+    z = Array([1, -1], (1, 2), 0, 8)
+    beta = Parameter(([64, 100], [-(1 << 14), 0], 0), (2,))
+    assert beta.values == [64.5, 100.0]
+    for factor, wanted in ((0.75, 65), (0.25, 64), (-0.75, 64)):
+        gamma = initial_parameter([factor * 2.0 ** (-15 - 37)] * 2, (2,))
+        y, _ = norm.layer_norm(z, gamma, beta, 1e-5)
+        assert (y.codes, y.exponent) == ([wanted, 100], 0)
 
 
 # --- losses ---------------------------------------------------------------------------------

@@ -168,6 +168,23 @@ def test_sites_are_named_by_path():
     ]
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_sums_that_the_model_reads_are_rounded_where_they_are_taken(read):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = linear([1.0, 0.0]), linear([1.0])
+
+        def forward(self, x):
+            y = self.first(x)
+            if read:
+                assert y.dequantize().tolist() == [[1.0]]
+            return self.second(torch.relu(y))
+
+    found = exponents_of(convert(Reader()), torch.tensor([[1.0, 0.0]]))
+    assert found == [("input", -6), ("narrow" if read else "first (Linear)", -6)]
+
+
 @pytest.mark.parametrize("value", [2.0**80, 2.0**-80])
 def test_exponents_out_of_range_name_their_site(value):
     model = convert(nn.Sequential(linear([value]), nn.ReLU(), linear([1.0])))

@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compare import assert_same
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.train import SGD, BFPTensor, convert, cross_entropy
+from samebits.spec.training import lstm as lstm_rules
+from samebits.spec.training.layers import Array, Parameter, initial_parameter
+from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy
 from samebits.train.architectures import build, initialise
+from samebits.train.layers import LSTM
+from samebits.train.operations.lstm import lstm as layer
 from samebits.train.operations.lstm import tables
 from samebits.train.run.measure import distinct_storages
 
@@ -56,6 +61,90 @@ def test_the_last_states_are_those_of_the_output() -> None:
     output, (last, _) = convert(lstm(4, 3, bidirectional=True))(sequence(5, 2, 4))
     assert torch.equal(values(last[0]), values(output[-1, :, :3]))
     assert torch.equal(values(last[1]), values(output[0, :, 3:]))
+
+
+def test_a_layer_of_its_parameters_alone_is_one_in_one_direction() -> None:
+    twin = convert(lstm(4, 3))
+    x = sequence(5, 2, 4)
+    output, (last, _) = LSTM(dict(twin.named_parameters()))(x)
+    assert torch.equal(values(output), values(twin(x)[0]))
+    assert torch.equal(values(last), values(output[-1:]))
+
+
+def same_gradients(
+    biases: list[list[float]], hidden: list[list[int]], e_hidden: int, g: list[list[int]]
+) -> lstm_rules.Array:
+    """The gradients of two units over len(g) steps of one sample, compared with the definition's.
+
+    biases: of i, f, g and o by unit; the weight of x is 0, and that of h `hidden` * 2**e_hidden.
+    Gives the definition's gradient of the biases.
+    """
+    x = [5 + t for t in range(len(g))]
+    shape = (len(g), 1, 2)
+    bias = torch.tensor(biases, dtype=torch.float64).flatten()
+    theirs = lstm_rules.Direction(
+        Parameter(([0] * 8, [0] * 8, 0), (8, 1)),
+        Parameter(([w for row in hidden for w in row], [0] * 16, e_hidden), (8, 2)),
+        *(initial_parameter(v.tolist(), (8,)) for v in (bias, 0 * bias)),
+    )
+    signal = Array(x, (len(g), 1, 1), -3, 8)
+    _, steps = lstm_rules.lstm(signal, theirs, lstm_rules.Tables(*tables("cpu").tolist()))
+    gradient = Array([v for step in g for v in step], shape, 0, 32)
+    down, own = lstm_rules.lstm_backward(gradient, signal, theirs, steps)
+
+    ours = BFPTensor(torch.tensor(x, dtype=torch.int8).view(-1, 1, 1), -3).requires_grad_()
+    ih, hh = (
+        BFPParameter(codes, exponent, torch.zeros_like(codes, dtype=torch.int16))
+        for codes, exponent in (
+            (torch.zeros(8, 1, dtype=torch.int8), 0),
+            (torch.tensor(hidden, dtype=torch.int8), e_hidden),
+        )
+    )
+    biases_of_both = BFPParameter.from_real(bias), BFPParameter.from_real(0 * bias)
+    codes = torch.tensor(g, dtype=torch.int32).view(shape)
+    layer(ours, ih, hh, *biases_of_both).backward(BFPTensor(codes, 0))
+    for found, wanted in zip((ours, ih, hh, *biases_of_both), (down, *own, own[-1]), strict=True):
+        codes, exponent = found.grad.resolved()
+        assert exponent == wanted.exponent
+        assert_same(codes, wanted.codes, range(codes.numel()))
+    return own[-1]
+
+
+def test_a_cell_gradient_far_above_that_of_its_hidden_state(realisation: str) -> None:
+    """Half of the second unit's dc, 20001, is a tie in the 16 bits that the first unit leaves; what
+    h adds is less than 2**-44 of it, but decides: W makes hardly anything of the other unit's D.
+    (Sigmoid of -1/2 is 12371 * 2**-15, which makes 20001 of 26489.)"""
+    biases = [[0.0, 0.0], [8.0, 0.0], [0.0, 0.0], [0.0, -0.5]]
+    only_g = [[0, int(row == 4)] for row in range(8)]
+    found = same_gradients(biases, only_g, -58, [[0, 0], [32001 << 16, 26489 << 16]])
+    assert found.values[5] == (20001 + 10001) * 2.0**14
+
+
+def test_a_cell_gradient_is_rounded_once(realisation: str) -> None:
+    """181 * 523 * (2**30 - 32765**2) is 1 above a tie in 16 bits: the first unit's 32001 * 11 *
+    (2**30 - 32767**2) leaves steps of 2**20. Eight steps with open gates bring c there."""
+    product = 181 * 523 * (2**30 - 32765**2)
+    assert product == 17748 * 2**20 + 2**19 + 1
+    biases = [[8.0, 8.0], [8.0, 8.0], [8.0, 2943 / 4096], [-8.0, -16885 / 4096]]
+    same_gradients(biases, [[0, 0]] * 8, 0, [[0, 0]] * 7 + [[32001, 181]])
+
+
+@pytest.mark.parametrize(("e_ih", "e_hh"), [(33, 0), (0, 40)])
+def test_sums_are_kept_30_bits_below_the_exponent_of_a_product(
+    e_ih: int, e_hh: int, realisation: str
+) -> None:
+    """2**33 of x, or of h (codes at 2**-7), leaves steps of 8, even where the products are zero: a
+    bias of 4 is a tie, 0; one of 8 stays. (Then h is sigmoid(8) * tanh(sigmoid(8) * tanh(8)).)"""
+    shapes = ((4, 1), e_ih), ((4, 1), e_hh)
+    ih, hh = (
+        BFPParameter(torch.zeros(s, dtype=torch.int8), e, torch.zeros(s, dtype=torch.int16))
+        for s, e in shapes
+    )
+    x = BFPTensor(torch.ones(1, 1, 1, dtype=torch.int8), 0)
+    for bias, code in ((4.0, 0), (8.0, 97), (12.0, 97)):
+        parameter = BFPParameter.from_real(torch.full((4,), bias))
+        found = layer(x, ih, hh, parameter)
+        assert (found.codes.tolist(), found.exponent) == ([[[code]]], -7)
 
 
 @pytest.mark.parametrize("realisation", ["native", "eager"])
@@ -167,9 +256,6 @@ def test_an_initial_state_is_refused() -> None:
 
 
 def test_too_many_units_are_refused() -> None:
-    from samebits.train.operations.lstm import lstm as layer
-    from samebits.train.tensor import BFPParameter
-
     size = (1 << 14) + 1
     ih, hh = (
         BFPParameter(torch.zeros(4, n, dtype=torch.int8), 0, torch.zeros(4, n, dtype=torch.int16))
@@ -190,3 +276,31 @@ def test_indexing_and_permutation() -> None:
     assert x.grad.bits == 16
     with pytest.raises(UnsupportedError, match="expected integers, slices or"):
         x[torch.tensor([0, 1])]
+
+
+def test_an_order_of_axes_may_be_one_tuple() -> None:
+    x = sequence(3, 4, 5)
+    named = torch.permute(x, dims=(2, 0, 1))
+    for y in (x.permute(2, 0, 1), x.permute((2, 0, 1)), torch.permute(x, [2, 0, 1]), named):
+        assert torch.equal(values(y), values(x).permute(2, 0, 1))
+    line = sequence(5)
+    assert torch.equal(values(line.permute(0)), values(line))
+
+
+@pytest.mark.parametrize("given", [(True, False), (False, True)])
+def test_a_layer_with_one_bias_has_the_gradients_that_it_has_with_both(given) -> None:
+    """Where the other bias is zero."""
+    torch.manual_seed(0)
+    w_ih, w_hh, bias = (
+        BFPParameter.from_real(torch.randn(shape) * 0.4) for shape in ((12, 4), (12, 3), (12,))
+    )
+    zero = BFPParameter.from_real(torch.zeros(12))
+    found = []
+    for other in (None, zero):
+        for parameter in (w_ih, w_hh, bias):
+            parameter.grad = None
+        biases = [bias if own else other for own in given]
+        y = layer(sequence(5, 2, 4), w_ih, w_hh, *biases)
+        y.backward(BFPTensor.from_real(torch.ones(5, 2, 3)))
+        found.append([values(p.grad).tolist() for p in (w_ih, w_hh, bias)])
+    assert found[0] == found[1]

@@ -113,19 +113,27 @@ def test_keeps_the_last_two(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [p.name for p in list_checkpoints(tmp_path)]
 
 
-@pytest.mark.parametrize("left", [0, 5, 8, 100, -1], ids=str)
+@pytest.mark.parametrize("left", [0, 5, 8, 100, "header", "file"], ids=str)
 def test_truncated_file_is_reported_with_both_sizes(tmp_path, left):
+    """Of a header or a file that lacks its last byte, too."""
     path = write_checkpoint(tmp_path, example())
     data = path.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    left = {"header": header - 1, "file": len(data) - 1}.get(left, left)
     path.write_bytes(data[:left])
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(path)
-    text = str(caught.value)
-    assert text.startswith(f"{path}: truncated")
-    assert f"found {len(data[:left])}" in text
-    if left == -1:
-        assert f"expected {len(data)} bytes" in text
-    assert "delete it and run again with --resume" in text
+    known = f"truncated: expected at least {9 if left < 8 else header} bytes"
+    if left >= header:
+        known = f"truncated or extended: expected {len(data)} bytes"
+    advice = "delete it and run again with --resume"
+    assert str(caught.value).startswith(f"{path}: {known}, found {left}; {advice}")
+
+
+def test_a_checkpoint_without_a_tensor_comes_back(tmp_path):
+    """Its file ends with the header."""
+    path = write_checkpoint(tmp_path, Checkpoint(4, {}, {}, {"arch": "own"}, {}))
+    assert read_checkpoint(path) == Checkpoint(4, {}, {}, {"arch": "own"}, {})
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
@@ -345,6 +353,22 @@ def test_a_checkpoint_that_cannot_be_deleted_is_noted(tmp_path, monkeypatch):
     assert [read_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [1, 2, 3]
     write_checkpoint(tmp_path, example(4))
     assert [read_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [3, 4]
+
+
+def test_a_checkpoint_that_somebody_else_deletes_meanwhile_is_no_matter(tmp_path, monkeypatch):
+    for step in (1, 2):
+        write_checkpoint(tmp_path, example(step))
+    listener, unlink = Heard(), os.unlink
+
+    def twice(path, **options):
+        unlink(path, **options)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", twice)
+    with listening(listener):
+        write_checkpoint(tmp_path, example(3))
+    assert listener.notes == []
+    assert [read_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [2, 3]
 
 
 def test_file_size_limit_of_the_system_leaves_earlier_checkpoints(tmp_path):

@@ -130,8 +130,7 @@ def test_result_trace_and_files_are_those_of_the_cpu(tmp_path, name):
         assert here.read_bytes() == there.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("places", [(CPU, DEVICE), (DEVICE, CPU)])
+@pytest.mark.parametrize(("name", "places"), [("sgd", (CPU, DEVICE)), ("adam", (DEVICE, CPU))])
 def test_a_run_goes_on_on_another_device(tmp_path, name, places):
     whole = run(tmp_path / "whole", name)
     run(tmp_path / "run", name, places[0])
@@ -139,7 +138,7 @@ def test_a_run_goes_on_on_another_device(tmp_path, name, places):
     assert run(tmp_path / "run", name, places[1], resume=True).sha256 == whole.sha256
 
 
-@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("bits", [pytest.param(16, marks=pytest.mark.slow), 32])
 def test_several_workers(tmp_path, bits):
     name = "sgd" if bits == 32 else "short"
     alone = run(tmp_path / "alone", name)

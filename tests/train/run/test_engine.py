@@ -15,7 +15,9 @@ from samebits.spec.training.layers import initial_parameter, quantize_input
 from samebits.spec.training.optimizer import SGD
 from samebits.spec.training.step import Node
 from samebits.train.deployed.deploy import Deployed, calibrate
+from samebits.train.run.distributed import ALONE
 from samebits.train.run.engine import BfpEngine, Float32Engine, OptimizerSettings
+from worker_threads import Hub
 
 NODES = [
     Node("x", "input"),
@@ -105,6 +107,43 @@ def test_a_step_takes_the_clipped_gradient(numerics, limits, most):
     moved = torch.cat([(b - a).flatten() for a, b in zip(before, values(), strict=True)])
     assert float(moved.norm()) <= 0.5 * most * 1.001
     assert float(moved.norm()) >= 0.5 * most * 0.8
+
+
+class Watched(type(ALONE)):
+    """One process that counts what it exchanges with others."""
+
+    def __init__(self):
+        self.jobs = 0
+
+    def run(self, job):
+        self.jobs += 1
+        return super().run(job)
+
+
+@pytest.mark.parametrize(("bits", "jobs"), [(32, 0), (16, 2)])
+def test_one_worker_exchanges_nothing_but_short_gradients(bits, jobs):
+    """Which the exchange shortens: those of one bucket, and then the losses."""
+    worker = Watched()
+    engine = BfpEngine(network(), SETTINGS, 2, 1, worker, bits)
+    engine.step(batch_of(0), LR, 0)
+    assert worker.jobs == jobs
+
+
+def test_running_statistics_in_float32_are_those_of_the_first_worker():
+    """After its own half of the batch: 0.9 * 0 + 0.1 * mean, and 0.9 * 1 + 0.1 * variance."""
+    images, labels = batch_of(0)
+    images[6:] += 3.0
+
+    def body(worker):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
+        engine = Float32Engine(model, SETTINGS, worker)
+        engine.step((worker.share(images), worker.share(labels)), LR, 0)
+        return model[0].running_mean, model[0].running_var
+
+    for mean, variance in Hub(2).run(body):
+        torch.testing.assert_close(mean, 0.1 * images[:6].mean(0))
+        torch.testing.assert_close(variance, 0.9 + 0.1 * images[:6].var(0))
 
 
 def statistics_network():

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from samebits.train.run.config import TrainConfig
 from samebits.train.run.evaluate import count_correct, final_classifier
 from samebits.train.run.loop import Silent, data_order, train
 from samebits.train.run.record import append_metrics, read_metrics, repair_metrics
-from samebits.train.run.restore import open_trained, restore_engine
+from samebits.train.run.restore import open_trained, restore_engine, trained_shape
 
 
 def make_data(count=96, classes=3, size=6):
@@ -188,6 +189,8 @@ def restored(config, data=DATA, arch=None):
         ),
         ({"rate": 8000.0}, "expected a number of samples per second or none in its configuration"),
         ({"input_shape": 3}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
+        ({"input_shape": [36]}, "expected an input shape [C, H, W] or [T, F] and a number of"),
+        ({"input_shape": [1, 1, 6, 6]}, "expected an input shape [C, H, W] or [T, F] and a number"),
         ({"classes": 0}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
         ({"arch": "own:net"}, "which is not run unasked; if you trust it, give --arch own:net"),
     ],
@@ -199,6 +202,32 @@ def test_configuration_of_a_checkpoint_is_not_trusted(uninterrupted, changes, te
     with pytest.raises(CheckpointError) as caught:
         restored({**config, **changes})
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 6), (20, 8)], ids=["image", "sequence"])
+def test_input_shape_of_a_checkpoint(uninterrupted, shape):
+    _, out = uninterrupted("float32")
+    config = {**json.loads((out / "config.json").read_text()), "input_shape": list(shape)}
+    assert trained_shape(Path("c.safetensors"), Checkpoint(12, {}, {}, config, {})) == shape
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [
+        ({}, "none"),
+        ({"1.weight": torch.ones(3, 36, dtype=torch.float64)}, r"float64 \[3, 36\]"),
+        ({"1.weight": torch.ones(4, 36)}, r"float32 \[4, 36\]"),
+    ],
+)
+def test_tensors_of_a_checkpoint_must_be_those_of_the_module_given(uninterrupted, stored, found):
+    """Their type too: torch would convert it."""
+    _, out = uninterrupted("float32")
+    config = {**json.loads((out / "config.json").read_text()), "arch": "Sequential"}
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    checkpoint = Checkpoint(12, {"1.bias": torch.ones(3), **stored}, {}, config, {})
+    message = rf"tensor '1\.weight': expected float32 \[3, 36\], found {found}; give the archite"
+    with pytest.raises(CheckpointError, match=message):
+        restore_engine(Path("c.safetensors"), checkpoint, DATA, module)
 
 
 def test_checkpoint_without_an_option_is_refused(uninterrupted):
@@ -539,10 +568,45 @@ def test_second_process_in_a_folder_is_refused(tmp_path):
     train(make_config(epochs=1), DATA, tmp_path, resume=True)
 
 
-def test_folder_can_be_used_where_locks_do_not_exist(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "fcntl", None)
-    train(make_config(epochs=1), DATA, tmp_path)
+def folder_of_a_run(out):
+    return record.run_folder(out, {}, resume=False, overwrite=False)
+
+
+def test_the_lock_is_a_file_that_everyone_may_write_whom_the_umask_allows(tmp_path):
+    before = os.umask(0)
+    try:
+        with folder_of_a_run(tmp_path):
+            assert (tmp_path / ".samebits.lock").stat().st_mode & 0o777 == 0o666
+    finally:
+        os.umask(before)
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    """Another run ends between the two calls that open the file and lock it: nothing stays open."""
+    path, flock, taken = tmp_path / ".samebits.lock", record.fcntl.flock, []
+
+    def late(descriptor, operation):
+        if len(taken) < 2:
+            path.unlink()
+        taken.append(descriptor)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(record.fcntl, "flock", late)
+    with folder_of_a_run(tmp_path):
+        assert os.path.samestat(path.stat(), os.fstat(taken[2]))
+    assert len(taken) == 3
+    for descriptor in taken:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
     assert hidden(tmp_path) == []
+
+
+def test_folder_can_be_used_where_locks_do_not_exist(tmp_path, monkeypatch):
+    """Nothing tells there that a run was killed: files that may be somebody else's stay."""
+    monkeypatch.setattr(record, "fcntl", None)
+    (tmp_path / ".config.json.123.tmp").write_text("mine")
+    train(make_config(epochs=1), DATA, tmp_path)
+    assert hidden(tmp_path) == [".config.json.123.tmp"]
 
 
 @pytest.mark.parametrize("world", ["1", ""])

@@ -124,7 +124,7 @@ def cheapest(
 def smallest(
     network: PassNetwork, costs: Sequence[int], expired: Callable[[], bool] = never
 ) -> Choice:
-    """The choice of the smallest peak: that of the search, or a regular one that needs less."""
+    """The choice of the smallest peak: that of the search, where no regular one needs as little."""
     found, bound = _Search(network, costs, None, expired).run(WORK, IMPOSSIBLE)
     best = least_regular(network, costs)
     if found is not None and (found.peak, found.cost) < (best.peak, best.cost):
@@ -565,7 +565,7 @@ class _Search:
         `need`. Every value is freed at its last use. One that no backward pass before i reads may
         have a last use still to come, if something that reads it is computed again: both ways are
         followed, and the one that guessed wrong is left out later (`_step`). Where that is more
-        ways than steps, the first ones are: all such values kept, then all freed.
+        ways than steps, the first ones are, from all such values kept to all freed.
         """
         layers, members = self.network.layers, list(bits(closure))
         key = key._replace(missing=key.missing & ~closure, again=key.again | closure)
@@ -581,7 +581,7 @@ class _Search:
         state = sum(layers[w].state for w in members)
         cost = plan.cost + sum(self.costs[w] for w in members)
         around = self.light[i] + self.before[i]
-        if perhaps and self.left >> len(perhaps) == 0:
+        if perhaps and self.left < 1 << len(perhaps):
             self.loose |= sum(1 << v for v in perhaps)
         ways = itertools.product((True, False), repeat=len(perhaps))
         for number, keep in enumerate(ways):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,8 +62,9 @@ class Permute(TensorOperation):
         return BFPTensor(*moved_part((g, e_g), lambda v: v.permute(inverse))), None
 
 
-def permute(x: BFPTensor, *order: Any) -> BFPTensor:
-    """The axes of x in another order."""
+def permute(x: BFPTensor, *order: Any, dims: Sequence[int] = ()) -> BFPTensor:
+    """The axes of x in another order, given as torch takes it."""
+    order = order or (dims,)
     axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
     return Permute.apply(x, tuple(axes))
 

@@ -126,7 +126,9 @@ class Lstm(TensorOperation):
             dw_hh = _weight_gradient(d, e_d, past.view(h.shape), e_h, w_hh)
         if any(ctx.needs_input_grad[3:5]):
             part = bias_gradient(d, e_d).resolved()
-            db_ih, db_hh = BFPTensor(*part), BFPTensor(*part)
+            db_ih, db_hh = (
+                BFPTensor(*part) if wanted else None for wanted in ctx.needs_input_grad[3:5]
+            )
         return dx, dw_ih, dw_hh, db_ih, db_hh, None
 
 

@@ -136,7 +136,7 @@ class Exchange:
         largest = self._workers.largest(tops).tolist()
         codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits], device=device)
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):
-            if top and total[at].numel():
+            if top:
                 # By the largest magnitude of the whole parameter, not of this slice.
                 own_sums = (total[at], top, exponent)
                 rounded = k.requantize(*own_sums, 16) if self._bits == 16 else k.shorten(*own_sums)
@@ -231,7 +231,7 @@ def extra_bits(parts: int) -> int:
     return (parts - 1).bit_length() if parts else 0
 
 
-def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
+def encode(rows: Tensor, parts: int, width: int) -> Tensor:
     """Sums [n, m] of `parts` codes of 16 or 32 bits as bytes [n, m * (width + extra_bits) / 8].
 
     The low `width` bits of every sum as they lie in memory, then each further bit as a plane of m
@@ -249,7 +249,7 @@ def encode(rows: Tensor, parts: int, width: int = 32) -> Tensor:
     return torch.cat([low, *(plane.to(torch.uint8) for plane in planes)], dim=1)
 
 
-def decode(rows: Tensor, count: int, parts: int, width: int = 32) -> Tensor:
+def decode(rows: Tensor, count: int, parts: int, width: int) -> Tensor:
     """The sum over the rows of `encode`, int64 [count]; rows of bytes, of sums of `parts` codes."""
     size = count * width // 8
     low = rows[:, :size].reshape(-1).view(CODE_TYPE[width]).view(len(rows), count)
