@@ -167,7 +167,7 @@ def table(name: str, slope: float | None = None):
         t = activation_table(name, exponent, slope)
         return (list(t.codes), t.exponent), (list(t.derivative_codes), t.derivative_exponent)
 
-    return {"table": at}
+    return {"table": at, "bounded": name in ("tanh", "sigmoid")}
 
 
 def everything_nodes() -> list[Node]:

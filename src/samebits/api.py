@@ -216,9 +216,10 @@ def convert(
 ) -> nn.Module:
     """A torch.nn model for training in block floating point: see `samebits.train`.
 
-    exponents: "tensor", or "row" for one a sample and output channel. widths: bits of weights and
-    activations, of gradients and of intermediates, of all layers or by the paths of modules. The
-    model is left as it is. Raises UnsupportedError naming every layer that has no counterpart.
+    exponents: "tensor", "row" for one a sample and output channel, or "row-shift" for outlier
+    channels besides. widths: bits of weights and activations, of gradients and of intermediates, of
+    all layers or by the paths of modules. The model is left as it is. Raises UnsupportedError
+    naming every layer that has no counterpart.
     """
     from torch import nn
 
@@ -280,7 +281,8 @@ def fit(
                  whose weights are set anew from the seed
     numerics:    bfp or float32
     lr:          by default 0.1 for sgd, 0.001 for adam
-    exponents:   what shares one: tensor, or row (a sample, a token, an output channel)
+    exponents:   what shares one: tensor, row (a sample, a token, an output channel), or row-shift
+                 (rows, with outlier channels of activations apart)
     widths:      bits of weights and activations (4 to 8), of gradients (up to 16), and 32
     rounding:    of moments and updates: stochastic, from the seed, or nearest, which loses small
                  ones (docs/spec/training.md, section 10)

@@ -147,7 +147,7 @@ WRONG = [
     ("float32,bfp32", "expected at most 24 bits, which float32 holds, found 32"),
     ("float32,", "found ''"),
     ("float32,mxint8:row", "expected options for bfp alone, found 'mxint8:row'; give mxint8"),
-    ("float32,bfp:quickly", "or bfp:{tensor,row} (exponents), found 'bfp:quickly'"),
+    ("float32,bfp:quickly", "or bfp:{tensor,row,row-shift} (exponents), found 'bfp:quickly'"),
     ("float32,bfp:nearest:nearest", "expected rounding once, found 'bfp:nearest:nearest'"),
     (
         "float32,bfp:12,6,32",

@@ -147,10 +147,11 @@ def by_batch(
     }
 
 
+@pytest.mark.parametrize("exponents", ["row", "row-shift"])
 @pytest.mark.parametrize("name", NETS)
-def test_evaluation_does_not_see_the_batch(name, realisation):
+def test_evaluation_does_not_see_the_batch(name, exponents, realisation):
     """Codes and exponents, beside a sample 1e6 times larger too."""
-    found = by_batch(NETS[name], "row", 1e6)
+    found = by_batch(NETS[name], exponents, 1e6)
     assert len({tuple(sample) for sample in found["alone"]}) == SAMPLES  # they are told apart
     where = [
         (sample, logit) for sample in range(SAMPLES) for logit in range(len(found["alone"][0]))

@@ -26,8 +26,8 @@ def compare_command(
         str,
         typer.Option(
             metavar="LIST",
-            help="float32, bfp, bfp:row, bfp:6,12,32 (widths), bfp:nearest, and formats emulated "
-            "in float32: mxint8, msfp12 to msfp16 and others of the catalogue.",
+            help="float32, bfp, bfp:row, bfp:row-shift, bfp:6,12,32 (widths), bfp:nearest, and "
+            "formats emulated in float32: mxint8, msfp12 to msfp16 and others of the catalogue.",
         ),
     ] = "float32,bfp",
     seeds: Annotated[

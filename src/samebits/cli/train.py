@@ -57,7 +57,8 @@ def train_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="What shares one: tensor, or row (a sample, a token, an output channel).",
+            help="What shares one: tensor, row (a sample, a token, an output channel), or "
+            "row-shift (rows, with outlier channels of activations apart).",
         ),
     ] = "tensor",
     widths: Annotated[

@@ -27,6 +27,18 @@ def row_size(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1)
 
 
+def channel_size(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape that is 1 along all axes but the channels': axis 1 of images, else the last."""
+    if len(shape) == 4:
+        return (1, shape[1], 1, 1)
+    return (*[1] * (len(shape) - 1), shape[-1])
+
+
+def along_channels(v: Tensor, rank: int) -> Tensor:
+    """v [channels], to meet an activation of a rank."""
+    return v.view(1, -1, 1, 1) if rank == 4 else v.view(*[1] * (rank - 1), -1)
+
+
 def scale(v: Tensor, exponent: Tensor) -> Tensor:
     """rne(v * 2**exponent) as int64, element by element; left shifts fit, or v is 0 there."""
     v = v.long() << exponent.clamp(0, _MOST)
@@ -115,6 +127,26 @@ def requantize(
     return _divided(acc, by, divisor), e
 
 
+def requantize_channels(
+    acc: Tensor, exponent: Tensor, shifts: Tensor, bits: int, divisor: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`requantize` by rows of an activation whose channels have shifts (training.md 12.4).
+
+    Codes (int64), and exponents of the channels of every row. Raises RangeError where one of them
+    would be above 127.
+    """
+    up = along_channels(shifts, acc.dim())
+    codes, own = requantize(acc, exponent - up, row_size(acc.shape), bits, divisor)
+    own = own + up
+    if (found := int(own.max())) > EXPONENT_MAX:
+        raise RangeError(
+            f"expected an exponent of at most {EXPONENT_MAX}, found {found} with the shift of its "
+            "channel: the values have outgrown their format (training diverged); lower the "
+            "learning rate"
+        )
+    return codes, own
+
+
 def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
     """rne(acc * 2**exponent / divisor), int64."""
     up = exponent.clamp(0, _MOST)
@@ -174,6 +206,24 @@ def moved(
     if torch.equal(low, high):
         return after, high.long().view(size)
     return aligned(after, own.long(), size)
+
+
+def moved_shifts(
+    codes: Tensor, exponent: Tensor, shifts: Tensor, move: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`moved` of codes whose channels have shifts on top of the exponents of their rows.
+
+    Codes, exponents with shifts, and the shifts of the channels of the result. Where a channel
+    there would have several, shifts end (None): the result is aligned.
+    """
+    up = along_channels(shifts, codes.dim())
+    after = move(up.to(torch.int32).expand(codes.shape))
+    axes = [axis for axis, size in enumerate(channel_size(after.shape)) if size == 1]
+    low, high = after.amin(axes), after.amax(axes)
+    if not torch.equal(low, high):
+        return *moved(codes, exponent + up, move), None
+    after, own = moved(codes, exponent, move)
+    return after, own + along_channels(low.long(), after.dim()), low.long()
 
 
 def at_one(acc: Tensor, exponent: Tensor, bits: int) -> tuple[Tensor, int]:

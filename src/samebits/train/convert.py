@@ -17,8 +17,9 @@ from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
 
-EXPONENTS = ("tensor", "row")
-"""Granularities: one exponent a tensor, or one a sample, vector or output channel."""
+EXPONENTS = ("tensor", "row", "row-shift")
+"""Granularities: one exponent a tensor; one a sample, vector or output channel; rows with shifts
+of the channels of activations (training.md 12.4)."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,18 @@ class Choices:
 
     sites:   numbers of dropout layers, in registration order
     by_rows: whether matrices have an exponent for each output
+    shifts:  whether channels of activations have shifts
     widths:  of every layer
     """
 
     sites: Iterator[int]
     by_rows: bool
+    shifts: bool
     widths: WidthsByLayer
 
+
+SHIFTING = (layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm)
+"""Layers that round what they compute, so that its channels may have shifts."""
 
 LayerRule = Callable[[Any, str, Choices], nn.Module]
 
@@ -187,7 +193,8 @@ def convert(
     model, rounded as here; a state with a wrong entry changes nothing.
 
     exponents: "tensor", or "row": rows of activations and of matrices have exponents of their own
-    (training.md 12), and inputs must be given so, by `model_input`. widths: bits of weights and
+    (training.md 12), and inputs must be given so, by `model_input`; or "row-shift": besides,
+    outlier channels of activations leave the grid of the others (12.4). widths: bits of weights and
     activations (4 to 8), of gradients (up to 16) and of intermediates (32), of the whole model, or
     by paths of its modules (training.md 13). Raises UnsupportedError with every layer that does not
     fit, InputError for other exponents or widths.
@@ -202,7 +209,7 @@ def convert(
             f"widths: expected paths of modules, found {', '.join(map(repr, unused))}, where the "
             "model has none"
         )
-    how = Choices(itertools.count(), exponents == "row", by_layer)
+    how = Choices(itertools.count(), exponents != "tensor", exponents == "row-shift", by_layer)
     twin = _convert(model, "", how, done, misfits)
     if misfits:
         known = ", ".join(sorted(t.__name__ for t in RULES))
@@ -220,6 +227,8 @@ def convert(
 
 def is_by_rows(model: nn.Module) -> bool:
     """Whether a converted model has exponents by rows."""
+    if any(isinstance(m, layers.Layer) and m.peaks is not None for m in model.modules()):
+        return True
     parameters = (p for p in model.parameters() if isinstance(p, BFPParameter))
     return any(isinstance(p.exponent, Tensor) for p in parameters)
 
@@ -266,6 +275,8 @@ def _convert(
         if rule is not None:
             twin = rule(module, name, how)
             twin.name = name  # type: ignore[assignment]
+            if how.shifts and isinstance(twin, SHIFTING):
+                twin.shift_channels(twin.weight.shape[0])
         else:
             foreign = type(module).__module__.startswith("torch.nn")
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")

@@ -16,7 +16,8 @@ from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm
 from samebits.train.operations.pointwise import as_bfp, as_bfp8
-from samebits.train.state import entries, find, parameters_of, refuse
+from samebits.train.shifts import ChannelPeaks
+from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -33,6 +34,16 @@ class Layer(nn.Module):
     """Base: parameters in `state_dict()` are integers, and range errors name the layer."""
 
     name = ""  # path in the converted model, for messages
+
+    def shift_channels(self, count: int) -> None:
+        """Give the output's channels shifts, which follow their largest magnitudes (12.4)."""
+        self.register_buffer(PEAKS, torch.zeros(count, dtype=torch.float64))
+
+    @property
+    def peaks(self) -> ChannelPeaks | None:
+        """The magnitudes of the output's channels, where they have shifts."""
+        peaks = self._buffers.get(PEAKS)  # float64 [channels]
+        return None if peaks is None else ChannelPeaks(peaks, self.training)
 
     def forward(self, x: Tensor) -> BFPTensor:
         """Compute on the input as bfp8; errors say which layer it was."""
@@ -127,7 +138,7 @@ class Linear(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         rows = x if x.dim() == 2 else pointwise.reshape(x, (-1, x.shape[-1]))
-        out = linear(rows, self.weight, self.bias)
+        out = linear(rows, self.weight, self.bias, self.peaks)
         return out if x.dim() == 2 else pointwise.reshape(out, (*x.shape[:-1], -1))
 
 
@@ -153,7 +164,7 @@ class Conv2d(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
-        return conv2d(x, self.weight, self.bias, *geometry)
+        return conv2d(x, self.weight, self.bias, *geometry, self.peaks)
 
 
 class BatchNorm(Layer):
@@ -181,7 +192,8 @@ class BatchNorm(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         tensors = (self.weight, self.bias, self.running_mean, self.running_var)
-        return normalization.batch_norm(x, *tensors, self.training, self.momentum, self.eps)
+        options = (self.training, self.momentum, self.eps, self.peaks)
+        return normalization.batch_norm(x, *tensors, *options)
 
 
 class LayerNorm(Layer):
@@ -196,7 +208,7 @@ class LayerNorm(Layer):
         self.eps = eps
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return normalization.layer_norm(x, self.weight, self.bias, self.eps)
+        return normalization.layer_norm(x, self.weight, self.bias, self.eps, self.peaks)
 
 
 class ReLU(Layer):

@@ -13,6 +13,8 @@ from samebits.spec import formats
 from samebits.train.tensor import BFPParameter
 
 PARTS = ("codes", "exponent", "delayed")
+PEAKS = "channel_peak"
+"""A buffer of layers whose channels have shifts (training.md 12.4); a float twin has none."""
 IGNORED = "num_batches_tracked"
 """A counter of float batch-norms, on which nothing here depends."""
 
@@ -60,6 +62,9 @@ def find(layer: nn.Module, state: Mapping[str, Any], prefix: str, real: bool) ->
     found = Found({}, {prefix + IGNORED} if real else set(), [], [])
     for key, own in entries(layer, prefix):
         if real and key.rpartition(".")[0] in parameters:
+            continue
+        if real and key == prefix + PEAKS and key not in state:
+            found.claimed.add(key)
             continue
         value = _value(state, key, str(own.dtype), own.shape, found)
         if value is None:
@@ -136,9 +141,11 @@ def _out_of_range(key: str, value: Tensor, parameter: BFPParameter | None) -> st
     if value.numel() == 0:
         return None
     if bounds is None:  # running statistics
-        if torch.isfinite(value).all() and not (key.endswith("_var") and bool((value < 0).any())):
+        signed = not key.endswith(("_var", PEAKS))
+        if torch.isfinite(value).all() and (signed or not bool((value < 0).any())):
             return None
-        return "expected finite statistics and variances >= 0"
+        what = "magnitudes" if key.endswith(PEAKS) else "statistics and variances"
+        return f"expected finite {what} >= 0"
     low, high = int(value.min()), int(value.max())
     if bounds[0] <= low and high <= bounds[1]:
         return None

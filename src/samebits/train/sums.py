@@ -10,7 +10,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels import rows
 from samebits.kernels.geometry import requantize_shift
-from samebits.kernels.protocol import Part
+from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -21,10 +21,11 @@ class Sums:
     The first layer that takes the sums as 8 bits lets go of them, which leaves a quarter of the
     memory. Who asks for 32 bits after that has them computed again, so the order changes no bit.
 
-    bits:  of the codes that a layer takes
-    again: computes acc once more; it may raise UnsupportedError
-    where: the layer that computed them, for messages
-    read:  whether somebody has asked for the 32-bit value
+    bits:   of the codes that a layer takes
+    again:  computes acc once more; it may raise UnsupportedError
+    shifts: of the channels of the bfp8 (training.md 12.4), or None
+    where:  the layer that computed them, for messages
+    read:   whether somebody has asked for the 32-bit value
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class Sums:
         exponent: Exponent,
         again: Callable[[], Tensor],
         bits: int,
+        shifts: Tensor | None = None,
     ) -> None:
-        self.largest, self.exponent, self.bits = largest, exponent, bits
+        self.largest, self.exponent, self.bits, self.shifts = largest, exponent, bits, shifts
         self.where, self.read = "", False
         self._acc: Tensor | None = acc
         self._again: Callable[[], Tensor] | None = again
@@ -54,7 +56,13 @@ class Sums:
             return self._narrow
         acc = self._sums()
         try:
-            part = kernels.of(acc).requantize(acc, self.largest, self.exponent, self.bits)
+            if self.shifts is None:
+                part = kernels.of(acc).requantize(acc, self.largest, self.exponent, self.bits)
+            else:
+                assert isinstance(self.exponent, Tensor)
+                channels = (self.exponent, self.shifts, self.bits)
+                codes, own = rows.requantize_channels(acc, *channels)
+                part = codes.to(CODE_TYPE[self.bits]), own
         except RangeError as error:
             raise RangeError(f"{self.where}: {error}" if self.where else str(error)) from None
         if self._again is not None:

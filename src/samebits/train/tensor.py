@@ -47,6 +47,7 @@ class BFPTensor(torch.Tensor):
     _moves: tuple[Move, ...] = ()  # what to do with codes of the sums to have this tensor's
     bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
     _bits: int | None = None  # of a code, where it is less than its type has
+    _shifts: Tensor | None = None  # of every channel, int64, which the exponents of parts have
     _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once it was read
 
     @staticmethod
@@ -56,9 +57,10 @@ class BFPTensor(torch.Tensor):
         exponent: Exponent,
         bound: int | None = None,
         bits: int | None = None,
+        shifts: Tensor | None = None,
     ) -> BFPTensor:
         tensor = cls._of_parts(((codes, exponent),), (bound,))
-        tensor._bits = bits
+        tensor._bits, tensor._shifts = bits, shifts
         return tensor
 
     @classmethod
@@ -112,11 +114,23 @@ class BFPTensor(torch.Tensor):
         the width of that layer.
         """
         if self._sums is not None:
-            return BFPTensor(*self._moved(self._sums.narrow()), bits=self._sums.bits)
+            bits, shifts = self._sums.bits, self._sums.shifts
+            if shifts is None:
+                return BFPTensor(*self._moved(self._sums.narrow()), bits=bits)
+            y = BFPTensor(*self._sums.narrow(), bits=bits, shifts=shifts)
+            for move in self._moves:
+                y = y.moved(move)
+            return y
         return BFPTensor(*requantized(*self.resolved(), 8))
 
     def moved(self, move: Move) -> BFPTensor:
         """The same codes in other places; no width is decided."""
+        if self._shifts is not None:
+            codes, exponent, shifts = self.shifted()
+            assert isinstance(exponent, Tensor)
+            assert shifts is not None
+            codes, exponent, shifts = rows.moved_shifts(codes, exponent, shifts, move)
+            return BFPTensor(codes, exponent, bits=self._bits, shifts=shifts)
         if self._sums is None:
             return BFPTensor(*moved_part(self.resolved(), move), bits=self._bits)
         shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
@@ -137,12 +151,15 @@ class BFPTensor(torch.Tensor):
     @property
     def codes(self) -> Tensor:
         """Integers of 8, 16 or 32 bits, of the sum if there are several parts."""
-        return self.resolved()[0]
+        return self._read()[0]
 
     @property
     def exponent(self) -> Exponent:
-        """Exponent of the whole tensor, or of its rows, of the sum if there are several parts."""
-        return self.resolved()[1]
+        """Exponent of the whole tensor, of its rows, or of the channels of its rows.
+
+        If there are several parts, that of their sum.
+        """
+        return self._read()[1]
 
     @property
     def bits(self) -> int:
@@ -151,11 +168,33 @@ class BFPTensor(torch.Tensor):
             return 32
         return self._bits or BITS[self.codes.dtype]
 
+    def shifted(self) -> tuple[Tensor, Exponent, Tensor | None]:
+        """(codes, exponents of rows, shifts of channels on top of them); None: `resolved`."""
+        if self._shifts is None:
+            return *self.resolved(), None
+        codes, exponent = self.parts[0]
+        assert isinstance(exponent, Tensor)
+        own = exponent.narrow(1 if codes.dim() == 4 else -1, 0, 1) - self._shifts[0]
+        return codes, own, self._shifts
+
+    @property
+    def shifts(self) -> Tensor | None:
+        """int64 [channels] that `exponent` has beside those of the rows (training.md 12.4)."""
+        return self._shifts
+
+    def _read(self) -> Part:
+        return self.resolved() if self._shifts is None else self.parts[0]
+
     def resolved(self) -> Part:
         """(codes, exponent), the sum of the parts if there are several.
 
-        The parts stay: one more may come (another shard), and the sum is over all of them.
+        The parts stay: one more may come (another shard), and the sum is over all of them. Shifts
+        of channels end: codes are aligned to their row.
         """
+        if self._shifts is not None:
+            codes, exponent = self.parts[0]
+            assert isinstance(exponent, Tensor)
+            return rows.aligned(codes, exponent, rows.row_size(codes.shape))
         if self._sums is not None:
             return self.parts[0]
         if len(self.parts) == 1:
@@ -178,7 +217,7 @@ class BFPTensor(torch.Tensor):
 
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
-        codes, exponent = self.resolved()
+        codes, exponent = self._read()
         return times_power(codes.double(), exponent)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -218,7 +257,7 @@ class BFPTensor(torch.Tensor):
             if func is aten.clone.default:
                 parts = tuple((codes.clone(), exponent) for codes, exponent in parts)
             twin = BFPTensor._of_parts(parts, args[0].bounds)
-            twin._bits = args[0]._bits
+            twin._bits, twin._shifts = args[0]._bits, args[0]._shifts
             return twin
         if func is aten.zero_.default:
             codes = args[0].parts[0][0]

@@ -16,7 +16,7 @@ from samebits.recompute.run.memory import recording, step_peak
 from samebits.recompute.run.passes import Pass
 from samebits.recompute.run.profile import survey
 from samebits.train import BFPTensor, CrossEntropyLoss, convert, layers
-from samebits.train.operations.normalization import deferred_updates
+from samebits.train.deferred import deferred_updates
 
 # The two deep nets repeat the blocks of the small ones; test_planner runs mobilenetv2 every time.
 DEEP = ("resnet18", "mobilenetv2")

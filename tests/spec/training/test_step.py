@@ -280,7 +280,7 @@ def test_batch_norm_training(shape, bits):
     z = Array([c + 9 if i % 2 else c // 3 for i, c in enumerate(z.codes)], shape, -4, 8)
     g = integers(2, shape, formats.CODE_MAX[bits], -20, bits)
     gamma, beta = affine_parameters(shape[1])
-    y, saved = norm.batch_norm(z, gamma, beta, 1e-3)
+    y, saved, _ = norm.batch_norm(z, gamma, beta, 1e-3)
     dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
     mean, var = norm.running_statistics(z, [0.5] * shape[1], [2.0] * shape[1], 0.1)
 
@@ -303,7 +303,7 @@ def test_batch_norm_evaluation():
     z, g = integers(1, shape, 127, -4), integers(2, shape, 10**9, -40, 32)
     gamma, beta = affine_parameters(3)
     mean, var = normals(3, (3,)), [0.5, 1.0, 3.0]
-    y, saved = norm.batch_norm(z, gamma, beta, 1e-5, (mean, var))
+    y, saved, _ = norm.batch_norm(z, gamma, beta, 1e-5, (mean, var))
     dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
     rz, rg, rb = real(z, True), real(gamma, True), real(beta, True)
     ry = F.batch_norm(
@@ -317,7 +317,7 @@ def test_batch_norm_evaluation():
 
 def test_batch_norm_with_zero_gamma():
     z, zero = integers(1, (4, 2), 127, -4), initial_parameter([0.0, 0.0], (2,))
-    y, saved = norm.batch_norm(z, zero, zero, 1e-5)
+    y, saved, _ = norm.batch_norm(z, zero, zero, 1e-5)
     assert (y.codes, y.exponent) == ([0] * 8, -128)
     dz, dgamma, _ = norm.batch_norm_backward(integers(2, (4, 2), 99, -9, 16), z, saved)
     assert (dz.codes, dz.exponent, dz.bits) == ([0] * 8, -128, 32)
@@ -331,7 +331,7 @@ def test_layer_norm(bits):
     z = Array([c // (1 + i // 8 % 4) for i, c in enumerate(z.codes)], shape, -5, 8)
     g = integers(2, shape, formats.CODE_MAX[bits], -20, bits)
     gamma, beta = affine_parameters(8)
-    y, saved = norm.layer_norm(z, gamma, beta, 1e-5)
+    y, saved, _ = norm.layer_norm(z, gamma, beta, 1e-5)
     dz, dgamma, dbeta = norm.layer_norm_backward(g, z, gamma, saved)
     rz, rg, rb = real(z, True), real(gamma, True), real(beta, True)
     ry = F.layer_norm(rz, (8,), rg, rb, 1e-5)
@@ -349,7 +349,7 @@ def test_layer_norm_sums_37_bits_below_its_beta():
     assert beta.values == [64.5, 100.0]
     for factor, wanted in ((0.75, 65), (0.25, 64), (-0.75, 64)):
         gamma = initial_parameter([factor * 2.0 ** (-15 - 37)] * 2, (2,))
-        y, _ = norm.layer_norm(z, gamma, beta, 1e-5)
+        y, _, _ = norm.layer_norm(z, gamma, beta, 1e-5)
         assert (y.codes, y.exponent) == ([wanted, 100], 0)
 
 

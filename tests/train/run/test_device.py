@@ -81,7 +81,7 @@ RUNS = {
     "sgd": ("everything", {"nesterov": True, "weight_decay": 0.001, "augment": "flip,crop:1"}),
     "adam": ("everything", {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.01}),
     "short": ("everything", {"gradient_bits": 16, "shards": 4}),
-    "rows": ("rows", {}),
+    "rows": ("rows", {"exponents": "row-shift"}),
 }
 
 

@@ -66,8 +66,8 @@ def test_same_hash(cap: str, threads: int, realisation: str) -> None:
 )
 def test_same_hash_with_exponents_by_rows(cap: str, threads: int, realisation: str) -> None:
     skip_unless_possible(cap, realisation)
-    expected = parameter_hash("default", 1, "eager", FEW_STEPS, "row")
-    assert parameter_hash(cap, threads, realisation, FEW_STEPS, "row") == expected
+    expected = parameter_hash("default", 1, "eager", FEW_STEPS, "row-shift")
+    assert parameter_hash(cap, threads, realisation, FEW_STEPS, "row-shift") == expected
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ RUNS = {
     "decay": {"nesterov": True, "weight_decay": 0.001, "shards": 8},
     "short": {"gradient_bits": 16},
     "clipped": {"clip_norm": 0.5, "clip_value": 0.05},
-    "rows": {"exponents": "row"},
+    "rows": {"exponents": "row-shift"},
     "float32": {"numerics": "float32", "epochs": 5},
     "planned": {"augment": "flip,crop:1,zoom:80"},
     "planned float32": {"numerics": "float32", "epochs": 5},

@@ -44,7 +44,7 @@ from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.normalization import normalize_again
 from samebits.recompute.run.replay import Replay
-from samebits.train.operations.normalization import deferred_updates
+from samebits.train.deferred import deferred_updates
 from samebits.train.tensor import BFPTensor, backward_side
 
 Gradients = tuple[Tensor | None, ...]  # of a sub-layer's weights

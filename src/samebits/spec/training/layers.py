@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
+from samebits.errors import RangeError
 from samebits.spec import formats
 from samebits.spec.formats import EXPONENT_MAX, EXPONENT_MIN, Tensor, Weight
 from samebits.spec.training import rows
@@ -27,12 +28,14 @@ class Array:
     """A BFP tensor: value = code * 2**exponent. Codes are flat in row-major (NCHW) order.
 
     exponent: one for the tensor, or a tuple with one for each element (section 12).
+    shifts:   of every channel, which come on top of the exponents (section 12.4); none: ()
     """
 
     codes: list[int]
     shape: tuple[int, ...]
     exponent: Exponent
     bits: int  # 8, 16 or 32: the width its gradient or value is carried in
+    shifts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.codes) != math.prod(self.shape):
@@ -41,8 +44,18 @@ class Array:
     @property
     def values(self) -> list[float]:
         """The real values (exact unless they leave binary64)."""
-        exponents = each(self.exponent, len(self.codes))
-        return [math.ldexp(float(c), e) for c, e in zip(self.codes, exponents, strict=True)]
+        return [math.ldexp(float(c), e) for c, e in zip(self.codes, self.exponents, strict=True)]
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """The exponent of every element, with its shift."""
+        own = each(self.exponent, len(self.codes))
+        return own if not self.shifts else tuple(map(sum, zip(own, self.by_element, strict=True)))
+
+    @property
+    def by_element(self) -> list[int]:
+        """The shift of every element."""
+        return [self.shifts[c] if self.shifts else 0 for c in rows.channels_of(self.shape)]
 
     @property
     def by_rows(self) -> bool:
@@ -136,13 +149,39 @@ def _with_shape(part: Tensor, shape: tuple[int, ...]) -> tuple[list[int], tuple[
 
 
 def narrow(
-    acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent, bits: int, divisor: int = 1
+    acc: Sequence[int],
+    shape: tuple[int, ...],
+    exponent: Exponent,
+    bits: int,
+    divisor: int = 1,
+    shifts: Sequence[int] = (),
 ) -> Array:
-    """`requantize` (1.1, 12.1) with a shape."""
+    """`requantize` (1.1, 12.1, 12.4) with a shape."""
     if isinstance(exponent, int):
         return Array(*_with_shape(formats.requantize(acc, exponent, bits, divisor), shape), bits)
-    codes, own = rows.requantize(acc, exponent, rows_of(shape), bits, divisor)
-    return Array(codes, shape, own, bits)
+    if not any(shifts):
+        codes, own = rows.requantize(acc, exponent, rows_of(shape), bits, divisor)
+        return Array(codes, shape, own, bits)
+    up = [shifts[c] for c in rows.channels_of(shape)]
+    fine = tuple(e - s for e, s in zip(exponent, up, strict=True))
+    codes, own = rows.requantize(acc, fine, rows_of(shape), bits, divisor)
+    if max(own) + max(shifts) > EXPONENT_MAX:
+        raise RangeError(f"expected an exponent of at most {EXPONENT_MAX} with its shift")
+    return Array(codes, shape, own, bits, tuple(shifts))
+
+
+def unshifted(x: Array) -> Array:
+    """The same without shifts: `align`. Section 12.4."""
+    if not x.shifts:
+        return x
+    codes, own = rows.align(x.codes, x.exponents, rows_of(x.shape))
+    return Array(codes, x.shape, own, x.bits)
+
+
+def lifted(x: Array) -> Array:
+    """The same values, their shifts in the codes, which may have 12 bits more."""
+    codes = [c << s for c, s in zip(x.codes, x.by_element, strict=True)]
+    return replace(x, codes=codes, shifts=())
 
 
 def wide(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Array:
@@ -239,10 +278,11 @@ def affine(
     bias: Parameter | None = None,
     geometry: Geometry | None = None,
     out_width: int = 8,
+    shifts: Sequence[int] = (),
 ) -> Array:
     """Linear (`geometry=None`) or Conv2d, forward, as 8 or as 32 bits. Section 5."""
     sums = exact_sums(x, weight, bias, geometry)
-    return narrow(*sums, weight.widths[0]) if out_width == 8 else wide(*sums)
+    return narrow(*sums, weight.widths[0], shifts=shifts) if out_width == 8 else wide(*sums)
 
 
 def exact_sums(
@@ -255,9 +295,9 @@ def exact_sums(
     else:
         shape = conv_shape(x.shape, weight.shape, geometry)
         channels = channel_of(shape)
-    acc = [0] * math.prod(shape)
+    acc, inputs = [0] * math.prod(shape), lifted(x).codes
     for o, i, w in taps_of(x, weight, geometry):
-        acc[o] += x.codes[i] * weight.codes[w]
+        acc[o] += inputs[i] * weight.codes[w]
     exponent = plus(by_row(x, len(acc)), by_output(weight, channels))
     if bias is not None and any(bias.joint[0]):
         joint, e_b = bias.joint
@@ -326,9 +366,12 @@ def affine_weight_gradient(
         own = dict(zip(channels, exponent, strict=True))
         size = len(weight.codes) // weight.shape[0]
         exponent = tuple(own[w // size] for w in range(len(weight.codes)))
-    acc = [0] * len(weight.codes)
+    acc, up, shifts = [0] * len(weight.codes), x.by_element, [0] * len(weight.codes)
     for o, i, w in taps_of(x, weight, geometry):
         acc[w] += codes[o] * x.codes[i]
+        shifts[w] = up[i]
+    if x.shifts:
+        exponent = plus(exponent, tuple(shifts))
     return wide_whole(acc, weight.shape, exponent)
 
 
@@ -379,14 +422,13 @@ def relu6_clip(exponent: int) -> int:
 
 def relu6(x: Array) -> Array:
     """Section 5."""
-    exponents = each(x.exponent, len(x.codes))
-    codes = [min(max(c, 0), relu6_clip(e)) for c, e in zip(x.codes, exponents, strict=True)]
+    codes = [min(max(c, 0), relu6_clip(e)) for c, e in zip(x.codes, x.exponents, strict=True)]
     return replace(x, codes=codes)
 
 
 def relu6_backward(g: Array, y: Array) -> Array:
     """Section 7; `y` is the layer's output."""
-    pairs = zip(g.codes, y.codes, each(y.exponent, len(y.codes)), strict=True)
+    pairs = zip(g.codes, y.codes, y.exponents, strict=True)
     codes = [c if 0 < o < relu6_clip(e) else 0 for c, o, e in pairs]
     return replace(g, codes=codes)
 
@@ -395,10 +437,10 @@ Tables = Callable[[int], Tensor]
 """A table of 255 codes, for x = -127..127 at an exponent of x, and the exponent of the codes."""
 
 
-def table_activation(x: Array, table: Tables) -> Array:
-    """Sections 5 and 12.2."""
+def table_activation(x: Array, table: Tables, bounded: bool = False) -> Array:
+    """Sections 5, 12.2 and 12.4. bounded: of a function whose values are: shifts end here."""
     acc, exponent = _looked_up(x, table)
-    return narrow(acc, x.shape, exponent, x.bits)
+    return narrow(acc, x.shape, exponent, x.bits, shifts=() if bounded else x.shifts)
 
 
 def table_backward(g: Array, x: Array, derivative: Tables) -> Array:
@@ -410,7 +452,7 @@ def table_backward(g: Array, x: Array, derivative: Tables) -> Array:
 
 def _looked_up(x: Array, table: Tables) -> tuple[list[int], Exponent]:
     """The table's code for every element, and its exponent."""
-    at = [table(e) for e in each(x.exponent, len(x.codes))]
+    at = [table(e) for e in x.exponents]
     codes = [entries[c + 127] for c, (entries, _) in zip(x.codes, at, strict=True)]
     return codes, tuple(e for _, e in at) if x.by_rows else at[0][1]
 
@@ -443,7 +485,7 @@ def max_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Array
     shape, members = windows(x.shape, kernel, stride, padding)
     position = [max(m, key=lambda i: x.codes[i]) for m in members]  # max: the first of equals
     codes = [x.codes[i] for i in position]
-    return Array(codes, shape, by_row(x, len(codes)), x.bits), position
+    return Array(codes, shape, by_row(x, len(codes)), x.bits, x.shifts), position
 
 
 def max_pool_backward(g: Array, shape: tuple[int, ...], position: Sequence[int]) -> Array:
@@ -458,7 +500,10 @@ def avg_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
     """Section 5. The global average is `kernel = (H, W)`."""
     shape, members = windows(x.shape, kernel, stride, padding)
     acc = [sum(x.codes[i] for i in m) for m in members]
-    return narrow(acc, shape, by_row(x, len(acc)), x.bits, kernel[0] * kernel[1])
+    own = by_row(x, len(acc))
+    if x.shifts:
+        own = tuple(x.exponents[m[0]] for m in members)
+    return narrow(acc, shape, own, x.bits, kernel[0] * kernel[1], x.shifts)
 
 
 def avg_pool_backward(
@@ -483,9 +528,9 @@ def avg_pool_backward(
 
 
 def add(a: Array, b: Array) -> Array:
-    """Sections 5 and 12.2. Its backward hands g to both."""
+    """Sections 5, 12.2 and 12.4. Its backward hands g to both."""
     count, by_rows = len(a.codes), a.by_rows or b.by_rows
-    own = [each(t.exponent, count) for t in (a, b)]
+    own = [t.exponents for t in (a, b)]
     acc, exponents = [0] * count, [0] * count
     for at in rows.members(rows_of(a.shape) if by_rows else [0] * count).values():
         live = [(t.codes, e) for t, e in zip((a, b), own, strict=True) if any_of(t.codes, at)]
@@ -494,7 +539,14 @@ def add(a: Array, b: Array) -> Array:
             exponents[i] = max(min(found), max(found) - 22)
             acc[i] = sum(formats.scaled(codes[i], e[i] - exponents[i]) for codes, e in live)
     own_exponent = tuple(exponents) if by_rows else exponents[0]
-    return narrow(acc, a.shape, own_exponent, max(a.bits, b.bits))
+    return narrow(acc, a.shape, own_exponent, max(a.bits, b.bits), shifts=larger_shifts(a, b))
+
+
+def larger_shifts(a: Array, b: Array) -> tuple[int, ...]:
+    """The larger shift of every channel of two tensors. Section 12.4."""
+    if not (a.shifts and b.shifts):
+        return a.shifts or b.shifts
+    return tuple(map(max, zip(a.shifts, b.shifts, strict=True)))
 
 
 def any_of(codes: Sequence[int], at: Sequence[int]) -> bool:
@@ -514,7 +566,10 @@ def concat(inputs: Sequence[Array]) -> Array:
             codes += x.codes[n * size : (n + 1) * size]
             own += each(x.exponent, len(x.codes))[n * size : (n + 1) * size]
     bits = max(x.bits for x in inputs)
-    return aligned(codes, own, shape, any(x.by_rows for x in inputs), bits)
+    y = aligned(codes, own, shape, any(x.by_rows for x in inputs), bits)
+    if not any(x.shifts for x in inputs):
+        return y
+    return replace(y, shifts=tuple(s for x in inputs for s in x.shifts or (0,) * x.shape[1]))
 
 
 def aligned(
@@ -542,17 +597,35 @@ def taken(x: Array, places: Sequence[int], shape: tuple[int, ...]) -> Array:
     codes = [x.codes[i] for i in places]
     if isinstance(x.exponent, int):
         return replace(x, codes=codes, shape=shape)
-    return replace(x, codes=codes, shape=shape, exponent=tuple(x.exponent[i] for i in places))
+    own = tuple(x.exponent[i] for i in places)
+    y = Array(codes, shape, own, x.bits)
+    return with_shifts(y, [x.by_element[i] for i in places]) if x.shifts else y
+
+
+def with_shifts(x: Array, up: Sequence[int]) -> Array:
+    """x and these shifts of its elements, as those of channels if they are. Section 12.4."""
+    channels, own = rows.channels_of(x.shape), each(x.exponent, len(up))
+    found = dict(zip(channels, up, strict=True))
+    if any(found[c] != s for c, s in zip(channels, up, strict=True)):
+        return at_rows(replace(x, exponent=tuple(e + s for e, s in zip(own, up, strict=True))))
+    return replace(at_rows(x), shifts=tuple(found[c] for c in range(len(found))))
+
+
+def at_rows(x: Array) -> Array:
+    """`align` where a row has several exponents."""
+    if isinstance(x.exponent, int):
+        return x
+    of_row = rows_of(x.shape)
+    if all(len({x.exponent[i] for i in at}) == 1 for at in rows.members(of_row).values()):
+        return x
+    codes, exponents = rows.align(x.codes, x.exponent, of_row)
+    return replace(x, codes=codes, exponent=exponents)
 
 
 def reshaped(x: Array, shape: tuple[int, ...]) -> Array:
     """The same elements in another shape. Sections 5 and 12.2: `align` where rows meet."""
-    if isinstance(x.exponent, int):
-        return replace(x, shape=shape)
-    codes, exponents = rows.align(x.codes, x.exponent, rows_of(shape))
-    if all(len({x.exponent[i] for i in at}) == 1 for at in rows.members(rows_of(shape)).values()):
-        return replace(x, shape=shape)
-    return replace(x, codes=codes, shape=shape, exponent=exponents)
+    y = Array(x.codes, shape, x.exponent, x.bits)
+    return with_shifts(y, x.by_element) if x.shifts else at_rows(y)
 
 
 def places(shape: tuple[int, ...], axis: int, index: int) -> list[int]:
@@ -589,7 +662,8 @@ def dropout_factors(probability: float, words: Sequence[int]) -> Tensor:
 def dropout(x: Array, factors: Tensor) -> Array:
     """Section 5, training only."""
     acc = [c * f for c, f in zip(x.codes, factors[0], strict=True)]
-    return narrow(acc, x.shape, plus(x.exponent, factors[1]), x.bits)
+    own = plus(x.exponents if x.by_rows else x.exponent, factors[1])
+    return narrow(acc, x.shape, own, x.bits, shifts=x.shifts)
 
 
 def dropout_backward(g: Array, factors: Tensor) -> Array:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from samebits.spec import formats
 from samebits.spec.formats import CODE_MAX, EXPONENT_MIN, fits
 from samebits.spec.training import rows
-from samebits.spec.training.layers import Array, Parameter, channel_of, narrow, quantize, wide
+from samebits.spec.training.layers import (
+    Array,
+    Parameter,
+    channel_of,
+    lifted,
+    narrow,
+    quantize,
+    wide,
+)
 from samebits.spec.training.rows import Exponent, plus
 
 ldexp = math.ldexp
@@ -48,16 +56,16 @@ class BatchStatistics:
     n: int
     s1: list[int]
     s2: list[int]
-    exponent: int
+    exponents: list[int]  # of every channel
 
     def mean(self, c: int) -> float:
         """The mean of channel c, a real number."""
-        return ldexp(float(self.s1[c]) / float(self.n), self.exponent)
+        return ldexp(float(self.s1[c]) / float(self.n), self.exponents[c])
 
     def variance(self, c: int, divisor: int) -> float:
         """(n * S2 - S1 * S1) / (n * divisor) of channel c."""
         spread = float(self.n * self.s2[c] - self.s1[c] * self.s1[c])
-        return ldexp(spread / float(self.n * divisor), 2 * self.exponent)
+        return ldexp(spread / float(self.n * divisor), 2 * self.exponents[c])
 
 
 def batch_statistics(z: Array) -> BatchStatistics:
@@ -79,8 +87,13 @@ def batch_statistics(z: Array) -> BatchStatistics:
         n,
         [sum(column) for column in zip(*first, strict=True)],
         [sum(column) for column in zip(*second, strict=True)],
-        common - GUARD,
+        [common - GUARD + s for s in channel_shifts(z)],
     )
+
+
+def channel_shifts(x: Array) -> tuple[int, ...]:
+    """The shift of every channel, 0 where x has none."""
+    return x.shifts or (0,) * x.shape[1]
 
 
 def sample_exponents(x: Array) -> list[int]:
@@ -104,8 +117,12 @@ def batch_norm(
     beta: Parameter,
     eps: float,
     running: tuple[Sequence[float], Sequence[float]] | None = None,
-) -> tuple[Array, BatchNormSaved]:
-    """Sections 5 and 12.2. With `running` (mean, variance): evaluation; without: training."""
+    peaks: Sequence[float] = (),
+) -> tuple[Array, BatchNormSaved, list[float]]:
+    """Sections 5, 12.2 and 12.4: the output, what the backward pass needs, and `rows.seen`.
+
+    With `running` (mean, variance): evaluation; without: training. peaks: `rows.shifts_of` them.
+    """
     (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
     channels = range(z.shape[1])
     if running is None:
@@ -121,7 +138,7 @@ def batch_norm(
     inner, where = math.prod(z.shape[1:]), channel_of(z.shape)
     acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
     for n, e_z in enumerate(sample_exponents(z)):
-        alpha = [ldexp(v, e_z) for v in a]
+        alpha = [ldexp(v, e_z + s) for v, s in zip(a, channel_shifts(z), strict=True)]
         bound = max(127.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
         if bound == 0.0:
             continue
@@ -130,7 +147,9 @@ def batch_norm(
         for i in range(n * inner, (n + 1) * inner):
             acc[i] = z.codes[i] * multiplier[where[i]] + offset[where[i]]
             exponents[i] = e
-    return narrow(acc, z.shape, like(z.exponent, exponents), gamma.widths[0]), saved
+    own = like(z.exponent, exponents)
+    y = narrow(acc, z.shape, own, gamma.widths[0], shifts=rows.shifts_of(peaks))
+    return y, saved, rows.seen(acc, own, z.shape)
 
 
 def like(kind: Exponent, exponents: Sequence[int]) -> Exponent:
@@ -163,7 +182,7 @@ def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Arra
     dgamma, slope, offset = [], [], []
     for c in channels:
         sg, centre, inv, a = dbeta[c], saved.centre[c], saved.inv[c], saved.a[c]
-        cov = ldexp(float(sum_gz[c]), e_2) - centre * sg
+        cov = ldexp(float(sum_gz[c]), e_2 + channel_shifts(z)[c]) - centre * sg
         gg = cov * inv
         dgamma.append(gg)
         if saved.training:
@@ -182,7 +201,7 @@ def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Arra
     acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
     for sample in range(z.shape[0]):
         a_n = [ldexp(v, e_g[sample]) for v in saved.a]
-        beta_n = [ldexp(v, e_z[sample]) for v in slope]
+        beta_n = [ldexp(v, e_z[sample] + s) for v, s in zip(slope, channel_shifts(z), strict=True)]
         if not any(a_n):
             continue
         bound = max(
@@ -212,9 +231,13 @@ class LayerNormSaved:
 
 
 def layer_norm(
-    z: Array, gamma: Parameter, beta: Parameter, eps: float
-) -> tuple[Array, LayerNormSaved]:
-    """Sections 5 and 12.2. Vectors are the last D elements, D the size of gamma."""
+    z: Array, gamma: Parameter, beta: Parameter, eps: float, peaks: Sequence[float] = ()
+) -> tuple[Array, LayerNormSaved, list[float]]:
+    """Sections 5, 12.2 and 12.4. Vectors are the last D elements, D the size of gamma.
+
+    peaks, and the third of the results: as `batch_norm`.
+    """
+    z = lifted(z)
     (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
     size = len(j_gamma)
     own = rows.each(z.exponent, len(z.codes))
@@ -235,8 +258,8 @@ def layer_norm(
     scaled = [c * j_gamma[i % size] for i, c in enumerate(xhat.codes)]
     shift = [j_beta[i % size] for i in range(len(scaled))]
     acc, e = rows.combine([(scaled, plus(xhat.exponent, e_gamma), 38), (shift, e_beta, 23)])
-    y = narrow(acc, z.shape, e, gamma.widths[0])
-    return y, LayerNormSaved(xhat8, multiplier, e_k)
+    y = narrow(acc, z.shape, e, gamma.widths[0], shifts=rows.shifts_of(peaks))
+    return y, LayerNormSaved(xhat8, multiplier, e_k), rows.seen(acc, e, z.shape)
 
 
 def layer_norm_backward(

@@ -13,6 +13,9 @@ from fractions import Fraction
 from samebits.spec import formats
 from samebits.spec.formats import CODE_MAX, EXPONENT_MIN, Tensor, power
 
+SHIFTS = (0, 4, 8, 12)
+DECAY = 31 / 32
+
 Exponent = int | tuple[int, ...]
 Part = tuple[Sequence[int], Exponent]
 
@@ -28,6 +31,13 @@ def plus(a: Exponent, b: Exponent) -> Exponent:
         return a + b
     count = max(len(e) for e in (a, b) if not isinstance(e, int))
     return tuple(p + q for p, q in zip(each(a, count), each(b, count), strict=True))
+
+
+def channels_of(shape: Sequence[int]) -> list[int]:
+    """The channel of every element of an activation: axis 1 of [N, C, H, W], else the last."""
+    inner = math.prod(shape[2:]) if len(shape) == 4 else 1
+    size = shape[1] if len(shape) == 4 else shape[-1]
+    return [i // inner % size for i in range(math.prod(shape))]
 
 
 def rows_of(shape: Sequence[int]) -> list[int]:
@@ -89,6 +99,28 @@ def shorten(
             lowest = min(own[i] for i in live)
             chosen[row] = formats.smallest_exponent(top, CODE_MAX[32], lowest, None)
     return _coded(acc, exponent, rows, chosen)
+
+
+def shifts_of(largest: Sequence[float]) -> list[int]:
+    """The shift of every channel, from the largest magnitudes that it has had. Section 12.4."""
+    live = sorted(r for r in largest if r)
+    if not live:
+        return [0] * len(largest)
+    median = live[(len(live) - 1) // 2]
+    return [next((s for s in SHIFTS if r <= 2 * median * 2**s), SHIFTS[-1]) for r in largest]
+
+
+def decayed(largest: Sequence[float], seen: Sequence[float]) -> list[float]:
+    """The largest magnitudes of channels after a shard. Section 12.4."""
+    return [max(m, DECAY * r) for m, r in zip(seen, largest, strict=True)]
+
+
+def seen(acc: Sequence[int], exponent: Exponent, shape: Sequence[int]) -> list[float]:
+    """The largest magnitude of every channel of acc * 2**exponent, binary64. Section 12.4."""
+    found = [0.0] * (shape[1] if len(shape) == 4 else shape[-1])
+    for a, e, c in zip(acc, each(exponent, len(acc)), channels_of(shape), strict=True):
+        found[c] = max(found[c], math.ldexp(float(abs(a)), e))
+    return found
 
 
 def shorten_whole(acc: Sequence[int], exponent: Exponent) -> Tensor:

@@ -17,7 +17,7 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | batch_norm | x | eps (1e-5), momentum (0.1) | weight, bias, running_mean, running_var |
 | layer_norm | x | eps (1e-5) | weight, bias |
 | relu, relu6, flatten | x | | |
-| table | x | table: input exponent -> (table, derivative) | |
+| table | x | table: input exponent -> (table, derivative), bounded (False) | |
 | max_pool, avg_pool | x | kernel, stride (kernel), padding ((0, 0)) | |
 | global_avg_pool | x | | |
 | add | a, b | | |
@@ -27,6 +27,7 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
 | select | x | axis, index | |
 
+A linear, conv2d, batch_norm or layer_norm whose channels have shifts has the buffer `channel_peak`.
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
 """
 
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samebits.spec.formats import Tensor
-from samebits.spec.training import layers, norm
+from samebits.spec.training import layers, norm, rows
 from samebits.spec.training import lstm as recurrent
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
@@ -76,6 +77,8 @@ class Pass:
 
 
 MOVES = ("flatten", "select")
+PEAKS = "channel_peak"
+"""A buffer of layers that give their channels shifts: the largest magnitudes (section 12.4)."""
 
 
 def taken_by_layers(net: Net) -> set[str]:
@@ -132,11 +135,14 @@ def forward(
     inputs: Mapping[str, Array],
     training: bool = True,
     words: Mapping[str, Sequence[int]] | None = None,
+    at_start: Buffers | None = None,
 ) -> tuple[Pass, Buffers]:
     """Every output, and the buffers after it. `words`: Philox words of each dropout node.
 
-    Inputs of an embedding are arrays whose codes are row numbers.
+    Inputs of an embedding are arrays whose codes are row numbers. at_start: the buffers before the
+    step, which say the shifts of channels; None: `buffers`.
     """
+    shifting = buffers if at_start is None else at_start
     done, buffers, taken = Pass(), dict(buffers), taken_by_layers(net)
     for node in net:
         x = [done.outputs[name] for name in node.inputs]
@@ -144,6 +150,8 @@ def forward(
         weight = parameters.get(parameter_name(node, "weight"))
         bias = parameters.get(parameter_name(node, "bias"))
         saved: Any = None
+        own_peaks = f"{node.name}.{PEAKS}"
+        peaks, seen = shifting.get(own_peaks, []), []
         match node.op:
             case "input":
                 y = inputs[node.name]
@@ -151,28 +159,33 @@ def forward(
                 sums = layers.exact_sums(x[0], needed(weight), bias, geometry_of(node))
                 y = done.wide[node.name] = layers.wide(*sums)
                 if node.name in taken:
-                    y = layers.narrow(*sums, needed(weight).widths[0])
+                    shifts = rows.shifts_of(peaks)
+                    y = layers.narrow(*sums, needed(weight).widths[0], shifts=shifts)
+                seen = rows.seen(sums[0], sums[2], sums[1]) if peaks else []
             case "batch_norm":
                 names = f"{node.name}.running_mean", f"{node.name}.running_var"
                 running = (buffers[names[0]], buffers[names[1]])
-                y, saved = norm.batch_norm(
+                y, saved, seen = norm.batch_norm(
                     x[0],
                     needed(weight),
                     needed(bias),
                     a.get("eps", 1e-5),
                     None if training else running,
+                    peaks,
                 )
                 if training:
                     new = norm.running_statistics(x[0], *running, a.get("momentum", 0.1))
                     buffers[names[0]], buffers[names[1]] = new
             case "layer_norm":
-                y, saved = norm.layer_norm(x[0], needed(weight), needed(bias), a.get("eps", 1e-5))
+                own = (needed(weight), needed(bias), a.get("eps", 1e-5))
+                y, saved, seen = norm.layer_norm(x[0], *own, peaks)
             case "relu":
                 y = layers.relu(x[0])
             case "relu6":
                 y = layers.relu6(x[0])
             case "table":
-                y = layers.table_activation(x[0], part_of(a["table"], 0))
+                bounded = a.get("bounded", False)
+                y = layers.table_activation(x[0], part_of(a["table"], 0), bounded)
             case "max_pool":
                 y, saved = layers.max_pool(x[0], *pooling_of(node, x[0].shape))
             case "avg_pool" | "global_avg_pool":
@@ -193,10 +206,13 @@ def forward(
             case "embedding":
                 y = layers.embedding(x[0], needed(weight))
             case "lstm":
+                x[0] = layers.unshifted(x[0])
                 y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
         done.outputs[node.name], done.saved[node.name] = y, saved
+        if training and peaks:
+            buffers[own_peaks] = rows.decayed(buffers[own_peaks], seen)
     return done, buffers
 
 
@@ -331,9 +347,10 @@ def step(
     """
     parts: Gradients = {}
     losses: list[float] = []
+    at_start = buffers
     for index, (inputs, targets) in enumerate(shards):
         given = None if words is None else words[index]
-        done, buffers = forward(net, parameters, buffers, inputs, words=given)
+        done, buffers = forward(net, parameters, buffers, inputs, words=given, at_start=at_start)
         heads, targets = (
             ({net[-1].name: loss}, {net[-1].name: targets})
             if isinstance(loss, str)
@@ -342,7 +359,7 @@ def step(
         losses.append(0.0)
         at: dict[str, Array] = {}
         for name, kind in heads.items():
-            read = done.wide.get(name, done.outputs[name])
+            read = layers.unshifted(done.wide.get(name, done.outputs[name]))
             value, at[name] = LOSSES[kind](read, targets[name], 1.0 / float(len(shards)))
             losses[-1] += value
         for name, arrays in backward(net, parameters, done, at)[0].items():

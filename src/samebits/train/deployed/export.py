@@ -148,7 +148,7 @@ class _Writer:
 
     def products(self, path: str, inputs: Sequence[str], step: DeployedOperation) -> str:
         """Gemm or Conv of constants, with the bias on the grid of the sums."""
-        x, weight, bias, shape = step.arguments
+        x, weight, bias, shape, _ = step.arguments
         own = (frozen_sums if step.site is None else frozen_weights)(x, weight, bias)
         codes, e_x = own.codes.cpu().contiguous().numpy(), x.whole()[1]
         of_weight = [e - e_x for e in own.exponents]
@@ -167,7 +167,7 @@ class _Writer:
         return self.builder.add("Conv", names, attributes, path)
 
     def batch_norm(self, path: str, inputs: Sequence[str], x: BFPTensor, *arguments: Any) -> str:
-        gamma, beta, running_mean, running_var, _, _, eps = arguments
+        gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
         m, b, exponent = normalization.frozen_affine(
             gamma, beta, running_mean, running_var, eps, x.whole()[1]
         )

@@ -38,11 +38,13 @@ def products(
     weight: BFPParameter,
     bias: BFPParameter | None,
     shape: ConvShape,
+    peaks: object,
 ) -> Part:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
-    The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. Raises
-    UnsupportedError where 128 * sum |w| + |bias| of a channel would not fit 32 bits.
+    The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
+    of channels do not count: a site has one exponent. Raises UnsupportedError where
+    128 * sum |w| + |bias| of a channel would not fit 32 bits.
     """
     codes = x.whole()[0]
     own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
@@ -67,8 +69,9 @@ def batch_norm(
     training: bool,
     momentum: float,
     eps: float,
+    peaks: object,
 ) -> Part:
-    """One multiply-add a channel, by the running statistics, and one rounding."""
+    """One multiply-add a channel, by the running statistics, and one rounding; peaks: unused."""
     z, e_z = x.whole()
     m, b, exponent = normalization.frozen_affine(gamma, beta, running_mean, running_var, eps, e_z)
     channels = (1, -1, *([1] * (z.dim() - 2)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits import kernels
@@ -21,6 +23,7 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
+from samebits.train.shifts import ChannelPeaks
 from samebits.train.sums import Sums
 from samebits.train.tensor import (
     BFPParameter,
@@ -47,12 +50,14 @@ class Products(TensorOperation):
         weight: BFPParameter,
         bias: BFPParameter | None,
         shape: ConvShape,
+        peaks: ChannelPeaks | None = None,
     ) -> BFPTensor:
         """[n, ci, h, w] -> [n, co, oh, ow], or [n, k] -> [n, m]."""
         check_kind(x, weight)
-        (codes, e_x), (w, e_w) = x.resolved(), weight.parts[0]
+        (codes, e_x, up), (w, e_w) = x.shifted(), weight.parts[0]
         ctx.save_for_backward(codes, w)
         ctx.exponents, ctx.shape, ctx.bits = (e_x, e_w), shape, weight.widths.gradients
+        ctx.shifts = up
         states = _states(weight, bias)
 
         def again() -> Tensor:
@@ -66,9 +71,13 @@ class Products(TensorOperation):
                     "and the weights have changed since; read it, or compute its loss, before the "
                     "update"
                 )
-            return exact_sums(codes, e_x, weight, bias, shape)[0]
+            return exact_sums(codes, e_x, weight, bias, shape, up)[0]
 
-        sums = Sums(*exact_sums(codes, e_x, weight, bias, shape), again, weight.widths.values)
+        found = exact_sums(codes, e_x, weight, bias, shape, up)
+        shifts = None if peaks is None else peaks.shifts()
+        sums = Sums(*found, again, weight.widths.values, shifts)
+        if peaks is not None:
+            peaks.see(found[0], found[2])
         if codes.dim() == 4:
             return BFPTensor.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow), codes)
         moves = (as_rows,) if isinstance(sums.exponent, int) else ()
@@ -89,29 +98,64 @@ class Products(TensorOperation):
             dx = BFPTensor(*as_gradient(part))
         if ctx.needs_input_grad[1] and is_wanted("weight"):
             t, exponent = for_weight(g, e_g, e_x)
+            exponent = exponent + by_channel(ctx.shifts, shape)
             dw = weight_gradient(as_image(t), as_image(x), shape, w, exponent)
         if ctx.needs_input_grad[2] and is_wanted("weight"):
             db = bias_gradient(g, e_g)
-        return dx, dw, db, None
+        return dx, dw, db, None, None
 
 
 def exact_sums(
-    x: Tensor, e_x: Exponent, weight: BFPParameter, bias: BFPParameter | None, shape: ConvShape
+    x: Tensor,
+    e_x: Exponent,
+    weight: BFPParameter,
+    bias: BFPParameter | None,
+    shape: ConvShape,
+    shifts: Tensor | None = None,
 ) -> tuple[Tensor, int, Exponent]:
     """(sums [n, co, oh, ow], their largest magnitude, exponent) of codes x, with the bias.
 
-    With exponents by rows the sums of rows [n, k] are rows again, [n, co].
+    With exponents by rows the sums of rows [n, k] are rows again, [n, co]. shifts: of the channels
+    of x, on top of the exponents.
     """
     w, e_w = weight.parts[0]
-    k = kernels.of(x)
-    acc, largest = k.conv(as_image(x), as_kernel(w), shape)
+    acc, largest = _sums(as_image(x), as_kernel(w), shape, shifts)
     exponent = e_x + by_output(e_w, x.dim())
     if isinstance(exponent, Tensor):
         acc = as_input(acc, x)
     if bias is None:
         return acc, largest, exponent
     e_b = bias.whole()[1] - formats.DELAYED_BITS
-    return k.with_bias(acc, largest, exponent, bias.codes, bias.delayed, e_b)
+    return kernels.of(x).with_bias(acc, largest, exponent, bias.codes, bias.delayed, e_b)
+
+
+def _sums(x: Tensor, w: Tensor, shape: ConvShape, shifts: Tensor | None) -> tuple[Tensor, int]:
+    """A convolution, and its largest magnitude (0 where channels have shifts: it is not needed).
+
+    Channels of one shift are one convolution, whose sums are shifted and added: |acc| is at most
+    2**12 times that of 8-bit codes, below 2**42.
+    """
+    k = kernels.of(x)
+    if shifts is None:
+        return k.conv(x, w, shape)
+    acc = torch.zeros((shape.n, shape.co, shape.oh, shape.ow), dtype=torch.int64, device=x.device)
+    for shift in torch.unique(shifts).tolist():
+        own = shifts == shift
+        if shape.groups == 1:
+            ci = int(own.sum())
+            part = k.conv(x[:, own], w[:, own], replace(shape, ci=ci))[0]
+        else:
+            part = k.conv(x * own.view(1, -1, 1, 1), w, shape)[0]
+        acc += part.long() << shift
+    return acc, 0
+
+
+def by_channel(shifts: Tensor | None, shape: ConvShape) -> Tensor | int:
+    """Shifts of input channels as they meet a weight [co, ci/groups * kh * kw]; 0 for None."""
+    if shifts is None:
+        return 0
+    own = shifts.view(shape.groups, -1).repeat_interleave(shape.kh * shape.kw, 1)
+    return own.repeat_interleave(shape.co // shape.groups, 0)
 
 
 def _states(*parameters: BFPParameter | None) -> list[tuple[object, int, int]]:
@@ -147,19 +191,26 @@ def conv2d(
     padding: Pair = (0, 0),
     dilation: Pair = (1, 1),
     groups: int = 1,
+    peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
     """2-d convolution [n, ci, h, w] -> [n, co, oh, ow], exact sums.
 
-    Raises UnsupportedError where a shape or a bound of its sums does not fit.
+    peaks: of the output's channels, which have shifts by them (training.md 12.4). Raises
+    UnsupportedError where a shape or a bound of its sums does not fit.
     """
     shape = conv_shape(tuple(x.shape), tuple(weight.shape), stride, padding, dilation, groups)
-    return Products.apply(as_bfp8(x, "conv2d"), weight, bias, shape)
+    return Products.apply(as_bfp8(x, "conv2d"), weight, bias, shape, peaks)
 
 
-def linear(x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None = None) -> BFPTensor:
-    """Matrix product [n, k] -> [n, m] with a weight [m, k], exact sums."""
+def linear(
+    x: BFPTensor,
+    weight: BFPParameter,
+    bias: BFPParameter | None = None,
+    peaks: ChannelPeaks | None = None,
+) -> BFPTensor:
+    """Matrix product [n, k] -> [n, m] with a weight [m, k], exact sums; peaks as `conv2d`."""
     n, k = x.shape
     if n < 1:
         raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")
     shape = conv_shape((1, k, 1, n), (*weight.shape, 1, 1))
-    return Products.apply(as_bfp8(x, "linear"), weight, bias, shape)
+    return Products.apply(as_bfp8(x, "linear"), weight, bias, shape, peaks)

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +17,8 @@ from samebits.kernels.geometry import requantize_shift, unlimited_exponent
 from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.deferred import defer
+from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
@@ -67,8 +66,7 @@ GUARD = 8
 class RunningUpdate:
     """One shard's sums S1 and S2 [channels] of n codes, on their way into running statistics.
 
-    Shards are applied in shard order, whoever computed them, so that every worker holds the same
-    statistics (training.md 5 and 8). guard: bits that the sums have below the codes.
+    guard: bits that the sums have below the codes. shifts: of channels, on top of the exponent.
     """
 
     running_mean: Tensor
@@ -79,10 +77,11 @@ class RunningUpdate:
     n: int
     exponent: int
     guard: int = 0
+    shifts: Integers | int = 0
 
     def apply(self) -> None:
         """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
-        var = np.ldexp(self.spread() / float(self.n * (self.n - 1)), 2 * self.exponent)
+        var = self.variance(self.n - 1)
         for buffer, value in ((self.running_mean, self.mean()), (self.running_var, var)):
             old = buffer.cpu().numpy()
             new = (1.0 - self.momentum) * old + self.momentum * value
@@ -90,7 +89,11 @@ class RunningUpdate:
 
     def mean(self) -> Scalars:
         """The mean of every channel, a real number."""
-        return np.ldexp(self.s1.astype(np.float64) / float(self.n), self.exponent)
+        return np.ldexp(self.s1.astype(np.float64) / float(self.n), self.exponent + self.shifts)
+
+    def variance(self, divisor: int) -> Scalars:
+        """(n * S2 - S1 * S1) / (n * divisor) of every channel, a real number."""
+        return np.ldexp(self.spread() / float(self.n * divisor), 2 * (self.exponent + self.shifts))
 
     def spread(self) -> Scalars:
         """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
@@ -129,20 +132,6 @@ class RunningUpdate:
         return first, second
 
 
-_DEFERRED: ContextVar[list[RunningUpdate] | None] = ContextVar("deferred", default=None)
-
-
-@contextlib.contextmanager
-def deferred_updates() -> Iterator[list[RunningUpdate]]:
-    """List the updates of running statistics inside a with block instead of applying them."""
-    updates: list[RunningUpdate] = []
-    token = _DEFERRED.set(updates)
-    try:
-        yield updates
-    finally:
-        _DEFERRED.reset(token)
-
-
 @dataclass(frozen=True)
 class _Channels:
     """Scalars of a batch norm that its backward pass needs beside z, a binary64 per channel."""
@@ -151,6 +140,7 @@ class _Channels:
     inv: Scalars  # 1 / standard deviation
     a: Scalars  # gamma * inv
     e_z: Exponent
+    shifts: Integers  # of z, on top of e_z
     n: int  # elements of a channel
     training: bool
 
@@ -168,6 +158,7 @@ def _statistics(
     whole: Integers | None,
     running: tuple[Tensor, Tensor],
     momentum: float,
+    shifts: Integers,
 ) -> RunningUpdate:
     """The sums of a shard, exact, or of samples at their largest exponent (12.2).
 
@@ -184,7 +175,7 @@ def _statistics(
     by = (own - common).clamp(max=0) + GUARD
     s1, s2 = rows.scale(s1, by).sum(0), rows.scale(s2, 2 * by).sum(0)
     sums = (s1.cpu().numpy(), s2.cpu().numpy())
-    return RunningUpdate(*running, momentum, *sums, n, common - GUARD, GUARD)
+    return RunningUpdate(*running, momentum, *sums, n, common - GUARD, GUARD, shifts)
 
 
 def _sample_sums(v: Tensor) -> Tensor:
@@ -206,38 +197,35 @@ class BatchNormFunction(TensorOperation):
         training: bool,
         momentum: float,
         eps: float,
+        peaks: ChannelPeaks | None = None,
     ) -> BFPTensor:
         """Statistics of the shard from exact sums (in evaluation the running ones), one rounding.
 
         An affine function of a code is largest at the smallest or the largest code, so the output's
         exponent follows from the statistics, without a pass over the output.
         """
-        z, e_z = x.resolved()
+        z, e_z, shifts = x.shifted()
+        up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
         k = kernels.of(z)
         whole = k.channel_stats(z).numpy() if isinstance(e_z, int) else None
         if training:
-            update = _statistics(z, e_z, whole, (running_mean, running_var), momentum)
+            update = _statistics(z, e_z, whole, (running_mean, running_var), momentum, up)
             centre, n = update.mean(), update.n
-            var = np.ldexp(update.spread() / float(n * n), 2 * update.exponent)
-            inv = 1.0 / np.sqrt(var + eps)
-            deferred = _DEFERRED.get()
-            if deferred is None:
-                update.apply()
-            else:
-                deferred.append(update)
+            inv = 1.0 / np.sqrt(update.variance(n) + eps)
+            defer(update)
         else:
             n = z.numel() // z.shape[1]
             centre = running_mean.cpu().numpy().copy()
             inv = _running_inverse(running_var, eps)
         a = _scalars(gamma) * inv
         ctx.save_for_backward(z)
-        ctx.channels = _Channels(centre, inv, a, e_z, n, training)
-        alpha = np.ldexp(a, _samples(e_z))
+        ctx.channels = _Channels(centre, inv, a, e_z, up, n, training)
+        alpha = np.ldexp(a, _samples(e_z) + up)
         m, b, exponent = _multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
         bits = gamma.widths.values
         if whole is None:
-            acc = z.long() * _per_sample(m, z) + _per_sample(b, z)
-            return BFPTensor(*requantized(acc, _per_sample(exponent, z), bits), bits=bits)
+            acc, own = z.long() * _per_sample(m, z) + _per_sample(b, z), _per_sample(exponent, z)
+            return rounded(acc, own, bits, peaks)
         common = int(exponent[0, 0])
         largest = int(np.abs(whole[2:] * m + b).max())
         if largest == 0:
@@ -253,11 +241,12 @@ class BatchNormFunction(TensorOperation):
         (z,) = ctx.saved_tensors
         c: _Channels = ctx.channels
         sg, sgz = _gradient_sums(g, e_g, z, c.e_z)
+        sgz = np.ldexp(sgz, c.shifts)
         gg = (sgz - c.centre * sg) * c.inv
         dgamma = _bfp32_of_scalars(gg, g.device)
         dbeta = _bfp32_of_scalars(sg, g.device)
         dx = _input_grad(g, e_g, z, c, gg, sg) if ctx.needs_input_grad[0] else None
-        return dx, dgamma, dbeta, None, None, None, None, None
+        return dx, dgamma, dbeta, None, None, None, None, None, None
 
 
 def _per_sample(v: Integers, like: Tensor) -> Tensor:
@@ -330,7 +319,7 @@ def _input_grad(
     if c.training:
         beta_z = -(c.a * ((gg / float(c.n)) * c.inv))
         gamma0 = -(c.a * (sg / float(c.n))) - c.centre * beta_z
-    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(c.e_z))
+    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(c.e_z) + c.shifts)
     limit = float(formats.CODE_MAX[BITS[g.dtype]])
     reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
     exponent = np.maximum(_fits(np.abs(a).max(1, keepdims=True), 24), _fits(reach, 61))
@@ -374,8 +363,9 @@ def batch_norm(
     training: bool,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
-    """Normalise [n, c, h, w] or [n, c] per channel, as bfp8.
+    """Normalise [n, c, h, w] or [n, c] per channel, as bfp8, with shifts by the peaks (12.4).
 
     gamma, beta [c]. The float64 running buffers [c] are updated in training, and used in
     evaluation. Raises UnsupportedError for other shapes, or fewer than two values a channel.
@@ -391,7 +381,7 @@ def batch_norm(
             f"batch norm: expected 2 to {MAX_BATCH_ELEMENTS} values per channel, found {n}"
         )
     return BatchNormFunction.apply(
-        x, gamma, beta, running_mean, running_var, training, momentum, eps
+        x, gamma, beta, running_mean, running_var, training, momentum, eps, peaks
     )
 
 
@@ -400,16 +390,22 @@ class LayerNormFunction(TensorOperation):
 
     @staticmethod
     def forward(
-        ctx: Any, x: BFPTensor, gamma: BFPParameter, beta: BFPParameter, eps: float
+        ctx: Any,
+        x: BFPTensor,
+        gamma: BFPParameter,
+        beta: BFPParameter,
+        eps: float,
+        peaks: ChannelPeaks | None = None,
     ) -> BFPTensor:
         """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
 
-        d * z - S1 is exact (below 2**20), and the factor inv / d of each row has 24 bits. xhat has
-        16 bits for the output; 8 bits of it, and the factors, are saved for the backward pass.
+        d * z - S1 is exact (below 2**20, 2**32 with shifts), and the factor inv / d of each row has
+        24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
+        backward pass.
         """
-        z, e_z = x.resolved()
+        z, e_z, shifts = x.shifted()
         d = z.shape[-1]
-        vectors = z.long()
+        vectors = z.long() << (0 if shifts is None else shifts)
         s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
         own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
         spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
@@ -427,8 +423,7 @@ class LayerNormFunction(TensorOperation):
         ctx.save_for_backward(saved, multiplier.to(torch.int32), gamma.codes, gamma.delayed)
         ctx.exponents = (e_saved, e_k, e_z, e_gamma)
         acc = combined((xhat.long() * jg, e_x + e_gamma, 38), (jb, e_beta, 23))
-        bits = gamma.widths.values
-        return BFPTensor(*requantized(*acc, bits), bits=bits)
+        return rounded(*acc, gamma.widths.values, peaks)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -449,7 +444,7 @@ class LayerNormFunction(TensorOperation):
         t = combined((d * h - sh, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
         t16, e_t = requantized(*t, 16)
         dz = bfp32(t16.long() * multiplier, e_t + e_k - e_z)
-        return dz, dgamma, dbeta, None
+        return dz, dgamma, dbeta, None, None
 
 
 def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
@@ -461,11 +456,16 @@ def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
 
 
 def layer_norm(
-    x: BFPTensor, gamma: BFPParameter, beta: BFPParameter, eps: float = 1e-5
+    x: BFPTensor,
+    gamma: BFPParameter,
+    beta: BFPParameter,
+    eps: float = 1e-5,
+    peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
     """Normalise the last dimension (at most 4096 elements), as bfp8; gamma, beta of its size.
 
-    Raises UnsupportedError for other shapes.
+    peaks: of the output's channels, which have shifts by them (training.md 12.4). Raises
+    UnsupportedError for other shapes.
     """
     if x.shape[-1] != gamma.numel() or x.numel() == 0:
         raise UnsupportedError(
@@ -475,4 +475,4 @@ def layer_norm(
         raise UnsupportedError(
             f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {x.shape[-1]}"
         )
-    return LayerNormFunction.apply(x, gamma, beta, eps)
+    return LayerNormFunction.apply(x, gamma, beta, eps, peaks)

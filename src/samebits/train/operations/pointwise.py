@@ -20,6 +20,7 @@ from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
 from samebits.tables.activation import activation_table
+from samebits.train.shifts import largest_shifts, narrowed
 from samebits.train.tensor import (
     FUNCTIONS,
     BFPParameter,
@@ -28,7 +29,6 @@ from samebits.train.tensor import (
     bfp32,
     gradient,
     moved_part,
-    requantized,
 )
 
 
@@ -71,12 +71,12 @@ class Relu(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
-        codes, exponent = x.resolved()
+        codes, exponent, shifts = x.codes, x.exponent, x.shifts
         high = 128 if clip is None else clip_codes(clip, exponent)
         y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
         ctx.save_for_backward(y)
         ctx.high = high
-        return BFPTensor(y, exponent, bits=x.bits)
+        return BFPTensor(y, exponent, bits=x.bits, shifts=shifts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -119,11 +119,11 @@ class TableActivation(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, name: str, slope: float | None) -> BFPTensor:
-        codes, exponent = x.resolved()
+        codes, exponent = x.codes, x.exponent
         ctx.save_for_backward(codes)
         ctx.of = (name, exponent, slope)
         values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, slope))
-        return BFPTensor(*requantized(values, e_t, x.bits), bits=x.bits)
+        return narrowed(values, e_t, x.bits, None if name in BOUNDED else x.shifts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -132,6 +132,10 @@ class TableActivation(TensorOperation):
         name, exponent, slope = ctx.of
         slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, slope))
         return bfp32(g.long() * slopes, e_g + e_t), None, None
+
+
+BOUNDED = ("tanh", "sigmoid")
+"""Functions after which no channel is larger than others: shifts end there."""
 
 
 def _values(name: str, exponent: int, slope: float | None) -> tuple[Sequence[int], int]:
@@ -173,11 +177,11 @@ class MaxPool(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
-        codes, exponent = x.resolved()
+        codes = x.codes
         y, where = kernels.of(codes).max_pool(codes, window)
         ctx.save_for_backward(where)
         ctx.shape, ctx.window = codes.shape, window
-        return BFPTensor(y, exponent, bits=x.bits)
+        return BFPTensor(y, x.exponent, bits=x.bits, shifts=x.shifts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -218,12 +222,10 @@ class AveragePool(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
-        codes, exponent = x.resolved()
-        k = kernels.of(codes)
-        acc, largest = k.window_sum(codes, window)
+        codes = x.codes
+        acc = kernels.of(codes).window_sum(codes, window)[0]
         ctx.shape, ctx.window = codes.shape, window
-        part = k.requantize(acc, largest, exponent, x.bits, window.size)
-        return BFPTensor(*part, bits=x.bits)
+        return narrowed(acc, x.exponent, x.bits, x.shifts, window.size)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -263,8 +265,12 @@ class Add(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
-        (u, ea), (v, eb) = a.resolved(), b.resolved()
+        (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
         k, bits = kernels.of(u), max(a.bits, b.bits)
+        if (shifts := largest_shifts(a.shifts, b.shifts)) is not None:
+            common = _common(u, ea, v, eb)
+            acc = k.scale(u, ea - common) + k.scale(v, eb - common)
+            return narrowed(acc, common, bits, shifts)
         if isinstance(ea, Tensor) or isinstance(eb, Tensor):
             return BFPTensor(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits=bits)
         live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
@@ -310,9 +316,11 @@ class Concat(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, dim: int, *tensors: BFPTensor) -> BFPTensor:
-        parts = [t.resolved() for t in tensors]
-        ctx.dim, ctx.sizes = dim, [codes.shape[dim] for codes, _ in parts]
+        ctx.dim, ctx.sizes = dim, [t.shape[dim] for t in tensors]
         bits = max(t.bits for t in tensors)
+        if any(t.shifts is not None for t in tensors):
+            return _concatenated(tensors, dim, bits)
+        parts = [t.resolved() for t in tensors]
         if any(isinstance(e, Tensor) for _, e in parts):
             return BFPTensor(*rows.concatenated(parts, dim), bits=bits)
         k = kernels.of(parts[0][0])
@@ -330,6 +338,22 @@ class Concat(TensorOperation):
         else:
             own = [e_g] * len(slices)
         return (None, *(BFPTensor(s, e) for s, e in zip(slices, own, strict=True)))
+
+
+def _concatenated(tensors: Sequence[BFPTensor], dim: int, bits: int) -> BFPTensor:
+    """Tensors side by side whose channels have shifts: along the channels all keep their own."""
+    rank, dim = tensors[0].dim(), dim % tensors[0].dim()
+    if dim != (1 if rank == 4 else rank - 1):  # the channels of all meet
+        return BFPTensor(*rows.concatenated([t.resolved() for t in tensors], dim), bits=bits)
+    codes, own = rows.concatenated([t.shifted()[:2] for t in tensors], dim)
+    every = [
+        torch.zeros(t.shape[dim], dtype=torch.int64, device=codes.device)
+        if t.shifts is None
+        else t.shifts
+        for t in tensors
+    ]
+    shifts = torch.cat(every)
+    return BFPTensor(codes, own + rows.along_channels(shifts, rank), bits=bits, shifts=shifts)
 
 
 def concat(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
@@ -371,11 +395,10 @@ class DropoutFunction(TensorOperation):
 
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, p: float, key: Pair, step: int, shard: int) -> BFPTensor:
-        codes, exponent = x.resolved()
+        codes = x.codes
         ctx.mask = (p, key, step, shard)
         factors, by = dropout_factors(codes, *ctx.mask)
-        part = requantized(codes.long() * factors, exponent + by, x.bits)
-        return BFPTensor(*part, bits=x.bits)
+        return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

@@ -83,7 +83,7 @@ def weight_gradient(
 ) -> BFPTensor:
     """The gradient of a weight, bfp32 with one exponent, of images g and x, with its bound.
 
-    exponent: of the sums; an int, or [o, 1].
+    exponent: of the sums; an int, [o, 1], or that of every weight, flat: [o, weights].
     """
     k = kernels.of(g)
     acc, largest = k.conv_weight_grad(g, x, shape)

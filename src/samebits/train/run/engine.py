@@ -16,9 +16,9 @@ from torch.nn.utils import clip_grad_value_ as clip_torch_value
 from samebits.errors import RangeError
 from samebits.train.clip import clip_grad_norm_, clip_grad_value_
 from samebits.train.convert import convert, model_input
+from samebits.train.deferred import deferred_updates
 from samebits.train.layers import set_step
 from samebits.train.losses.functional import CrossEntropyLoss
-from samebits.train.operations.normalization import deferred_updates
 from samebits.train.optim import SGD, Adam
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
@@ -170,16 +170,18 @@ class BfpEngine(Engine):
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update by the gradients of all shards, this worker's and (exchanged) the others'.
 
-        Running statistics wait for those of the other workers, to be applied in shard order.
+        Running state waits for the last shard, and for those of the other workers.
         """
         self._start(lr)
-        if self._exchange is None:
-            losses = self._backward(batch, step)
-        else:
+        if self._exchange is not None:
             self._exchange.start()
-            with deferred_updates() as updates:
-                losses = self._backward(batch, step)
+        with deferred_updates() as updates:
+            losses = self._backward(batch, step)
+        if self._exchange is not None:
             losses = self._exchange.finish(losses, updates)
+        else:
+            for update in updates:
+                update.apply()
         self._settings.clip(self.model, clip_grad_value_, clip_grad_norm_)
         self.optimizer.step()
         self.optimizer.zero_grad()

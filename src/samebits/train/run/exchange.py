@@ -36,7 +36,7 @@ from samebits import kernels
 from samebits.kernels.geometry import requantize_shift, shorten_shift
 from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.spec import formats
-from samebits.train.operations.normalization import RunningUpdate
+from samebits.train.deferred import ShardUpdate
 from samebits.train.run.distributed import Workers
 from samebits.train.tensor import BFPParameter, BFPTensor, requantized
 
@@ -79,7 +79,7 @@ class Exchange:
         for bucket in self._buckets:
             bucket.missing, bucket.sums = self._shards * len(bucket.parameters), None
 
-    def finish(self, losses: list[float], updates: list[RunningUpdate]) -> list[float]:
+    def finish(self, losses: list[float], updates: list[ShardUpdate]) -> list[float]:
         """Give every parameter its gradient over all shards, and batch norms their statistics.
 
         losses: of this worker's shards. updates: theirs, in order. Returns the losses of all
@@ -155,11 +155,11 @@ class Exchange:
         shift = requantize_shift(top, exponent, 16) if self._bits == 16 else shorten_shift(top)
         return codes.view(shape), exponent + shift
 
-    def _exchanged(self, losses: list[float], updates: list[RunningUpdate]) -> list[float]:
+    def _exchanged(self, losses: list[float], updates: list[ShardUpdate]) -> list[float]:
         """All shards' losses, once every shard's statistics are applied, in shard order.
 
         A worker sends one row of bytes a shard: the loss in binary64, then the updates of its
-        batch norms in the order of execution.
+        layers' running state in the order of execution.
         """
         per_shard = len(updates) // self._shards
         own = bytearray()
