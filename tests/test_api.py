@@ -595,7 +595,7 @@ def test_a_budget_is_a_plan(data, tmp_path):
          "expected an architecture's name, module:callable, file.py:callable or a "
          "torch.nn.Module, found int"),
         ({"numerics": "int8"}, "expected numerics among bfp, float32, found 'int8'"),
-        ({"optimizer": "lion"}, "expected optimizer among sgd, adam, found 'lion'"),
+        ({"optimizer": "lion"}, "expected optimizer among sgd, adam, adamw, found 'lion'"),
         ({"epochs": 0}, "expected epochs >= 1, found 0"),
         ({"epochs": "1"}, "expected epochs of type int, found '1'"),
         ({"threads": 0}, "threads: expected at least 1, found 0"),

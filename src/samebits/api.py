@@ -280,7 +280,7 @@ def fit(
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
                  whose weights are set anew from the seed
     numerics:    bfp or float32
-    lr:          by default 0.1 for sgd, 0.001 for adam
+    lr:          by default 0.1 for sgd, else 0.001
     exponents:   what shares one: tensor, row (a sample, a token, an output channel), or row-shift
                  (rows, with outlier channels of activations apart)
     widths:      bits of weights and activations (4 to 8), of gradients (up to 16), and 32

@@ -60,7 +60,7 @@ def test_limit_and_threads(samebits, options, monkeypatch):
 
 
 def test_default_learning_rate_follows_the_optimizer(samebits, npz, tmp_path):
-    for optimizer, lr in (("sgd", 0.1), ("adam", 0.001)):
+    for optimizer, lr in (("sgd", 0.1), ("adam", 0.001), ("adamw", 0.001)):
         done = samebits(
             *("train", "--data", npz, "--arch", "mlp", "--numerics", "float32", "--epochs", 1),
             *("--optimizer", optimizer, "--out", tmp_path / optimizer, "--json"),
@@ -95,7 +95,7 @@ def refused(done, *texts):
         (("--device", "tpu"), "error: expected --device among cpu, cuda, found 'tpu'"),
         (("--schedule", "cosin"), "expected schedule among constant, step, linear, cosine, found"),
         (("--numerics", "int4"), "expected numerics among bfp, float32, found 'int4'"),
-        (("--optimizer", "lion"), "expected optimizer among sgd, adam, found 'lion'"),
+        (("--optimizer", "lion"), "expected optimizer among sgd, adam, adamw, found 'lion'"),
         (("--lr", "nan"), "expected a finite lr >= 0, found nan"),
         (("--epochs", 0), "--epochs: expected a whole number from 1, found '0'"),
         (("--nonsense",), "--nonsense"),

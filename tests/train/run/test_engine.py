@@ -14,7 +14,9 @@ from samebits.spec.training import step as reference
 from samebits.spec.training.layers import initial_parameter, quantize_input
 from samebits.spec.training.optimizer import SGD
 from samebits.spec.training.step import Node
+from samebits.train import Adam, BFPTensor, convert, cross_entropy
 from samebits.train.deployed.deploy import Deployed, calibrate
+from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.distributed import ALONE
 from samebits.train.run.engine import BfpEngine, Float32Engine, OptimizerSettings
 from worker_threads import Hub
@@ -219,3 +221,31 @@ def test_deployed_logits_and_calibration_are_those_of_evaluation():
     assert not model.training
     for name, tensor in state_of(model).items():
         assert torch.equal(tensor, before[name]), name
+
+
+def test_adamw_decays_weights_apart_from_the_moments():
+    """In both numerics: as the optimizers of that name, and unlike adam."""
+    after = {}
+    for name in ("adam", "adamw"):
+        settings = OptimizerSettings(name, 0.01, 0.0, False, 0.5, seed=3, rounding="stochastic")
+        engines = {
+            "bfp": BfpEngine(network(), settings, 1, seed=1),
+            "float32": Float32Engine(network(), settings),
+        }
+        for numerics, engine in engines.items():
+            for step in range(3):
+                engine.step(batch_of(step), 0.01, step)
+            after[numerics, name] = parameter_sha256(engine.model.state_dict())
+    twin, real = convert(network()), network()
+    ours = Adam(twin.parameters(), lr=0.01, weight_decay=0.5, decoupled=True, seed=3)
+    torchs = torch.optim.AdamW(real.parameters(), lr=0.01, weight_decay=0.5)
+    for step in range(3):
+        images, labels = batch_of(step)
+        cross_entropy(twin(BFPTensor.from_real(images)), labels).backward()
+        nn.functional.cross_entropy(real(images), labels).backward()
+        for optimizer in (ours, torchs):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert after["bfp", "adamw"] == parameter_sha256(twin.state_dict()) != after["bfp", "adam"]
+    expected = parameter_sha256(real.state_dict())
+    assert after["float32", "adamw"] == expected != after["float32", "adam"]

@@ -292,8 +292,9 @@ def test_resumed_run_equals_the_uninterrupted_one(numerics, uninterrupted, tmp_p
         {"optimizer": "adam", "lr": 0.002, "weight_decay": 0.01},
         {"nesterov": True, "weight_decay": 1e-3, "schedule": "linear", "warmup": 3},
         {"momentum": 0.0, "schedule": "step"},
+        {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.1},
     ],
-    ids=["adam", "nesterov", "plain"],
+    ids=["adam", "nesterov", "plain", "adamw"],
 )
 def test_optimizers_resume_exactly(numerics, uninterrupted, tmp_path, changes):
     result, _ = uninterrupted(numerics, **changes)
@@ -387,7 +388,7 @@ def test_learning_rate_that_overflows(numerics, tmp_path):
         ({"batch": 4, "shards": 8}, "found a batch of 4 for 8 shards; raise --batch or lower"),
         ({"batch": 10, "shards": 4}, "expected shards that divide the batch, found a batch of 10"),
         ({"numerics": "bf16"}, "expected numerics among bfp, float32, found 'bf16'"),
-        ({"optimizer": "lion"}, "expected optimizer among sgd, adam, found 'lion'"),
+        ({"optimizer": "lion"}, "expected optimizer among sgd, adam, adamw, found 'lion'"),
         ({"epochs": 0}, "expected epochs >= 1, found 0"),
         ({"seed": 2**32}, "expected a seed in 0..4294967295"),
         ({"lr": float("inf")}, "expected a finite lr >= 0, found inf"),

@@ -41,10 +41,14 @@ def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape,
     with untouched(model):
         in_training(model)
         tape = trace(model, example)
-    counts = []
-    if not any(isinstance(part, Layer) for part in model.modules()):
-        with untouched(model):
-            in_training(model)
+    # A pass before the measured one: it makes what a process makes once (kernels, tables), which
+    # otherwise would be counted as held by the pass that comes first.
+    counts: list[dict[str, int]] = []
+    with untouched(model):
+        in_training(model)
+        if any(isinstance(part, Layer) for part in model.modules()):
+            _Survey(tape, example, counts).run(loss)
+        else:
             counts = _counts(tape, example, loss)
     with untouched(model):
         in_training(model)

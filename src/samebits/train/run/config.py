@@ -16,7 +16,7 @@ from samebits.train.run.schedule import SCHEDULES, Schedule
 from samebits.train.widths import Widths
 
 NUMERICS = ("bfp", "float32")
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = ("sgd", "adam", "adamw")
 SHARD_SAMPLES = 32
 _KINDS: dict[str, tuple[type, ...]] = {  # what a field of an annotated type may hold
     "str": (str,),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,10 @@ class Float32Engine(Engine):
         super().__init__(model, nn.CrossEntropyLoss(label_smoothing=smoothing), device)
         self._workers, self._settings = workers, settings
         self._replica = workers.replicate(_Steps(self))
-        self.optimizer = settings.build(torch.optim.SGD, torch.optim.Adam, list(model.parameters()))
+        self.optimizer = settings.build(
+            {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW},
+            list(model.parameters()),
+        )
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update by the mean of the workers' gradients.
@@ -153,8 +157,7 @@ class BfpEngine(Engine):
         criterion = CrossEntropyLoss(label_smoothing=smoothing)
         super().__init__(convert(model, exponents, widths), criterion, device)
         self.optimizer = settings.build(
-            SGD,
-            Adam,
+            {"sgd": SGD, "adam": Adam, "adamw": functools.partial(Adam, decoupled=True)},
             list(self.model.parameters()),
             seed=settings.seed,
             rounding=settings.rounding,
@@ -242,9 +245,14 @@ class OptimizerSettings:
         if self.clip_norm is not None:
             by_norm(parameters, self.clip_norm)
 
-    def build(self, sgd: Any, adam: Any, parameters: list[nn.Parameter], **more: Any) -> Any:
-        """An optimizer of the given classes for SGD and Adam, `more` being options of both."""
+    def build(
+        self,
+        makers: Mapping[str, Callable[..., Any]],
+        parameters: list[nn.Parameter],
+        **more: Any,
+    ) -> Any:
+        """An optimizer by the one of its name, `more` being options of all."""
         options = {"lr": self.lr, "weight_decay": self.weight_decay, **more}
-        if self.name == "adam":
-            return adam(parameters, **options)
-        return sgd(parameters, momentum=self.momentum, nesterov=self.nesterov, **options)
+        if self.name == "sgd":
+            options |= {"momentum": self.momentum, "nesterov": self.nesterov}
+        return makers[self.name](parameters, **options)
