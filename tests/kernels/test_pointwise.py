@@ -553,3 +553,57 @@ def test_cross_entropy(k, rows, classes, bits, exponent):
         (gradient.codes, gradient.exponent),
         flat(z),
     )
+
+
+# --- several exponents ------------------------------------------------------------------------
+
+GRIDS = [
+    ((7, 5), (7, 1)),
+    ((7, 5), (1, 5)),
+    ((7, 5), (7, 5)),
+    ((7, 5), (1, 1)),
+    ((3, 4, 5), (3, 1, 5)),
+    ((3, 4, 5, 6), (3, 1, 1, 1)),
+    ((3, 4, 5, 6), (3, 4, 1, 1)),
+    ((3, 4, 5, 6), (1, 4, 1, 1)),
+    ((3, 4, 5, 6), (3, 1, 5, 1)),
+    ((3, 4, 5, 6), (3, 4, 5, 6)),
+    ((2, 2, 2, 2, 2), (2, 1, 2, 1, 2)),  # they take turns too often for C
+    ((40, 10, 10, 10), (40, 10, 1, 1)),  # by several threads
+]
+
+
+@pytest.mark.parametrize(("shape", "exponents"), [*GRIDS, ((1, 4), (3, 4))])
+@pytest.mark.parametrize("bits", [8, 32, 64])
+def test_scaling_by_several_exponents(k, shape, exponents, bits):
+    """Right shifts by up to 70 bits, none, left shifts that fit, and any for zeros."""
+    limit = {8: 127, 32: 2**31 - 1, 64: 2**61}[bits]
+    count = math.prod(exponents)
+    rng = random.Random(count)
+    up = 61 - limit.bit_length()
+    own = torch.tensor([rng.randint(-70, max(up, 0)) for _ in range(count)]).view(exponents)
+    v = codes(shape, limit, bits, seed=bits)
+    whole = torch.broadcast_shapes(shape, exponents)
+    pairs = zip(flat(v.expand(whole)), flat(own.expand(whole)), strict=True)
+    expected = [formats.scaled(a, e) for a, e in pairs]
+    for layout in layouts(v):
+        found = k.scale(layout, own)
+        assert found.dtype == torch.int64
+        assert_same(found, expected, expected)
+    zeros = k.scale(torch.zeros_like(v), torch.full_like(own, 2000))
+    assert not zeros.any()
+    assert zeros.shape == whole
+
+
+@pytest.mark.parametrize(("shape", "kept"), GRIDS)
+@pytest.mark.parametrize("bits", [8, 32, 64])
+def test_largest_of_rows_and_channels(k, shape, kept, bits, threads):
+    v = codes(shape, {8: 127, 32: 2**31 - 1, 64: 2**61}[bits], bits, seed=bits)
+    expected = {}
+    for place, value in zip(itertools.product(*map(range, shape)), flat(v), strict=True):
+        own = tuple(i if size > 1 else 0 for i, size in zip(place, kept, strict=True))
+        expected[own] = max(expected.get(own, 0), abs(value))
+    for layout in layouts(v):
+        found = k.largest_rows(layout, kept, [1] * len(kept))
+        assert found.shape == kept
+        assert_same(found, list(expected.values()), list(expected))

@@ -7,6 +7,8 @@ Every method equals `samebits.spec.formats` and `samebits.spec.training` bit for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -61,6 +63,9 @@ class Eager(Kernels):
         inexact = (twice << (right - 1)) != v
         return quotient + (twice & (inexact | quotient) & 1)
 
+    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
+        return rows.largest(v, *sizes)
+
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 
@@ -76,7 +81,7 @@ class Eager(Kernels):
     ) -> Part:
         if isinstance(exponent, Tensor):
             size = rows.row_size(acc.shape)
-            codes, own = rows.requantize(acc, exponent, size, bits, divisor)
+            codes, own = rows.requantize(acc, exponent, size, bits, divisor, k=self)
             return codes.to(CODE_TYPE[bits]), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
@@ -89,7 +94,7 @@ class Eager(Kernels):
 
     def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
         if isinstance(exponent, Tensor):
-            codes, own = rows.shorten(acc, exponent, rows.row_size(acc.shape))
+            codes, own = rows.shorten(acc, exponent, rows.row_size(acc.shape), self)
             return codes.to(torch.int32), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
@@ -102,7 +107,7 @@ class Eager(Kernels):
         if len(parts) == 1:
             return parts[0]
         if any(isinstance(e, Tensor) for _, e in parts):
-            codes, own = rows.resolve(parts)
+            codes, own = rows.resolve(parts, self)
             return codes.to(torch.int32), own
         pairs = [(codes, int(e)) for codes, e in parts]
         live = [part for part in pairs if self.largest_of(part[0])]
@@ -161,7 +166,7 @@ class Eager(Kernels):
         if isinstance(exponent, Tensor):
             own = exponent.clamp(min=least)
             bias = rows.scale(_per_channel(value, acc), e_b - own)
-            return rows.scale(acc, exponent - own) + bias, 0, own
+            return self.scale(acc, exponent - own) + bias, 0, own
         common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
 

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import math
 import struct
+from collections.abc import Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
@@ -35,6 +36,8 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "reach": "n pnnn",
     **dict.fromkeys((f"max_{a}" for a in (*_INTEGERS, "i64")), "n pni"),
     **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _INTEGERS), "- pnnpi"),
+    **dict.fromkeys(("scale_rows_i32", "scale_rows_i64"), "- ppnnnnnnpi"),
+    **dict.fromkeys(("max_rows_i32", "max_rows_i64"), "- pnnnnnnpi"),
     "with_bias": "n pnnnppppi",
     "channel_sum": "- pinnp",
     "channel_stats": "i pnnpi",
@@ -269,6 +272,40 @@ def entropy(
 
 
 # --- memory order -----------------------------------------------------------------------------
+
+
+def grid_of(
+    shape: Sequence[int], exponents: Sequence[int], last: bool = False
+) -> tuple[int, ...] | None:
+    """A shape as [a, b, c] and the steps of its exponents, as `Grid` of rows.c has them.
+
+    exponents: their shape, 1 along axes that share one. last: whether memory is that of an image
+    whose channels are last. None where axes that share exponents and
+    axes that do not take turns too often for three, or the exponents are more than the numbers.
+    """
+    if any(count not in (1, size) for size, count in zip(shape, exponents, strict=True)):
+        return None
+    order = (0, 2, 3, 1) if last else range(len(shape))
+    sizes: list[int] = []
+    own: list[bool] = []
+    for size, count in ((shape[axis], exponents[axis]) for axis in order):
+        if size == 1:
+            continue
+        if own and own[-1] == (count > 1):
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            own.append(count > 1)
+    if len(sizes) > 3:
+        return None
+    missing = 3 - len(sizes)
+    sizes, own = [1] * missing + sizes, [False] * missing + own
+    steps, step = [0, 0, 0], 1
+    for axis in (2, 1, 0):
+        if own[axis]:
+            steps[axis] = step
+            step *= sizes[axis]
+    return *sizes, *steps
 
 
 def pointer(v: Tensor | None) -> int | None:

@@ -6,6 +6,7 @@ the few operands that C is not made for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref, c_int64
 
 import torch
@@ -16,6 +17,7 @@ from samebits.kernels.library import (
     conv_struct,
     dense,
     entropy,
+    grid_of,
     like,
     load,
     nchw,
@@ -40,6 +42,7 @@ from samebits.spec import formats
 MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
+SUMS = (torch.int32, torch.int64)
 _threads = torch.get_num_threads
 
 
@@ -51,9 +54,13 @@ class Native(NativeUpdate):
         self._max = {t: getattr(self._c, f"samebits_max_{name}") for t, name in _NAMES.items()}
         self._scale = {
             (t, bits): getattr(self._c, f"samebits_scale_{_NAMES[t]}_i{bits}")
-            for t in (torch.int32, torch.int64)
+            for t in SUMS
             for bits in BITS.values()
         }
+        self._scale_rows, self._max_rows = (
+            {t: getattr(self._c, f"samebits_{what}_rows_{_NAMES[t]}") for t in SUMS}
+            for what in ("scale", "max")
+        )
 
     # --- scaling and rounding ---------------------------------------------------------------
 
@@ -61,11 +68,39 @@ class Native(NativeUpdate):
         v = dense(v)
         return int(self._max[v.dtype](pointer(v), v.numel(), _threads()))
 
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
+        """Exponents of rows, channels or elements in C; one integer in torch."""
+        if not isinstance(exponent, Tensor) or v.dim() != exponent.dim():
+            return super().scale(v, exponent)
+        last = _is_last(v)
+        grid = grid_of(v.shape, exponent.shape, last)
+        if grid is None:
+            return super().scale(v, exponent)
+        v, exponent = _sums(v), exponent.long()
+        exponent = nhwc(exponent) if last else exponent.contiguous()
+        out = torch.empty_like(v, dtype=torch.int64)
+        scale = self._scale_rows[v.dtype]
+        scale(pointer(v), pointer(exponent), *grid, pointer(out), _threads())
+        return out
+
+    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
+        shared = [all(size[axis] == 1 for size in sizes) for axis in range(v.dim())]
+        size = [1 if one else n for one, n in zip(shared, v.shape, strict=True)]
+        grid = grid_of(v.shape, size, _is_last(v))
+        if grid is None:
+            return super().largest_rows(v, *sizes)
+        v = _sums(v)
+        top = torch.zeros(size, dtype=torch.int64)
+        if _is_last(v):
+            top = nchw(torch.zeros([size[axis] for axis in (0, 2, 3, 1)], dtype=torch.int64))
+        self._max_rows[v.dtype](pointer(v), *grid, pointer(top), _threads())
+        return top
+
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
             return super().scale_to(v, exponent, bits)
         v = dense(v)
-        if v.dtype not in (torch.int32, torch.int64):
+        if v.dtype not in SUMS:
             v = v.int()
         if exponent < -MAX_SHIFT_32 and v.dtype == torch.int32:
             v = v.long()
@@ -394,6 +429,16 @@ class Native(NativeUpdate):
         own = (*map(pointer, (dh, dc, gates, c)), *c.shape, shift)
         tables = (pointer(lookup), pointer(before))
         return out, self._c.samebits_lstm_gate_grads(*own, *tables, *shifts, pointer(out))
+
+
+def _is_last(v: Tensor) -> bool:
+    """Whether the memory of an image has its channels last."""
+    return v.dim() == 4 and not v.is_contiguous() and v.permute(0, 2, 3, 1).is_contiguous()
+
+
+def _sums(v: Tensor) -> Tensor:
+    """v as dense int32 or int64, in its order if it is dense."""
+    return dense(v if v.dtype in SUMS else v.int())
 
 
 def _by_rows(*exponents: Exponent) -> bool:

@@ -36,6 +36,7 @@ threads, nor vector width, nor the blocking of a matrix product.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -124,6 +125,9 @@ class Kernels(Protocol):
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
+
+    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
+        """max|v| over the axes along which all shapes of `sizes` are 1, int64; |v| <= 2**62."""
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +50,31 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(right > 0, quotient + (twice & (inexact | quotient) & 1), v)
 
 
+class Passes(Protocol):
+    """The passes over all elements; kernels may have them faster, with the same results."""
+
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
+        """`scale`."""
+
+    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
+        """`largest`."""
+
+
+class InTorch:
+    """Passes in torch, on any device."""
+
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
+        """rne(v * 2**exponent)."""
+        return scale(v, torch.as_tensor(exponent, device=v.device))
+
+    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
+        """max|v| over the axes along which all shapes are 1."""
+        return largest(v, *sizes)
+
+
+IN_TORCH = InTorch()
+
+
 def maximum(*exponents: Exponent) -> Exponent:
     """The largest, element by element unless all are integers."""
     tensors = [e for e in exponents if isinstance(e, Tensor)]
@@ -88,13 +114,18 @@ def shifts(top: Tensor, bits: int, divisor: int = 1) -> Tensor:
 
 
 def _fit(
-    acc: Tensor, exponent: Tensor, size: Sequence[int], bits: int, divisor: int = 1
+    acc: Tensor,
+    exponent: Tensor,
+    size: Sequence[int],
+    bits: int,
+    divisor: int,
+    k: Passes,
 ) -> tuple[Tensor, Tensor]:
     """The exponent at which every row fits codes of `bits`, and the lowest of its elements.
 
     Of rows that are all zero: below -2**39.
     """
-    top = largest(acc, exponent.shape, size)
+    top = k.largest_rows(acc, exponent.shape, size)
     own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
     fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)
     lowest = torch.where(top > 0, own, -_NONE)
@@ -109,12 +140,13 @@ def requantize(
     bits: int,
     divisor: int = 1,
     limited: bool = True,
+    k: Passes = IN_TORCH,
 ) -> tuple[Tensor, Tensor]:
     """`requantize` by rows: codes (int64) and exponents of the shape `size`.
 
     limited: exponents in [-128, 127]; RangeError above.
     """
-    e = _fit(acc, exponent, size, bits, divisor)[0]
+    e = _fit(acc, exponent, size, bits, divisor, k)[0]
     e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
     if limited and (found := int(e.max())) > EXPONENT_MAX:
         raise RangeError(
@@ -123,12 +155,17 @@ def requantize(
         )
     by = exponent - e
     if divisor == 1:
-        return scale(acc, by), e
+        return k.scale(acc, by), e
     return _divided(acc, by, divisor), e
 
 
 def requantize_channels(
-    acc: Tensor, exponent: Tensor, shifts: Tensor, bits: int, divisor: int = 1
+    acc: Tensor,
+    exponent: Tensor,
+    shifts: Tensor,
+    bits: int,
+    divisor: int = 1,
+    k: Passes = IN_TORCH,
 ) -> tuple[Tensor, Tensor]:
     """`requantize` by rows of an activation whose channels have shifts (training.md 12.4).
 
@@ -136,7 +173,8 @@ def requantize_channels(
     would be above 127.
     """
     up = along_channels(shifts, acc.dim())
-    codes, own = requantize(acc, exponent - up, row_size(acc.shape), bits, divisor)
+    size = row_size(acc.shape)
+    codes, own = requantize(acc, exponent - up, size, bits, divisor, k=k)
     own = own + up
     if (found := int(own.max())) > EXPONENT_MAX:
         raise RangeError(
@@ -160,23 +198,27 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
     return torch.where(down > room, 0, rounded)
 
 
-def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
+def shorten(
+    acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes = IN_TORCH
+) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
-    fitting, lowest = _fit(acc, exponent, size, 32)
+    fitting, lowest = _fit(acc, exponent, size, 32, 1, k)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
-    return scale(acc, exponent - e), e
+    return k.scale(acc, exponent - e), e
 
 
-def resolve(parts: Sequence[tuple[Tensor, Exponent]]) -> tuple[Tensor, Tensor]:
+def resolve(
+    parts: Sequence[tuple[Tensor, Exponent]], k: Passes = IN_TORCH
+) -> tuple[Tensor, Tensor]:
     """`resolve` row by row, of several parts: int64 codes, to be int32, and their exponents."""
     size = max((e.shape for _, e in parts if isinstance(e, Tensor)), key=lambda s: s.numel())
-    tops = [torch.where(largest(codes, size) > 0, e, _NONE) for codes, e in parts]
+    tops = [torch.where(k.largest_rows(codes, size) > 0, e, _NONE) for codes, e in parts]
     e = torch.stack(tops).amax(0)
     total = sum(
-        scale(codes, (own - e).clamp(max=0)) for (codes, _), own in zip(parts, tops, strict=True)
+        k.scale(codes, (own - e).clamp(max=0)) for (codes, _), own in zip(parts, tops, strict=True)
     )
     assert isinstance(total, Tensor)
-    return shorten(total, torch.where(e == _NONE, EXPONENT_MIN, e), size)
+    return shorten(total, torch.where(e == _NONE, EXPONENT_MIN, e), size, k)
 
 
 def aligned(codes: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,7 @@ def narrowed(
         largest = k.largest_of(acc) if isinstance(exponent, int) else 0
         return BFPTensor(*k.requantize(acc, largest, exponent, bits, divisor), bits=bits)
     assert isinstance(exponent, Tensor)
-    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor)
+    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k)
     return BFPTensor(codes.to(CODE_TYPE[bits]), own, bits=bits, shifts=shifts)
 
 

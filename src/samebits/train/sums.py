@@ -61,7 +61,7 @@ class Sums:
             else:
                 assert isinstance(self.exponent, Tensor)
                 channels = (self.exponent, self.shifts, self.bits)
-                codes, own = rows.requantize_channels(acc, *channels)
+                codes, own = rows.requantize_channels(acc, *channels, k=kernels.of(acc))
                 part = codes.to(CODE_TYPE[self.bits]), own
         except RangeError as error:
             raise RangeError(f"{self.where}: {error}" if self.where else str(error)) from None

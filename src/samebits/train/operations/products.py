@@ -74,7 +74,8 @@ def for_weight(g: Tensor, e_g: Exponent, e_x: Exponent) -> Part:
     size = [1] * g.dim()
     outputs = 1 if g.dim() == 4 else g.dim() - 1
     size[outputs] = g.shape[outputs]
-    codes, exponent = rows.requantize(g, own, size, 32, limited=False)
+    k = kernels.of(g)
+    codes, exponent = rows.requantize(g, own, size, 32, limited=False, k=k)
     return codes.to(torch.int32), exponent.view(-1, 1)
 
 
@@ -88,7 +89,7 @@ def weight_gradient(
     k = kernels.of(g)
     acc, largest = k.conv_weight_grad(g, x, shape)
     if isinstance(exponent, Tensor):
-        codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1))
+        codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
         return BFPTensor(codes.to(torch.int32).view(weight.shape), int(own))
     codes, exponent = k.shorten(acc, largest, exponent)
     codes = codes.view(weight.shape) if weight.dim() == 2 else codes
