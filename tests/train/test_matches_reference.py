@@ -244,7 +244,7 @@ def diverges(steps: int) -> bool:
 def test_exponents_move_both_ways():
     """The steps above do exercise raising (also by more than 15) and lowering."""
     moves = []
-    for optimizer in OPTIMIZERS:
+    for optimizer in ("sgd", "sgd large"):
         last = reference_state(RESIDUAL.build())[0]
         for result in reference_steps("residual", optimizer, 5):
             moves += [result.parameters[n].exponent - last[n].exponent for n in last]
