@@ -15,6 +15,7 @@ from samebits.train import BFPTensor, convert, cross_entropy
 from samebits.train.convert import model_input
 from samebits.train.deferred import deferred_updates
 from samebits.train.layers import load_state
+from samebits.train.operations.pointwise import concat
 from samebits.train.shifts import ChannelPeaks, PeakUpdate
 
 CHANNELS, OUTLIER = 256, 3
@@ -200,3 +201,25 @@ def test_a_float_state_has_no_magnitudes_and_a_wrong_one_is_refused():
     del state["0.channel_peak"]
     with pytest.raises(CheckpointError, match=r"0.channel_peak"):
         load_state(model, state)
+
+
+@pytest.mark.parametrize(("axis", "channels"), [(-1, [0, 8, 4, 0, 0]), (1, None), (0, None)])
+def test_tensors_side_by_side(axis, channels):
+    """Along the channels all keep their shifts; where channels meet, shifts end."""
+    a, b = (
+        BFPTensor(
+            torch.full((2, 3, size), 3, dtype=torch.int8),
+            (torch.tensor(shifts) - 2).expand(2, 3, size),
+            shifts=torch.tensor(shifts),
+        )
+        for size, shifts in ((2, [0, 8]), (3, [4, 0, 0]))
+    )
+    b = b if axis == -1 else a
+    y = concat([a, b], axis)
+    assert (None if y.shifts is None else y.shifts.tolist()) == channels
+    if channels is not None:
+        values = [x.dequantize() for x in (a, b)]
+        assert torch.equal(y.dequantize(), torch.cat(values, axis))
+    else:  # 3 at 2**-2 beside 3 at 2**6
+        assert y.dequantize().flatten().tolist() == [0.0, 192.0] * 12
+        assert y.exponent.flatten().tolist() == [6] * 12

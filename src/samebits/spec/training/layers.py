@@ -437,7 +437,7 @@ Tables = Callable[[int], Tensor]
 """A table of 255 codes, for x = -127..127 at an exponent of x, and the exponent of the codes."""
 
 
-def table_activation(x: Array, table: Tables, bounded: bool = False) -> Array:
+def table_activation(x: Array, table: Tables, bounded: bool) -> Array:
     """Sections 5, 12.2 and 12.4. bounded: of a function whose values are: shifts end here."""
     acc, exponent = _looked_up(x, table)
     return narrow(acc, x.shape, exponent, x.bits, shifts=() if bounded else x.shifts)
