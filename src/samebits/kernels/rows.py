@@ -51,28 +51,13 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
 
 
 class Passes(Protocol):
-    """The passes over all elements; kernels may have them faster, with the same results."""
+    """The passes over all elements, which the kernels in use have."""
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """`scale`."""
 
     def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
         """`largest`."""
-
-
-class InTorch:
-    """Passes in torch, on any device."""
-
-    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
-        """rne(v * 2**exponent)."""
-        return scale(v, torch.as_tensor(exponent, device=v.device))
-
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        """max|v| over the axes along which all shapes are 1."""
-        return largest(v, *sizes)
-
-
-IN_TORCH = InTorch()
 
 
 def maximum(*exponents: Exponent) -> Exponent:
@@ -140,7 +125,8 @@ def requantize(
     bits: int,
     divisor: int = 1,
     limited: bool = True,
-    k: Passes = IN_TORCH,
+    *,
+    k: Passes,
 ) -> tuple[Tensor, Tensor]:
     """`requantize` by rows: codes (int64) and exponents of the shape `size`.
 
@@ -165,7 +151,8 @@ def requantize_channels(
     shifts: Tensor,
     bits: int,
     divisor: int = 1,
-    k: Passes = IN_TORCH,
+    *,
+    k: Passes,
 ) -> tuple[Tensor, Tensor]:
     """`requantize` by rows of an activation whose channels have shifts (training.md 12.4).
 
@@ -198,18 +185,14 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
     return torch.where(down > room, 0, rounded)
 
 
-def shorten(
-    acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes = IN_TORCH
-) -> tuple[Tensor, Tensor]:
+def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
     fitting, lowest = _fit(acc, exponent, size, 32, 1, k)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
     return k.scale(acc, exponent - e), e
 
 
-def resolve(
-    parts: Sequence[tuple[Tensor, Exponent]], k: Passes = IN_TORCH
-) -> tuple[Tensor, Tensor]:
+def resolve(parts: Sequence[tuple[Tensor, Exponent]], k: Passes) -> tuple[Tensor, Tensor]:
     """`resolve` row by row, of several parts: int64 codes, to be int32, and their exponents."""
     size = max((e.shape for _, e in parts if isinstance(e, Tensor)), key=lambda s: s.numel())
     tops = [torch.where(k.largest_rows(codes, size) > 0, e, _NONE) for codes, e in parts]

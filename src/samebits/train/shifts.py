@@ -12,11 +12,9 @@ from samebits import kernels
 from samebits.kernels import rows
 from samebits.kernels.protocol import CODE_TYPE
 from samebits.kernels.rows import Exponent
+from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
-from samebits.train.tensor import BFPTensor
-
-SHIFTS = (0, 4, 8, 12)
-DECAY = 31 / 32
+from samebits.train.tensor import BFPTensor, requantized
 
 
 @dataclass(frozen=True)
@@ -80,18 +78,22 @@ class PeakUpdate:
 
 
 def narrowed(
-    acc: Tensor, exponent: Exponent, bits: int, shifts: Tensor | None, divisor: int = 1
+    acc: Tensor,
+    exponent: Exponent,
+    bits: int,
+    shifts: Tensor | None,
+    divisor: int = 1,
+    largest: int | None = None,
 ) -> BFPTensor:
     """acc * 2**exponent / divisor as codes of `bits` whose channels have shifts, one rounding.
 
-    Raises RangeError where an exponent with its shift would be above 127.
+    largest: as `requantized` takes it. Raises RangeError where an exponent with its shift would be
+    above 127.
     """
-    k = kernels.of(acc)
     if shifts is None:
-        largest = k.largest_of(acc) if isinstance(exponent, int) else 0
-        return BFPTensor(*k.requantize(acc, largest, exponent, bits, divisor), bits=bits)
+        return BFPTensor(*requantized(acc, exponent, bits, divisor, largest), bits=bits)
     assert isinstance(exponent, Tensor)
-    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k)
+    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=kernels.of(acc))
     return BFPTensor(codes.to(CODE_TYPE[bits]), own, bits=bits, shifts=shifts)
 
 

@@ -549,11 +549,17 @@ def quantize_rows(x: Tensor, bits: int, name: str) -> Part:
     return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent
 
 
-def requantized(acc: Tensor, exponent: Exponent, bits: int) -> Part:
-    """acc * 2**exponent as bfp8 or bfp16 codes with the smallest exponent (training.md 1.1)."""
+def requantized(
+    acc: Tensor, exponent: Exponent, bits: int, divisor: int = 1, largest: int | None = None
+) -> Part:
+    """acc * 2**exponent / divisor as codes of the smallest exponent (training.md 1.1 and 12.1).
+
+    largest: max|acc|, where it is known and the exponent is one integer
+    """
     k = kernels.of(acc)
-    largest = k.largest_of(acc) if isinstance(exponent, int) else 0
-    return k.requantize(acc, largest, exponent, bits)
+    if largest is None:
+        largest = k.largest_of(acc) if isinstance(exponent, int) else 0
+    return k.requantize(acc, largest, exponent, bits, divisor)
 
 
 def bfp32(acc: Tensor, exponent: Exponent) -> BFPTensor:

@@ -223,9 +223,9 @@ class AveragePool(TensorOperation):
     @staticmethod
     def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
         codes = x.codes
-        acc = kernels.of(codes).window_sum(codes, window)[0]
+        acc, largest = kernels.of(codes).window_sum(codes, window)
         ctx.shape, ctx.window = codes.shape, window
-        return narrowed(acc, x.exponent, x.bits, x.shifts, window.size)
+        return narrowed(acc, x.exponent, x.bits, x.shifts, window.size, largest)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
