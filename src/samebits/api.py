@@ -256,6 +256,8 @@ def fit(
     label_smoothing: float = 0.0,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    ema: float | None = None,
+    init: str | Path | Mapping[str, Any] | None = None,
     checkpoint_every: int = 0,
     plan: str | Path | None = None,
     memory_budget: int | str | None = None,
@@ -273,12 +275,12 @@ def fit(
 ) -> TrainingRun | None:
     """Train a network, and leave checkpoints, metrics and the result in the folder `out`.
 
-    The bits of a BFP run depend on the data and on the options up to `clip_value` alone: not on
+    The bits of a BFP run depend on the data and on the options up to `init` alone: not on
     threads, workers, devices, plans or interruptions. docs/guide/train.md.
 
     data:        digits, a folder of images or recordings, an .npz or .txt file, or a Dataset
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
-                 whose weights are set anew from the seed
+                 whose weights are set anew from the seed, or are those of `init`
     numerics:    bfp or float32
     lr:          by default 0.1 for sgd, else 0.001
     exponents:   what shares one: tensor, row (a sample, a token, an output channel), or row-shift
@@ -289,6 +291,11 @@ def fit(
     label_smoothing: the share of every target that goes to all classes alike, in [0, 1]
     clip_norm:   gradients are scaled down to this norm, of all of them together
     clip_value:  elements of gradients are brought to within +- this, before clip_norm
+    ema:         decay, in (0, 1), of an average of the weights, which is then the model that the
+                 run leaves; training goes on with its own weights
+    init:        what the weights start from instead of the seed: a state dict (of PyTorch's model,
+                 as `module.state_dict()`, or of the converted one), a .safetensors file of one, a
+                 training folder or a checkpoint
     plan:        what to compute again instead of keeping: none, auto or a plan's file
     memory_budget: bytes a pass may hold: a number, 3M, or 40% of what storing everything takes;
                  implies plan="auto"
@@ -312,6 +319,7 @@ def fit(
     from samebits.train.run.config import TrainConfig
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
+    from samebits.train.run.initial import initial_weights
     from samebits.train.run.loop import train
 
     plan = plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
@@ -353,6 +361,7 @@ def fit(
                 label_smoothing=label_smoothing,
                 clip_norm=clip_norm,
                 clip_value=clip_value,
+                ema=ema,
             )
             planner = None
             if plan is not None:
@@ -365,12 +374,14 @@ def fit(
                     backward,
                     plan_fallback or "error",
                 )
+            weights = None if init is None else initial_weights(init, progress.note)
             dataset = given or load_data(str(data), limit=limit)
             result = train(
                 config,
                 dataset,
                 Path(out),
                 model=model,
+                init=weights,
                 resume=resume,
                 overwrite=overwrite,
                 checkpoint_every=checkpoint_every,

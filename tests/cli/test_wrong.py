@@ -252,6 +252,12 @@ train --data data --arch mlp --out OUT --clip-norm 0
     clip norm: expected a finite number > 0, found 0.0
 train --data data --arch mlp --out OUT --clip-value nan
     clip value: expected a finite number > 0, found nan
+train --data data --arch mlp --out OUT --ema 1
+    expected ema, a decay in (0, 1), found 1.0
+train --data data --arch mlp --out OUT --init none.safetensors
+    none.safetensors: no such file or folder
+train --data data --arch mlp --out OUT --init text
+    text: expected a training folder or a .safetensors file of weights
 train --data data --arch mlp --out OUT --device tpu
     expected --device among cpu, cuda, found 'tpu'
 train --data data --arch mlp --out OUT --plan none.json

@@ -434,9 +434,12 @@ def test_states_of_a_step_graph_stay():
 
 
 def test_a_bias_without_elements_asks_for_no_coarser_scale():
-    """That of a Gemm without rows; it has no largest element."""
-    values = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
+    """That of a Gemm without rows; it has no largest element. A bias of 1 would need a coarser."""
+    values = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32) / 2**30
+    one = np.ones(1, np.float32)
     for axis in (0, None):
         empty = np.zeros((0, 2), np.float32)
         given = (values, axis, WEIGHTS["symmetric-s8"], "w", Fraction(1, 8))
-        assert weight_codes(*given, bias=empty).scales == weight_codes(*given).scales
+        scales = weight_codes(*given).scales
+        assert weight_codes(*given, bias=empty).scales == scales
+        assert weight_codes(*given, bias=one).scales != scales

@@ -82,6 +82,18 @@ def train_command(
     clip_value: Annotated[
         float | None, real("Bring every element of the gradients to within +- this, first.")
     ] = None,
+    ema: Annotated[
+        float | None,
+        real("Leave an average of the weights with this decay, as 0.999, as the model."),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Start from these weights: a .safetensors file of a state dict, a training folder "
+            "or a checkpoint.",
+        ),
+    ] = None,
     checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
     plan: Annotated[
         str | None,
@@ -184,6 +196,8 @@ def train_command(
                 label_smoothing=label_smoothing,
                 clip_norm=clip_norm,
                 clip_value=clip_value,
+                ema=ema,
+                init=init,
                 checkpoint_every=checkpoint_every,
                 plan=plan,
                 memory_budget=memory_budget,

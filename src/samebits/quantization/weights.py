@@ -116,7 +116,7 @@ def weight_codes(
     if bias is not None:
         largest = np.abs(bias.reshape(-1))
         if axis is None or largest.size != len(lows):
-            largest = largest.max(keepdims=True, initial=0)  # of an empty one: as of zeros
+            largest = largest.max(initial=0)  # of an empty one: as of zeros
         biases = [Fraction(float(b)) for b in np.broadcast_to(largest, lows.shape)]
     numbers = [
         _suited(

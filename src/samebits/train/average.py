@@ -109,29 +109,31 @@ class EMA:
 
         Raises CheckpointError, and changes nothing, for other names, types, shapes or ranges.
         """
-        expected = self.state_dict()
-        if set(state) != set(expected):
-            name = min(set(state) ^ set(expected))
-            raise CheckpointError(
-                f"averages: expected those of this model's parameters, found {name!r} "
-                f"{'missing' if name in expected else 'beside them'}"
-            )
-        for name, own in expected.items():
-            value = state[name]
+        wrong = misfit(state, self.state_dict())
+        for name, value in () if wrong else state.items():
             limit = 1 << (AVERAGE_BITS if name.endswith(".average") else EXPONENT_BITS)
-            if value.dtype != own.dtype or value.shape != own.shape:
-                found = f"{value.dtype} {tuple(value.shape)}"
-                wanted = f"{own.dtype} {tuple(own.shape)}"
-            elif value.numel() and (top := kernels.of(value).largest_of(value)) >= limit:
-                found, wanted = f"{top}", f"magnitudes below {limit}"
-            else:
-                continue
-            raise CheckpointError(f"averages: {name}: expected {wanted}, found {found}")
+            if value.numel() and (top := kernels.of(value).largest_of(value)) >= limit:
+                wrong = f"{name}: expected magnitudes below {limit}, found {top}"
+        if wrong:
+            raise CheckpointError(f"averages: {wrong}")
         for name, (average, exponent) in self._averages.items():
             new = torch.empty_like(average).copy_(state[f"{name}.average"])
             held = state[f"{name}.average_exponent"]
             by_rows = isinstance(exponent, Tensor)
             self._averages[name] = (new, held.clone()) if by_rows else (new, int(held))
+
+
+def misfit(state: dict[str, Tensor], own: dict[str, Tensor]) -> str | None:
+    """Where a stored state of averages differs in names, types or shapes from a model's own."""
+    if set(state) != set(own):
+        name = min(set(state) ^ set(own))
+        where = "missing" if name in own else "beside them"
+        return f"expected those of this model's parameters, found {name!r} {where}"
+    for name, value in state.items():
+        if value.dtype != own[name].dtype or value.shape != own[name].shape:
+            expected = f"{own[name].dtype} {tuple(own[name].shape)}"
+            return f"{name}: expected {expected}, found {value.dtype} {tuple(value.shape)}"
+    return None
 
 
 def _kind(codes: Tensor, exponent: Exponent) -> tuple[tuple[int, ...], bool]:

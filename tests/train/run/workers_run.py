@@ -22,7 +22,7 @@ RUNS = {
     "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.01},
     "decay": {"nesterov": True, "weight_decay": 0.001, "shards": 8},
     "short": {"gradient_bits": 16},
-    "clipped": {"clip_norm": 0.5, "clip_value": 0.05},
+    "clipped": {"clip_norm": 0.5, "clip_value": 0.05, "ema": 0.9},
     "rows": {"exponents": "row-shift"},
     "float32": {"numerics": "float32", "epochs": 5},
     "planned": {"augment": "flip,crop:1,zoom:80"},

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file each, written atomically, checked by SHA-256, no pickle.
 
 `checkpoint-<step>.safetensors` holds the model's tensors as `model.<name>`, the optimizer's as
-`optimizer.<index>.<key>`, and in its header one JSON text with everything that is not a tensor,
+`optimizer.<index>.<key>`, those of a run with an average of its weights besides as `average.<key>`,
+and in its header one JSON text with everything that is not a tensor,
 the version of this format included.
 """
 
@@ -41,7 +42,8 @@ class Checkpoint:
     """State of a run after a step. `optimizer` is shaped like torch's `Optimizer.state_dict()`.
 
     `progress` holds ints, floats, strings and None (epoch, partial sums); `config` is the run's;
-    `exponents` are the frozen ones of a finished run that can be deployed.
+    `exponents` are the frozen ones of a finished run that can be deployed. Where the weights of
+    `model` are averages, `average` is what training goes on with (`RunAverage.state`).
     """
 
     step: int
@@ -50,6 +52,7 @@ class Checkpoint:
     config: State
     progress: State
     exponents: Exponents | None = None
+    average: State | None = None
 
 
 def parameter_sha256(state: Mapping[str, torch.Tensor]) -> str:
@@ -96,6 +99,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
         "config": _encode(checkpoint.config, "config", tensors),
         "progress": _encode(checkpoint.progress, "progress", tensors),
     }
+    if checkpoint.average is not None:
+        document["average"] = _encode(checkpoint.average, "average", tensors)
     if checkpoint.exponents is not None:
         document["exponents"] = checkpoint.exponents.to_dict()
     document["sha256"] = _content_sha256(tensors, document)
@@ -113,7 +118,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify a checkpoint. Raises CheckpointError when it is missing or damaged."""
-    entries = _checked_entries(path)
+    entries = checked_entries(path)
     try:
         header = entries.get("__metadata__", {}).get(HEADER_KEY)
         if header is None:
@@ -146,12 +151,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 if "exponents" in document
                 else None
             ),
+            average=_decode(document.get("average"), tensors),
         )
         for name, kind in (
             ("step", int),
             ("optimizer", dict),
             ("config", dict),
             ("progress", dict),
+            ("average", dict if "average" in document else type(None)),
         ):
             value = getattr(checkpoint, name)
             if type(value) is not kind:
@@ -266,7 +273,7 @@ def _content_sha256(tensors: Mapping[str, torch.Tensor], document: Mapping[str, 
     return hashlib.sha256(f"{parameter_sha256(tensors)}\n{text}".encode()).hexdigest()
 
 
-def _checked_entries(path: Path) -> dict[str, Any]:
+def checked_entries(path: Path) -> dict[str, Any]:
     """The safetensors header of a file that is as long as it promises.
 
     Compared here for a message with both numbers.

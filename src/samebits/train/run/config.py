@@ -55,6 +55,7 @@ class TrainConfig:
     label_smoothing: float = 0.0  # share of every target that goes to all classes alike
     clip_norm: float | None = None  # of all gradients together
     clip_value: float | None = None  # of an element of a gradient, before clip_norm
+    ema: float | None = None  # decay of the average of the weights; None: no average
 
     def __post_init__(self) -> None:
         """Raises InputError, which names the option, for a type or a value that is not allowed."""
@@ -88,6 +89,8 @@ class TrainConfig:
         for name, limit in (("clip norm", self.clip_norm), ("clip value", self.clip_value)):
             if limit is not None:
                 check_limit(limit, name)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise InputError(f"expected ema, a decay in (0, 1), found {self.ema}")
         if not 0 <= self.label_smoothing <= 1:
             raise InputError(f"expected label smoothing in [0, 1], found {self.label_smoothing}")
         if not 0 <= self.momentum < 1:

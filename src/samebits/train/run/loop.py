@@ -27,6 +27,7 @@ from samebits.numerics.environment import check_threads
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents
 from samebits.train.layers import load_state
+from samebits.train.run.average import RunAverage
 from samebits.train.run.checkpoint import (
     Checkpoint,
     check_same_tensors,
@@ -161,6 +162,7 @@ def train(
     out: Path,
     *,
     model: nn.Module | None = None,
+    init: dict[str, torch.Tensor] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_every: int = 0,
@@ -173,7 +175,8 @@ def train(
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
     `model`: a float model to train instead of `config.arch`'s; its weights are re-initialised
-    from the seed. A checkpoint is written every epoch and every `checkpoint_every` steps.
+    from the seed, or are those of `init` (`initial.initial_weights`). A checkpoint is written every
+    epoch and every `checkpoint_every` steps.
     `overwrite` replaces an earlier run of the same options and data.
     `trace`: file for the hash of every tensor of every step (samebits.train.run.trace).
     `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
@@ -191,7 +194,7 @@ def train(
         if workers is None:
             workers = stack.enter_context(join(device=device))
         config.check_workers(workers.size)
-        run = _Run(config, data, out, model, reporter or Silent(), workers, device)
+        run = _Run(config, data, out, model, init, reporter or Silent(), workers, device)
         if planner is not None:
             run.plan_with(planner)
         if workers.first:
@@ -214,6 +217,7 @@ class _Run:
         data: Dataset,
         out: Path,
         model: nn.Module | None,
+        init: dict[str, torch.Tensor] | None,
         reporter: Reporter,
         workers: Workers,
         device: torch.device,
@@ -229,12 +233,16 @@ class _Run:
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.engine = make_engine(config, model, workers, device)
+        if init is not None:
+            load_state(self.engine.model, init, "init")
+        self.average = RunAverage(self.engine.model, config.ema)
         self.identity = {
             **config.to_dict(),
             "input_shape": list(data.input_shape),
             "classes": data.classes,
             "data_sha256": data.sha256(),
             "rate": data.rate,
+            "init_sha256": None if init is None else parameter_sha256(init),
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
@@ -277,7 +285,7 @@ class _Run:
         path = checkpoint_path(self.out, checkpoint.step)
         check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
         self._check_identity(path, checkpoint)
-        load_state(self.engine.model, checkpoint.model, path)
+        self.average.restore(checkpoint.model, checkpoint.average, path)
         self.engine.optimizer.load_state_dict(checkpoint.optimizer)
         loss_sum, train_loss = (checkpoint.progress.get(k) for k in ("loss_sum", "train_loss"))
         if type(loss_sum) is not float or type(train_loss) not in (float, type(None)):
@@ -361,7 +369,9 @@ class _Run:
         """One step's loss; a RangeError says where training diverged and what to do."""
         lr = self.schedule.at(step)
         try:
-            return self.engine.step(batch, lr, step)
+            loss = self.engine.step(batch, lr, step)
+            self.average.update()
+            return loss
         except RangeError as error:
             reason = _ADVICE.sub("", str(error))
             raise RangeError(
@@ -374,7 +384,8 @@ class _Run:
         """Evaluate, write a line of metrics, and tell the reporter."""
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
-        correct = count_correct(self.engine, self.data, workers=self.workers)
+        with self.average.applied():
+            correct = count_correct(self.engine, self.data, workers=self.workers)
         record = {
             "epoch": epoch + 1,
             "step": step,
@@ -389,32 +400,43 @@ class _Run:
 
     def _save(self, step: int) -> None:
         """Write a checkpoint, after the last step with the frozen exponents of the model."""
-        if step == self.schedule.total:
-            self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
-        if not self.workers.first:
-            return
-        write_checkpoint(
-            self.out,
-            Checkpoint(
+        average = self.average.state()
+        with self.average.applied():
+            if step == self.schedule.total:
+                self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
+            if not self.workers.first:
+                return
+            progress = {
+                "epoch": step // self.per_epoch,
+                "loss_sum": self.loss_sum,
+                "train_loss": self.train_loss,
+            }
+            made = Checkpoint(
                 step=step,
                 model=self.engine.model.state_dict(),
                 optimizer=self.engine.optimizer.state_dict(),
                 config=self.identity,
-                progress={
-                    "epoch": step // self.per_epoch,
-                    "loss_sum": self.loss_sum,
-                    "train_loss": self.train_loss,
-                },
+                progress=progress,
                 exponents=self.exponents,
-            ),
-        )
+                average=average,
+            )
+            write_checkpoint(self.out, made)
 
     def finish(self, seconds: list[float]) -> TrainResult:
         """Measure and write result.json; a run that was finished already is evaluated again."""
+        with self.average.applied():
+            result = self._measured(seconds)
+        if self.workers.first:
+            write_json(self.out / RESULT, result.to_dict())
+        return result
+
+    def _measured(self, seconds: list[float]) -> TrainResult:
+        """The figures of the model as it is; `seconds` are those of the steps just taken."""
         classifier, arithmetic = final_classifier(self.engine, self.exponents)
         correct = count_correct(classifier, self.data, workers=self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
-        per_parameter = bytes_per_parameter(self.engine, self.parameters)
+        average = (self.average.state() or {}).get("weights")
+        per_parameter = bytes_per_parameter(self.engine, self.parameters, average)
         saved, elements = saved_activations(
             self.engine, self._first_images(self.config.shard_count())
         )
@@ -425,7 +447,7 @@ class _Run:
             median, wire_bytes = (
                 earlier.get(key) for key in ("step_seconds_median", "wire_bytes_per_step")
             )
-        result = TrainResult(
+        return TrainResult(
             accuracy=correct / len(self.data.test_labels),
             arithmetic=arithmetic,
             correct=correct,
@@ -443,6 +465,3 @@ class _Run:
             wire_bytes_per_step=wire_bytes,
             plan=self.plan,
         )
-        if self.workers.first:
-            write_json(self.out / RESULT, result.to_dict())
-        return result

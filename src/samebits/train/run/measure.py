@@ -42,8 +42,11 @@ def distinct_storages(tensors: Iterator[torch.Tensor]) -> dict[int, tuple[int, i
     return found
 
 
-def bytes_per_parameter(engine: Engine, parameters: int) -> float:
-    """Persistent bytes of weights, delayed updates and optimizer state, per parameter."""
+def bytes_per_parameter(engine: Engine, parameters: int, average: Any = None) -> float:
+    """Persistent bytes of weights, delayed updates and optimizer state, per parameter.
+
+    average: of the weights, where a run keeps one
+    """
     names = {name for name, _ in engine.model.named_parameters()}
     state = engine.model.state_dict()
     weights = [
@@ -51,7 +54,7 @@ def bytes_per_parameter(engine: Engine, parameters: int) -> float:
         for name, tensor in state.items()
         if name in names or name.rpartition(".")[2] in _STATE_KEYS
     ]
-    found = distinct_storages(storages([weights, engine.optimizer.state_dict()["state"]]))
+    found = distinct_storages(storages([weights, engine.optimizer.state_dict()["state"], average]))
     return sum(size for size, _ in found.values()) / parameters
 
 

@@ -1,0 +1,132 @@
+"""Runs that start from given weights (`--init`)."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from samebits import api
+from samebits.errors import CheckpointError, InputError
+from samebits.spec import formats
+from samebits.train.architectures import build, initialise
+from samebits.train.run.checkpoint import list_checkpoints, parameter_sha256, read_checkpoint
+from samebits.train.run.initial import initial_weights
+
+FIT = {"epochs": 1, "limit": 8, "batch": 16, "lr": 0.0}  # the weights stay as they start
+
+
+def twin(dtype=torch.float32):
+    """The state of a float network of digits, of another seed than a run's."""
+    model = build("mlp", (1, 8, 8), 10)
+    initialise(model, 9)
+    return {name: value.to(dtype) for name, value in model.state_dict().items()}
+
+
+def final(out):
+    return read_checkpoint(list_checkpoints(out)[-1]).model
+
+
+def silent(text):
+    raise AssertionError(text)
+
+
+def assert_starts_from(model, state):
+    """The integers of a BFP model are those of the real values that it started from."""
+    for name, value in state.items():
+        codes, delayed, exponent = formats.initial_weight(value.double().flatten().tolist())
+        assert model[f"{name}.codes"].flatten().tolist() == codes
+        assert model[f"{name}.delayed"].flatten().tolist() == delayed
+        assert int(model[f"{name}.exponent"]) == exponent
+
+
+def test_a_bfp_run_starts_from_a_float_state(tmp_path):
+    state = twin()
+    run = api.fit("digits", "mlp", tmp_path / "dict", init=state, **FIT)
+    assert_starts_from(final(tmp_path / "dict"), state)
+    save_file(state, tmp_path / "net.safetensors")
+    file = api.fit("digits", "mlp", tmp_path / "file", init=tmp_path / "net.safetensors", **FIT)
+    assert file.result.sha256 == run.result.sha256
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_of_16_bits_are_taken_exactly(tmp_path, dtype):
+    state = twin(dtype)
+    save_file(state, tmp_path / "net.safetensors")
+    found = initial_weights(tmp_path / "net.safetensors", silent)
+    assert all(value.dtype == torch.float32 for value in found.values())
+    api.fit("digits", "mlp", tmp_path / "out", init=tmp_path / "net.safetensors", **FIT)
+    assert_starts_from(final(tmp_path / "out"), state)
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+def test_a_run_starts_from_another_one(tmp_path, numerics):
+    first = tmp_path / "first"
+    api.fit("digits", "mlp", first, numerics="float32", seed=4, epochs=2, limit=8, batch=16)
+    whole = api.fit("digits", "mlp", tmp_path / "a", numerics=numerics, init=first, **FIT)
+    (*_, newest) = list_checkpoints(first)
+    file = api.fit("digits", "mlp", tmp_path / "b", numerics=numerics, init=newest, **FIT)
+    assert whole.result.sha256 == file.result.sha256
+    if numerics == "float32":
+        assert whole.result.sha256 == parameter_sha256(final(first))
+    again = api.fit("digits", "mlp", tmp_path / "c", init=tmp_path / "a", **FIT)
+    if numerics == "bfp":  # delayed updates included
+        assert again.result.sha256 == whole.result.sha256
+
+
+def test_the_weights_are_part_of_a_runs_identity(tmp_path):
+    api.fit("digits", "mlp", tmp_path / "out", init=twin(), **FIT)
+    other = twin()
+    other["1.bias"] += 1
+    for init in (None, other):
+        with pytest.raises(CheckpointError, match="another run: init_sha256: expected"):
+            api.fit("digits", "mlp", tmp_path / "out", init=init, resume=True, **FIT)
+    api.fit("digits", "mlp", tmp_path / "out", init=twin(), resume=True, **FIT)
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    state = twin()
+    state["1.weight"] = state["1.weight"][:, 1:]
+    with pytest.raises(CheckpointError, match=r"(?s)^init: not the state of this model.*1\.weight"):
+        api.fit("digits", "mlp", tmp_path / "out", init=state, **FIT)
+    assert not (tmp_path / "out").exists()
+
+
+def file_of(folder, what):
+    """A file, or none, that is no state dict."""
+    if what == "pickle":
+        torch.save(twin(), folder / "net.pt")
+        return folder / "net.pt"
+    path = folder / "net.safetensors"
+    if what == "empty":
+        path.write_bytes(b"")
+    elif what == "cut":
+        save_file(twin(), path)
+        path.write_bytes(path.read_bytes()[:-1])
+    elif what == "dtype":
+        save_file(twin(), path)
+        path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"X32"'))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "text"),
+    [
+        ("missing", InputError, "no such file or folder"),
+        ("pickle", InputError, "found a file ending in .pt; write .* with safetensors"),
+        ("empty", CheckpointError, "truncated: expected at least 9 bytes, found 0"),
+        ("cut", CheckpointError, "truncated or extended"),
+        ("dtype", InputError, "expected a .safetensors file of a state dict, found a damaged one"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, what, error, text):
+    path = file_of(tmp_path, what)
+    with pytest.raises(error, match=f"^{re.escape(str(path))}: .*{text}"):
+        initial_weights(path, silent)
+
+
+def test_a_state_of_something_else_than_tensors_is_refused():
+    with pytest.raises(InputError, match=r"^init: 'a': expected a tensor, found int"):
+        initial_weights({"a": 1}, silent)
+    assert isinstance(initial_weights(nn.Linear(2, 2).state_dict(), silent)["bias"], torch.Tensor)
