@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
+from samebits.spec import formats
 from samebits.spec.philox import philox4x32
+from samebits.spec.training.layers import Parameter
 from samebits.spec.training.lstm import Tables
 from samebits.spec.training.step import Node
 from samebits.tables.activation import activation_table
@@ -291,6 +293,15 @@ RECURRENT = Case(
     tokens=7,
 )
 CASES = {"residual": RESIDUAL, "everything": EVERYTHING, "recurrent": RECURRENT}
+OF_ONE_SAMPLE = {
+    "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
+    "everything of one sample": replace(
+        EVERYTHING, inputs={"tokens": (1, 6), "x": (1, 4, 6, 5)}, targets=(1, 2)
+    ),
+    "recurrent of one sample": replace(
+        RECURRENT, inputs={"tokens": (1, 5), "x": (4, 1, 2)}, targets=(1, 3)
+    ),
+}
 
 
 def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
@@ -305,7 +316,9 @@ def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
 
 
 def dropout_sizes(case: Case) -> dict[str, int]:
-    return {"drop1": 54, "none": 54, "drop2": 3 * 18 * 3 * 3} if case is EVERYTHING else {}
+    samples = case.targets[0]
+    each = {"drop1": 18, "none": 18, "drop2": 18 * 3 * 3} if case.loss == "mse" else {}
+    return {name: samples * size for name, size in each.items()}
 
 
 def watched(model: nn.Module) -> dict[str, BFPTensor]:
@@ -323,3 +336,30 @@ def watched(model: nn.Module) -> dict[str, BFPTensor]:
     for name, module in model.named_children():
         module.register_forward_hook(watch(name))
     return outputs
+
+
+def state_of(net: nn.Module, by_rows: bool, widths: Mapping[str, tuple[int, int, int]]):
+    """The parameters and buffers of a float net as the reference has them.
+
+    widths: of the layers that have others than 8, 16 and 32 bits, by name
+    """
+    parameters = {}
+    for name, parameter in net.named_parameters():
+        values, shape = parameter.detach().flatten().tolist(), tuple(parameter.shape)
+        values_width, gradients, _ = widths.get(name.split(".")[0], (8, 16, 32))
+        rows = shape[0] if by_rows and len(shape) > 1 else 1
+        size = len(values) // rows
+        states = [
+            formats.initial_weight(values[i * size : (i + 1) * size], name, values_width)
+            for i in range(rows)
+        ]
+        codes, delayed = ([v for state in states for v in state[part]] for part in (0, 1))
+        own = tuple(state[2] for state in states)
+        weight = (codes, delayed, own if by_rows and len(shape) > 1 else own[0])
+        parameters[name] = Parameter(weight, shape, (values_width, gradients))
+    buffers = {
+        name: b.double().tolist()
+        for name, b in net.named_buffers()
+        if not name.endswith("num_batches_tracked")
+    }
+    return parameters, buffers

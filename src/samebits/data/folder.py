@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,10 +175,13 @@ def _decode_all(paths: Sequence[Path], train: int) -> tuple[torch.Tensor, torch.
 def _decode(
     path: Path, reference: tuple[Path, tuple[int, ...]] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs."""
+    """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs.
+
+    From memory: of a file, Pillow would ask for as many bytes as a damaged chunk claims to have.
+    """
     with (
         decoding(path, "a JPEG or PNG image", "replace or remove it"),
-        Image.open(path, formats=("JPEG", "PNG")) as image,
+        Image.open(io.BytesIO(path.read_bytes()), formats=("JPEG", "PNG")) as image,
     ):
         width, height = image.size
         ceiling = Image.MAX_IMAGE_PIXELS

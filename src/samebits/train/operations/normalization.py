@@ -324,7 +324,7 @@ def _input_grad(
     reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
     exponent = np.maximum(_fits(np.abs(a).max(1, keepdims=True), 24), _fits(reach, 61))
     abc = [_rounded(v, exponent) for v in (a, b, gamma0)]
-    if len(exponent) == 1:
+    if isinstance(e_g, int) and isinstance(c.e_z, int):
         stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
         return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
     aq, bq, cq = (_per_sample(v, g) for v in abc)
