@@ -72,7 +72,8 @@ def read_exported(path: Path) -> Graph:
             raise InputError(
                 f"{path}: expected at most {LARGEST_TENSORS} elements of tensors, found {total}"
             )
-    return import_program(_loaded(path, kept), str(path))
+    with _silent():
+        return import_program(_loaded(path, kept), str(path))
 
 
 def _members(path: Path) -> Members:
@@ -207,7 +208,7 @@ def _loaded(path: Path, members: Members) -> ExportedProgram:
         for name, data in {**members, EXAMPLES: examples.getvalue()}.items():
             archive.writestr(f"program/{name}", data)
     stream.seek(0)
-    with _tensors_only(), _silent(), warnings.catch_warnings():
+    with _tensors_only(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program: ExportedProgram = torch.export.load(stream)

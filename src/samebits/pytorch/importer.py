@@ -87,7 +87,11 @@ def _exported(
     try:
         program = torch.export.export(module, example_inputs)
     except Exception as error:  # torch.export's errors have no common type
-        raise _untraceable(name, error) from error
+        raise UnsupportedError(
+            f"{name}: expected a module that torch.export can trace, found "
+            f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
+            "data out of forward"
+        ) from error
     return _decomposed(program, name)
 
 
@@ -103,17 +107,12 @@ def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
             if not known:
                 break
             program = program.run_decompositions(known)
-    except Exception as error:
-        raise _untraceable(name, error) from error
+    except Exception as error:  # a damaged file may raise anything too
+        raise UnsupportedError(
+            f"{name}: expected operators that torch can decompose, found "
+            f"{type(error).__name__}: {_first_line(error)}; export the module again"
+        ) from error
     return program
-
-
-def _untraceable(name: str, error: Exception) -> UnsupportedError:
-    return UnsupportedError(
-        f"{name}: expected a module that torch.export can trace, found "
-        f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
-        "data out of forward"
-    )
 
 
 def _first_line(error: Exception) -> str:
