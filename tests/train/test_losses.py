@@ -243,15 +243,28 @@ def test_sums_of_losses_are_exact():
             assert softmax.loss_units(*given, torch.tensor([[exponent]]).expand(500, 1)) == wanted
 
 
-def test_many_rows_on_a_grid_of_their_own(realisation):
-    """6.2 divides on a grid of 2**-24; over positions no bits are lost to their number."""
-    positions = torch.zeros(1, 2, 2**14, dtype=torch.int32)
-    x = BFPTensor(positions, -29).requires_grad_()
-    loss = cross_entropy(x, torch.zeros(1, 2**14).long())
+@pytest.mark.parametrize("shape", [(1, 2, 2**14), (2**14, 2)])
+def test_many_rows_on_a_grid_of_their_own(shape, realisation):
+    """6.2 divides on a grid of 2**-24; no bits are lost to the number of rows or positions."""
+    x = BFPTensor(torch.zeros(shape, dtype=torch.int32), -29).requires_grad_()
+    loss = cross_entropy(x, torch.zeros(shape[0], *shape[2:]).long())
     loss.backward()
     assert float(loss.detach()) == math.log(2)
     assert int(x.grad.codes.abs().max()) > 2**29
-    assert x.grad.dequantize()[0, :, 0].tolist() == [-(2.0**-15), 2.0**-15]
+    first = x.grad.dequantize().movedim(1, -1).reshape(-1, 2)[0]
+    assert first.tolist() == [-(2.0**-15), 2.0**-15]
+
+
+@pytest.mark.parametrize("ignored", [0, 1])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_rows_from_which_on_the_grid_changes(ignored, reduction, realisation):
+    """2**12 that count, and one less."""
+    z = logits((2**12, 2), 32, -30)
+    y = [-100] * ignored + [n % 2 for n in range(2**12 - ignored)]
+    found = reference.cross_entropy(z, y, mean=reduction == "mean")
+    fine = found[1].exponent != -24
+    assert fine == (reduction == "mean" and not ignored)
+    same(lambda x: cross_entropy(x, torch.tensor(y), reduction=reduction), z, found)
 
 
 def test_two_to_the_14_classes_are_taken(realisation):

@@ -14,7 +14,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels import rows, softmax
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
-from samebits.spec.training.loss import GRID, IGNORED, LN_2, POINT
+from samebits.spec.training.loss import GRID, IGNORED, LN_2, MANY, POINT
 from samebits.train.losses.reduction import (
     gradient_of,
     is_mean,
@@ -152,11 +152,7 @@ def cross_entropy(
             f"cross-entropy: expected at least one target that is not ignore_index, found "
             f"{ignore_index} alone; skip such a batch, or use reduction='sum'"
         )
-    if w is None and not inner and label_smoothing == 0:
-        if classes * count >= 1 << 38:
-            raise UnsupportedError(
-                f"cross-entropy: expected fewer than 2**38 logits, found {count} x {classes}"
-            )
+    if w is None and not inner and label_smoothing == 0 and not (mean and count >= MANY):
         return CrossEntropy.apply(logits, target, count if mean else None)
     target = target.reshape(-1)
     counted = (target >= 0).view(-1, 1)
