@@ -47,7 +47,22 @@ FUNCTIONS = {
     "silu": lambda x: x / (1 + mpmath.exp(-x)),
     "gelu": lambda x: x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2,
     "leaky_relu": lambda x: x if x > 0 else x * float(np.float32(SLOPE)),
+    "gelu_tanh": lambda x: x / (1 + mpmath.exp(-2 * gelu_argument(x))),
+    "mish": lambda x: x * mpmath.tanh(softplus(x)),
+    "softplus": lambda x: softplus(x),
+    "hardswish": lambda x: x * min(max(x + 3, 0), 6) / 6,
+    "hardsigmoid": lambda x: min(max(float(np.float32(1 / 6)) * x + 0.5, 0), 1),
+    "elu": lambda x: x if x > 0 else float(np.float32(SLOPE)) * mpmath.expm1(x),
 }
+PARAMETERS = {"leaky_relu": SLOPE, "elu": SLOPE}
+
+
+def softplus(x):
+    return max(x, 0) + mpmath.log1p(mpmath.exp(-abs(x)))
+
+
+def gelu_argument(x):
+    return mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf(44715) / 10**6 * x**3)
 
 
 def table_codes(name, e_x, site):

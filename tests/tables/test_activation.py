@@ -26,11 +26,54 @@ def phi(x):
     return mp.ncdf(x)
 
 
+PARAMETERS = {"elu": 1.375}
+ALPHA = mp.mpf(1.375)
+
+
+def softplus(x):
+    return mp.log1p(mp.exp(x)) if x < 0 else x + mp.log1p(mp.exp(-x))
+
+
+def mish_slope(x):
+    t = mp.tanh(softplus(x))
+    return t + x * sigmoid(x) * mp.sech(softplus(x)) ** 2
+
+
+def gelu_argument(x):
+    return mp.sqrt(2 / mp.pi) * (x + mp.mpf(44715) / 10**6 * x**3)
+
+
+def gelu_argument_slope(x):
+    return mp.sqrt(2 / mp.pi) * (1 + 3 * mp.mpf(44715) / 10**6 * x**2)
+
+
+def hard(x):
+    return min(max(x / 6 + mp.mpf(1) / 2, mp.mpf(0)), mp.mpf(1))
+
+
 FORMULAS = {  # f, f'
     "tanh": (mp.tanh, lambda x: mp.sech(x) ** 2),
     "sigmoid": (sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x))),
     "silu": (lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x)))),
     "gelu": (lambda x: x * phi(x), lambda x: phi(x) + x * mp.npdf(x)),
+    "gelu_tanh": (
+        lambda x: x / 2 * (1 + mp.tanh(gelu_argument(x))),
+        lambda x: (
+            (1 + mp.tanh(gelu_argument(x))) / 2
+            + x / 2 * mp.sech(gelu_argument(x)) ** 2 * gelu_argument_slope(x)
+        ),
+    ),
+    "mish": (lambda x: x * mp.tanh(softplus(x)), mish_slope),
+    "softplus": (softplus, sigmoid),
+    "hardswish": (
+        lambda x: x * hard(x),
+        lambda x: (x / 3 + mp.mpf(1) / 2) * (-3 < x < 3) + (x >= 3),
+    ),
+    "hardsigmoid": (hard, lambda x: mp.mpf(1) / 6 * (-3 < x < 3)),
+    "elu": (
+        lambda x: x if x > 0 else ALPHA * mp.expm1(x),
+        lambda x: mp.mpf(1) if x > 0 else ALPHA * mp.exp(x),
+    ),
 }
 
 
@@ -58,7 +101,7 @@ def to_fraction(value):
 )
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_entry(name, exponent):
-    table = activation_table(name, exponent)
+    table = activation_table(name, exponent, PARAMETERS.get(name))
     inputs = [mp.ldexp(mp.mpf(j), exponent) for j in CODES]
     f, derivative = FORMULAS[name]
     codes, shared = to_codes([f(x) for x in inputs], formats.Q32)
@@ -114,7 +157,7 @@ def test_large_inputs_saturate(exponent):
     assert_same(logistic.codes, [(one + one * s) // 2 for s in signs], list(CODES))
     assert_same(logistic.derivative_codes, peak, list(CODES))
     for name in ("silu", "gelu"):
-        table = activation_table(name, exponent)
+        table = activation_table(name, exponent, PARAMETERS.get(name))
         assert (table.exponent, table.derivative_exponent) == (exponent - 24, -14)
         assert_same(table.codes, [max(j, 0) << 24 for j in CODES], list(CODES))
         steps = [(unit + unit * s) // 2 for s in signs]
@@ -125,7 +168,7 @@ def test_large_inputs_saturate(exponent):
 def test_small_inputs_are_linear(exponent):
     linear = [j << 24 for j in CODES]
     for name, shared in (("tanh", exponent - 24), ("silu", exponent - 25), ("gelu", exponent - 25)):
-        table = activation_table(name, exponent)
+        table = activation_table(name, exponent, PARAMETERS.get(name))
         assert table.exponent == shared
         assert_same(table.codes, linear, list(CODES))
         half = 1 << 14
@@ -148,10 +191,10 @@ def test_sigmoid_near_ties():
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_exponent_is_quick_and_in_range(name):
-    slope = 0.01 if name == "leaky_relu" else None
+    parameter = 0.01 if ACTIVATIONS[name].parameter else None
     begin = time.process_time()
     for exponent in range(-128, 128):
-        table = activation_table(name, exponent, slope)
+        table = activation_table(name, exponent, parameter)
         assert max(map(abs, table.codes)) <= formats.Q32
         assert max(map(abs, table.derivative_codes)) <= formats.Q16
         assert 2 * max(map(abs, table.codes)) + 1 > formats.Q32
@@ -172,7 +215,7 @@ def test_repr():
         "ActivationTable(tanh, input exponent -5, exponent -30, derivative exponent -14)"
     )
     assert repr(activation_table("leaky_relu", -5, 0.01)) == (
-        "ActivationTable(leaky_relu, slope 0.01, input exponent -5, exponent -29, "
+        "ActivationTable(leaky_relu, negative_slope 0.01, input exponent -5, exponent -29, "
         "derivative exponent -14)"
     )
 
@@ -183,20 +226,24 @@ def test_repr():
         (
             ("relu", 0),
             UnsupportedError,
-            "expected an activation with a table (tanh, sigmoid, gelu, silu, leaky_relu), "
-            "found 'relu'",
+            "expected an activation with a table (tanh, sigmoid, gelu, gelu_tanh, silu, mish, "
+            "softplus, hardswish, hardsigmoid, elu, leaky_relu), found 'relu'",
         ),
         (
             ("tanh", 128),
             ValueError,
             "activation 'tanh': expected an input exponent in [-128, 127], found 128",
         ),
-        (("tanh", 0, 0.1), ValueError, "activation 'tanh': expected no slope, found 0.1"),
-        (("leaky_relu", 0), ValueError, "activation 'leaky_relu': expected a slope, found None"),
+        (("tanh", 0, 0.1), ValueError, "activation 'tanh': expected no parameter, found 0.1"),
+        (
+            ("leaky_relu", 0),
+            ValueError,
+            "activation 'leaky_relu': expected its negative_slope, found None",
+        ),
         (
             ("leaky_relu", 0, float("nan")),
             ValueError,
-            "activation 'leaky_relu': expected a finite slope, found nan",
+            "activation 'leaky_relu': expected a finite negative_slope, found nan",
         ),
         (
             ("leaky_relu", 0, 2.0**200),

@@ -41,9 +41,15 @@ EVERY_LAYER = [
     (nn.Sigmoid(), layers.Activation),
     (nn.SiLU(), layers.Activation),
     (nn.GELU(), layers.Activation),
+    (nn.GELU("tanh"), layers.Activation),
+    (nn.Mish(), layers.Activation),
+    (nn.Softplus(), layers.Activation),
+    (nn.Hardswish(), layers.Activation),
+    (nn.Hardsigmoid(), layers.Activation),
+    (nn.ELU(0.5), layers.Activation),
     (nn.MaxPool2d(3, 2, 1), layers.MaxPool2d),
     (nn.AvgPool2d(2), layers.AvgPool2d),
-    (nn.AdaptiveAvgPool2d((1, 1)), layers.GlobalAvgPool2d),
+    (nn.AdaptiveAvgPool2d((2, None)), layers.AdaptiveAvgPool2d),
     (nn.Flatten(), layers.Flatten),
     (nn.Dropout(0.5), layers.Dropout),
     (nn.Embedding(3, 4), layers.Embedding),
@@ -170,7 +176,7 @@ class Tokens(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, 8))
         self.embed = nn.Conv2d(3, 8, 4, 4, padding_mode="circular")
         self.blocks = nn.ModuleDict({"a": Scaled(), "b": nn.TransformerEncoderLayer(8, 2)})
-        self.blocks["a"].inner = nn.Sequential(nn.Linear(8, 8), nn.Softplus(), Counting())
+        self.blocks["a"].inner = nn.Sequential(nn.Linear(8, 8), nn.Softsign(), Counting())
         self.blocks["a"].again = self.blocks["a"].inner
         self.none = None
         self.head = nn.Linear(8, 2)
@@ -187,7 +193,7 @@ def test_misfits_inside_misfits_are_listed_too():
         "  0 (Tokens): parameters or buffers of its own (token)",
         "  0.embed (Conv2d): padding_mode 'circular', expected 'zeros'",
         "  0.blocks.a (Scaled): parameters or buffers of its own (gain)",
-        "  0.blocks.a.inner.1 (Softplus): no rule for this layer",
+        "  0.blocks.a.inner.1 (Softsign): no rule for this layer",
         "  0.blocks.a.inner.2 (Counting): parameters or buffers of its own (count)",
         "  0.blocks.b (TransformerEncoderLayer): no rule for this layer",
         "  1 (GRU): no rule for this layer",
@@ -212,9 +218,8 @@ def test_misfits_inside_misfits_are_listed_too():
         (nn.AvgPool2d(2, divisor_override=3), "ceil_mode or divisor_override"),
         (nn.MaxPool2d((2, 4), padding=2), "padding beyond half the window"),
         (nn.AvgPool2d(3, padding=2), "padding beyond half the window"),
-        (nn.AdaptiveAvgPool2d(2), "output size 2, expected 1"),
         (nn.Dropout(1.0), "p = 1 drops everything"),
-        (nn.GELU("tanh"), "approximate='tanh', expected 'none'"),
+        (nn.Softplus(beta=2.0), "beta=2.0, expected 1"),
         (nn.Embedding(3, 3, padding_idx=0), "padding_idx or max_norm"),
         (nn.LSTM(3, 4, proj_size=2), "proj_size=2, expected 0"),
         (nn.LSTM(3, 4, num_layers=2, dropout=0.1), "dropout=0.1 between its layers, expected 0"),

@@ -16,7 +16,7 @@ from samebits.errors import CheckpointError, NonFiniteError, RangeError, Unsuppo
 from samebits.spec import formats
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
 from samebits.train.layers import Linear
-from samebits.train.operations.pointwise import relu
+from samebits.train.operations.activations import relu
 from samebits.train.tensor import gradient_in
 
 pytestmark = pytest.mark.usefixtures("realisation")

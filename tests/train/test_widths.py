@@ -21,7 +21,7 @@ from samebits.spec.training.step import Node
 from samebits.train import SGD, BFPTensor, convert, cross_entropy, mse_loss
 from samebits.train.deployed.deploy import calibrate, deployed
 from samebits.train.deployed.export import to_graph
-from samebits.train.operations.pointwise import as_bfp8
+from samebits.train.operations.narrow import as_bfp8
 
 TARGETS = torch.tensor([0, 2, 1, 0])
 

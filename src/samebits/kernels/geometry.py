@@ -15,6 +15,15 @@ MAX_PRODUCTS = 1 << 16  # of one forward sum: 2**16 * 127**2 < 2**30, leaves roo
 MAX_SUMMED = 1 << 24  # gradients summed into one weight: 2**31 * 2**7 * 2**24 = 2**62
 
 
+def pair(value: int | tuple[int, ...]) -> Pair:
+    """A size argument of PyTorch as (height, width)."""
+    if isinstance(value, int):
+        return value, value
+    if len(value) == 1:
+        return value[0], value[0]
+    return value[0], value[1]
+
+
 @dataclass(frozen=True)
 class ConvShape:
     """Geometry of a convolution: x [n, ci, h, w] * weight [co, ci/groups, kh, kw]."""

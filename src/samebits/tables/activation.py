@@ -3,15 +3,15 @@
 docs/spec/training.md 5, "Table activations". Entry j + 127 stands for the input j * 2**exponent,
 j = -127 to 127. Every entry is correctly rounded, as in all tables: binary64 intervals (`screen`)
 decide most, enclosures of growing precision (`precise`, Ziv's loop) the rest. That ends because a
-nonzero dyadic input gives a transcendental value, which is never a tie; zero and leaky_relu are
-exact.
+nonzero dyadic input gives a transcendental value, which is never a tie, or a rational one, which is
+computed exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any
@@ -20,7 +20,17 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.spec import formats
-from samebits.tables.expression import ONE, OPERATORS, TWO, Arithmetic, normal, pi, sigmoid
+from samebits.tables.expression import (
+    HALF,
+    ONE,
+    OPERATORS,
+    TWO,
+    ZERO,
+    Arithmetic,
+    normal,
+    pi,
+    sigmoid,
+)
 from samebits.tables.interval import CodeRange
 from samebits.tables.precise import Precise, Real, ends, nearest_code, one_result, rounded
 from samebits.tables.screen import Screen, Span
@@ -42,28 +52,30 @@ class ActivationTable:
 
     name: str
     input_exponent: int
-    slope: Fraction | None
+    parameter: Fraction | None
     codes: tuple[int, ...]
     exponent: int
     derivative_codes: tuple[int, ...]
     derivative_exponent: int
 
     def __repr__(self) -> str:
-        slope = "" if self.slope is None else f", slope {float(self.slope)!r}"
+        own = ""
+        if self.parameter is not None:
+            own = f", {ACTIVATIONS[self.name].parameter} {float(self.parameter)!r}"
         return (
-            f"ActivationTable({self.name}{slope}, input exponent {self.input_exponent}, "
+            f"ActivationTable({self.name}{own}, input exponent {self.input_exponent}, "
             f"exponent {self.exponent}, derivative exponent {self.derivative_exponent})"
         )
 
 
 def activation_table(
-    name: str, exponent: int, slope: float | Fraction | None = None
+    name: str, exponent: int, parameter: float | Fraction | None = None
 ) -> ActivationTable:
-    """The table of tanh, sigmoid, gelu (erf form), silu or leaky_relu (with its `slope`).
+    """The table of one of `ACTIVATIONS`, with its parameter where it has one.
 
-    `exponent` is that of the bfp8 input, -128 to 127. The derivative of leaky_relu at 0 is
-    `slope`, as in torch. Tables are cached. Raises UnsupportedError for another name, ValueError
-    for an exponent or slope that makes no sense, RangeError when a slope outgrows bfp16.
+    `exponent` is that of the bfp8 input, -128 to 127. Tables are cached. Raises UnsupportedError
+    for another name, ValueError for an exponent or parameter that makes no sense, RangeError when
+    a parameter outgrows bfp16.
     """
     if name not in ACTIVATIONS:
         raise UnsupportedError(
@@ -74,22 +86,29 @@ def activation_table(
             f"activation {name!r}: expected an input exponent in "
             f"[{formats.EXPONENT_MIN}, {formats.EXPONENT_MAX}], found {exponent}"
         )
-    if (name == "leaky_relu") != (slope is not None):
-        wanted = "a slope" if name == "leaky_relu" else "no slope"
-        raise ValueError(f"activation {name!r}: expected {wanted}, found {slope}")
-    if slope is None:
+    wanted = ACTIVATIONS[name].parameter
+    if (wanted is None) != (parameter is None):
+        raise ValueError(
+            f"activation {name!r}: expected {f'its {wanted}' if wanted else 'no parameter'}, found "
+            f"{parameter}"
+        )
+    if parameter is None:
         return _table(name, exponent, None)
-    if not math.isfinite(slope):
-        raise ValueError(f"activation {name!r}: expected a finite slope, found {slope}")
-    formats.smallest_exponent(abs(Fraction(slope)), formats.Q16)  # raises RangeError
-    return _table(name, exponent, Fraction(slope))
+    if not math.isfinite(parameter):
+        raise ValueError(f"activation {name!r}: expected a finite {wanted}, found {parameter}")
+    formats.smallest_exponent(abs(Fraction(parameter)), formats.Q16)  # raises RangeError
+    return _table(name, exponent, Fraction(parameter))
 
 
 @lru_cache(maxsize=2048)
-def _table(name: str, exponent: int, slope: Fraction | None) -> ActivationTable:
-    f, derivative = _FUNCTIONS[name] if slope is None else _leaky_relu(slope)
-    codes = _rounded(f, exponent, formats.Q32), _rounded(derivative, exponent, formats.Q16)
-    return ActivationTable(name, exponent, slope, *codes[0], *codes[1])
+def _table(name: str, exponent: int, parameter: Fraction | None) -> ActivationTable:
+    function, parameters = ACTIVATIONS[name], ACTIVATIONS[name].parameters(parameter)
+    meaning = OPERATORS[function.operator].meaning
+    codes = (
+        _rounded(lambda a, x: meaning(a, [x], parameters), exponent, formats.Q32),
+        _rounded(lambda a, x: function.derivative(a, x, parameter), exponent, formats.Q16),
+    )
+    return ActivationTable(name, exponent, parameter, *codes[0], *codes[1])
 
 
 def _rounded(f: Function, exponent: int, code_max: int) -> tuple[tuple[int, ...], int]:
@@ -128,37 +147,111 @@ def _rounded(f: Function, exponent: int, code_max: int) -> tuple[tuple[int, ...]
 # --- functions and their derivatives ----------------------------------------------------------
 
 
-def _tanh_slope(a: Arithmetic, x: Any) -> Any:
+@dataclass(frozen=True)
+class ActivationFunction:
+    """A point-wise function that training looks up.
+
+    operator:   the operator of `OPERATORS` whose meaning it is, deployed too
+    derivative: of x; at a kink as in PyTorch
+    attributes: of the operator, besides the parameter
+    parameter:  what PyTorch calls the number that the operator calls alpha; None: there is none
+    bounded:    whether its values are, so that no channel is larger than others after it
+    """
+
+    operator: str
+    derivative: Callable[[Arithmetic, Any, Fraction | None], Any]
+    attributes: Mapping[str, Fraction | str] = field(default_factory=dict)
+    parameter: str | None = None
+    bounded: bool = False
+
+    def parameters(self, given: Fraction | None) -> dict[str, Any]:
+        """All parameters of the operator."""
+        return {**self.attributes, **({} if given is None else {"alpha": given})}
+
+
+def _tanh_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
     """1 - tanh(x)**2."""
     t = a.function("tanh", x)
     return a.subtract(ONE, a.multiply(t, t))
 
 
-def _silu_slope(a: Arithmetic, x: Any) -> Any:
+def _sigmoid_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
+    """s * (1 - s), 1 - s = sigmoid(-x)."""
+    return a.multiply(sigmoid(a, x), sigmoid(a, a.negate(x)))
+
+
+def _silu_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
     """s * (1 + x * (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
     s, opposite = sigmoid(a, x), sigmoid(a, a.negate(x))
     return a.multiply(s, a.add(ONE, a.multiply(x, opposite)))
 
 
-def _gelu_slope(a: Arithmetic, x: Any) -> Any:
+def _gelu_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
     """Phi(x) + x * phi(x), Phi and phi of the standard normal distribution."""
     decay = a.function("exp", a.negate(a.divide(a.multiply(x, x), TWO)))
     density = a.divide(decay, a.function("sqrt", a.multiply(TWO, pi(a))))
     return a.add(normal(a, x), a.multiply(x, density))
 
 
-def _leaky_relu(slope: Fraction) -> tuple[Function, Function]:
-    """max(x, 0) + slope * min(x, 0), and 1 above 0, `slope` from there down."""
-    return (
-        lambda a, x: OPERATORS["LeakyRelu"].meaning(a, [x], {"alpha": slope}),
-        lambda a, x: a.add(slope, a.multiply(1 - slope, a.above(x, Fraction(0)))),
-    )
+def _gelu_tanh_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
+    """s + x * s * (1 - s) * 2 * u', s = sigmoid(2 * u), u' = sqrt(2 / pi) * (1 + 3 * c * x**2)."""
+    c, square = Fraction(44715, 10**6), a.multiply(x, x)
+    double = a.multiply(TWO, a.function("sqrt", a.divide(TWO, pi(a))))
+    u = a.multiply(double, a.multiply(x, a.add(ONE, a.multiply(c, square))))
+    s, opposite = sigmoid(a, u), sigmoid(a, a.negate(u))
+    slope = a.multiply(double, a.add(ONE, a.multiply(3 * c, square)))
+    return a.multiply(s, a.add(ONE, a.multiply(a.multiply(x, opposite), slope)))
 
 
-_FUNCTIONS: dict[str, tuple[Function, Function]] = {
-    "tanh": (lambda a, x: a.function("tanh", x), _tanh_slope),
-    "sigmoid": (sigmoid, lambda a, x: a.multiply(sigmoid(a, x), sigmoid(a, a.negate(x)))),
-    "gelu": (lambda a, x: a.multiply(x, normal(a, x)), _gelu_slope),
-    "silu": (lambda a, x: a.multiply(x, sigmoid(a, x)), _silu_slope),
+def _mish_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
+    """t + x * s * (1 - t**2), t = tanh(log(1 + exp(x))), s = sigmoid(x)."""
+    t = a.function("tanh", OPERATORS["Softplus"].meaning(a, [x], {}))
+    rest = a.subtract(ONE, a.multiply(t, t))
+    return a.add(t, a.multiply(x, a.multiply(sigmoid(a, x), rest)))
+
+
+def _leaky_slope(a: Arithmetic, x: Any, slope: Any) -> Any:
+    """1 above 0, the slope from there down."""
+    return a.add(slope, a.multiply(1 - slope, a.above(x, ZERO)))
+
+
+def _elu_slope(a: Arithmetic, x: Any, alpha: Any) -> Any:
+    """1 above 0, alpha * exp(x) from there down."""
+    above = a.above(x, ZERO)
+    below = a.multiply(alpha, a.function("exp", a.minimum(x, ZERO)))
+    return a.add(above, a.multiply(a.subtract(ONE, above), below))
+
+
+def _inside(a: Arithmetic, x: Any) -> Any:
+    """1 where -3 < x < 3, else 0."""
+    return a.multiply(a.above(x, -THREE), a.above(a.negate(x), -THREE))
+
+
+def _hard_sigmoid_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
+    """1 / 6 where -3 < x < 3, else 0."""
+    return a.multiply(Fraction(1, 6), _inside(a, x))
+
+
+def _hard_swish_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
+    """0 up to -3, x / 3 + 1 / 2, 1 from 3 on."""
+    rising = a.multiply(_inside(a, x), a.add(a.multiply(Fraction(1, 3), x), HALF))
+    return a.add(rising, a.subtract(ONE, a.above(a.negate(x), -THREE)))
+
+
+THREE = Fraction(3)
+ACTIVATIONS: dict[str, ActivationFunction] = {
+    "tanh": ActivationFunction("Tanh", _tanh_slope, bounded=True),
+    "sigmoid": ActivationFunction("Sigmoid", _sigmoid_slope, bounded=True),
+    "gelu": ActivationFunction("Gelu", _gelu_slope, {"approximate": "none"}),
+    "gelu_tanh": ActivationFunction("Gelu", _gelu_tanh_slope, {"approximate": "tanh"}),
+    "silu": ActivationFunction("Swish", _silu_slope, {"alpha": ONE}),
+    "mish": ActivationFunction("Mish", _mish_slope),
+    "softplus": ActivationFunction("Softplus", lambda a, x, p: sigmoid(a, x)),
+    "hardswish": ActivationFunction("HardSwish", _hard_swish_slope),
+    "hardsigmoid": ActivationFunction(
+        "HardSigmoid", _hard_sigmoid_slope, {"alpha": Fraction(1, 6), "beta": HALF}, bounded=True
+    ),
+    "elu": ActivationFunction("Elu", _elu_slope, parameter="alpha"),
+    "leaky_relu": ActivationFunction("LeakyRelu", _leaky_slope, parameter="negative_slope"),
 }
-ACTIVATIONS = (*_FUNCTIONS, "leaky_relu")
+"""By the names of torch.nn.functional; gelu_tanh is gelu with approximate="tanh"."""

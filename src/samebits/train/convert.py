@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.kernels.geometry import pair
 from samebits.train import layers
-from samebits.train.layers import pair
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -128,8 +128,8 @@ def _avg_pool(m: nn.AvgPool2d, name: str, how: Choices) -> nn.Module:
 
 
 def _adaptive_pool(m: nn.AdaptiveAvgPool2d, name: str, how: Choices) -> nn.Module:
-    _require(m.output_size in (1, (1, 1)), f"output size {m.output_size}, expected 1")
-    return layers.GlobalAvgPool2d()
+    assert m.output_size is not None
+    return layers.AdaptiveAvgPool2d(m.output_size)
 
 
 def _dropout(m: nn.Dropout, name: str, how: Choices) -> nn.Module:
@@ -138,8 +138,12 @@ def _dropout(m: nn.Dropout, name: str, how: Choices) -> nn.Module:
 
 
 def _gelu(m: nn.GELU, name: str, how: Choices) -> nn.Module:
-    _require(m.approximate == "none", f"approximate={m.approximate!r}, expected 'none'")
-    return layers.Activation("gelu")
+    return layers.Activation("gelu" if m.approximate == "none" else "gelu_tanh")
+
+
+def _softplus(m: nn.Softplus, name: str, how: Choices) -> nn.Module:
+    _require(m.beta == 1, f"beta={m.beta}, expected 1")
+    return layers.Activation("softplus")
 
 
 def _embedding(m: nn.Embedding, name: str, how: Choices) -> nn.Module:
@@ -171,6 +175,11 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Sigmoid: lambda m, name, how: layers.Activation("sigmoid"),
     nn.SiLU: lambda m, name, how: layers.Activation("silu"),
     nn.GELU: _gelu,
+    nn.Mish: lambda m, name, how: layers.Activation("mish"),
+    nn.Softplus: _softplus,
+    nn.Hardswish: lambda m, name, how: layers.Activation("hardswish"),
+    nn.Hardsigmoid: lambda m, name, how: layers.Activation("hardsigmoid"),
+    nn.ELU: lambda m, name, how: layers.Activation("elu", m.alpha),
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _avg_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,

@@ -11,23 +11,14 @@ from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
 from samebits.kernels.geometry import Pair
-from samebits.train.operations import normalization, pointwise
+from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm
-from samebits.train.operations.pointwise import as_bfp, as_bfp8
+from samebits.train.operations.narrow import as_bfp, as_bfp8
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
-
-
-def pair(value: int | tuple[int, ...]) -> Pair:
-    """A size argument of PyTorch as (height, width)."""
-    if isinstance(value, int):
-        return value, value
-    if len(value) == 1:
-        return value[0], value[0]
-    return value[0], value[1]
 
 
 class Layer(nn.Module):
@@ -215,25 +206,25 @@ class ReLU(Layer):
     """max(x, 0)."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.relu(x)
+        return activations.relu(x)
 
 
 class ReLU6(Layer):
     """min(max(x, 0), 6)."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.relu6(x)
+        return activations.relu6(x)
 
 
 class Activation(Layer):
-    """tanh, sigmoid, gelu, silu or leaky_relu by table."""
+    """One of `samebits.tables.ACTIVATIONS`, with its parameter where it has one."""
 
-    def __init__(self, function: str, slope: float | None = None) -> None:
+    def __init__(self, function: str, parameter: float | None = None) -> None:
         super().__init__()
-        self.function, self.slope = function, slope
+        self.function, self.parameter = function, parameter
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.activation(x, self.function, self.slope)
+        return activations.activation(x, self.function, self.parameter)
 
     def extra_repr(self) -> str:
         """The function, as torch prints it."""
@@ -260,11 +251,15 @@ class AvgPool2d(_Pool):
         return pointwise.avg_pool2d(x, *self.window)
 
 
-class GlobalAvgPool2d(Layer):
-    """[n, c, h, w] -> [n, c, 1, 1]."""
+class AdaptiveAvgPool2d(Layer):
+    """[n, c, h, w] -> [n, c, *size], whose sides divide those of the input; None keeps a side."""
+
+    def __init__(self, size: int | tuple[int | None, int | None]) -> None:
+        super().__init__()
+        self.size = size
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.global_avg_pool2d(x)
+        return pointwise.adaptive_avg_pool2d(x, self.size)
 
 
 class Flatten(Layer):

@@ -173,12 +173,17 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[Record]:
                 raise InputError(f"{path}: line {number} is longer than {LONGEST_LINE} bytes")
             return
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number}: expected JSON, found: {error}") from None
         if not isinstance(record, dict):
             raise InputError(f"{path}: line {number}: expected a JSON object")
         yield record
+
+
+def _refuse(constant: str) -> None:
+    """NaN and infinities are no JSON, and NaN would not be what it is itself."""
+    raise ValueError(f"{constant} is not a number")
 
 
 def _header(path: Path, file: IO[bytes]) -> Record:

@@ -10,7 +10,7 @@ from compare import assert_same
 from deploy_nets import (
     FUNCTIONS,
     NETS,
-    SLOPE,
+    PARAMETERS,
     Concat,
     Sum,
     make_images,
@@ -311,9 +311,8 @@ def test_a_sum_of_modules_and_a_shared_layer():
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("e_x", [-60, -9, -5, 0, 3, 60])
 def test_activation_tables(name, e_x):
-    slope = SLOPE if name == "leaky_relu" else None
     for site in {-60, -8, -7, e_x, max(e_x - 2, -60), 60}:
-        codes = operations.activation_codes(name, slope, e_x, site)
+        codes = operations.activation_codes(name, PARAMETERS.get(name), e_x, site)
         assert_same(codes, table_codes(name, e_x, site), range(-128, 128))
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from activation_forms import FORMS
 from compare import assert_same
 from deploy_nets import NETS, SHAPE, make_images, make_net, shifted
 from samebits.errors import UnsupportedError
@@ -14,6 +15,7 @@ from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
 from samebits.model import Model
 from samebits.spec import formats
+from samebits.tables import ACTIVATIONS
 from samebits.train import convert
 from samebits.train.architectures import ARCHITECTURES, build, initialise
 from samebits.train.deployed.deploy import calibrate, deployed, quantize_input
@@ -165,6 +167,19 @@ def test_functions_in_forward():
     ]
     weights = [node for node in graph.nodes if node.name.startswith("conv.weight")]
     assert len({node.inputs[0] for node in weights}) == 1  # stored once
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_in_forward(name):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 1)
+
+        def forward(self, x):
+            return FORMS[name][0](self.conv(x))
+
+    check(convert(Net()), make_images(2, 4, scale=4.0))
 
 
 def test_relu_waits_where_the_codes_have_another_reader():

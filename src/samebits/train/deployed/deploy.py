@@ -24,6 +24,7 @@ from samebits.train.deployed.operations import rule_of
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.narrow import Narrow
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
 from samebits.train.tensor import (
@@ -223,7 +224,7 @@ def run(
             rounds = is_next(name) if rule.rounds is None else rule.rounds
             if rule.rounds is None and not rounds:
                 wide.append(name)
-            if operation is pointwise.Narrow and wide and not is_next(name):
+            if operation is Narrow and wide and not is_next(name):
                 name = wide[-1]  # a layer takes these sums: they should have had a site
             site = next_exponent(name) if rounds else None
             if rule.frozen is None:
@@ -279,7 +280,7 @@ class _Running:
     def __call__(self, operation: type[TensorOperation]) -> tuple[str, bool]:
         """(path, whether it is a layer and `operation` its own)."""
         module = self.stack[-1]
-        helper = operation is pointwise.Narrow or (
+        helper = operation is Narrow or (
             operation is pointwise.Reshape and not isinstance(module, layers.Flatten)
         )
         return self.names[id(module)], isinstance(module, layers.Layer) and not helper
@@ -348,7 +349,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
                 sums.append((len(found), False, output.sums))
                 found.append((_site_name(running, operation), None))
             elif rule.rounds:
-                if operation is pointwise.Narrow and (taken := arguments[0].sums) is not None:
+                if operation is Narrow and (taken := arguments[0].sums) is not None:
                     sums.append((len(found), True, taken))
                 note(_site_name(running, operation), output)
             return output

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
 from samebits.kernels import Window
+from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
-from samebits.train.operations import normalization, pointwise
+from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +110,7 @@ class _Writer:
             step.operation in _BEFORE_RELU
             and self.readers[key] == 1
             and key != id(self.output.codes)
-            and self.only_reader[key].operation is pointwise.Relu
+            and self.only_reader[key].operation is activations.Relu
         )
 
     # --- constants and rounding ---------------------------------------------------------------
@@ -182,20 +185,23 @@ class _Writer:
     def relu(self, path: str, inputs: Sequence[str], x: BFPTensor, clip: int | None) -> str:
         if clip is None:
             return self.builder.add("Relu", inputs, name=path)
-        code = min(pointwise.clip_code(clip, x.whole()[1]), 127)
+        code = min(activations.clip_code(clip, x.whole()[1]), 127)
         bounds = {"min": 0.0, "max": math.ldexp(code, x.whole()[1])}
         return self.builder.add("Clip", inputs, bounds, path)
 
     def activation(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, name: str, slope: float | None
+        self, path: str, inputs: Sequence[str], x: BFPTensor, name: str, parameter: float | None
     ) -> str:
-        if name == "leaky_relu":
-            alpha = float(np.float32(slope))  # as ONNX stores it
-            return self.builder.add("LeakyRelu", inputs, {"alpha": alpha}, path)
-        if name == "silu":
+        function = ACTIVATIONS[name]
+        if function.operator == "Swish":  # newer than the opsets that others read
             sigmoid = self.builder.add("Sigmoid", inputs, name=f"{path}.sigmoid")
             return self.builder.add("Mul", [*inputs, sigmoid], name=path)
-        return self.builder.add(name.capitalize(), inputs, name=path)
+        given = function.parameters(None if parameter is None else Fraction(parameter))
+        attributes: Attributes = {
+            key: float(np.float32(float(value))) if isinstance(value, Fraction) else value
+            for key, value in given.items()  # as ONNX stores numbers
+        }
+        return self.builder.add(function.operator, inputs, attributes, path)
 
     def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
         return self.builder.add("MaxPool", inputs, _pool(window), path)
@@ -257,13 +263,13 @@ class _Writer:
 
 _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     normalization.BatchNormFunction: _Writer.batch_norm,
-    pointwise.Relu: _Writer.relu,
-    pointwise.TableActivation: _Writer.activation,
+    activations.Relu: _Writer.relu,
+    activations.TableActivation: _Writer.activation,
     pointwise.MaxPool: _Writer.max_pool,
     pointwise.AveragePool: _Writer.average_pool,
     pointwise.Add: _Writer.add,
     pointwise.Concat: _Writer.concat,
-    pointwise.Narrow: _Writer.narrow,
+    Narrow: _Writer.narrow,
     pointwise.Reshape: _Writer.reshape,
     Permute: _Writer.permute,
     Indexed: _Writer.indexed,
@@ -271,10 +277,10 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
 _BEFORE_RELU = (
     Products,
     normalization.BatchNormFunction,
-    pointwise.TableActivation,
+    activations.TableActivation,
     pointwise.AveragePool,
     pointwise.Add,
-    pointwise.Narrow,
+    Narrow,
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -18,15 +19,17 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, Window
 from samebits.kernels.protocol import Part
 from samebits.spec import formats
+from samebits.tables.activation import ACTIVATIONS
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import lstm
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
-from samebits.train.operations import normalization, pointwise
+from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 MAX_WINDOW = 1 << 23  # positions averaged
@@ -79,10 +82,10 @@ def batch_norm(
     return saturated(acc, exponent - site), site
 
 
-def table(site: int, x: BFPTensor, name: str, slope: float | None) -> Part:
+def table(site: int, x: BFPTensor, name: str, parameter: float | None) -> Part:
     """A correctly rounded table over the 256 codes."""
     codes, exponent = x.whole()
-    table = torch.tensor(activation_codes(name, slope, exponent, site), dtype=torch.int8)
+    table = torch.tensor(activation_codes(name, parameter, exponent, site), dtype=torch.int8)
     return table.to(codes.device)[codes.long() + 128], site
 
 
@@ -129,20 +132,16 @@ def narrow(site: int, x: BFPTensor) -> Part:
     return saturated(codes, exponent - site), site
 
 
-def activation_codes(name: str, slope: float | None, e_x: int, site: int) -> tuple[int, ...]:
+def activation_codes(name: str, parameter: float | None, e_x: int, site: int) -> tuple[int, ...]:
     """sat8(rne(f(j * 2**e_x) / 2**site)) for j = -128 to 127, f exact.
 
-    The slope of leaky_relu is rounded to binary32, as ONNX stores it.
+    The numbers in f are rounded to binary32, as ONNX stores them.
     """
-    x = Variable()
-    if name == "leaky_relu":
-        f = apply("LeakyRelu", x, alpha=slope)
-    elif name == "silu":
-        f = apply("Mul", x, apply("Sigmoid", x))
-    else:
-        f = apply(name.capitalize(), x)
+    function = ACTIVATIONS[name]
+    given = function.parameters(None if parameter is None else Fraction(parameter))
+    numbers = {k: float(v) if isinstance(v, Fraction) else v for k, v in given.items()}
     source, target = ((formats.power(exponent), 0, -128, 127) for exponent in (e_x, site))
-    return transfer_table(f, source, target).codes
+    return transfer_table(apply(function.operator, Variable(), **numbers), source, target).codes
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,13 @@ _THE_SAME = Rule(None, False)
 RULES: dict[type[TensorOperation], Rule] = {
     Products: Rule(products, None),
     normalization.BatchNormFunction: Rule(batch_norm),
-    pointwise.Relu: _THE_SAME,
-    pointwise.TableActivation: Rule(table),
+    activations.Relu: _THE_SAME,
+    activations.TableActivation: Rule(table),
     pointwise.MaxPool: _THE_SAME,
     pointwise.AveragePool: Rule(average_pool),
     pointwise.Add: Rule(add),
     pointwise.Concat: Rule(concat),
-    pointwise.Narrow: Rule(narrow),
+    Narrow: Rule(narrow),
     pointwise.Reshape: _THE_SAME,
     Permute: _THE_SAME,
     Indexed: _THE_SAME,

@@ -14,7 +14,7 @@ from samebits.kernels import ConvShape, conv_shape
 from samebits.kernels.geometry import Pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operations.pointwise import as_bfp8
+from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.products import (
     bias_gradient,
     by_output,

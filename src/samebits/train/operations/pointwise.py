@@ -1,10 +1,9 @@
-"""Activations, pooling, addition, concatenation, dropout, embedding and reshaping
+"""Pooling, addition, concatenation, dropout, embedding and reshaping
 (training.md 5 and 7). Every function takes and returns BFP tensors and is differentiable."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,12 +13,12 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import Window, rows
-from samebits.kernels.geometry import Pair
+from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
-from samebits.tables.activation import activation_table
+from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import largest_shifts, narrowed
 from samebits.train.tensor import (
     FUNCTIONS,
@@ -30,144 +29,6 @@ from samebits.train.tensor import (
     gradient,
     moved_part,
 )
-
-
-class Narrow(TensorOperation):
-    """Sums, bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
-        return x.narrowed()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad.detach()  # its parts apart: those of all uses are one sum
-
-
-def as_bfp(x: Tensor, where: str) -> BFPTensor:
-    """x, which has to be a BFP tensor; `where` names the layer that takes it.
-
-    Raises UnsupportedError, which says what to do, for a float tensor.
-    """
-    if not isinstance(x, BFPTensor):
-        raise UnsupportedError(
-            f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
-            "quantize the input with BFPTensor.from_real(x)"
-        )
-    return x
-
-
-def as_bfp8(x: Tensor, where: str) -> BFPTensor:
-    """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
-    x = as_bfp(x, where)
-    return x if x.bits <= 8 else Narrow.apply(x)
-
-
-# --- activations ----------------------------------------------------------------------------
-
-
-class Relu(TensorOperation):
-    """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
-        codes, exponent, shifts = x.codes, x.exponent, x.shifts
-        high = 128 if clip is None else clip_codes(clip, exponent)
-        y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
-        ctx.save_for_backward(y)
-        ctx.high = high
-        return BFPTensor(y, exponent, bits=x.bits, shifts=shifts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (y,) = ctx.saved_tensors
-        return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
-
-
-def clip_codes(clip: int, exponent: Exponent) -> int | Tensor:
-    """`clip_code` of one exponent, or of each row's."""
-    if isinstance(exponent, int):
-        return clip_code(clip, exponent)
-    table = torch.tensor(_every_clip_code(clip), device=exponent.device)
-    return table[exponent - formats.EXPONENT_MIN]
-
-
-@functools.cache
-def _every_clip_code(clip: int) -> list[int]:
-    """`clip_code` of every exponent, the smallest first."""
-    return [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
-
-
-def clip_code(clip: int, exponent: int) -> int:
-    """The clip value on the grid of an exponent; 128 where no 8-bit code reaches it."""
-    return min(formats.round_real(clip / formats.power(exponent)), 128)
-
-
-def relu(x: BFPTensor) -> BFPTensor:
-    """max(x, 0), same exponent."""
-    return Relu.apply(as_bfp8(x, "relu"), None)
-
-
-def relu6(x: BFPTensor) -> BFPTensor:
-    """min(max(x, 0), 6 rounded to the input's grid), same exponent."""
-    return Relu.apply(as_bfp8(x, "relu6"), 6)
-
-
-class TableActivation(TensorOperation):
-    """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, name: str, slope: float | None) -> BFPTensor:
-        codes, exponent = x.codes, x.exponent
-        ctx.save_for_backward(codes)
-        ctx.of = (name, exponent, slope)
-        values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, slope))
-        return narrowed(values, e_t, x.bits, None if name in BOUNDED else x.shifts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (codes,) = ctx.saved_tensors
-        name, exponent, slope = ctx.of
-        slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, slope))
-        return bfp32(g.long() * slopes, e_g + e_t), None, None
-
-
-BOUNDED = ("tanh", "sigmoid")
-"""Functions after which no channel is larger than others: shifts end there."""
-
-
-def _values(name: str, exponent: int, slope: float | None) -> tuple[Sequence[int], int]:
-    """The 255 codes of an activation at an exponent, bfp32."""
-    table = activation_table(name, exponent, slope)
-    return table.codes, table.exponent
-
-
-def _slopes(name: str, exponent: int, slope: float | None) -> tuple[Sequence[int], int]:
-    """The 255 codes of its derivative, bfp16."""
-    table = activation_table(name, exponent, slope)
-    return table.derivative_codes, table.derivative_exponent
-
-
-def _looked_up(
-    codes: Tensor, exponent: Exponent, table: Callable[[int], tuple[Sequence[int], int]]
-) -> Part:
-    """The table's code for every element, int32, and its exponent; by rows a table each."""
-    at, device = codes.long() + 127, codes.device
-    if isinstance(exponent, int):
-        entries, e = table(exponent)
-        return torch.tensor(entries, dtype=torch.int32, device=device)[at], e
-    found, place = torch.unique(exponent, return_inverse=True)
-    tables = [table(e) for e in found.tolist()]
-    every = torch.tensor([values for values, _ in tables], dtype=torch.int32, device=device)
-    return every[place, at], torch.tensor([e for _, e in tables], device=device)[place]
-
-
-def activation(x: BFPTensor, name: str, slope: float | None = None) -> BFPTensor:
-    """tanh, sigmoid, gelu (erf form), silu or leaky_relu (with its slope), by table."""
-    return TableActivation.apply(as_bfp8(x, name), name, slope)
-
 
 # --- pooling --------------------------------------------------------------------------------
 
@@ -249,12 +110,71 @@ def avg_pool2d(x: BFPTensor, kernel: Pair, stride: Pair, padding: Pair) -> BFPTe
     return AveragePool.apply(as_bfp8(x, "average pool"), window)
 
 
-def global_avg_pool2d(x: BFPTensor) -> BFPTensor:
-    """Means of whole channels, [n, c, h, w] -> [n, c, 1, 1]."""
+def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTensor:
+    """Means of equal parts of channels, [n, c, h, w] -> [n, c, *size]; None keeps a side.
+
+    Raises UnsupportedError where a side of the input is no multiple of that of the output.
+    """
     if x.dim() != 4 or x.numel() == 0:
         raise UnsupportedError(f"average pool: expected [n, c, h, w], found {tuple(x.shape)}")
-    whole = (x.shape[2], x.shape[3])
-    return AveragePool.apply(as_bfp8(x, "average pool"), Window(whole, whole, (0, 0)))
+    given = (size, size) if isinstance(size, int) else size
+    sides = x.shape[2:]
+    wanted = [own if side is None else side for side, own in zip(given, sides, strict=True)]
+    if any(side < 1 or own % side for side, own in zip(wanted, sides, strict=True)):
+        raise UnsupportedError(
+            f"average pool: expected an output size that divides {tuple(sides)}, found "
+            f"{tuple(wanted)}"
+        )
+    kernel = (sides[0] // wanted[0], sides[1] // wanted[1])
+    return AveragePool.apply(as_bfp8(x, "average pool"), Window(kernel, kernel, (0, 0)))
+
+
+def mean(x: BFPTensor, dim: Any = None, keepdim: bool = False) -> BFPTensor:
+    """The mean of each channel of [n, c, h, w], as AdaptiveAvgPool2d(1) and flatten give it.
+
+    Raises UnsupportedError for other axes.
+    """
+    axes = sorted(a % x.dim() for a in ([dim] if isinstance(dim, int) else dim or range(x.dim())))
+    if x.dim() != 4 or axes != [2, 3]:
+        raise UnsupportedError(
+            f"mean: expected both axes of the images of [n, c, h, w], found axes {dim} of shape "
+            f"{tuple(x.shape)}"
+        )
+    y = adaptive_avg_pool2d(as_bfp8(x, "mean"), 1)
+    return y if keepdim else flatten(y, 1)
+
+
+def _max_pool2d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> BFPTensor:
+    """torch.nn.functional.max_pool2d. Raises UnsupportedError for dilation, ceil_mode, indices."""
+    if pair(dilation) != (1, 1) or ceil_mode or return_indices:
+        raise UnsupportedError("max pool: expected no dilation, ceil_mode or return_indices")
+    return max_pool2d(x, pair(kernel_size), pair(stride or kernel_size), pair(padding))
+
+
+def _avg_pool2d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> BFPTensor:
+    """torch.nn.functional.avg_pool2d. Raises UnsupportedError for options without a rule."""
+    counted = count_include_pad or pair(padding) == (0, 0)
+    if ceil_mode or not counted or divisor_override is not None:
+        raise UnsupportedError(
+            "average pool: expected no ceil_mode or divisor_override, and padding that counts"
+        )
+    return avg_pool2d(x, pair(kernel_size), pair(stride or kernel_size), pair(padding))
 
 
 # --- addition and shape ---------------------------------------------------------------------
@@ -480,13 +400,17 @@ FUNCTIONS.update(
         torch.Tensor.__iadd__: add_in_place,
         torch.cat: concat,
         torch.concat: concat,
+        torch.mean: mean,
+        torch.Tensor.mean: mean,
+        torch.max_pool2d: _max_pool2d,
+        torch.nn.functional.max_pool2d: _max_pool2d,
+        torch.nn.functional.max_pool2d_with_indices: _max_pool2d,
+        torch.nn.functional.avg_pool2d: _avg_pool2d,
+        torch.nn.functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
         torch.flatten: flatten,
         torch.Tensor.flatten: flatten,
         torch.Tensor.reshape: reshape,
         torch.reshape: reshape,
         torch.Tensor.view: reshape,
-        torch.relu: relu,
-        torch.Tensor.relu: relu,
-        torch.nn.functional.relu: lambda x, inplace=False: relu(x),
     }
 )

@@ -1,0 +1,186 @@
+"""Activations (training.md 5 and 7), on codes or by table.
+
+Every function takes and returns BFP tensors and is differentiable.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels.protocol import Part
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+from samebits.tables.activation import ACTIVATIONS, activation_table
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.shifts import narrowed
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+
+
+class Relu(TensorOperation):
+    """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
+        codes, exponent, shifts = x.codes, x.exponent, x.shifts
+        high = 128 if clip is None else clip_codes(clip, exponent)
+        y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
+        ctx.save_for_backward(y)
+        ctx.high = high
+        return BFPTensor(y, exponent, bits=x.bits, shifts=shifts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        (y,) = ctx.saved_tensors
+        return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
+
+
+def clip_codes(clip: int, exponent: Exponent) -> int | Tensor:
+    """`clip_code` of one exponent, or of each row's."""
+    if isinstance(exponent, int):
+        return clip_code(clip, exponent)
+    table = torch.tensor(_every_clip_code(clip), device=exponent.device)
+    return table[exponent - formats.EXPONENT_MIN]
+
+
+@functools.cache
+def _every_clip_code(clip: int) -> list[int]:
+    """`clip_code` of every exponent, the smallest first."""
+    return [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
+
+
+def clip_code(clip: int, exponent: int) -> int:
+    """The clip value on the grid of an exponent; 128 where no 8-bit code reaches it."""
+    return min(formats.round_real(clip / formats.power(exponent)), 128)
+
+
+def relu(x: BFPTensor) -> BFPTensor:
+    """max(x, 0), same exponent."""
+    return Relu.apply(as_bfp8(x, "relu"), None)
+
+
+def relu6(x: BFPTensor) -> BFPTensor:
+    """min(max(x, 0), 6 rounded to the input's grid), same exponent."""
+    return Relu.apply(as_bfp8(x, "relu6"), 6)
+
+
+class TableActivation(TensorOperation):
+    """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, name: str, parameter: float | None) -> BFPTensor:
+        codes, exponent = x.codes, x.exponent
+        ctx.save_for_backward(codes)
+        ctx.of = (name, exponent, parameter)
+        values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, parameter))
+        shifts = None if ACTIVATIONS[name].bounded else x.shifts
+        return narrowed(values, e_t, x.bits, shifts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        (codes,) = ctx.saved_tensors
+        name, exponent, parameter = ctx.of
+        slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
+        return bfp32(g.long() * slopes, e_g + e_t), None, None
+
+
+def _values(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
+    """The 255 codes of an activation at an exponent, bfp32."""
+    table = activation_table(name, exponent, parameter)
+    return table.codes, table.exponent
+
+
+def _slopes(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
+    """The 255 codes of its derivative, bfp16."""
+    table = activation_table(name, exponent, parameter)
+    return table.derivative_codes, table.derivative_exponent
+
+
+def _looked_up(
+    codes: Tensor, exponent: Exponent, table: Callable[[int], tuple[Sequence[int], int]]
+) -> Part:
+    """The table's code for every element, int32, and its exponent; by rows a table each."""
+    at, device = codes.long() + 127, codes.device
+    if isinstance(exponent, int):
+        entries, e = table(exponent)
+        return torch.tensor(entries, dtype=torch.int32, device=device)[at], e
+    found, place = torch.unique(exponent, return_inverse=True)
+    tables = [table(e) for e in found.tolist()]
+    every = torch.tensor([values for values, _ in tables], dtype=torch.int32, device=device)
+    return every[place, at], torch.tensor([e for _, e in tables], device=device)[place]
+
+
+def activation(x: BFPTensor, name: str, parameter: float | None = None) -> BFPTensor:
+    """One of `samebits.tables.ACTIVATIONS`, with its parameter where it has one, by table.
+
+    Where its values are bounded, no channel is larger than others: shifts end there.
+    """
+    return TableActivation.apply(as_bfp8(x, name), name, parameter)
+
+
+def gelu(x: BFPTensor, approximate: str = "none") -> BFPTensor:
+    """gelu in its erf form, or with approximate="tanh". Raises UnsupportedError for another."""
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if approximate not in names:
+        raise UnsupportedError(f"gelu: expected approximate none or tanh, found {approximate!r}")
+    return activation(x, names[approximate])
+
+
+def softplus(x: BFPTensor, beta: float = 1.0, threshold: float = 20.0) -> BFPTensor:
+    """log(1 + exp(x)), exact above the threshold too. Raises UnsupportedError for another beta."""
+    if beta != 1:
+        raise UnsupportedError(f"softplus: expected beta=1, found {beta}")
+    return activation(x, "softplus")
+
+
+def _of_name(name: str) -> Callable[..., BFPTensor]:
+    """A function of torch without options but `inplace`: a new tensor in any case."""
+    return lambda x, inplace=False: activation(x, name)
+
+
+def _relu(x: BFPTensor, inplace: bool = False) -> BFPTensor:
+    return relu(x)
+
+
+def _relu6(x: BFPTensor, inplace: bool = False) -> BFPTensor:
+    return relu6(x)
+
+
+def _leaky_relu(x: BFPTensor, negative_slope: float = 0.01, inplace: bool = False) -> BFPTensor:
+    return activation(x, "leaky_relu", negative_slope)
+
+
+def _elu(x: BFPTensor, alpha: float = 1.0, inplace: bool = False) -> BFPTensor:
+    return activation(x, "elu", alpha)
+
+
+FUNCTIONS.update(
+    {
+        torch.relu: relu,
+        torch.Tensor.relu: relu,
+        functional.relu: _relu,
+        functional.relu6: _relu6,
+        functional.leaky_relu: _leaky_relu,
+        functional.elu: _elu,
+        functional.gelu: gelu,
+        functional.softplus: softplus,
+        functional.silu: _of_name("silu"),
+        functional.mish: _of_name("mish"),
+        functional.hardswish: _of_name("hardswish"),
+        functional.hardsigmoid: _of_name("hardsigmoid"),
+        **{f: _of_name("tanh") for f in (torch.tanh, torch.Tensor.tanh, functional.tanh)},
+        **{
+            f: _of_name("sigmoid")
+            for f in (torch.sigmoid, torch.Tensor.sigmoid, functional.sigmoid)
+        },
+    }
+)
