@@ -107,6 +107,15 @@ def test_dropout_sites_are_numbered():
     assert [m.site for m in twin.modules() if isinstance(m, layers.Dropout)] == [0, 1]
 
 
+def test_empty_containers_stay():
+    model = nn.Sequential(nn.Sequential(), nn.ModuleList(), nn.Linear(2, 2))
+    assert [type(child) for child in convert(model)] == [
+        nn.Sequential,
+        nn.ModuleList,
+        layers.Linear,
+    ]
+
+
 def test_a_shared_module_stays_shared():
     shared = nn.Linear(3, 3)
     twin = convert(nn.Sequential(shared, nn.ReLU(), shared))

@@ -296,7 +296,9 @@ def _convert(
         misfits.append(f"{name or 'the model'} ({type(module).__name__}): {misfit}")
     done[id(module)] = twin
     twins = {
-        key: child and _convert(child, f"{name}.{key}".lstrip("."), how, done, misfits)
+        key: None  # and an empty container, which is false, is no None
+        if child is None
+        else _convert(child, f"{name}.{key}".lstrip("."), how, done, misfits)
         for key, child in inside.items()
     }
     if inside and twin is not module:

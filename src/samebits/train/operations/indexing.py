@@ -1,7 +1,9 @@
-"""Indexing and permutation of BFP tensors (training.md 5 and 7): the same codes, other places."""
+"""Indexing, permutation, and what follows from them and from reshaping (training.md 5 and 7): the
+same codes in other places."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
+from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
 
 Index = int | slice | Any  # Any: Ellipsis
@@ -76,8 +79,71 @@ def transpose(x: BFPTensor, a: int, b: int) -> BFPTensor:
     return Permute.apply(x, tuple(order))
 
 
+def split(x: BFPTensor, size: int | Sequence[int], dim: int = 0) -> tuple[BFPTensor, ...]:
+    """x in parts along an axis: of one size, the last may be smaller, or of the sizes given."""
+    length = x.shape[dim]
+    sizes = [size] * (length // size) if isinstance(size, int) else list(size)
+    if (rest := length - sum(sizes)) > 0 and isinstance(size, int):
+        sizes.append(rest)
+    if sum(sizes) != length:
+        raise UnsupportedError(f"split: expected sizes that add up to {length}, found {sizes}")
+    ends = list(itertools.accumulate(sizes, initial=0))
+    axes = (slice(None),) * (dim % x.dim())
+    return tuple(indexed(x, (*axes, slice(*pair))) for pair in itertools.pairwise(ends))
+
+
+def chunk(x: BFPTensor, chunks: int, dim: int = 0) -> tuple[BFPTensor, ...]:
+    """x in at most `chunks` parts of one size along an axis; the last may be smaller."""
+    return split(x, -(-x.shape[dim] // chunks), dim)
+
+
+def unbind(x: BFPTensor, dim: int = 0) -> tuple[BFPTensor, ...]:
+    """x at every place of an axis, without it."""
+    axes = (slice(None),) * (dim % x.dim())
+    return tuple(indexed(x, (*axes, i)) for i in range(x.shape[dim]))
+
+
+def unsqueeze(x: BFPTensor, dim: int) -> BFPTensor:
+    """x with an axis of size 1 more."""
+    at = dim % (x.dim() + 1)
+    return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
+
+
+def squeeze(x: BFPTensor, dim: int | Sequence[int] | None = None) -> BFPTensor:
+    """x without its axes of size 1, or without those of `dim` that have it."""
+    given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {axis % x.dim() for axis in given if x.shape[axis] == 1}
+    return reshape(x, tuple(s for axis, s in enumerate(x.shape) if axis not in gone))
+
+
+def unflatten(x: BFPTensor, dim: int, sizes: Sequence[int]) -> BFPTensor:
+    """x with one axis as several."""
+    at = dim % x.dim()
+    return reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))
+
+
+def stack(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
+    """Tensors of one shape along a new axis, as `concat` joins them."""
+    at = dim % (tensors[0].dim() + 1)
+    return concat([unsqueeze(x, at) for x in tensors], at)
+
+
 FUNCTIONS.update(
     {
+        torch.split: split,
+        torch.Tensor.split: split,
+        torch.chunk: chunk,
+        torch.Tensor.chunk: chunk,
+        torch.unbind: unbind,
+        torch.Tensor.unbind: unbind,
+        torch.unsqueeze: unsqueeze,
+        torch.Tensor.unsqueeze: unsqueeze,
+        torch.squeeze: squeeze,
+        torch.Tensor.squeeze: squeeze,
+        torch.unflatten: unflatten,
+        torch.Tensor.unflatten: unflatten,
+        torch.stack: stack,
+        torch.Tensor.contiguous: lambda x: x,
         torch.Tensor.__getitem__: indexed,
         torch.permute: permute,
         torch.Tensor.permute: permute,
