@@ -18,7 +18,7 @@ from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
 from samebits.kernels.protocol import BITS
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
-from samebits.spec.training import layers
+from samebits.spec.training import layers, pointwise
 from samebits.spec.training.layers import Array
 from samebits.spec.training.loss import cross_entropy as reference_cross_entropy
 
@@ -426,7 +426,7 @@ def test_add(k, exponents):
     ]
     a, b = (tensor([p[i] for p in pairs], 8) for i in (0, 1))
     common = max(min(exponents), max(exponents) - 22)
-    expected = layers.add(array(a, exponents[0]), array(b, exponents[1]))
+    expected = pointwise.add(array(a, exponents[0]), array(b, exponents[1]))
     actual = k.add(a, exponents[0], b, exponents[1], common)
     same_codes(actual, (expected.codes, expected.exponent), pairs, exponents)
 
@@ -436,7 +436,7 @@ def test_add_with_zeros(k, exponents):
     """An all-zero operand's exponent does not count, however large."""
     a = codes((300,), Q8, 8, 1)
     zero, (e_a, e_zero) = torch.zeros_like(a), exponents
-    expected = layers.add(array(a, e_a), array(zero, e_zero))
+    expected = pointwise.add(array(a, e_a), array(zero, e_zero))
     wanted = (expected.codes, expected.exponent)
     same_codes(k.add(a, e_a, zero, e_zero, e_a), wanted, flat(a))
     same_codes(k.add(zero, e_zero, a, e_a, e_a), wanted, flat(a))
@@ -446,10 +446,10 @@ def test_add_with_zeros(k, exponents):
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
 def test_add_in_any_memory_order(k, shape, threads):
     a, b = codes(shape, Q8, 8, 1), codes(shape, Q8, 8, 2)
-    expected = layers.add(array(a, -3), array(b, 1))
+    expected = pointwise.add(array(a, -3), array(b, 1))
     for u, v in paired_layouts(a, b):
         same_codes(k.add(u, -3, v, 1, -3), (expected.codes, expected.exponent), flat(a))
-    same = layers.add(array(a, -3), array(a, -3))
+    same = pointwise.add(array(a, -3), array(a, -3))
     same_codes(k.add(a, -3, a, -3, -3), (same.codes, same.exponent), flat(a))
 
 
@@ -470,7 +470,7 @@ POOLINGS = [*itertools.product(IMAGES, POOLS, [1]), (IMAGES[2], POOLS[1], 2)]
 def test_max_pool(k, pool, shape, limit, threads):
     x = torch.randint(-limit, limit + 1, shape, generator=torch.Generator().manual_seed(1))
     x = (x - int(limit == 1)).clamp(-Q8).to(torch.int8)  # for limit 1 also windows below zero
-    expected, position = layers.max_pool(array(x, 0), *pool)
+    expected, position = pointwise.max_pool(array(x, 0), *pool)
     for v in layouts(x):
         y, where = k.max_pool(v, Window(*pool))
         assert tuple(y.shape) == expected.shape
@@ -490,7 +490,7 @@ def test_max_pool(k, pool, shape, limit, threads):
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("shape", IMAGES)
 def test_window_sums(k, pool, shape):
-    x, (out, members) = codes(shape, Q8, 8, 1), layers.windows(shape, *pool)
+    x, (out, members) = codes(shape, Q8, 8, 1), pointwise.windows(shape, *pool)
     acc, largest = k.window_sum(x, Window(*pool))
     expected = [sum(flat(x)[i] for i in m) for m in members]
     assert_same(acc, expected, range(len(expected)))

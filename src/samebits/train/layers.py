@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
 from samebits.kernels.geometry import Pair
-from samebits.train.operations import activations, normalization, pointwise
+from samebits.train.operations import (
+    activations,
+    multiplication,  # noqa: F401 - what torch.mul does
+    normalization,
+    pointwise,
+)
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from samebits.spec import formats
-from samebits.spec.training import layers, moments, norm
+from samebits.spec.training import layers, moments, norm, pointwise
 from samebits.spec.training.layers import (
     Array,
     Geometry,
@@ -143,22 +143,22 @@ def test_a_gradient_that_fits_its_width_is_taken_as_it_is():
 )
 def test_pooling(kernel, stride, padding):
     x = integers(1, (2, 2, 6, 5), 3, -4)  # a small range: many ties
-    y, position = layers.max_pool(x, kernel, stride, padding)
+    y, position = pointwise.max_pool(x, kernel, stride, padding)
     rx = real(x, True)
     ry = F.max_pool2d(rx, kernel, stride, padding)
     assert torch.equal(real(y), ry.detach())
     for bits in (16, 32):
         g = integers(2, y.shape, 2000, -9, bits)
         (wanted,) = torch.autograd.grad(ry, rx, real(g), retain_graph=True)
-        assert torch.equal(real(layers.max_pool_backward(g, x.shape, position)), wanted)
+        assert torch.equal(real(pointwise.max_pool_backward(g, x.shape, position)), wanted)
 
-    y = layers.avg_pool(x, kernel, stride, padding)
+    y = pointwise.avg_pool(x, kernel, stride, padding)
     ry = F.avg_pool2d(rx, kernel, stride, padding)
     assert (real(y) - ry).abs().max() <= 2.0 ** (y.exponent - 1)
     for bits in (16, 32):
         g = integers(2, y.shape, 2000, -9, bits)
         (wanted,) = torch.autograd.grad(ry, rx, real(g), retain_graph=True)
-        got = layers.avg_pool_backward(g, x.shape, kernel, stride, padding)
+        got = pointwise.avg_pool_backward(g, x.shape, kernel, stride, padding)
         largest = round(float(wanted.abs().max()) * kernel[0] * kernel[1] * 2**9)
         assert got.exponent == -9 - max(0, 30 - largest.bit_length())
         assert (real(got) - wanted).abs().max() <= 2.0 ** (got.exponent - 1) * 1.001
@@ -167,13 +167,13 @@ def test_pooling(kernel, stride, padding):
 def test_relu_and_relu6():
     x = Array([-127, -1, 0, 1, 95, 96, 97, 127], (8,), -4, 8)
     g = Array(list(range(1, 9)), (8,), -3, 16)
-    y = layers.relu(x)
+    y = pointwise.relu(x)
     assert y.codes == [0, 0, 0, 1, 95, 96, 97, 127]
-    assert layers.relu_backward(g, y) == Array([0, 0, 0, 4, 5, 6, 7, 8], (8,), -3, 16)
-    y = layers.relu6(x)
+    assert pointwise.relu_backward(g, y) == Array([0, 0, 0, 4, 5, 6, 7, 8], (8,), -3, 16)
+    y = pointwise.relu6(x)
     assert y.codes == [0, 0, 0, 1, 95, 96, 96, 96]
-    assert layers.relu6_backward(g, y).codes == [0, 0, 0, 4, 5, 0, 0, 0]
-    assert layers.relu6(Array([127], (1,), -128, 8)).codes == [127]  # the clip is far away
+    assert pointwise.relu6_backward(g, y).codes == [0, 0, 0, 4, 5, 0, 0, 0]
+    assert pointwise.relu6(Array([127], (1,), -128, 8)).codes == [127]  # the clip is far away
 
 
 def table_of(function, derivative):
@@ -193,11 +193,11 @@ def test_table_activation():
     x = integers(1, (40,), 127, -5)
     g = integers(2, (40,), 10**9, -30, 32)
     table, derivative = TANH(-5)
-    y = layers.table_activation(x, lambda _: table, bounded=True)
+    y = pointwise.table_activation(x, lambda _: table, bounded=True)
     assert y.exponent == -6  # tanh comes too near to 1 for 127 * 2**-7
     assert (real(y) - real(x).tanh()).abs().max() <= 2.0**-7 * 1.001
     wanted = real(g) * (1 - real(x).tanh() ** 2)
-    assert relative(real(layers.table_backward(g, x, lambda _: derivative)), wanted) < 2e-4
+    assert relative(real(pointwise.table_backward(g, x, lambda _: derivative)), wanted) < 2e-4
 
 
 def test_a_global_mean_is_that_of_the_whole_image():
@@ -209,12 +209,12 @@ def test_a_global_mean_is_that_of_the_whole_image():
 
 def test_add():
     a, b = integers(1, (60,), 127, -5), integers(2, (60,), 127, -3)
-    y = layers.add(a, b)
+    y = pointwise.add(a, b)
     assert (real(y) - (real(a) + real(b))).abs().max() <= 2.0 ** (y.exponent - 1)
     zero = Array([0] * 60, (60,), 100, 8)
-    assert real(layers.add(a, zero)).equal(real(a))  # a zero's exponent does not count
-    assert layers.add(zero, zero).exponent == -128
-    far = layers.add(integers(1, (2,), 127, 20), integers(2, (2,), 127, -100))
+    assert real(pointwise.add(a, zero)).equal(real(a))  # a zero's exponent does not count
+    assert pointwise.add(zero, zero).exponent == -128
+    far = pointwise.add(integers(1, (2,), 127, 20), integers(2, (2,), 127, -100))
     assert far == layers.narrow(integers(1, (2,), 127).codes, (2,), 20, 8)
 
 
@@ -224,18 +224,18 @@ def test_a_sum_keeps_22_bits_below_its_larger_exponent():
     wanted = ([16384], -14)
     for e_1, e_257 in ((0, -23), ((0,), (-23,))):
         one, small = Array([1], (1,), e_1, 16), Array([257], (1,), e_257, 16)
-        for found in (layers.add(one, small), layers.add(small, one)):
+        for found in (pointwise.add(one, small), pointwise.add(small, one)):
             assert (found.codes, layers.each(found.exponent, 1)) == (wanted[0], (wanted[1],))
 
 
 def test_concat():
     a, b = integers(1, (2, 1, 2), 127, -3), integers(2, (2, 2, 2), 127, -5)
-    y = layers.concat([a, b])
+    y = pointwise.concat([a, b])
     wanted = torch.cat([real(a), real(b)], 1)
     assert y.exponent == -3
     assert (real(y) - wanted).abs().max() <= 2.0**-4
     g = integers(3, y.shape, 100, -9, 32)
-    pieces = layers.concat_backward(g, [a.shape, b.shape])
+    pieces = pointwise.concat_backward(g, [a.shape, b.shape])
     assert torch.cat([real(p) for p in pieces], 1).equal(real(g))
 
 
@@ -243,26 +243,26 @@ def test_dropout():
     x = integers(1, (1000,), 127, -5)
     rng = random.Random(5)
     words = [rng.getrandbits(32) for _ in range(1000)]
-    factors = layers.dropout_factors(0.25, words)
+    factors = pointwise.dropout_factors(0.25, words)
     kept = torch.tensor([w >= 2**30 for w in words])
     assert 700 < int(kept.sum()) < 800
     wanted = real(x) * kept / 0.75
-    y = layers.dropout(x, factors)
+    y = pointwise.dropout(x, factors)
     assert (real(y) - wanted).abs().max() <= 2.0 ** (y.exponent - 1) + 2.0**-16 * 8
     g = integers(2, (1000,), 10**9, -30, 32)
-    assert relative(real(layers.dropout_backward(g, factors)), real(g) * kept / 0.75) < 2e-5
+    assert relative(real(pointwise.dropout_backward(g, factors)), real(g) * kept / 0.75) < 2e-5
 
 
 def test_embedding():
     w = matrix(integers(1, (5, 3), 127, -4))
     index = Array([4, 0, 4, 1], (2, 2), 0, 32)
-    y = layers.embedding(index, w)
+    y = pointwise.embedding(index, w)
     rw = real(w, True)
     ry = F.embedding(torch.tensor([[4, 0], [4, 1]]), rw)
     assert real(y).equal(ry.detach())
     g = integers(2, y.shape, 10**6, -9, 32)
     ry.backward(real(g))
-    assert real(layers.embedding_weight_gradient(g, index, w)).equal(rw.grad)
+    assert real(pointwise.embedding_weight_gradient(g, index, w)).equal(rw.grad)
 
 
 # --- normalisations -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from activation_forms import FORMS
 from samebits.errors import UnsupportedError
-from samebits.spec.training import layers as reference
+from samebits.spec.training import pointwise as reference
 from samebits.spec.training.layers import Array
 from samebits.tables import ACTIVATIONS, activation_table
 from samebits.train import BFPTensor, convert

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from samebits.errors import UnsupportedError
-from samebits.spec.training import layers as reference
+from samebits.spec.training import pointwise as reference
 from samebits.spec.training.layers import Array
 from samebits.train import BFPTensor, convert
 

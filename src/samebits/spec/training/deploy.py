@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from samebits.spec import formats
 from samebits.spec.formats import power
-from samebits.spec.training import layers
+from samebits.spec.training import layers, pointwise
 from samebits.spec.training.layers import Array, Geometry, Parameter, channel_of
 from samebits.spec.training.norm import coded
 from samebits.spec.training.rows import each
@@ -191,26 +191,34 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
     first, exponent, shape = x[0], x[0].one_exponent, x[0].shape
     match node.op:
         case "relu":
-            return layers.relu(first)
+            return pointwise.relu(first)
         case "relu6":
-            high = min(127, layers.relu6_clip(exponent))
+            high = min(127, pointwise.relu6_clip(exponent))
             return replace(first, codes=[min(max(c, 0), high) for c in first.codes])
         case "table":
             table = node.attributes["codes"](exponent, site)
             return Array([table[c + 128] for c in first.codes], shape, site, 8)
         case "max_pool":
-            return layers.max_pool(first, *pooling_of(node, shape))[0]
+            return pointwise.max_pool(first, *pooling_of(node, shape))[0]
         case "avg_pool" | "global_avg_pool":
             kernel, stride, padding = pooling_of(node, shape)
-            shape, members = layers.windows(shape, kernel, stride, padding)
+            shape, members = pointwise.windows(shape, kernel, stride, padding)
             unit = power(exponent - site) / (kernel[0] * kernel[1])
             codes = [sat8(sum(first.codes[i] for i in m) * unit) for m in members]
             return Array(codes, shape, site, 8)
         case "add":
             pairs = zip(*(_values(t) for t in x), strict=True)
             return Array([sat8((a + b) / power(site)) for a, b in pairs], shape, site, 8)
+        case "multiply":
+            whole = tuple(map(max, zip(shape, x[1].shape, strict=True)))
+            both = ([_values(t)[i] for i in pointwise.repeated(t.shape, whole)] for t in x)
+            found = [sat8(a * b / power(site)) for a, b in zip(*both, strict=True)]
+            return Array(found, whole, site, 8)
+        case "scale":
+            factor = Fraction(node.attributes["factor"])  # a binary32 number
+            return Array([sat8(v * factor / power(site)) for v in _values(first)], shape, site, 8)
         case "concat":
-            return replace(layers.concat([_narrow(t, site) for t in x]), exponent=site)
+            return replace(pointwise.concat([_narrow(t, site) for t in x]), exponent=site)
         case "narrow":
             return _narrow(first, site)
         case "flatten":

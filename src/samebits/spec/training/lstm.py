@@ -19,12 +19,11 @@ from samebits.spec.training.layers import (
     Parameter,
     affine_input_gradient,
     affine_weight_gradient,
-    aligned,
     bias_gradient,
     by_output,
     resolve,
-    taken,
 )
+from samebits.spec.training.pointwise import aligned, taken
 from samebits.spec.training.rows import Exponent, Part, each, plus
 
 HIDDEN_EXPONENT = -7

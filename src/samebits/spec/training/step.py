@@ -20,7 +20,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | table | x | table: input exponent -> (table, derivative), bounded (False) | |
 | max_pool, avg_pool | x | kernel, stride (kernel), padding ((0, 0)) | |
 | global_avg_pool | x | | |
-| add | a, b | | |
+| add, multiply | a, b | | |
+| scale | x | factor | |
 | concat | any number | | |
 | dropout | x | p | |
 | embedding | index | | weight |
@@ -39,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samebits.spec.formats import Tensor
-from samebits.spec.training import layers, norm, rows
+from samebits.spec.training import layers, norm, pointwise, rows
 from samebits.spec.training import lstm as recurrent
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
@@ -93,8 +94,8 @@ def taken_by_layers(net: Net) -> set[str]:
 def moved(node: Node, x: Array) -> Array:
     """The output of one of MOVES."""
     if node.op == "select":
-        return layers.select(x, node.attributes["axis"], node.attributes["index"])
-    return layers.reshaped(x, (x.shape[0], math.prod(x.shape[1:])))
+        return pointwise.select(x, node.attributes["axis"], node.attributes["index"])
+    return pointwise.reshaped(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
@@ -180,20 +181,24 @@ def forward(
                 own = (needed(weight), needed(bias), a.get("eps", 1e-5))
                 y, saved, seen = norm.layer_norm(x[0], *own, peaks)
             case "relu":
-                y = layers.relu(x[0])
+                y = pointwise.relu(x[0])
             case "relu6":
-                y = layers.relu6(x[0])
+                y = pointwise.relu6(x[0])
             case "table":
                 bounded = a.get("bounded", False)
-                y = layers.table_activation(x[0], part_of(a["table"], 0), bounded)
+                y = pointwise.table_activation(x[0], part_of(a["table"], 0), bounded)
             case "max_pool":
-                y, saved = layers.max_pool(x[0], *pooling_of(node, x[0].shape))
+                y, saved = pointwise.max_pool(x[0], *pooling_of(node, x[0].shape))
             case "avg_pool" | "global_avg_pool":
-                y = layers.avg_pool(x[0], *pooling_of(node, x[0].shape))
+                y = pointwise.avg_pool(x[0], *pooling_of(node, x[0].shape))
             case "add":
-                y = layers.add(*x)
+                y = pointwise.add(*x)
+            case "multiply":
+                y = pointwise.multiply(*x)
+            case "scale":
+                y = pointwise.scale(x[0], a["factor"])
             case "concat":
-                y = layers.concat(x)
+                y = pointwise.concat(x)
             case "flatten" | "select":
                 y = moved(node, x[0])
                 if node.inputs[0] in done.wide:
@@ -201,10 +206,10 @@ def forward(
             case "dropout":
                 y = x[0]
                 if training and a["p"] > 0:
-                    saved = layers.dropout_factors(a["p"], (words or {})[node.name])
-                    y = layers.dropout(x[0], saved)
+                    saved = pointwise.dropout_factors(a["p"], (words or {})[node.name])
+                    y = pointwise.dropout(x[0], saved)
             case "embedding":
-                y = layers.embedding(x[0], needed(weight))
+                y = pointwise.embedding(x[0], needed(weight))
             case "lstm":
                 x[0] = layers.unshifted(x[0])
                 y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
@@ -228,7 +233,7 @@ def needed(parameter: Parameter | None) -> Parameter:
     return parameter
 
 
-def part_of(tables: Callable[[int], Sequence[Tensor]], index: int) -> layers.Tables:
+def part_of(tables: Callable[[int], Sequence[Tensor]], index: int) -> pointwise.Tables:
     """The table (0) or the derivative (1) of an activation at an exponent."""
     return lambda exponent: tables(exponent)[index]
 
@@ -271,26 +276,30 @@ def backward(
                 dz, *own = norm.layer_norm_backward(g, x[0], needed(weight), saved)
                 down = [dz]
             case "relu":
-                down = [layers.relu_backward(g, y)]
+                down = [pointwise.relu_backward(g, y)]
             case "relu6":
-                down = [layers.relu6_backward(g, y)]
+                down = [pointwise.relu6_backward(g, y)]
             case "table":
-                down = [layers.table_backward(g, x[0], part_of(a["table"], 1))]
+                down = [pointwise.table_backward(g, x[0], part_of(a["table"], 1))]
             case "max_pool":
-                down = [layers.max_pool_backward(g, x[0].shape, saved)]
+                down = [pointwise.max_pool_backward(g, x[0].shape, saved)]
             case "avg_pool" | "global_avg_pool":
                 kernel, stride, padding = pooling_of(node, x[0].shape)
-                down = [layers.avg_pool_backward(g, x[0].shape, kernel, stride, padding)]
+                down = [pointwise.avg_pool_backward(g, x[0].shape, kernel, stride, padding)]
             case "add":
                 down = [g, g]
+            case "multiply":
+                down = [pointwise.multiply_backward(g, *pair) for pair in (x, reversed(x))]
+            case "scale":
+                down = [pointwise.scale_backward(g, a["factor"])]
             case "concat":
-                down = layers.concat_backward(g, [t.shape for t in x])
+                down = pointwise.concat_backward(g, [t.shape for t in x])
             case "flatten":
-                down = [layers.reshaped(g, x[0].shape)]
+                down = [pointwise.reshaped(g, x[0].shape)]
             case "dropout":
-                down = [g if saved is None else layers.dropout_backward(g, saved)]
+                down = [g if saved is None else pointwise.dropout_backward(g, saved)]
             case "embedding":
-                own.append(layers.embedding_weight_gradient(g, x[0], needed(weight)))
+                own.append(pointwise.embedding_weight_gradient(g, x[0], needed(weight)))
             case "lstm":
                 parts, gradients = recurrent.stack_backward(g, a, saved)
                 for name, part in gradients.items():
@@ -298,7 +307,7 @@ def backward(
                 if node.inputs[0] in inner:
                     at_node.setdefault(node.inputs[0], []).extend(parts)
             case "select":
-                down = [layers.select_backward(g, x[0].shape, a["axis"], a["index"])]
+                down = [pointwise.select_backward(g, x[0].shape, a["axis"], a["index"])]
         for name, part in zip(names, own, strict=False):
             at_parameter.setdefault(name, []).append(part)
         for name, part in zip(node.inputs, down, strict=False):

@@ -28,6 +28,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -216,6 +217,13 @@ class _Writer:
     def add(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
         return self.builder.add("Add", inputs, name=path)
 
+    def multiply(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
+        return self.builder.add("Mul", inputs, name=path)
+
+    def scale(self, path: str, inputs: Sequence[str], x: BFPTensor, factor: float) -> str:
+        name = self.builder.constant(f"{path}.factor", np.asarray(factor, np.float32))
+        return self.builder.add("Mul", [*inputs, name], name=path)
+
     def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
         return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
 
@@ -269,6 +277,8 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     pointwise.AveragePool: _Writer.average_pool,
     pointwise.Add: _Writer.add,
     pointwise.Concat: _Writer.concat,
+    Multiply: _Writer.multiply,
+    Scale: _Writer.scale,
     Narrow: _Writer.narrow,
     pointwise.Reshape: _Writer.reshape,
     Permute: _Writer.permute,
@@ -280,6 +290,8 @@ _BEFORE_RELU = (
     activations.TableActivation,
     pointwise.AveragePool,
     pointwise.Add,
+    Multiply,
+    Scale,
     Narrow,
 )
 

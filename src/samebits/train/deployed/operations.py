@@ -7,10 +7,12 @@ permute, indexing) have no form of their own here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -120,6 +123,19 @@ def add(site: int, a: BFPTensor, b: BFPTensor) -> Part:
     return torch.where(u == 0, saturated(v, e_v - site), codes), site
 
 
+def multiply(site: int, a: BFPTensor, b: BFPTensor) -> Part:
+    """a * b, rounded once."""
+    (u, e_u), (v, e_v) = a.whole(), b.whole()
+    return saturated(u.long() * v, e_u + e_v - site), site
+
+
+def scale(site: int, x: BFPTensor, factor: float) -> Part:
+    """x times a number, which is rounded to binary32, as ONNX stores it."""
+    codes, exponent = x.whole()
+    fraction, by = math.frexp(float(np.float32(factor)))
+    return saturated(codes.long() * int(fraction * (1 << 24)), exponent + by - 24 - site), site
+
+
 def concat(site: int, dim: int, *tensors: BFPTensor) -> Part:
     """Side by side, each rounded once to the site's exponent."""
     parts = [t.whole() for t in tensors]
@@ -171,6 +187,8 @@ RULES: dict[type[TensorOperation], Rule] = {
     pointwise.AveragePool: Rule(average_pool),
     pointwise.Add: Rule(add),
     pointwise.Concat: Rule(concat),
+    Multiply: Rule(multiply),
+    Scale: Rule(scale),
     Narrow: Rule(narrow),
     pointwise.Reshape: _THE_SAME,
     Permute: _THE_SAME,
@@ -185,6 +203,6 @@ def rule_of(operation: type[TensorOperation]) -> Rule:
     if rule is None:
         raise UnsupportedError(
             f"{operation.word()} cannot be deployed: expected linear, convolution, batch norm, "
-            "relu, activations, pooling, add, cat, reshape, permute, indexing or LSTM"
+            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing or LSTM"
         )
     return rule
