@@ -274,8 +274,8 @@ class BFPTensor(torch.Tensor):
             return args[0]
         raise UnsupportedError(
             f"BFP tensors are integers and have no {func}: expected a samebits.train layer or "
-            "optimizer, or one of add, mul, mean, cat, activations, poolings, reshape, permute, indexing; read values with "
-            ".dequantize()"
+            "optimizer, or one of add, mul, mean, cat, activations, poolings, reshape, permute, "
+            "indexing; read values with .dequantize()"
         )
 
 
