@@ -374,7 +374,7 @@ def fit(
                     backward,
                     plan_fallback or "error",
                 )
-            weights = None if init is None else initial_weights(init, progress.note)
+            weights = None if init is None else initial_weights(init, numerics, progress.note)
             dataset = given or load_data(str(data), limit=limit)
             result = train(
                 config,

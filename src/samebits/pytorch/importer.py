@@ -110,7 +110,8 @@ def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
     except Exception as error:  # a damaged file may raise anything too
         raise UnsupportedError(
             f"{name}: expected operators that torch can decompose, found "
-            f"{type(error).__name__}: {_first_line(error)}; export the module again"
+            f"{type(error).__name__}: {_first_line(error)}; change the module, and export a file "
+            "again"
         ) from error
     return program
 

@@ -112,15 +112,17 @@ class EMA:
         wrong = misfit(state, self.state_dict())
         for name, value in () if wrong else state.items():
             limit = 1 << (AVERAGE_BITS if name.endswith(".average") else EXPONENT_BITS)
-            if value.numel() and (top := kernels.of(value).largest_of(value)) >= limit:
-                wrong = f"{name}: expected magnitudes below {limit}, found {top}"
+            low, high = (int(v) for v in torch.aminmax(value)) if value.numel() else (0, 0)
+            if max(-low, high) >= limit:
+                wrong = f"{name}: expected magnitudes below {limit}, found {max(-low, high)}"
         if wrong:
             raise CheckpointError(f"averages: {wrong}")
         for name, (average, exponent) in self._averages.items():
             new = torch.empty_like(average).copy_(state[f"{name}.average"])
             held = state[f"{name}.average_exponent"]
             by_rows = isinstance(exponent, Tensor)
-            self._averages[name] = (new, held.clone()) if by_rows else (new, int(held))
+            own = held.to(average.device, copy=True) if by_rows else int(held)
+            self._averages[name] = (new, own)
 
 
 def misfit(state: dict[str, Tensor], own: dict[str, Tensor]) -> str | None:

@@ -116,7 +116,6 @@ FUNCTIONS.update(
             torch.Tensor.clamp_,
             torch._foreach_clamp_min_,
             torch._foreach_mul_,
-            torch.Tensor.mul_,
         ),
         _refused,
     )

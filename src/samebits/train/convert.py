@@ -143,6 +143,7 @@ def _gelu(m: nn.GELU, name: str, how: Choices) -> nn.Module:
 
 def _softplus(m: nn.Softplus, name: str, how: Choices) -> nn.Module:
     _require(m.beta == 1, f"beta={m.beta}, expected 1")
+    _require(m.threshold >= 20, f"threshold={m.threshold}, expected at least 20")
     return layers.Activation("softplus")
 
 

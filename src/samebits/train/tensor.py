@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -201,8 +203,8 @@ class BFPTensor(torch.Tensor):
             return self.parts[0]
         if not self.parts:
             raise UnsupportedError(
-                "this BFP tensor was the left side of an addition in place: use the result of "
-                "a += b (or c = a + b), not the old tensor"
+                "this BFP tensor was changed in place: use the result of a += b, a *= b or relu(a, "
+                "inplace=True), not the old tensor"
             )
         if self._sum is None or self._sum[0] is not self.parts:
             self._sum = (self.parts, kernels.of(self.parts[0][0]).resolve(list(self.parts)))
@@ -233,6 +235,7 @@ class BFPTensor(torch.Tensor):
     ) -> Any:
         handler = FUNCTIONS.get(func)
         if handler is not None:
+            _check_arguments(func, handler, args, kwargs or {})
             return handler(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -355,6 +358,25 @@ def gradient(grad: Tensor) -> Part:
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """PyTorch functions on BFP tensors, e.g. torch.add -> residual addition; `pointwise` fills it."""
+
+
+def _check_arguments(
+    func: Callable[..., Any], handler: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> None:
+    """Refuse options of a PyTorch function that its twin does not have. UnsupportedError."""
+    if not kwargs:
+        return
+    try:
+        _signature(handler).bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(func, "__name__", str(func))
+        raise UnsupportedError(
+            f"{name} of BFP tensors: {error}; give the tensor itself without a name, and leave out "
+            "what training in BFP does not have"
+        ) from None
+
+
+_signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
 class BFPParameter(BFPTensor):

@@ -95,7 +95,11 @@ def test_every_activation_with_a_module_has_functions():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: functional.softplus(x, beta=2), "softplus: expected beta=1, found 2"),
+        (lambda x: functional.softplus(x, beta=2), "softplus: expected beta=1 and a threshold"),
+        (
+            lambda x: functional.softplus(x, threshold=3.0),
+            "threshold of at least 20, found 1.0 and",
+        ),
         (lambda x: functional.gelu(x, approximate="erf"), "gelu: expected approximate none or"),
         (lambda x: functional.selu(x), "BFP tensors are integers and have no"),
     ],
@@ -103,6 +107,22 @@ def test_every_activation_with_a_module_has_functions():
 def test_other_options_are_refused(call, message):
     with pytest.raises(UnsupportedError, match=message):
         call(BFPTensor.from_real(torch.randn(2, 3)))
+
+
+def test_what_was_changed_in_place_is_used_up():
+    """In PyTorch it would have the new values: another network, where it is read again."""
+    for change in (
+        lambda x: functional.relu(x, inplace=True),
+        lambda x: functional.hardswish(x, inplace=True),
+        lambda x: functional.leaky_relu(x, 0.1, True),
+        lambda x: functional.elu(x, inplace=True),
+        lambda x: functional.relu6(x, True),
+    ):
+        x = BFPTensor.from_real(torch.randn(2, 3))
+        y = change(x)
+        assert y.codes.shape == (2, 3)
+        with pytest.raises(UnsupportedError, match="changed in place: use the result of"):
+            y + x
 
 
 def test_forms_side_by_side_in_a_module():

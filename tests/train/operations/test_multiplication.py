@@ -83,6 +83,22 @@ def test_product_with_a_number(factor, kind, realisation):
         same(a.grad, reference.scale_backward(arrived, float(factor)))
 
 
+def test_in_place_the_old_tensor_is_used_up():
+    a, b = (tensor(A, "tensor", i, True) for i in range(2))
+    wanted, old = a * b, a
+    a *= b
+    assert torch.equal(a.codes, wanted.codes)
+    with pytest.raises(UnsupportedError, match="changed in place"):
+        old + b
+
+
+def test_both_may_be_repeated():
+    """The bound is that of one operand's places: no sum has more addends."""
+    a = BFPTensor(torch.ones(512, 1, 8, 8, dtype=torch.int8), -3)
+    b = BFPTensor(torch.ones(1, 1024, 1, 1, dtype=torch.int8), -3)
+    assert (a * b).shape == (512, 1024, 8, 8)
+
+
 def test_a_square_has_both_gradients():
     a = tensor(A, "tensor", 0, True).requires_grad_()
     torch.autograd.backward(a * a, BFPTensor(torch.ones(A, dtype=torch.int32) << 20, -20))
@@ -101,7 +117,7 @@ class Squeeze(nn.Module):
     def forward(self, x):
         y = self.act(self.conv(x))
         s = self.gate(self.up(torch.relu(self.down(y.mean((2, 3), keepdim=True)))))
-        return self.fc((s * y * 0.7).mean((2, 3)))
+        return self.fc((s * y * 0.7 * -1.9).mean((2, 3)))
 
 
 @pytest.mark.parametrize("exponents", ["tensor", "row"])

@@ -74,3 +74,27 @@ def test_sizes_that_do_not_add_up_are_refused():
     x = BFPTensor(codes(), -5, bits=8)
     with pytest.raises(UnsupportedError, match=r"expected sizes that add up to 6, found \[1, 2\]"):
         x.split([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.split(-1, 1), "split: expected sizes of at least 1, found -1"),
+        (lambda x: x.split(0, 1), "split: expected sizes of at least 1, found 0"),
+        (lambda x: x.split([5, -1, 2], 1), r"expected sizes of at least 1, found \[5, -1, 2\]"),
+        (lambda x: x.chunk(0, 1), "chunk: expected at least 1 part, found 0"),
+        (lambda x: x.split(2, 4), "split: expected an axis of 4, found 4"),
+        (lambda x: x.unbind(-5), "unbind: expected an axis of 4, found -5"),
+        (lambda x: x.unsqueeze(9), "unsqueeze: expected an axis of 5, found 9"),
+        (lambda x: x.squeeze(4), "squeeze: expected an axis of 4, found 4"),
+        (lambda x: x.unflatten(5, (2, 2)), "unflatten: expected an axis of 4, found 5"),
+        (lambda x: torch.stack([x, x], 7), "stack: expected an axis of 5, found 7"),
+        (lambda x: torch.stack([x, torch.ones(SHAPE)]), "stack: expected a BFPTensor, found"),
+        (lambda x: x.mean((6, 7)), "mean: expected both axes of the images"),
+        (lambda x: x.mean((2, 3), dtype=torch.float64), "mean of BFP tensors: got an unexpected"),
+        (lambda x: torch.mul(x, x, out=x), "mul of BFP tensors: got an unexpected keyword"),
+    ],
+)
+def test_other_arguments_are_refused(call, message):
+    with pytest.raises(UnsupportedError, match=message):
+        call(BFPTensor(codes(), -5, bits=8))

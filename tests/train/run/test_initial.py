@@ -54,7 +54,7 @@ def test_a_bfp_run_starts_from_a_float_state(tmp_path):
 def test_numbers_of_16_bits_are_taken_exactly(tmp_path, dtype):
     state = twin(dtype)
     save_file(state, tmp_path / "net.safetensors")
-    found = initial_weights(tmp_path / "net.safetensors", silent)
+    found = initial_weights(tmp_path / "net.safetensors", "bfp", silent)
     assert all(value.dtype == torch.float32 for value in found.values())
     api.fit("digits", "mlp", tmp_path / "out", init=tmp_path / "net.safetensors", **FIT)
     assert_starts_from(final(tmp_path / "out"), state)
@@ -115,18 +115,39 @@ def file_of(folder, what):
     [
         ("missing", InputError, "no such file or folder"),
         ("pickle", InputError, "found a file ending in .pt; write .* with safetensors"),
-        ("empty", CheckpointError, "truncated: expected at least 9 bytes, found 0"),
-        ("cut", CheckpointError, "truncated or extended"),
-        ("dtype", InputError, "expected a .safetensors file of a state dict, found a damaged one"),
+        ("empty", InputError, r"damaged one \(truncated: expected at least 9 bytes, found 0"),
+        ("cut", InputError, r"damaged one \(truncated or extended.*; write or download it again"),
+        ("dtype", InputError, "expected a .safetensors file of weights, found a damaged one"),
     ],
 )
 def test_other_files_are_refused(tmp_path, what, error, text):
     path = file_of(tmp_path, what)
     with pytest.raises(error, match=f"^{re.escape(str(path))}: .*{text}"):
-        initial_weights(path, silent)
+        initial_weights(path, "bfp", silent)
 
 
 def test_a_state_of_something_else_than_tensors_is_refused():
     with pytest.raises(InputError, match=r"^init: 'a': expected a tensor, found int"):
-        initial_weights({"a": 1}, silent)
-    assert isinstance(initial_weights(nn.Linear(2, 2).state_dict(), silent)["bias"], torch.Tensor)
+        initial_weights({"a": 1}, "bfp", silent)
+    assert isinstance(
+        initial_weights(nn.Linear(2, 2).state_dict(), "bfp", silent)["bias"], torch.Tensor
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.tensor([1.0, float("nan")]), "expected finite numbers, found NaN or infinity"),
+        (torch.ones(2, dtype=torch.complex64), "expected real numbers or integers, found torch.c"),
+        (torch.ones(2).to(torch.float8_e4m3fn), "real numbers or integers, found torch.float8"),
+        (torch.ones(2).to_sparse(), r"found torch.float32 \(torch.sparse_coo\)"),
+    ],
+)
+def test_numbers_that_no_parameter_has_are_refused(value, text):
+    with pytest.raises(InputError, match=rf"^init: 'a': .*{text}"):
+        initial_weights({"a": value}, "bfp", silent)
+
+
+def test_integers_do_not_start_a_float32_run():
+    with pytest.raises(InputError, match="expected real values for a float32 run"):
+        initial_weights({"a.codes": torch.ones(2, dtype=torch.int8)}, "float32", silent)

@@ -215,8 +215,9 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             found = [sat8(a * b / power(site)) for a, b in zip(*both, strict=True)]
             return Array(found, whole, site, 8)
         case "scale":
-            factor = Fraction(node.attributes["factor"])  # a binary32 number
-            return Array([sat8(v * factor / power(site)) for v in _values(first)], shape, site, 8)
+            m, by = pointwise.signed_coefficient(node.attributes["factor"])
+            values = _values(first)
+            return Array([sat8(v * m * power(by) / power(site)) for v in values], shape, site, 8)
         case "concat":
             return replace(pointwise.concat([_narrow(t, site) for t in x]), exponent=site)
         case "narrow":

@@ -28,7 +28,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.multiplication import Multiply, Scale
+from samebits.train.operations.multiplication import Multiply, Scale, coefficient
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -221,7 +221,8 @@ class _Writer:
         return self.builder.add("Mul", inputs, name=path)
 
     def scale(self, path: str, inputs: Sequence[str], x: BFPTensor, factor: float) -> str:
-        name = self.builder.constant(f"{path}.factor", np.asarray(factor, np.float32))
+        m, by = coefficient(factor)
+        name = self.builder.constant(f"{path}.factor", binary32(path, [m], by).reshape(()))
         return self.builder.add("Mul", [*inputs, name], name=path)
 
     def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
@@ -250,7 +251,9 @@ class _Writer:
         found = x.codes[index]
         if found.numel() != x.codes.numel():
             raise UnsupportedError(
-                f"{path}: expected indices of a time step of a model with LSTMs, found others"
+                f"{path}: expected an index that keeps everything, or that of a time step of a "
+                f"model with LSTMs, found a part, {tuple(found.shape)} of {tuple(x.shape)}: split, "
+                "chunk and their like are trained, not exported"
             )
         return self.builder.add("Reshape", inputs, {"shape": tuple(found.shape)}, path)
 

@@ -7,12 +7,10 @@ permute, indexing) have no form of their own here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +29,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.multiplication import Multiply, Scale
+from samebits.train.operations.multiplication import Multiply, Scale, coefficient
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -130,10 +128,10 @@ def multiply(site: int, a: BFPTensor, b: BFPTensor) -> Part:
 
 
 def scale(site: int, x: BFPTensor, factor: float) -> Part:
-    """x times a number, which is rounded to binary32, as ONNX stores it."""
+    """x times the coefficient of a number: products of 24 bits, which binary32 holds."""
     codes, exponent = x.whole()
-    fraction, by = math.frexp(float(np.float32(factor)))
-    return saturated(codes.long() * int(fraction * (1 << 24)), exponent + by - 24 - site), site
+    m, by = coefficient(factor)
+    return saturated(codes.long() * m, exponent + by - site), site
 
 
 def concat(site: int, dim: int, *tensors: BFPTensor) -> Part:

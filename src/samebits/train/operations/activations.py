@@ -136,31 +136,44 @@ def gelu(x: BFPTensor, approximate: str = "none") -> BFPTensor:
 
 
 def softplus(x: BFPTensor, beta: float = 1.0, threshold: float = 20.0) -> BFPTensor:
-    """log(1 + exp(x)), exact above the threshold too. Raises UnsupportedError for another beta."""
-    if beta != 1:
-        raise UnsupportedError(f"softplus: expected beta=1, found {beta}")
+    """log(1 + exp(x)), which above a threshold of 20 is x in 8 bits.
+
+    Raises UnsupportedError for another beta, or a lower threshold.
+    """
+    if beta != 1 or threshold < 20:
+        raise UnsupportedError(
+            f"softplus: expected beta=1 and a threshold of at least 20, found {beta} and "
+            f"{threshold}"
+        )
     return activation(x, "softplus")
 
 
+def _in_place(x: BFPTensor, y: BFPTensor, inplace: bool) -> BFPTensor:
+    """y; where it is to take the place of x, x is used up, so that reading it is an error."""
+    if inplace:
+        x.parts = ()
+    return y
+
+
 def _of_name(name: str) -> Callable[..., BFPTensor]:
-    """A function of torch without options but `inplace`: a new tensor in any case."""
-    return lambda x, inplace=False: activation(x, name)
+    """A function of torch without options but `inplace`."""
+    return lambda x, inplace=False: _in_place(x, activation(x, name), inplace)
 
 
 def _relu(x: BFPTensor, inplace: bool = False) -> BFPTensor:
-    return relu(x)
+    return _in_place(x, relu(x), inplace)
 
 
 def _relu6(x: BFPTensor, inplace: bool = False) -> BFPTensor:
-    return relu6(x)
+    return _in_place(x, relu6(x), inplace)
 
 
 def _leaky_relu(x: BFPTensor, negative_slope: float = 0.01, inplace: bool = False) -> BFPTensor:
-    return activation(x, "leaky_relu", negative_slope)
+    return _in_place(x, activation(x, "leaky_relu", negative_slope), inplace)
 
 
 def _elu(x: BFPTensor, alpha: float = 1.0, inplace: bool = False) -> BFPTensor:
-    return activation(x, "elu", alpha)
+    return _in_place(x, activation(x, "elu", alpha), inplace)
 
 
 FUNCTIONS.update(

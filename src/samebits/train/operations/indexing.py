@@ -13,6 +13,7 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
+from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
 
@@ -79,53 +80,69 @@ def transpose(x: BFPTensor, a: int, b: int) -> BFPTensor:
     return Permute.apply(x, tuple(order))
 
 
+def _axis(what: str, axis: int, rank: int) -> int:
+    """An axis counted from the first. Raises UnsupportedError outside [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise UnsupportedError(f"{what}: expected an axis of {rank}, found {axis}")
+    return axis % rank
+
+
 def split(x: BFPTensor, size: int | Sequence[int], dim: int = 0) -> tuple[BFPTensor, ...]:
-    """x in parts along an axis: of one size, the last may be smaller, or of the sizes given."""
-    length = x.shape[dim]
+    """x in parts along an axis: of one size, the last may be smaller, or of the sizes given.
+
+    Raises UnsupportedError for sizes below 1 (given one by one: 0), or that do not add up.
+    """
+    axis = _axis("split", dim, x.dim())
+    length = x.shape[axis]
+    if min([size] if isinstance(size, int) else [1, *(s + 1 for s in size)]) < 1:
+        raise UnsupportedError(f"split: expected sizes of at least 1, found {size}")
     sizes = [size] * (length // size) if isinstance(size, int) else list(size)
     if (rest := length - sum(sizes)) > 0 and isinstance(size, int):
         sizes.append(rest)
     if sum(sizes) != length:
         raise UnsupportedError(f"split: expected sizes that add up to {length}, found {sizes}")
     ends = list(itertools.accumulate(sizes, initial=0))
-    axes = (slice(None),) * (dim % x.dim())
+    axes = (slice(None),) * axis
     return tuple(indexed(x, (*axes, slice(*pair))) for pair in itertools.pairwise(ends))
 
 
 def chunk(x: BFPTensor, chunks: int, dim: int = 0) -> tuple[BFPTensor, ...]:
     """x in at most `chunks` parts of one size along an axis; the last may be smaller."""
-    return split(x, -(-x.shape[dim] // chunks), dim)
+    if chunks < 1:
+        raise UnsupportedError(f"chunk: expected at least 1 part, found {chunks}")
+    return split(x, -(-x.shape[_axis("chunk", dim, x.dim())] // chunks), dim)
 
 
 def unbind(x: BFPTensor, dim: int = 0) -> tuple[BFPTensor, ...]:
     """x at every place of an axis, without it."""
-    axes = (slice(None),) * (dim % x.dim())
+    axes = (slice(None),) * _axis("unbind", dim, x.dim())
     return tuple(indexed(x, (*axes, i)) for i in range(x.shape[dim]))
 
 
 def unsqueeze(x: BFPTensor, dim: int) -> BFPTensor:
     """x with an axis of size 1 more."""
-    at = dim % (x.dim() + 1)
+    at = _axis("unsqueeze", dim, x.dim() + 1)
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
 def squeeze(x: BFPTensor, dim: int | Sequence[int] | None = None) -> BFPTensor:
     """x without its axes of size 1, or without those of `dim` that have it."""
     given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    gone = {axis % x.dim() for axis in given if x.shape[axis] == 1}
+    axes = [_axis("squeeze", axis, x.dim()) for axis in given]
+    gone = {axis for axis in axes if x.shape[axis] == 1}
     return reshape(x, tuple(s for axis, s in enumerate(x.shape) if axis not in gone))
 
 
 def unflatten(x: BFPTensor, dim: int, sizes: Sequence[int]) -> BFPTensor:
     """x with one axis as several."""
-    at = dim % x.dim()
+    at = _axis("unflatten", dim, x.dim())
     return reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))
 
 
 def stack(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
     """Tensors of one shape along a new axis, as `concat` joins them."""
-    at = dim % (tensors[0].dim() + 1)
-    return concat([unsqueeze(x, at) for x in tensors], at)
+    at = _axis("stack", dim, tensors[0].dim() + 1)
+    return concat([unsqueeze(as_bfp(x, "stack"), at) for x in tensors], at)
 
 
 FUNCTIONS.update(

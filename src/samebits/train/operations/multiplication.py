@@ -75,7 +75,10 @@ def multiply(a: Any, b: Any) -> BFPTensor:
     x, y = as_bfp8(a, "multiply"), as_bfp8(b, "multiply")
     if any(isinstance(t.resolved()[1], Tensor) for t in (x, y)):
         _check_rows(a.shape, b.shape)
-    repeated = math.prod(max(m, n) for m, n in pairs if m != n)
+    repeated = max(
+        math.prod(n for m, n in way if m != n and m == 1)
+        for way in (pairs, [p[::-1] for p in pairs])
+    )
     if repeated > MAX_SUMMED:
         raise UnsupportedError(
             f"multiply: expected an operand repeated at most {MAX_SUMMED} times, found {repeated}"
@@ -125,6 +128,14 @@ def scale(x: BFPTensor, factor: float) -> BFPTensor:
     return Scale.apply(as_bfp8(x, "multiply"), factor)
 
 
+def multiply_in_place(a: BFPTensor, b: Any) -> BFPTensor:
+    """a *= b: the product as a new tensor. The old `a` is used up, as with `add_in_place`."""
+    product = multiply(a, b)
+    a.parts = ()
+    return product
+
+
+FUNCTIONS[torch.Tensor.mul_] = multiply_in_place
 FUNCTIONS.update(
     dict.fromkeys(
         (

@@ -134,8 +134,8 @@ def mean(x: BFPTensor, dim: Any = None, keepdim: bool = False) -> BFPTensor:
 
     Raises UnsupportedError for other axes.
     """
-    axes = sorted(a % x.dim() for a in ([dim] if isinstance(dim, int) else dim or range(x.dim())))
-    if x.dim() != 4 or axes != [2, 3]:
+    given = [dim] if isinstance(dim, int) else dim or range(x.dim())
+    if x.dim() != 4 or sorted(given) not in ([2, 3], [-2, -1], [-2, 3], [-1, 2]):
         raise UnsupportedError(
             f"mean: expected both axes of the images of [n, c, h, w], found axes {dim} of shape "
             f"{tuple(x.shape)}"
