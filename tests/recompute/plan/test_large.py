@@ -27,12 +27,12 @@ def chain(count):
 
 
 def assert_planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
-    """By the rule at once, within a part of the memory in a few seconds."""
+    """By the rule alone, and within a part of the memory, in a few seconds of the processor."""
     device = find_device("laptop-cpu")
     options = {"arch": "large", "numerics": "float32"}
     started = time.process_time()
     assert make_plan(network, device, **options).search == "none"
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < SECONDS
     for backward in orders:
         started = time.process_time()
         plan = make_plan(network, device, **options, budget=part, backward=backward)
