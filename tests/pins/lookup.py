@@ -53,8 +53,8 @@ def transfer() -> Pins:
 def activation() -> Pins:
     found = {}
     for name in ACTIVATIONS:
-        slope = Fraction(1, 8) if name == "leaky_relu" else None
-        tables = [activation_table(name, exponent, slope) for exponent in (-20, -9, -6, -4, 1)]
+        parameter = Fraction(1, 8) if ACTIVATIONS[name].parameter else None
+        tables = [activation_table(name, exponent, parameter) for exponent in (-20, -9, -6, -4, 1)]
         found[name] = digest(
             *(
                 part
