@@ -96,8 +96,12 @@ def to_fraction(value):
     return (-1) ** sign * int(mantissa) * formats.power(exponent)
 
 
+EXPONENTS = (-40, -31, -30, -15, -12, -9, -7, -6, -5, -4, -3, -2, 0, 4, 11)
+QUICK = (-40, -30, -12, -5, 0, 11)
+
+
 @pytest.mark.parametrize(
-    "exponent", [-40, -31, -30, -15, -12, -9, -7, -6, -5, -4, -3, -2, 0, 4, 11]
+    "exponent", [e if e in QUICK else pytest.param(e, marks=pytest.mark.slow) for e in EXPONENTS]
 )
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_entry(name, exponent):

@@ -204,10 +204,23 @@ def _gelu_tanh_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
 
 
 def _mish_slope(a: Arithmetic, x: Any, parameter: Any) -> Any:
-    """t + x * s * (1 - t**2), t = tanh(log(1 + exp(x))), s = sigmoid(x)."""
-    t = a.function("tanh", OPERATORS["Softplus"].meaning(a, [x], {}))
-    rest = a.subtract(ONE, a.multiply(t, t))
-    return a.add(t, a.multiply(x, a.multiply(sigmoid(a, x), rest)))
+    """t + x * s * (1 - t) * (1 + t), t = tanh(log(1 + exp(x))), s = sigmoid(x).
+
+    In u = exp(-|x|): t = (1 + 2u) / (1 + 2u + 2u**2) above 0, (2u + u**2) / (2 + 2u + u**2) from
+    there down, so that 1 - t is a quotient too, not a difference of almost equal numbers.
+    """
+    u, above = a.function("exp", a.negate(a.absolute(x))), a.above(x, ZERO)
+    below, square, double = a.subtract(ONE, above), a.multiply(u, u), a.multiply(TWO, u)
+
+    def chosen(high: Any, low: Any) -> Any:
+        return a.add(a.multiply(above, high), a.multiply(below, low))
+
+    top = chosen(a.add(ONE, double), a.add(double, square))
+    rest = chosen(a.multiply(TWO, square), TWO)
+    whole = a.add(top, rest)
+    t = a.divide(top, whole)
+    slope = a.multiply(sigmoid(a, x), a.multiply(a.divide(rest, whole), a.add(ONE, t)))
+    return a.add(t, a.multiply(x, slope))
 
 
 def _leaky_slope(a: Arithmetic, x: Any, slope: Any) -> Any:

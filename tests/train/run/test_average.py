@@ -60,7 +60,7 @@ def run(out, numerics, reporter=None, resume=False, every=2, **changes):
     return train(config, DATA, out, reporter=reporter, resume=resume, checkpoint_every=every)
 
 
-@pytest.fixture(params=["float32", "bfp", "row-shift"])
+@pytest.fixture(scope="module", params=["float32", "bfp", "row-shift"])
 def numerics(request):
     """Options of a run."""
     if request.param == "row-shift":
@@ -68,15 +68,21 @@ def numerics(request):
     return {"numerics": request.param}
 
 
-def test_training_is_that_of_a_run_without_an_average(tmp_path, numerics):
-    plain = run(tmp_path / "plain", **numerics)
-    averaged = run(tmp_path / "averaged", **numerics, **EMA_OPTION)
-    assert averaged.sha256 != plain.sha256
-    assert averaged.train_loss == plain.train_loss
-    last = read_checkpoint(list_checkpoints(tmp_path / "averaged")[-1])
+@pytest.fixture(scope="module")
+def averaged(numerics, tmp_path_factory):
+    """Result and folder of a whole run that keeps an average."""
+    out = tmp_path_factory.mktemp("averaged")
+    return run(out, **numerics, **EMA_OPTION), out
+
+
+def test_training_is_that_of_a_run_without_an_average(tmp_path, numerics, averaged):
+    plain, (result, out) = run(tmp_path / "plain", **numerics), averaged
+    assert result.sha256 != plain.sha256
+    assert result.train_loss == plain.train_loss
+    last = read_checkpoint(list_checkpoints(out)[-1])
     assert parameter_sha256(last.average["training"]) == plain.sha256
-    assert parameter_sha256(last.model) == averaged.sha256
-    assert averaged.bytes_per_parameter - plain.bytes_per_parameter == pytest.approx(4, abs=0.1)
+    assert parameter_sha256(last.model) == result.sha256
+    assert result.bytes_per_parameter - plain.bytes_per_parameter == pytest.approx(4, abs=0.1)
 
 
 def test_the_average_is_that_of_the_weights_after_every_step(tmp_path):
@@ -89,24 +95,23 @@ def test_the_average_is_that_of_the_weights_after_every_step(tmp_path):
         assert torch.equal(last.model[name], expected), name
 
 
-def test_averages_are_evaluated_deployed_and_restored(tmp_path, numerics):
-    result = run(tmp_path, **numerics, **EMA_OPTION)
-    path = list_checkpoints(tmp_path)[-1]
+def test_averages_are_evaluated_deployed_and_restored(averaged):
+    result, out = averaged
+    path = list_checkpoints(out)[-1]
     last = read_checkpoint(path)
     engine = restore_engine(path, last, DATA)
     classifier, arithmetic = final_classifier(engine, last.exponents)
     assert (count_correct(classifier, DATA), arithmetic) == (result.correct, result.arithmetic)
-    record = read_metrics(tmp_path)[-1]
+    record = read_metrics(out)[-1]
     assert record["test_accuracy"] == count_correct(engine, DATA) / len(DATA.test_labels)
 
 
-@pytest.mark.parametrize("step", [1, 3, 5, 6])
-def test_resumed_runs_end_with_the_same_average(tmp_path, numerics, step):
-    whole = run(tmp_path / "whole", **numerics, **EMA_OPTION)
+@pytest.mark.parametrize("step", [3, pytest.param(6, marks=pytest.mark.slow)])
+def test_resumed_runs_end_with_the_same_average(tmp_path, numerics, averaged, step):
     with pytest.raises(Stop):
         run(tmp_path / "cut", reporter=StopAfter(step), **numerics, **EMA_OPTION)
     resumed = run(tmp_path / "cut", resume=True, **numerics, **EMA_OPTION)
-    assert resumed.sha256 == whole.sha256
+    assert resumed.sha256 == averaged[0].sha256
     again = run(tmp_path / "cut", resume=True, **numerics, **EMA_OPTION)
     assert again == resumed
 
