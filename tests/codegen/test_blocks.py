@@ -190,7 +190,14 @@ def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
     assert checked > 30
 
 
-@pytest.mark.parametrize("flags", [("-O1",), ("-O3", "-march=native"), ("-DSAMEBITS_BLOCKS=0",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-O1",),
+        pytest.param(("-O3", "-march=native"), marks=pytest.mark.slow),
+        pytest.param(("-DSAMEBITS_BLOCKS=0",), marks=pytest.mark.slow),
+    ],
+)
 def test_blocks_give_the_codes_of_single_steps(
     flags: tuple[str, ...], cc: str, tmp_path: Path
 ) -> None:

@@ -69,7 +69,10 @@ def run(script: str, mode: int) -> None:
 
 
 @pytest.mark.skipif(not MODES or sys.platform != "linux", reason="modes of this machine unknown")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [m if m == "upward" else pytest.param(m, marks=pytest.mark.slow) for m in MODES],
+)
 def test_a_rounding_mode_is_refused_before_anything_changes(mode: str) -> None:
     run(SCRIPT, MODES[mode])
 

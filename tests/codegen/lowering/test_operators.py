@@ -442,7 +442,9 @@ def test_operator(same_in_c: Check, family: str) -> None:
     same_in_c(list(FAMILIES[family]()))
 
 
-@pytest.mark.parametrize("flags", [("-O1",), ("-O3", "-march=native")])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(("-O1",), marks=pytest.mark.slow), ("-O3", "-march=native")]
+)
 def test_the_ways_of_vector_kernels(same_in_c: Check, flags: tuple[str, ...]) -> None:
     graphs = list(gate_graphs())
     ramp = np.arange(-32768, 32768, dtype=np.int16)  # of the cubics: every code

@@ -56,7 +56,9 @@ def always_low() -> Graph:
     return g.build([g.add("requantize", [acc], a)])
 
 
-@pytest.mark.parametrize("flags", ["-O1", "-O2 -march=native"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param("-O1", marks=pytest.mark.slow), "-O2 -march=native"]
+)
 def test_every_code_in_every_form(same_in_c: Check, flags: str) -> None:
     kinds = ((1, "int8", 0), (65521, "uint8", 129), (1 << 30, "int8", -7), (3, "int16", 5))
     graphs = [scaled(ratio, *kinds[i % 4]) for i, ratio in enumerate(RATIOS)]

@@ -116,7 +116,10 @@ def test_the_double_tells_devices_apart():
         assert torch.equal(layer.weight.grad.cpu()[0], here)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("sgd", "rows") else pytest.param(n, marks=pytest.mark.slow) for n in RUNS],
+)
 def test_result_trace_and_files_are_those_of_the_cpu(tmp_path, name):
     results = [
         run(tmp_path / place.type, name, place, trace=tmp_path / f"{place.type}.jsonl")
@@ -130,7 +133,13 @@ def test_result_trace_and_files_are_those_of_the_cpu(tmp_path, name):
         assert here.read_bytes() == there.read_bytes()
 
 
-@pytest.mark.parametrize(("name", "places"), [("sgd", (CPU, DEVICE)), ("adam", (DEVICE, CPU))])
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        pytest.param("sgd", (CPU, DEVICE), marks=pytest.mark.slow),
+        ("adam", (DEVICE, CPU)),
+    ],
+)
 def test_a_run_goes_on_on_another_device(tmp_path, name, places):
     whole = run(tmp_path / "whole", name)
     run(tmp_path / "run", name, places[0])

@@ -40,7 +40,7 @@ ALONE = [number for number, row in enumerate(ROWS) if row["workers"] == 1]
 
 @pytest.mark.parametrize(
     "number",
-    [n if n in ALONE[:3] else pytest.param(n, marks=pytest.mark.slow) for n in range(len(ROWS))],
+    [n if n in ALONE[:2] else pytest.param(n, marks=pytest.mark.slow) for n in range(len(ROWS))],
 )
 def test_a_run_is_that_of_the_plain_integers(number, on_workers, tmp_path):
     row = ROWS[number]

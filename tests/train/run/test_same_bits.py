@@ -26,7 +26,7 @@ CAPS = {
 QUICK = [
     ("default", 2, "native"),
     ("native x86-64-v2", 1, "native"),
-    ("ATEN default", 2, "eager"),
+    pytest.param("ATEN default", 2, "eager", marks=pytest.mark.slow),
 ]
 ALL = [(cap, threads, name) for cap in CAPS for threads in (1, 2) for name in ("native", "eager")]
 ALL += [("default", 1, "compiled"), ("ATEN avx2", 2, "compiled")]
