@@ -348,6 +348,12 @@ def coefficient(value: float) -> tuple[int, int]:
     return (32768, exponent - 15) if mantissa == 65536 else (mantissa, exponent - 16)
 
 
+def signed_coefficient(value: float) -> tuple[int, int]:
+    """`coefficient` of a finite number's magnitude, with its sign; (0, 0) of 0."""
+    m, x = coefficient(abs(value)) if value else (0, 0)
+    return (-m if value < 0 else m), x
+
+
 def combine(terms: Sequence[tuple[Sequence[int], int, int]]) -> Tensor:
     """The sum of (integers, exponent, bits) terms at one exponent, below 2**62."""
     exponent = max(e + bits for _, e, bits in terms) - 60

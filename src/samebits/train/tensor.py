@@ -138,6 +138,11 @@ class BFPTensor(torch.Tensor):
         shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
         return BFPTensor.of_sums(self._sums, shape, self, *self._moves, move)
 
+    def replaced_by(self, result: BFPTensor) -> BFPTensor:
+        """The result of an operation in place; this tensor is used up: reading it is an error."""
+        self.parts = ()
+        return result
+
     @staticmethod
     def from_real(
         x: Tensor, name: str = "input", by_rows: bool = False, bits: int = 8

@@ -215,7 +215,7 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             found = [sat8(a * b / power(site)) for a, b in zip(*both, strict=True)]
             return Array(found, whole, site, 8)
         case "scale":
-            m, by = pointwise.signed_coefficient(node.attributes["factor"])
+            m, by = formats.signed_coefficient(node.attributes["factor"])
             values = _values(first)
             return Array([sat8(v * m * power(by) / power(site)) for v in values], shape, site, 8)
         case "concat":

@@ -3,8 +3,7 @@
 A restatement of docs/spec/training.md, sections 5 and 7, for tensors small enough to loop over.
 Every layer's forward and backward stand together; activations, pooling and what moves codes are in
 `pointwise`, normalisations in `norm`, the LSTM in `lstm`, losses in `loss`, optimizers in
-`optimizer` and the step in `step`. The fast realisations are tested
-against these for equality.
+`optimizer` and the step in `step`. The fast realisations are tested against these for equality.
 """
 
 from __future__ import annotations

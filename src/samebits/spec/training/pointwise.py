@@ -212,15 +212,9 @@ def multiply_backward(g: Array, a: Array, b: Array) -> Array:
     return wide(acc, a.shape, tuple(own) if g.by_rows or b.by_rows else own[0])
 
 
-def signed_coefficient(factor: float) -> tuple[int, int]:
-    """`coef` of a number's magnitude, with its sign; (0, 0) of 0."""
-    m, x = formats.coefficient(abs(factor)) if factor else (0, 0)
-    return (-m if factor < 0 else m), x
-
-
 def scale(x: Array, factor: float) -> Array:
     """Sections 5 and 12.4: x times a number."""
-    m, by = signed_coefficient(factor)
+    m, by = formats.signed_coefficient(factor)
     return narrow(
         [c * m for c in x.codes],
         x.shape,
@@ -232,7 +226,7 @@ def scale(x: Array, factor: float) -> Array:
 
 def scale_backward(g: Array, factor: float) -> Array:
     """Section 7."""
-    m, by = signed_coefficient(factor)
+    m, by = formats.signed_coefficient(factor)
     return wide([c * m for c in g.codes], g.shape, plus(g.exponent, by))
 
 

@@ -20,6 +20,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
 from samebits.kernels import Window
+from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
@@ -28,7 +29,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.multiplication import Multiply, Scale, coefficient
+from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -221,7 +222,7 @@ class _Writer:
         return self.builder.add("Mul", inputs, name=path)
 
     def scale(self, path: str, inputs: Sequence[str], x: BFPTensor, factor: float) -> str:
-        m, by = coefficient(factor)
+        m, by = formats.signed_coefficient(factor)
         name = self.builder.constant(f"{path}.factor", binary32(path, [m], by).reshape(()))
         return self.builder.add("Mul", [*inputs, name], name=path)
 

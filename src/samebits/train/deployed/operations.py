@@ -29,7 +29,7 @@ from samebits.train.operations import activations, normalization, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.multiplication import Multiply, Scale, coefficient
+from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -130,7 +130,7 @@ def multiply(site: int, a: BFPTensor, b: BFPTensor) -> Part:
 def scale(site: int, x: BFPTensor, factor: float) -> Part:
     """x times the coefficient of a number: products of 24 bits, which binary32 holds."""
     codes, exponent = x.whole()
-    m, by = coefficient(factor)
+    m, by = formats.signed_coefficient(factor)
     return saturated(codes.long() * m, exponent + by - site), site
 
 

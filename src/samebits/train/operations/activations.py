@@ -149,10 +149,8 @@ def softplus(x: BFPTensor, beta: float = 1.0, threshold: float = 20.0) -> BFPTen
 
 
 def _in_place(x: BFPTensor, y: BFPTensor, inplace: bool) -> BFPTensor:
-    """y; where it is to take the place of x, x is used up, so that reading it is an error."""
-    if inplace:
-        x.parts = ()
-    return y
+    """y, which takes the place of x where it is to."""
+    return x.replaced_by(y) if inplace else y
 
 
 def _of_name(name: str) -> Callable[..., BFPTensor]:

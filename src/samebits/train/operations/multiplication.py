@@ -103,22 +103,14 @@ class Scale(TensorOperation):
     def forward(ctx: Any, x: BFPTensor, factor: float) -> BFPTensor:
         ctx.factor = factor
         codes, exponent, shifts = x.codes, x.exponent, x.shifts
-        m, by = coefficient(factor)
+        m, by = formats.signed_coefficient(factor)
         return narrowed(codes.long() * m, exponent + by, x.bits, shifts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
-        m, by = coefficient(ctx.factor)
+        m, by = formats.signed_coefficient(ctx.factor)
         return bfp32(g.long() * m, e_g + by), None
-
-
-def coefficient(factor: float) -> tuple[int, int]:
-    """`coef` of a number's magnitude, with its sign; (0, 0) of 0."""
-    if factor == 0:
-        return 0, 0
-    m, x = formats.coefficient(abs(factor))
-    return (m if factor > 0 else -m), x
 
 
 def scale(x: BFPTensor, factor: float) -> BFPTensor:
@@ -130,9 +122,7 @@ def scale(x: BFPTensor, factor: float) -> BFPTensor:
 
 def multiply_in_place(a: BFPTensor, b: Any) -> BFPTensor:
     """a *= b: the product as a new tensor. The old `a` is used up, as with `add_in_place`."""
-    product = multiply(a, b)
-    a.parts = ()
-    return product
+    return a.replaced_by(multiply(a, b))
 
 
 FUNCTIONS[torch.Tensor.mul_] = multiply_in_place

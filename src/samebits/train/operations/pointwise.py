@@ -385,9 +385,7 @@ def embedding(index: Tensor, weight: BFPParameter) -> BFPTensor:
 def add_in_place(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
     """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error."""
     total = add(a, b, alpha=alpha)
-    if isinstance(a, BFPTensor):
-        a.parts = ()
-    return total
+    return a.replaced_by(total) if isinstance(a, BFPTensor) else total
 
 
 FUNCTIONS.update(
