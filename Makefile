@@ -31,7 +31,8 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow
+test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
+		$(VENV)/.stamp-torchvision
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -99,6 +100,11 @@ $(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch
 $(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) -e '.[tensorflow]'; then touch $@; else \
 		echo "could not install: TensorFlow; the tests that need it are skipped"; fi
+
+# Alone, since it asks for one build of torch; the tests use it with any, without what it compiled.
+$(VENV)/.stamp-torchvision: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) --no-deps torchvision; then touch $@; else \
+		echo "could not install: torchvision; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python

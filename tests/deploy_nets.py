@@ -149,13 +149,48 @@ def vector_net():
     return nodes, modules
 
 
-NETS = {"image": image_net, "vector": vector_net}
+def pools_net():
+    """Windows that end behind the image, of several sizes, with divisors of their own."""
+    last, sizes = {"ceil": True}, {"kernel": 4, "stride": 3, "padding": 1}
+    nodes = [
+        Node("x", "input"),
+        Node("conv", "conv2d", ("x",), {"padding": 1}),
+        Node("max", "max_pool", ("conv",), {"kernel": 3, "stride": 2, **last}),
+        Node("padded", "avg_pool", ("conv",), {**sizes, **last}),
+        Node("halves", "avg_pool", ("conv",), {"kernel": 2, "divisor": 8}),
+        Node(
+            "inside",
+            "avg_pool",
+            ("conv",),
+            {"kernel": 3, "stride": 2, "padding": 1, "include_pad": False, **last},
+        ),
+        Node("overlapping", "adaptive_avg_pool", ("inside",), {"size": (3, 3)}),
+        Node("joined", "concat", ("max", "padded", "halves", "overlapping")),
+        Node("flat", "flatten", ("joined",)),
+        Node("fc", "linear", ("flat",)),
+    ]
+    modules = {
+        "conv": nn.Conv2d(2, 2, 3, padding=1),
+        "max": nn.MaxPool2d(3, 2, ceil_mode=True),
+        "padded": nn.AvgPool2d(4, 3, 1, ceil_mode=True),
+        "halves": nn.AvgPool2d(2, divisor_override=8),
+        "inside": nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+        "overlapping": nn.AdaptiveAvgPool2d(3),
+        "joined": Concat(),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(72, 3),
+    }
+    return nodes, modules
+
+
+NETS = {"image": image_net, "vector": vector_net, "pools": pools_net}
 SHAPE = (2, 6, 6)
 ROUNDING = (
     "input",
     "batch_norm",
     "table",
     "avg_pool",
+    "adaptive_avg_pool",
     "global_avg_pool",
     "add",
     "concat",

@@ -21,7 +21,11 @@ from samebits.spec.training.lstm import Tables
 from samebits.spec.training.step import Node
 from samebits.tables.activation import activation_table
 from samebits.train import BFPTensor
+from samebits.train.operations.attention import join_heads, split_heads
 from samebits.train.operations.lstm import tables
+from samebits.train.operations.matmul import product
+from samebits.train.operations.narrow import as_bfp
+from samebits.train.operations.softmax import mask, softmax
 
 SEED = 11
 
@@ -292,7 +296,177 @@ RECURRENT = Case(
     {"both.bias_ih_l0": 4.0, "stack.weight_hh_l1": 2.0, "deep.bias_hh_l0": 1e-20},
     tokens=7,
 )
-CASES = {"residual": RESIDUAL, "everything": EVERYTHING, "recurrent": RECURRENT}
+
+
+class Own(nn.Module):
+    """A module of a user, with a parameter of its own."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+
+    def forward(self):
+        return as_bfp(self.weight, "own")
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *x):
+        return self.function(*x)
+
+
+HEADS, TOKENS = 2, 3
+
+
+def causal(samples: int) -> list[bool]:
+    """Which keys count for which queries, in every head."""
+    return [j <= i for _ in range(samples * HEADS) for i in range(TOKENS) for j in range(TOKENS)]
+
+
+def masked_softmax(scores):
+    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    return softmax(mask(scores, allowed), -1)
+
+
+def attention_nodes(samples: int) -> list[Node]:
+    """A layer of a transformer: heads of attention, and a norm by the root mean square."""
+    heads = {"heads": HEADS}
+    shape = {"shape": (samples, TOKENS, 6)}
+    return [
+        Node("tokens", "input"),
+        Node("embed", "embedding", ("tokens",)),
+        Node("place", "own"),
+        Node("places", "expand", ("place",), shape),
+        Node("sum", "add", ("embed", "places")),
+        Node("norm", "rms_norm", ("sum",)),
+        *(Node(name, "linear", ("norm",)) for name in ("query", "key", "value")),
+        *(Node(f"{name}s", "split_heads", (name,), heads) for name in ("query", "key", "value")),
+        Node("scores", "matmul", ("querys", "keys"), {"transposed": True}),
+        Node("scaled", "scale", ("scores",), {"factor": 3**-0.5}),
+        Node("softmax", "softmax", ("scaled",), {"allowed": causal(samples)}),
+        Node("drop1", "dropout", ("softmax",), {"p": 0.2}),
+        Node("mixed", "matmul", ("drop1", "values")),
+        Node("joined", "join_heads", ("mixed",), heads),
+        Node("out", "linear", ("joined",)),
+        Node("residual", "add", ("out", "sum")),
+        Node("norm2", "layer_norm", ("residual",)),
+        Node("twins", "matmul", ("norm2", "norm2"), {"transposed": True}),
+        Node("twice", "add", ("twins", "twins")),
+        Node("flat", "flatten", ("twice",)),
+        Node("fc", "linear", ("flat",)),
+    ]
+
+
+def attention_modules(samples: int) -> dict[str, nn.Module]:
+    return {
+        "embed": nn.Embedding(7, 6),
+        "place": Own(1, TOKENS, 6),
+        "places": Call(lambda x: x.expand(samples, TOKENS, 6)),
+        "sum": Sum(),
+        "norm": nn.RMSNorm(6, 1e-5),
+        **{name: nn.Linear(6, 6) for name in ("query", "key", "value")},
+        **{f"{n}s": Call(lambda x: split_heads(x, HEADS)) for n in ("query", "key", "value")},
+        "scores": Call(lambda a, b: product(a, b, transposed=True)),
+        "scaled": Call(lambda x: x * 3**-0.5),
+        "softmax": Call(masked_softmax),
+        "drop1": nn.Dropout(0.2),
+        "mixed": Call(torch.matmul),
+        "joined": Call(lambda x: join_heads(x, HEADS)),
+        "out": nn.Linear(6, 6),
+        "residual": Sum(),
+        "norm2": nn.LayerNorm(6),
+        "twins": Call(lambda a, b: product(a, b, transposed=True)),
+        "twice": Sum(),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(TOKENS * TOKENS, 3),
+    }
+
+
+def attention_case(samples: int) -> Case:
+    return Case(
+        attention_nodes(samples),
+        functools.partial(attention_modules, samples),
+        {"tokens": (samples, TOKENS)},
+        "cross_entropy",
+        (samples, 3),
+        {"query.bias": 0.0, "key.weight": 2.0},
+        tokens=7,
+    )
+
+
+ATTENTION = attention_case(3)
+
+
+class StochasticDepth(nn.Module):
+    """As torchvision names it; its twin is made by this name."""
+
+    __module__ = "torchvision.ops.stochastic_depth"
+
+    def __init__(self, p: float, mode: str):
+        super().__init__()
+        self.p, self.mode = p, mode
+
+
+def pooled_nodes() -> list[Node]:
+    """Pools whose windows have several sizes, and branches that are dropped for whole samples."""
+    last, inside = {"kernel": 3, "stride": 2, "ceil": True}, {"include_pad": False}
+    return [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"padding": 1}),
+        Node("max", "max_pool", ("conv1",), last),
+        Node("conv2", "conv2d", ("max",), {"padding": 1}),
+        Node("rows", "stochastic_depth", ("conv2",), {"p": 0.4}),
+        Node("sum1", "add", ("rows", "max")),
+        Node("inside", "avg_pool", ("sum1",), {"kernel": 3, "stride": 1, "padding": 1, **inside}),
+        Node("all", "stochastic_depth", ("inside",), {"p": 0.3, "mode": "batch"}),
+        Node("sum2", "add", ("sum1", "all")),
+        Node("mean", "avg_pool", ("sum2",), {"kernel": 2, "ceil": True}),
+        Node("third", "avg_pool", ("sum2",), {"kernel": 2, "ceil": True, "divisor": 3}),
+        Node("sum3", "add", ("mean", "third")),
+        Node("parts", "adaptive_avg_pool", ("sum2",), {"size": (2, 4)}),
+        Node("flat1", "flatten", ("sum3",)),
+        Node("flat2", "flatten", ("parts",)),
+        Node("join", "concat", ("flat1", "flat2")),
+        Node("fc", "linear", ("join",)),
+    ]
+
+
+def pooled_modules() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(2, 3, 3, padding=1),
+        "max": nn.MaxPool2d(3, 2, ceil_mode=True),
+        "conv2": nn.Conv2d(3, 3, 3, padding=1),
+        "rows": StochasticDepth(0.4, "row"),
+        "sum1": Sum(),
+        "inside": nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+        "all": StochasticDepth(0.3, "batch"),
+        "sum2": Sum(),
+        "mean": nn.AvgPool2d(2, ceil_mode=True),
+        "third": nn.AvgPool2d(2, ceil_mode=True, divisor_override=3),
+        "sum3": Sum(),
+        "parts": nn.AdaptiveAvgPool2d((2, 4)),
+        "flat1": nn.Flatten(),
+        "flat2": nn.Flatten(),
+        "join": Concat(),
+        "fc": nn.Linear(36, 3),
+    }
+
+
+POOLED = Case(
+    pooled_nodes(), pooled_modules, {"x": (3, 2, 7, 6)}, "cross_entropy", (3, 3), {"conv2.bias": 0}
+)
+CASES = {
+    "residual": RESIDUAL,
+    "everything": EVERYTHING,
+    "recurrent": RECURRENT,
+    "attention": ATTENTION,
+    "pooled": POOLED,
+}
 OF_ONE_SAMPLE = {
     "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
     "everything of one sample": replace(
@@ -301,12 +475,14 @@ OF_ONE_SAMPLE = {
     "recurrent of one sample": replace(
         RECURRENT, inputs={"tokens": (1, 5), "x": (4, 1, 2)}, targets=(1, 3)
     ),
+    "attention of one sample": attention_case(1),
+    "pooled of one sample": replace(POOLED, inputs={"x": (1, 2, 7, 6)}, targets=(1, 3)),
 }
 
 
 def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
     """Philox words by the formula, one dropout site after the other."""
-    sites = [node.name for node in case.nodes if node.op == "dropout"]
+    sites = [node.name for node in case.nodes if node.op in ("dropout", "stochastic_depth")]
     return {
         name: [
             philox4x32((i // 4, step, shard, 0), (SEED, site))[i % 4] for i in range(shapes[name])
@@ -318,6 +494,10 @@ def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
 def dropout_sizes(case: Case) -> dict[str, int]:
     samples = case.targets[0]
     each = {"drop1": 18, "none": 18, "drop2": 18 * 3 * 3} if case.loss == "mse" else {}
+    if any(node.op == "matmul" for node in case.nodes):
+        each = {"drop1": HEADS * TOKENS * TOKENS}
+    if any(node.op == "stochastic_depth" for node in case.nodes):
+        return {"rows": samples, "all": 1}
     return {name: samples * size for name, size in each.items()}
 
 

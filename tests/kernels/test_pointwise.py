@@ -13,12 +13,13 @@ import torch
 import compare
 from samebits.errors import RangeError
 from samebits.kernels import Window, softmax
+from samebits.kernels.averages import adaptive_averages
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
 from samebits.kernels.protocol import BITS
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
-from samebits.spec.training import layers, pointwise
+from samebits.spec.training import layers, pointwise, pooling
 from samebits.spec.training.layers import Array
 from samebits.spec.training.loss import cross_entropy as reference_cross_entropy
 
@@ -460,6 +461,9 @@ POOLS = [
     ((2, 3), (3, 1), (0, 1)),
     ((5, 5), (1, 1), (2, 2)),
     ((1, 1), (2, 1), (0, 0)),
+    ((3, 3), (2, 2), (0, 0), True),
+    ((2, 3), (3, 4), (1, 1), True),
+    ((7, 6), (3, 2), (0, 3), True),
 ]
 IMAGES = [(2, 3, 6, 7), (1, 1, 5, 5), (3, 17, 5, 6)]
 POOLINGS = [*itertools.product(IMAGES, POOLS, [1]), (IMAGES[2], POOLS[1], 2)]
@@ -470,7 +474,7 @@ POOLINGS = [*itertools.product(IMAGES, POOLS, [1]), (IMAGES[2], POOLS[1], 2)]
 def test_max_pool(k, pool, shape, limit, threads):
     x = torch.randint(-limit, limit + 1, shape, generator=torch.Generator().manual_seed(1))
     x = (x - int(limit == 1)).clamp(-Q8).to(torch.int8)  # for limit 1 also windows below zero
-    expected, position = pointwise.max_pool(array(x, 0), *pool)
+    expected, position = pooling.max_pool(array(x, 0), *pool)
     for v in layouts(x):
         y, where = k.max_pool(v, Window(*pool))
         assert tuple(y.shape) == expected.shape
@@ -490,7 +494,7 @@ def test_max_pool(k, pool, shape, limit, threads):
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("shape", IMAGES)
 def test_window_sums(k, pool, shape):
-    x, (out, members) = codes(shape, Q8, 8, 1), pointwise.windows(shape, *pool)
+    x, (out, members) = codes(shape, Q8, 8, 1), pooling.windows(shape, *pool)
     acc, largest = k.window_sum(x, Window(*pool))
     expected = [sum(flat(x)[i] for i in m) for m in members]
     assert_same(acc, expected, range(len(expected)))
@@ -504,6 +508,34 @@ def test_window_sums(k, pool, shape):
         acc, largest = k.window_sum_grad(g, x.shape, Window(*pool))
         assert_same(acc, back, range(len(back)))
         assert largest == max(map(abs, back))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4, 3), (5, 7), (13, 9)])
+@pytest.mark.parametrize("shape", IMAGES)
+def test_span_sums(k, size, shape):
+    x, (out, members, _) = codes(shape, Q8, 8, 1), pooling.adaptive_windows(shape, size)
+    means = adaptive_averages(*shape[2:], *size)
+    acc, largest = k.span_sum(x, means.rows, means.columns)
+    expected = [sum(flat(x)[i] for i in m) for m in members]
+    assert_same(acc, expected, range(len(expected)))
+    assert largest == max(map(abs, expected))
+    for bits, up in ((16, 0), (32, 20)):
+        g = codes(out, formats.CODE_MAX[bits], bits, 2).long() << up
+        back = [0] * x.numel()
+        for code, window in zip(flat(g), members, strict=True):
+            for i in window:
+                back[i] += code
+        acc, largest = k.span_sum(g, *means.holders(*shape[2:]))
+        assert_same(acc, back, range(len(back)))
+        assert largest == max(map(abs, back))
+
+
+def test_span_sums_may_pass_64_bits_on_their_way(k):
+    x = torch.full((1, 1, 1, 40), 1 << 60)
+    means = adaptive_averages(1, 40, 1, 20)
+    acc, largest = k.span_sum(x, means.rows, means.columns)
+    assert acc.flatten().tolist() == [1 << 61] * 20
+    assert largest == 1 << 61
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])

@@ -17,6 +17,7 @@ PARAMETERS = {  # with 10 classes; resnet8: the MLPerf Tiny network (78,666 with
     "mobilenetv2": 587178,
     "smooth": 70986,
     "lstm": 75402,
+    "vit": 2693578,
 }
 
 
@@ -44,7 +45,7 @@ def test_unknown_architecture_lists_the_known_ones():
         build("resnet9", (3, 32, 32), 10)
     assert str(caught.value) == (
         "unknown architecture 'resnet9'; expected one of mlp, cnn, smooth, resnet8, resnet20, "
-        "resnet18, mobilenetv2, lstm, or module:callable or path/to/file.py:callable"
+        "resnet18, mobilenetv2, lstm, vit, or module:callable or path/to/file.py:callable"
     )
 
 

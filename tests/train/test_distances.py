@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from samebits.train import SGD, Adam, CrossEntropyLoss, convert
-from samebits.train.tensor import BFPParameter, BFPTensor, quantize_real
+from samebits.train.quantize import quantize_real
+from samebits.train.tensor import BFPParameter, BFPTensor
 
 ELEMENTS = 160
 

@@ -12,11 +12,12 @@ from compare import assert_same
 from reference_nets import CASES
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
-from samebits.kernels import conv_shape
+from samebits.kernels import Window, conv_shape
 from samebits.kernels.eager import Eager
 from samebits.train import SGD, Adam, BFPTensor, convert, cross_entropy, mse_loss
 from samebits.train.operations.normalization import batch_norm
-from samebits.train.operations.pointwise import avg_pool2d, embedding, max_pool2d
+from samebits.train.operations.pointwise import embedding
+from samebits.train.operations.pooling import avg_pool2d, max_pool2d
 from samebits.train.tensor import BFPParameter
 
 
@@ -66,7 +67,7 @@ def test_windows_of_padding_alone_are_refused() -> None:
     x = real(1, 2, 4, 4)
     for pool in (max_pool2d, avg_pool2d):
         with pytest.raises(UnsupportedError, match="at most half its size"):
-            pool(x, (2, 2), (1, 1), (3, 3))
+            pool(x, Window((2, 2), (1, 1), (3, 3)))
 
 
 def test_statistics_that_are_not_finite_are_an_error() -> None:

@@ -215,6 +215,8 @@ def run_and_compare(name: str, optimizer_name: str, steps: int):
         *(p for p in itertools.product(CASES, OPTIMIZERS) if p[0] == "residual"),
         *(("everything", name) for name in OPTIMIZERS if name != "sgd large"),
         *(("recurrent", name) for name in ("sgd large", "momentum", "adamw")),
+        *(("attention", name) for name in ("sgd", "momentum", "adam")),
+        ("pooled", "adam"),
     ],
 )
 def test_training_steps(case, optimizer, realisation):

@@ -16,6 +16,7 @@ from torch import Tensor
 from samebits.errors import RangeError
 from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
+from samebits.kernels.averages import Spans
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.moments import Update
 from samebits.kernels.protocol import (
@@ -223,7 +224,7 @@ class Eager(Kernels):
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         oh, ow = window.counts(*x.shape[2:])
-        windows = _windows(F.pad(x.int(), _border(window), value=-128), window)
+        windows = _windows(F.pad(x.int(), _border(window, x.shape), value=-128), window)
         windows = windows.reshape(*x.shape[:2], oh, ow, window.size)
         best = windows.amax(-1, keepdim=True)
         position = torch.arange(window.size, device=x.device)
@@ -232,7 +233,7 @@ class Eager(Kernels):
 
     def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
         n, c, h, w = shape
-        (_, width), stride, padding = window
+        (_, width), stride, padding, _ = window
         oh, ow = g.shape[2:]
         rows = torch.arange(oh, device=g.device).view(-1, 1) * stride[0] - padding[0]
         cols = torch.arange(ow, device=g.device).view(1, -1) * stride[1] - padding[1]
@@ -243,12 +244,14 @@ class Eager(Kernels):
         return self._sum(acc.view(n, c, h, w))
 
     def window_sum(self, x: Tensor, window: Window) -> Sum:
-        return self._sum(_windows(F.pad(x.long(), _border(window)), window).sum((-1, -2)))
+        padded = F.pad(x.long(), _border(window, x.shape))
+        return self._sum(_windows(padded, window).sum((-1, -2)))
 
     def window_sum_grad(self, g: Tensor, shape: torch.Size, window: Window) -> Sum:
         n, c, h, w = shape
-        kernel, stride, (top, left) = window
-        padded = (n, c, h + 2 * top, w + 2 * left)
+        kernel, stride, (top, left), _ = window
+        bottom, right = window.ends(h, w)
+        padded = (n, c, top + h + bottom, left + w + right)
         acc = torch.zeros(padded, dtype=torch.int64, device=g.device)
         oh, ow = g.shape[2:]
         for i in range(kernel[0]):
@@ -257,6 +260,15 @@ class Eager(Kernels):
                 cols = slice(j, j + (ow - 1) * stride[1] + 1, stride[1])
                 acc[:, :, rows, cols] += g.long()
         return self._sum(acc[:, :, top : top + h, left : left + w])
+
+    def span_sum(self, x: Tensor, rows: Spans, columns: Spans) -> Sum:
+        acc = x.long()
+        for axis, spans in ((2, rows), (3, columns)):
+            first, last = torch.tensor(spans, device=x.device).t()
+            # Up to every position, and none. They may leave 64 bits; their differences do not.
+            total = F.pad(acc.cumsum(axis), (0, 0, 1, 0) if axis == 2 else (1, 0))
+            acc = total.index_select(axis, last) - total.index_select(axis, first)
+        return self._sum(acc)
 
     # --- loss -------------------------------------------------------------------------------
 
@@ -278,6 +290,16 @@ class Eager(Kernels):
         total, whole = p.sum(1, keepdim=True), amounts.sum(1, keepdim=True)
         codes = (self.divide(p * whole, total) - amounts).to(torch.int32)
         return Entropy(codes, softmax.logs(total.view(-1)), (amounts * d).sum(1).cpu())
+
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
+        v = z.long()
+        if allowed is None:
+            p = softmax.exponentials(v.amax(1, keepdim=True) - v, exponent)
+        else:
+            top = torch.where(allowed, v, -formats.Q32).amax(1, keepdim=True)
+            d = torch.where(allowed, top - v, 0)
+            p = torch.where(allowed, softmax.exponentials(d, exponent), 0)
+        return self.divide(p << 30, p.sum(1, keepdim=True).clamp(min=1)).to(torch.int32)
 
     # --- weights and optimizers -------------------------------------------------------------
 
@@ -510,13 +532,13 @@ def _per_channel(v: Tensor, like: Tensor) -> Tensor:
     return v.to(like.device).view(1, -1, *([1] * (like.dim() - 2)))
 
 
-def _border(window: Window) -> tuple[int, int, int, int]:
-    """A window's padding as `F.pad` takes it: the last axis first."""
-    top, left = window.padding
-    return left, left, top, top
+def _border(window: Window, shape: torch.Size) -> tuple[int, int, int, int]:
+    """A window's padding of images of `shape` as `F.pad` takes it: the last axis first."""
+    (top, left), (bottom, right) = window.padding, window.ends(*shape[2:])
+    return left, right, top, bottom
 
 
 def _windows(padded: Tensor, window: Window) -> Tensor:
     """[n, c, oh, ow, kh, kw] of a padded image, a view."""
-    (kh, kw), stride, _ = window
+    (kh, kw), stride, _, _ = window
     return padded.unfold(2, kh, stride[0]).unfold(3, kw, stride[1])

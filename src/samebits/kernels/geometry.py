@@ -54,11 +54,15 @@ class ConvShape:
 
 
 class Window(NamedTuple):
-    """Geometry of a pooling: kernel, stride and padding, each (height, width)."""
+    """Geometry of a pooling: kernel, stride and padding, each (height, width).
+
+    ceil: whether the last window may end behind the padding, if it begins before that (5)
+    """
 
     kernel: Pair
     stride: Pair
     padding: Pair
+    ceil: bool = False
 
     @property
     def size(self) -> int:
@@ -67,8 +71,24 @@ class Window(NamedTuple):
 
     def counts(self, h: int, w: int) -> Pair:
         """Number of windows along the height and along the width of an image [h, w]."""
-        rows, columns = zip(*self, strict=True)
-        return window_count(h, *rows), window_count(w, *columns)
+        return self._count(0, h), self._count(1, w)
+
+    def _count(self, axis: int, size: int) -> int:
+        kernel, stride, padding = self.kernel[axis], self.stride[axis], self.padding[axis]
+        if not self.ceil:
+            return window_count(size, kernel, stride, padding)
+        count = window_count(size + stride - 1, kernel, stride, padding)
+        return count - ((count - 1) * stride >= size + padding)
+
+    def ends(self, h: int, w: int) -> Pair:
+        """Padding behind the height and the width that all windows need, at least `padding`."""
+        needed = [
+            max(pad, (count - 1) * stride + kernel - pad - size)
+            for size, count, kernel, stride, pad in zip(
+                (h, w), self.counts(h, w), self.kernel, self.stride, self.padding, strict=True
+            )
+        ]
+        return needed[0], needed[1]
 
 
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:

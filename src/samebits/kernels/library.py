@@ -51,6 +51,7 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "max_pool": "- ppppi",
     "max_pool_grad": "- ppippi",
     "entropy": "- pnnnpnppppppp",
+    "softmax": "- pnnpippppi",
     "combine": "n ppnnpi",
     "sgd": "- pppppnnpi",
     "adam_tops": "- pnpi",
@@ -247,8 +248,8 @@ def conv_struct(s: ConvShape) -> ConvStruct:
 def pool_struct(shape: torch.Size, window: Window) -> PoolStruct:
     """The geometry of a max pool of images of `shape` [n, c, h, w] as C reads it."""
     n, c, h, w = shape
-    kernel, stride, padding = window
-    return PoolStruct(n, h, w, c, *window.counts(h, w), *kernel, *stride, *padding)
+    sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
+    return PoolStruct(n, h, w, c, *sizes)
 
 
 def entropy(

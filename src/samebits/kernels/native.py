@@ -37,6 +37,7 @@ from samebits.kernels.protocol import (
     Sum,
 )
 from samebits.kernels.rows import Exponent
+from samebits.kernels.softmax import power_tables
 from samebits.spec import formats
 
 MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
@@ -337,6 +338,17 @@ class Native(NativeUpdate):
         if isinstance(exponent, Tensor):
             return super().weighed_entropy(z, exponent, amounts)
         return entropy(self._c, z, exponent, None, 1, amounts)
+
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
+        z = z.to(torch.int32).contiguous()
+        n, c = z.shape
+        own = exponent.expand(n, 1) if isinstance(exponent, Tensor) else torch.tensor([[exponent]])
+        sizes = (n, c, pointer(own := own.contiguous()), int(own.numel() > 1))
+        allowed = None if allowed is None else allowed.contiguous()
+        out = torch.empty_like(z)
+        places = (pointer(allowed), *map(pointer, power_tables()), pointer(out), _threads())
+        self._c.samebits_softmax(pointer(z), *sizes, *places)
+        return out
 
     # --- hashes -----------------------------------------------------------------------------
 

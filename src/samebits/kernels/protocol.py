@@ -44,6 +44,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.adam import AdamTerms
+from samebits.kernels.averages import Spans
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.rows import Exponent
@@ -259,6 +260,12 @@ class Kernels(Protocol):
     def window_sum_grad(self, g: Tensor, shape: torch.Size, window: Window) -> Sum:
         """For every input position the sum of g over the windows that hold it, int64 of `shape`."""
 
+    def span_sum(self, x: Tensor, rows: Spans, columns: Spans) -> Sum:
+        """The sum over each window of rows [first, last) and columns, int64 [n, c, oh, ow].
+
+        Integers of 8 to 64 bits; no sum leaves 62.
+        """
+
     # --- loss (6) ---------------------------------------------------------------------------
 
     def cross_entropy(
@@ -273,6 +280,15 @@ class Kernels(Protocol):
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         """The cross-entropy of logits as above, where int64 [n, classes] says how much of every
         class a row is (6.3): codes rne(P * A / S) - a.
+        """
+
+    # --- softmax (14.3) ---------------------------------------------------------------------
+
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
+        """rne(P * 2**30 / S) of vectors z [n, c], c <= 2**14, of 8 or 32 bits: int32.
+
+        One exponent, or int64 [n, 1]. Where bool `allowed` [n, c] is false, and in vectors
+        without a place that is allowed, the result is 0.
         """
 
     # --- weights and optimizers (2 to 4) ----------------------------------------------------

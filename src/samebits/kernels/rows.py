@@ -28,6 +28,11 @@ def row_size(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1)
 
 
+def row_axes(rank: int) -> range:
+    """The axes of an activation that count rows."""
+    return range(1 if rank == 4 else rank - 1)
+
+
 def channel_size(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape that is 1 along all axes but the channels': axis 1 of images, else the last."""
     if len(shape) == 4:
@@ -302,4 +307,4 @@ def largest_exponent(codes: Tensor, exponent: Exponent) -> int | None:
 
 def _is_row_axis(codes: Tensor, axis: int) -> bool:
     """Whether an axis counts rows."""
-    return axis == 0 if codes.dim() == 4 else axis < codes.dim() - 1
+    return axis in row_axes(codes.dim())

@@ -20,7 +20,7 @@ from samebits.recompute.run.profile import survey
 from samebits.recompute.run.proof import prove
 from samebits.recompute.training import Planner, architecture_network
 from samebits.train.convert import model_input
-from samebits.train.layers import Layer
+from samebits.train.layers import Holder
 from samebits.train.losses.difference import mse_loss
 from samebits.train.run.config import TrainConfig
 from samebits.train.tensor import BFPTensor
@@ -93,7 +93,7 @@ def plan_module(
         raise InputError(f"loss: expected a function of the output, found {type(loss).__name__}")
     if backward not in ORDERS:
         raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
-    bfp = any(isinstance(part, Layer) for part in module.modules())
+    bfp = any(isinstance(part, Holder) for part in module.modules())
     found = find_device(device)
     if bfp and not isinstance(example, BFPTensor):
         example = model_input(module, example)

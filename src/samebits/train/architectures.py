@@ -180,6 +180,80 @@ def lstm(input_shape: Shape, classes: int, *, hidden: int = 64, layers: int = 2)
     )
 
 
+class PatchTransformer(nn.Module):
+    """Patches of an image as tokens, behind one that is learned and gives the logits."""
+
+    def __init__(
+        self, channels: int, tokens: int, patch: int, classes: int, width: int, depth: int
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.zeros(1, tokens + 1, width))
+        self.layers = nn.Sequential(*(_pre_norm_layer(width, 64) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1) + self.places
+        y: torch.Tensor = self.out(self.norm(self.layers(x))[:, 0])
+        return y
+
+
+class LanguageModel(nn.Module):
+    """Tokens [n, t] -> logits [n, t, vocabulary] of the next ones; t up to the context."""
+
+    def __init__(
+        self, vocabulary: int, context: int, width: int, depth: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.zeros(1, context, width))
+        self.layers = nn.ModuleList(_pre_norm_layer(width, 32, dropout) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps = x.shape[1]
+        y: torch.Tensor = self.tokens(x) + self.places[:, :steps]
+        mask = nn.Transformer.generate_square_subsequent_mask(steps, device=x.device)
+        for layer in self.layers:
+            y = layer(y, src_mask=mask, is_causal=True)
+        y = self.out(self.norm(y))
+        return y
+
+
+def gpt(vocabulary: int, context: int = 128, *, width: int = 128, depth: int = 4) -> nn.Module:
+    """A small language model (Radford et al. 2019): heads of 32, GELU, norms first."""
+    return LanguageModel(vocabulary, context, width, depth)
+
+
+def _pre_norm_layer(width: int, head: int, dropout: float = 0.0) -> nn.TransformerEncoderLayer:
+    """A layer of a transformer that normalises first, with GELU and four times the width inside."""
+    return nn.TransformerEncoderLayer(
+        *(width, max(1, width // head), 4 * width, dropout, "gelu"),
+        batch_first=True,
+        norm_first=True,
+    )
+
+
+def vit(input_shape: Shape, classes: int, *, width: int = 192, depth: int = 6) -> nn.Module:
+    """A small vision transformer (Dosovitskiy et al. 2021): 4x4 patches, of small images 2x2.
+
+    Layers normalise first, with heads of 64 and GELU; both sides are multiples of a patch.
+    """
+    channels = _image(input_shape, "vit", 4)
+    patch = 4 if min(input_shape[1:]) >= 16 else 2
+    rows, columns = (side // patch for side in input_shape[1:])
+    if (rows * patch, columns * patch) != tuple(input_shape[1:]):
+        raise InputError(
+            f"architecture vit: expected images whose sides are multiples of {patch}, found "
+            f"{list(input_shape)}"
+        )
+    return PatchTransformer(channels, rows * columns, patch, classes, width, depth)
+
+
 def _image(input_shape: Shape, name: str, smallest: int) -> int:
     """The number of channels; InputError unless [C, H, W] with H, W >= smallest."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
@@ -199,6 +273,7 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet18": resnet18,
     "mobilenetv2": mobilenetv2,
     "lstm": lstm,
+    "vit": vit,
 }
 
 
@@ -236,7 +311,8 @@ def initialise(model: nn.Module, seed: int) -> None:
     The i-th entry of `named_parameters()` takes Philox words of key (seed, i). Conv and Linear
     weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in), LSTM
     weights in +-sqrt(3 / fan_in), Embedding weights in +-sqrt(3); norm weights are 1; biases are
-    0, but 1 for an LSTM's forget gate (bias_ih; Jozefowicz et al. 2015). A word w gives
+    0, but 1 for an LSTM's forget gate (bias_ih; Jozefowicz et al. 2015). Input weights of attention
+    are as those of an LSTM, parameters of a user's module in +-0.035. A word w gives
     ((2w + 1 - 2^32) * 2^-32) * bound in binary64, rounded to the parameter's dtype.
     """
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -245,22 +321,24 @@ def initialise(model: nn.Module, seed: int) -> None:
         for index, (name, parameter) in enumerate(model.named_parameters()):
             owner_name, _, attribute = name.rpartition(".")
             owner = modules[owner_name]
-            if attribute == "bias" or (isinstance(owner, nn.LSTM) and parameter.dim() == 1):
+            if attribute in ("bias", "in_proj_bias") or (
+                isinstance(owner, nn.LSTM) and parameter.dim() == 1
+            ):
                 parameter.zero_()
                 if attribute.startswith("bias_ih"):
                     parameter[owner.hidden_size : 2 * owner.hidden_size] = 1.0
             elif attribute == "weight" and isinstance(
-                owner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
+                owner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm)
             ):
                 parameter.fill_(1.0)
-            elif attribute.startswith("weight") and isinstance(
-                owner, (nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)
-            ):
+            elif _is_drawn(owner, attribute):
                 fan_in = parameter[0].numel()
                 if isinstance(owner, nn.Embedding):
                     bound = math.sqrt(3.0)
-                elif isinstance(owner, nn.LSTM):
+                elif isinstance(owner, (nn.LSTM, nn.MultiheadAttention)):
                     bound = math.sqrt(3.0 / fan_in)
+                elif not isinstance(owner, (nn.Conv2d, nn.Linear)):
+                    bound = OWN_BOUND
                 elif linears and owner is linears[-1]:
                     bound = math.sqrt(1.0 / fan_in)
                 else:
@@ -271,5 +349,18 @@ def initialise(model: nn.Module, seed: int) -> None:
             else:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
-                    "expected weights of Conv2d, Linear, LSTM, Embedding, BatchNorm or LayerNorm"
+                    "expected weights of Conv2d, Linear, LSTM, Embedding, MultiheadAttention and "
+                    "norms, or parameters of a module of your own"
                 )
+
+
+OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0.02
+
+
+def _is_drawn(owner: nn.Module, attribute: str) -> bool:
+    """Whether a parameter is drawn at random: a weight, or one of a module outside torch.nn."""
+    if isinstance(owner, (nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)):
+        return attribute.startswith("weight")
+    if isinstance(owner, nn.MultiheadAttention):
+        return attribute == "in_proj_weight"
+    return not type(owner).__module__.startswith("torch.nn")

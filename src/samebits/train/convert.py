@@ -11,8 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels.geometry import pair
+from samebits.kernels.geometry import Window, pair
 from samebits.train import layers
+from samebits.train.operations.normalization import DEFAULT_EPS
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -43,7 +44,11 @@ SHIFTING = (layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm)
 
 LayerRule = Callable[[Any, str, Choices], nn.Module]
 
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity)
+CONTAINERS = (
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity),
+    *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    *(nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer),
+)
 """torch.nn modules without arithmetic of their own; they keep their type."""
 
 
@@ -100,31 +105,50 @@ def _batch_norm(m: Any, name: str, how: Choices) -> nn.Module:
 def _layer_norm(m: nn.LayerNorm, name: str, how: Choices) -> nn.Module:
     _require(m.eps > 0, f"eps={m.eps}, expected > 0")
     _require(len(m.normalized_shape) == 1, "more than one normalised dimension")
-    _require(m.elementwise_affine and m.bias is not None, "no gamma or beta")
-    weight, bias = _parameters(m, name, how)
-    assert bias is not None
-    return layers.LayerNorm(weight, bias, m.eps)
+    weight, bias = _parameters(m, name, how) if m.elementwise_affine else (None, None)
+    return layers.LayerNorm(weight, bias, m.normalized_shape[0], m.eps)
 
 
-def _require_small_padding(m: Any) -> None:
-    """PyTorch's own rule, which it checks when the layer runs: no window holds padding alone."""
-    sizes = zip(pair(m.padding), pair(m.kernel_size), strict=True)
+def _rms_norm(m: nn.RMSNorm, name: str, how: Choices) -> nn.Module:
+    eps = DEFAULT_EPS if m.eps is None else m.eps
+    _require(eps > 0, f"eps={m.eps}, expected > 0")
+    _require(len(m.normalized_shape) == 1, "more than one normalised dimension")
+    weight = None if m.weight is None else _parameter(m.weight, f"{name}.weight", how)
+    return layers.LayerNorm(weight, None, m.normalized_shape[0], eps, centred=False)
+
+
+def _attention(m: nn.MultiheadAttention, name: str, how: Choices) -> nn.Module:
+    _require(m.in_proj_weight is not None, "kdim or vdim other than embed_dim")
+    _require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv or add_zero_attn")
+    _require(m.dropout < 1, "dropout = 1 drops everything")
+    weight = _parameter(m.in_proj_weight, f"{name}.in_proj_weight", how)
+    bias = m.in_proj_bias
+    own = None if bias is None else _parameter(bias, f"{name}.in_proj_bias", how)
+    out = layers.Linear(*_parameters(m.out_proj, f"{name}.out_proj", how))
+    out.name = f"{name}.out_proj"
+    dropout = layers.Dropout(m.dropout, next(how.sites)) if m.dropout else None
+    return layers.MultiheadAttention(weight, own, out, m.num_heads, m.batch_first, dropout)
+
+
+def _window(m: Any) -> Window:
+    """The geometry of a pool, whose windows never hold padding alone: PyTorch's own rule, which it
+    checks when the layer runs."""
+    kernel, padding = pair(m.kernel_size), pair(m.padding)
+    sizes = zip(padding, kernel, strict=True)
     _require(all(2 * p <= k for p, k in sizes), "padding beyond half the window")
+    return Window(kernel, pair(m.stride), padding, m.ceil_mode)
 
 
 def _max_pool(m: nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
     _require(m.dilation in (1, (1, 1)), f"dilation {m.dilation}, expected 1")
-    _require(not m.ceil_mode and not m.return_indices, "ceil_mode or return_indices")
-    _require_small_padding(m)
-    return layers.MaxPool2d(pair(m.kernel_size), pair(m.stride), pair(m.padding))
+    _require(not m.return_indices, "return_indices")
+    return layers.MaxPool2d(_window(m))
 
 
 def _avg_pool(m: nn.AvgPool2d, name: str, how: Choices) -> nn.Module:
-    padding = pair(m.padding)
-    _require(m.count_include_pad or padding == (0, 0), "count_include_pad=False with padding")
-    _require(not m.ceil_mode and m.divisor_override is None, "ceil_mode or divisor_override")
-    _require_small_padding(m)
-    return layers.AvgPool2d(pair(m.kernel_size), pair(m.stride), padding)
+    divisor = m.divisor_override
+    _require(divisor is None or divisor > 0, f"divisor_override={divisor}, expected at least 1")
+    return layers.AvgPool2d(_window(m), m.count_include_pad, divisor)
 
 
 def _adaptive_pool(m: nn.AdaptiveAvgPool2d, name: str, how: Choices) -> nn.Module:
@@ -135,6 +159,23 @@ def _adaptive_pool(m: nn.AdaptiveAvgPool2d, name: str, how: Choices) -> nn.Modul
 def _dropout(m: nn.Dropout, name: str, how: Choices) -> nn.Module:
     _require(m.p < 1, "p = 1 drops everything")
     return layers.Dropout(m.p, next(how.sites))
+
+
+def _stochastic_depth(m: Any, name: str, how: Choices) -> nn.Module:
+    _require(m.p < 1, "p = 1 drops everything")
+    return layers.StochasticDepth(m.p, next(how.sites), m.mode)
+
+
+def _drop_path(m: Any, name: str, how: Choices) -> nn.Module:
+    _require(m.drop_prob < 1, "drop_prob = 1 drops everything")
+    _require(m.scale_by_keep, "scale_by_keep=False")
+    return layers.StochasticDepth(m.drop_prob, next(how.sites))
+
+
+def _softmax(m: nn.Softmax, name: str, how: Choices) -> nn.Module:
+    _require(m.dim is not None, "no dim, expected an axis")
+    assert m.dim is not None
+    return layers.SoftmaxLayer(m.dim)
 
 
 def _gelu(m: nn.GELU, name: str, how: Choices) -> nn.Module:
@@ -148,9 +189,9 @@ def _softplus(m: nn.Softplus, name: str, how: Choices) -> nn.Module:
 
 
 def _embedding(m: nn.Embedding, name: str, how: Choices) -> nn.Module:
-    _require(m.padding_idx is None and m.max_norm is None, "padding_idx or max_norm")
+    _require(m.max_norm is None, "max_norm")
     _require(not m.scale_grad_by_freq, "scale_grad_by_freq")
-    return layers.Embedding(_parameter(m.weight, f"{name}.weight", how))
+    return layers.Embedding(_parameter(m.weight, f"{name}.weight", how), m.padding_idx)
 
 
 def _lstm(m: nn.LSTM, name: str, how: Choices) -> nn.Module:
@@ -169,6 +210,9 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
+    nn.MultiheadAttention: _attention,
+    nn.Softmax: _softmax,
     nn.ReLU: lambda m, name, how: layers.ReLU(),
     nn.ReLU6: lambda m, name, how: layers.ReLU6(),
     nn.LeakyReLU: lambda m, name, how: layers.Activation("leaky_relu", m.negative_slope),
@@ -189,6 +233,20 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Embedding: _embedding,
     nn.LSTM: _lstm,
 }
+RULES_ELSEWHERE: dict[tuple[str, str], LayerRule] = {
+    ("torchvision.ops.stochastic_depth", "StochasticDepth"): _stochastic_depth,
+    ("timm.layers.drop", "DropPath"): _drop_path,
+    **{
+        ("transformers.activations", name): lambda m, name, how: layers.Activation("gelu_tanh")
+        for name in ("NewGELUActivation", "FastGELUActivation", "GELUTanh")
+    },
+    ("transformers.activations", "GELUActivation"): lambda m, name, how: layers.Activation("gelu"),
+}
+"""Rules by module and class, for packages that nothing here imports."""
+
+
+def _rule_of(kind: type[nn.Module]) -> LayerRule | None:
+    return RULES.get(kind) or RULES_ELSEWHERE.get((kind.__module__, kind.__qualname__))
 
 
 def convert(
@@ -222,14 +280,14 @@ def convert(
     how = Choices(itertools.count(), exponents != "tensor", exponents == "row-shift", by_layer)
     twin = _convert(model, "", how, done, misfits)
     if misfits:
-        known = ", ".join(sorted(t.__name__ for t in RULES))
+        known = ", ".join(sorted({*(t.__name__ for t in RULES), *(n for _, n in RULES_ELSEWHERE)}))
         raise UnsupportedError(
             f"{len(misfits)} layer(s) cannot be trained in BFP:\n  "
             + "\n  ".join(misfits)
             + f"\nsupported: {known}; replace these layers or keep the model in float32"
         )
-    _tie(model, done)
-    if not isinstance(twin, layers.Layer):  # a layer alone checks before it takes anything
+    _tie(model, twin)
+    if not isinstance(twin, layers.Holder):  # a layer alone checks before it takes anything
         twin.register_load_state_dict_pre_hook(refuse_wrong)
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
     return twin.train(model.training)
@@ -251,11 +309,11 @@ def model_input(model: nn.Module, x: Tensor, name: str = "input") -> BFPTensor:
     return BFPTensor.from_real(x, name, is_by_rows(model), getattr(model, "input_bits", 8))
 
 
-def _tie(model: nn.Module, done: dict[int, nn.Module]) -> None:
+def _tie(model: nn.Module, converted: nn.Module) -> None:
     """A parameter that several layers share is one parameter of their twins too."""
     first: dict[int, nn.Parameter | None] = {}
-    for module in model.modules():
-        twin = done[id(module)]
+    for path, module in model.named_modules():
+        twin = converted.get_submodule(path)
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 twin._parameters[name] = first.setdefault(id(parameter), twin._parameters[name])
@@ -271,14 +329,13 @@ def _convert(
     """The twin of a module and of all inside it; what has no twin stays and joins `misfits`.
 
     name: the module's path. done: twins by the id of their originals, so that a module used twice
-    has one twin. A container is copied with its hooks, and converted children; it may have no
-    parameters of its own. Children are looked into whether it has any or not, so that all misfits
-    of a user's modules are found at once; a layer of torch.nn is one misfit, as its parts cannot be
-    replaced.
+    has one twin. A container is copied with its hooks, buffers, and converted children. Children
+    are looked into whether it has any or not, so that all misfits of a user's modules are found at
+    once; a layer of torch.nn is one misfit, as its parts cannot be replaced.
     """
     if id(module) in done:
         return done[id(module)]
-    rule = RULES.get(type(module))
+    rule = _rule_of(type(module))
     inside: dict[str, nn.Module | None] = {}
     twin = module
     try:
@@ -286,13 +343,12 @@ def _convert(
             twin = rule(module, name, how)
             twin.name = name  # type: ignore[assignment]
             if how.shifts and isinstance(twin, SHIFTING):
-                twin.shift_channels(twin.weight.shape[0])
+                twin.shift_channels(twin.channels)
         else:
             foreign = type(module).__module__.startswith("torch.nn")
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
             inside = module._modules
-            _require_no_state(module)
-            twin = _shell(module)
+            twin = _with_own_parameters(_shell(module), module, name, how)
     except Misfit as misfit:
         misfits.append(f"{name or 'the model'} ({type(module).__name__}): {misfit}")
     done[id(module)] = twin
@@ -307,9 +363,18 @@ def _convert(
     return twin
 
 
-def _require_no_state(module: nn.Module) -> None:
-    own = [n for n, p in (*module._parameters.items(), *module._buffers.items()) if p is not None]
-    _require(not own, f"parameters or buffers of its own ({', '.join(own)})")
+def _with_own_parameters(twin: nn.Module, module: nn.Module, name: str, how: Choices) -> nn.Module:
+    """The shell of a user's module with BFP parameters in the place of its own (14.5).
+
+    Its buffers stay what they are, constants.
+    """
+    own = {key: p for key, p in module._parameters.items() if p is not None}
+    for key, p in own.items():
+        _require(p.is_floating_point(), f"parameter {key} of {p.dtype}, expected real numbers")
+        twin._parameters[key] = _parameter(p, f"{name}.{key}", how)  # type: ignore[assignment]
+    if own:
+        twin.__class__ = layers.holding(type(module))
+    return twin
 
 
 def _shell(module: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,24 +11,90 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
-from samebits.kernels.geometry import Pair
+from samebits.kernels.geometry import Pair, Window
 from samebits.train.operations import (
     activations,
-    multiplication,  # noqa: F401 - what torch.mul does
+    attention,
     normalization,
     pointwise,
+    pooling,
+    reduction,  # noqa: F401 - what torch.mean and torch.sum do
+    selection,  # noqa: F401 - what torch.where does
 )
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.lstm import lstm
-from samebits.train.operations.narrow import as_bfp, as_bfp8
+from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
+from samebits.train.operations.softmax import softmax
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
-class Layer(nn.Module):
-    """Base: parameters in `state_dict()` are integers, and range errors name the layer."""
+class Holder(nn.Module):
+    """A module with BFP parameters of its own, which are integers in `state_dict()`."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination.update(entries(self, prefix))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Copy the integers that are there, or those of real values (`state.find`), if none is
+        wrong; what is missing or wrong goes into the lists.
+
+        torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
+        """
+        own = parameters_of(self, prefix)
+        found = find(self, state_dict, prefix, any(key in state_dict for key in own))
+        if not found.wrong:
+            for key, tensor in entries(self, prefix):
+                if key in found.values:
+                    tensor.copy_(found.values[key])
+            for parameter in own.values():
+                parameter.set_exponent(parameter.exponent_cell)
+        missing_keys.extend(found.missing)
+        error_msgs.extend(found.wrong)
+        unexpected_keys.extend(
+            key
+            for key in state_dict
+            if key.startswith(prefix)
+            and key not in found.claimed
+            and key[len(prefix) :].split(".")[0] not in self._modules
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Holder:
+        """Move to another device, and do nothing else that torch.nn.Module does here.
+
+        The integer types of codes never change, nor does a parameter that is there already (an
+        optimizer holds it).
+        """
+        device = fn(torch.empty(0)).device
+        for name, parameter in self._parameters.items():
+            if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
+                self._parameters[name] = parameter.to_device(device)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(device)
+        for child in self.children():
+            child._apply(fn)
+        return self
+
+
+def holding(kind: type[nn.Module]) -> type[nn.Module]:
+    """A class of modules like `kind`, of the same name, whose own parameters are BFP parameters."""
+    return type(kind.__name__, (Holder, kind), {"__module__": kind.__module__})
+
+
+class Layer(Holder):
+    """Base: parameters are integers, and errors name the layer."""
 
     name = ""  # path in the converted model, for messages
 
@@ -68,59 +135,6 @@ class Layer(nn.Module):
         """The layer's output for a bfp8 input; every layer defines it."""
         raise TypeError(f"{type(self).__name__} defines no compute()")
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        destination.update(entries(self, prefix))
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Copy the integers that are there, or those of real values (`state.find`), if none is
-        wrong; what is missing or wrong goes into the lists.
-
-        torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
-        """
-        own = parameters_of(self, prefix)
-        found = find(self, state_dict, prefix, any(key in state_dict for key in own))
-        if not found.wrong:
-            for key, tensor in entries(self, prefix):
-                if key in found.values:
-                    tensor.copy_(found.values[key])
-            for parameter in own.values():
-                parameter.set_exponent(parameter.exponent_cell)
-        missing_keys.extend(found.missing)
-        error_msgs.extend(found.wrong)
-        unexpected_keys.extend(
-            key
-            for key in state_dict
-            if key.startswith(prefix)
-            and key not in found.claimed
-            and key[len(prefix) :].split(".")[0] not in self._modules
-        )
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Layer:
-        """Move to another device, and do nothing else that torch.nn.Module does here.
-
-        The integer types of codes never change, nor does a parameter that is there already (an
-        optimizer holds it).
-        """
-        device = fn(torch.empty(0)).device
-        for name, parameter in self._parameters.items():
-            if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
-                self._parameters[name] = parameter.to_device(device)
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[name] = buffer.to(device)
-        for child in self.children():
-            child._apply(fn)
-        return self
-
 
 class Linear(Layer):
     """[..., k] -> [..., m]."""
@@ -132,10 +146,13 @@ class Linear(Layer):
         super().__init__()
         self.hold(weight=weight, bias=bias)
 
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
+
     def compute(self, x: BFPTensor) -> BFPTensor:
-        rows = x if x.dim() == 2 else pointwise.reshape(x, (-1, x.shape[-1]))
-        out = linear(rows, self.weight, self.bias, self.peaks)
-        return out if x.dim() == 2 else pointwise.reshape(out, (*x.shape[:-1], -1))
+        return linear(x, self.weight, self.bias, self.peaks)
 
 
 class Conv2d(Layer):
@@ -157,6 +174,11 @@ class Conv2d(Layer):
         self.hold(weight=weight, bias=bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups = groups
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
@@ -186,6 +208,11 @@ class BatchNorm(Layer):
         self.register_buffer("running_var", running_var.double().clone())
         self.momentum, self.eps = momentum, eps
 
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         tensors = (self.weight, self.bias, self.running_mean, self.running_var)
         options = (self.training, self.momentum, self.eps, self.peaks)
@@ -193,18 +220,26 @@ class BatchNorm(Layer):
 
 
 class LayerNorm(Layer):
-    """Normalisation over the last dimension."""
+    """Normalisation over the last dimension; not centred: by the root mean square alone."""
 
-    weight: BFPParameter
-    bias: BFPParameter
+    weight: BFPParameter | None
+    bias: BFPParameter | None
 
-    def __init__(self, weight: BFPParameter, bias: BFPParameter, eps: float) -> None:
+    def __init__(
+        self,
+        weight: BFPParameter | None,
+        bias: BFPParameter | None,
+        size: int,
+        eps: float,
+        centred: bool = True,
+    ) -> None:
         super().__init__()
         self.hold(weight=weight, bias=bias)
-        self.eps = eps
+        self.channels, self.eps, self.centred = size, eps, centred
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return normalization.layer_norm(x, self.weight, self.bias, self.eps, self.peaks)
+        options = (self.channels, self.eps, self.centred, self.peaks)
+        return normalization.layer_norm(x, self.weight, self.bias, *options)
 
 
 class ReLU(Layer):
@@ -236,35 +271,39 @@ class Activation(Layer):
         return self.function
 
 
-class _Pool(Layer):
-    def __init__(self, kernel: Pair, stride: Pair, padding: Pair) -> None:
-        super().__init__()
-        self.window = (kernel, stride, padding)
-
-
-class MaxPool2d(_Pool):
+class MaxPool2d(Layer):
     """Window maxima; positions of padding never win."""
 
-    def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.max_pool2d(x, *self.window)
-
-
-class AvgPool2d(_Pool):
-    """Window means; positions of padding count as zeros."""
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.avg_pool2d(x, *self.window)
+        return pooling.max_pool2d(x, self.window)
+
+
+class AvgPool2d(Layer):
+    """Window means; positions of padding count as zeros, or not, or sums have a divisor."""
+
+    def __init__(
+        self, window: Window, include_pad: bool = True, divisor: int | None = None
+    ) -> None:
+        super().__init__()
+        self.window, self.include_pad, self.divisor = window, include_pad, divisor
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return pooling.avg_pool2d(x, self.window, self.include_pad, self.divisor)
 
 
 class AdaptiveAvgPool2d(Layer):
-    """[n, c, h, w] -> [n, c, *size], whose sides divide those of the input; None keeps a side."""
+    """[n, c, h, w] -> [n, c, *size], means of parts that cover the input; None keeps a side."""
 
     def __init__(self, size: int | tuple[int | None, int | None]) -> None:
         super().__init__()
         self.size = size
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.adaptive_avg_pool2d(x, self.size)
+        return pooling.adaptive_avg_pool2d(x, self.size)
 
 
 class Flatten(Layer):
@@ -295,12 +334,141 @@ class Dropout(Layer):
         self.seed = self.step = self.shard = 0
         self.counting = True
 
+    def forward(self, x: Tensor) -> BFPTensor:
+        """The input keeps its 32 bits where it has them."""
+        with self.named() as where:
+            return self.compute(as_decided(x, where))
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         if not self.training:
             return x
         if self.counting:
             self.step += 1
-        return pointwise.dropout(x, self.p, (self.seed, self.site), self.step, self.shard)
+        place = ((self.seed, self.site), self.step, self.shard)
+        return pointwise.dropout(x, self.p, *place, self.draws(x))
+
+    def draws(self, x: BFPTensor) -> int | None:
+        """Number of draws; None: one for each element."""
+        return None
+
+
+class StochasticDepth(Dropout):
+    """Dropout of whole samples of [n, ...], or, in mode "batch", of all of a shard together."""
+
+    def __init__(self, p: float, site: int, mode: str = "row") -> None:
+        super().__init__(p, site)
+        self.mode = mode
+
+    def draws(self, x: BFPTensor) -> int | None:
+        return x.shape[0] if self.mode == "row" else 1
+
+
+class SoftmaxLayer(Layer):
+    """Along an axis; the input keeps its 32 bits where it has them (training.md 14.3)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """As torch.nn.Softmax; what was masked by -inf gives 0."""
+        with self.named():
+            return softmax(x, self.dim)  # type: ignore[arg-type]
+
+
+class MultiheadAttention(Layer):
+    """The parameters and arguments of torch.nn.MultiheadAttention, whose heads are matrices.
+
+    Except: the weights stay inside (None in the result).
+    """
+
+    in_proj_weight: BFPParameter
+    in_proj_bias: BFPParameter | None
+    _qkv_same_embed_dim = True  # what torch.nn.TransformerEncoderLayer asks of it
+
+    def __init__(
+        self,
+        in_proj_weight: BFPParameter,
+        in_proj_bias: BFPParameter | None,
+        out_proj: Linear,
+        num_heads: int,
+        batch_first: bool,
+        dropout: Dropout | None = None,
+    ) -> None:
+        super().__init__()
+        self.hold(in_proj_weight=in_proj_weight, in_proj_bias=in_proj_bias)
+        self.out_proj, self.dropout = out_proj, dropout
+        self.num_heads, self.batch_first = num_heads, batch_first
+
+    def forward(  # type: ignore[override]
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[BFPTensor, None]:
+        """[T, N, E] ([N, T, E] with batch_first), or [T, E] -> (output of query's shape, None).
+
+        Masks as torch has them: bool ones are true where a key does not count. is_causal is a hint
+        about attn_mask, which has to be there. need_weights and average_attn_weights change
+        nothing: the weights are no result.
+        """
+        with self.named() as where:
+            if is_causal and attn_mask is None:
+                raise UnsupportedError(f"{where}: expected attn_mask with is_causal, found none")
+            given = [as_bfp8(x, where) for x in (query, key, value)]
+            if any(x.dim() not in (2, 3) for x in given):
+                raise UnsupportedError(
+                    f"{where}: expected [sequence, batch, features], found shape "
+                    f"{tuple(query.shape)}"
+                )
+            flat = query.dim() == 2
+            if flat:
+                given = [pointwise.reshape(x, (1, *x.shape)) for x in given]
+            elif not self.batch_first:
+                given = [transpose(x, 0, 1) for x in given]
+            same = query is key is value
+            q, k, v = self._projected(*([given[0]] * 3 if same else given))
+            masks = self._masks(attn_mask, key_padding_mask, given[0].shape[0])
+            y = attention.attention(q, k, v, masks, drop=self.dropout)
+            y = self.out_proj(attention.join_heads(y, self.num_heads))
+            if flat:
+                return pointwise.reshape(y, tuple(query.shape)), None
+            return (y if self.batch_first else transpose(y, 0, 1)), None
+
+    def _projected(self, *given: BFPTensor) -> list[BFPTensor]:
+        """Queries, keys and values, [N * heads, T, d]; one product for each tensor given."""
+        found: dict[int, BFPTensor] = {}
+        parts = []
+        for place, x in enumerate(given):
+            if id(x) not in found:
+                found[id(x)] = linear(x, self.in_proj_weight, self.in_proj_bias)
+            size = x.shape[-1]
+            own = indexed(found[id(x)], (..., slice(place * size, (place + 1) * size)))
+            parts.append(attention.split_heads(own, self.num_heads))
+        return parts
+
+    def _masks(
+        self, attn_mask: Tensor | None, padding: Tensor | None, samples: int
+    ) -> tuple[Tensor, ...]:
+        """Masks of [samples * heads, n, m], bool ones true where a key counts."""
+        masks = []
+        if padding is not None:
+            whole = padding.reshape(samples, 1, 1, -1).expand(-1, self.num_heads, -1, -1)
+            masks.append(whole.reshape(-1, 1, whole.shape[-1]))
+        if attn_mask is not None:
+            masks.append(attn_mask)
+        boolean = [~m for m in masks if m.dtype == torch.bool]
+        real = [m for m in masks if m.dtype != torch.bool]
+        return (*boolean, *([functools.reduce(torch.add, real)] if real else []))
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them."""
+        return f"num_heads={self.num_heads}, batch_first={self.batch_first}"
 
 
 class Embedding(Layer):
@@ -308,12 +476,13 @@ class Embedding(Layer):
 
     weight: BFPParameter
 
-    def __init__(self, weight: BFPParameter) -> None:
+    def __init__(self, weight: BFPParameter, padding: int | None = None) -> None:
         super().__init__()
         self.hold(weight=weight)
+        self.padding_idx = padding
 
     def forward(self, x: Tensor) -> BFPTensor:
-        return pointwise.embedding(x, self.weight)
+        return pointwise.embedding(x, self.weight, self.padding_idx)
 
 
 class LSTM(Layer):
@@ -391,7 +560,7 @@ def load_state(model: nn.Module, state: dict[str, Tensor], source: object = "sta
     unexpected.
     """
     try:
-        if any(isinstance(module, Layer) for module in model.modules()):
+        if any(isinstance(module, Holder) for module in model.modules()):
             refuse(model, state)
         model.load_state_dict(state)
     except RuntimeError as error:

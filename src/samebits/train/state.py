@@ -15,6 +15,7 @@ from samebits.train.tensor import BFPParameter
 PARTS = ("codes", "exponent", "delayed")
 PEAKS = "channel_peak"
 """A buffer of layers whose channels have shifts (training.md 12.4); a float twin has none."""
+STATISTICS = ("running_mean", "running_var")
 IGNORED = "num_batches_tracked"
 """A counter of float batch-norms, on which nothing here depends."""
 
@@ -42,7 +43,7 @@ def entries(layer: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
             for part, tensor in zip(PARTS, tensors, strict=True):
                 yield f"{prefix}{name}.{part}", tensor
     for name, buffer in layer._buffers.items():
-        if buffer is not None:
+        if buffer is not None and name not in layer._non_persistent_buffers_set:
             yield prefix + name, buffer
 
 
@@ -69,8 +70,8 @@ def find(layer: nn.Module, state: Mapping[str, Any], prefix: str, real: bool) ->
         value = _value(state, key, str(own.dtype), own.shape, found)
         if value is None:
             continue
-        if real and value.is_floating_point():
-            value = value.double()
+        if value.is_floating_point() and own.is_floating_point() and real:
+            value = value.to(own.dtype)
         if value.dtype != own.dtype:
             found.wrong.append(_misfit(key, str(own.dtype), own.shape, value))
         elif wrong := _out_of_range(key, value, parameters.get(key.rpartition(".")[0])):
@@ -140,7 +141,9 @@ def _out_of_range(key: str, value: Tensor, parameter: BFPParameter | None) -> st
     bounds = limits.get(key.rsplit(".", 1)[-1])
     if value.numel() == 0:
         return None
-    if bounds is None:  # running statistics
+    if bounds is None and not key.endswith((*STATISTICS, PEAKS)):
+        return None  # a constant of a user's module
+    if bounds is None:
         signed = not key.endswith(("_var", PEAKS))
         if torch.isfinite(value).all() and (signed or not bool((value < 0).any())):
             return None

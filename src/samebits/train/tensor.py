@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -16,13 +15,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits import kernels
-from samebits.errors import NonFiniteError, UnsupportedError
+from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.geometry import smallest_exponent
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part, WholePart
+from samebits.kernels.protocol import BITS, Part, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
+from samebits.train.quantize import largest_magnitude, quantize_real, quantize_rows
 from samebits.train.sums import Sums
 from samebits.train.widths import Widths
 
@@ -49,6 +48,8 @@ class BFPTensor(torch.Tensor):
     _moves: tuple[Move, ...] = ()  # what to do with codes of the sums to have this tensor's
     bounds: tuple[int | None, ...]  # of max|codes|, per part, where the producer knows one
     _bits: int | None = None  # of a code, where it is less than its type has
+    _layer_bits: int = 8  # to which a layer rounds the codes, where they have more
+    _allowed: Tensor | None = None  # bool: where a mask by -inf left the value (training.md 14.2)
     _shifts: Tensor | None = None  # of every channel, int64, which the exponents of parts have
     _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once it was read
 
@@ -74,6 +75,13 @@ class BFPTensor(torch.Tensor):
             cls, codes.shape, dtype=torch.float32, device=codes.device
         )
         tensor.parts, tensor.bounds = parts, bounds
+        return tensor
+
+    @staticmethod
+    def wide(codes: Tensor, exponent: Exponent, layer_bits: int) -> BFPTensor:
+        """A bfp32 that stays one until a layer takes it, with codes of `layer_bits`."""
+        tensor = BFPTensor(codes, exponent)
+        tensor._layer_bits = layer_bits
         return tensor
 
     @staticmethod
@@ -123,7 +131,39 @@ class BFPTensor(torch.Tensor):
             for move in self._moves:
                 y = y.moved(move)
             return y
-        return BFPTensor(*requantized(*self.resolved(), 8))
+        bits = self.layer_bits
+        return BFPTensor(*requantized(*self.resolved(), bits), bits=bits)
+
+    @property
+    def layer_bits(self) -> int:
+        """Width of the codes that a layer takes: their own up to 8, or what they are rounded to."""
+        if self._sums is not None:
+            return self._sums.bits
+        return self.bits if self.bits <= 8 else self._layer_bits
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether exponents are those of rows; reads nothing."""
+        exponent = self.parts[0][1] if self._sums is None else self._sums.exponent
+        return isinstance(exponent, Tensor)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether codes have more than 8 bits, and the width is decided."""
+        return self._sums is None and self.bits > 8
+
+    def masked(self, allowed: Tensor) -> BFPTensor:
+        """The same codes, of which only those at `allowed` count, and only to a softmax."""
+        twin = BFPTensor._of_parts(self.parts)
+        twin._bits, twin._shifts = self._bits, self._shifts
+        twin._layer_bits = self.layer_bits
+        twin._allowed = allowed if self._allowed is None else self._allowed & allowed
+        return twin
+
+    @property
+    def allowed(self) -> Tensor | None:
+        """Where a mask by -inf left the value, of the same shape; None: everywhere."""
+        return self._allowed
 
     def moved(self, move: Move) -> BFPTensor:
         """The same codes in other places; no width is decided."""
@@ -134,7 +174,9 @@ class BFPTensor(torch.Tensor):
             codes, exponent, shifts = rows.moved_shifts(codes, exponent, shifts, move)
             return BFPTensor(codes, exponent, bits=self._bits, shifts=shifts)
         if self._sums is None:
-            return BFPTensor(*moved_part(self.resolved(), move), bits=self._bits)
+            twin = BFPTensor(*moved_part(self.resolved(), move), bits=self._bits)
+            twin._layer_bits = self._layer_bits
+            return twin
         shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
         return BFPTensor.of_sums(self._sums, shape, self, *self._moves, move)
 
@@ -266,6 +308,7 @@ class BFPTensor(torch.Tensor):
                 parts = tuple((codes.clone(), exponent) for codes, exponent in parts)
             twin = BFPTensor._of_parts(parts, args[0].bounds)
             twin._bits, twin._shifts = args[0]._bits, args[0]._shifts
+            twin._layer_bits, twin._allowed = args[0]._layer_bits, args[0]._allowed
             return twin
         if func is aten.zero_.default:
             codes = args[0].parts[0][0]
@@ -512,39 +555,6 @@ _MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """Copies on another device, for as long as the original lives: tied parameters stay tied."""
 
 
-def largest_magnitude(x: Tensor, name: str) -> float:
-    """max|x| of a real tensor, 0 if it is empty.
-
-    Raises NonFiniteError, which names the tensor and the first index, for NaN or infinity.
-    """
-    if x.numel() == 0:
-        return 0.0
-    low, high = torch.aminmax(x)  # NaN comes through
-    largest = max(-float(low), float(high))
-    if math.isfinite(largest) and not math.isnan(float(low)):
-        return largest
-    index = tuple(int(i) for i in (~torch.isfinite(x)).nonzero()[0])
-    raise NonFiniteError(
-        f"tensor {name!r}: expected finite values, found {float(x[index])} at index {index}; "
-        "remove or replace non-finite values"
-    )
-
-
-def quantize_real(x: Tensor, bits: int, name: str) -> Part:
-    """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127].
-
-    One rounding (rne). Raises NonFiniteError, which names the tensor, for NaN or infinity, and
-    RangeError for values that ask for a larger exponent.
-    """
-    values = x.detach()
-    exponent = smallest_exponent(largest_magnitude(values, name), bits)
-    # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it holds
-    # the factor and the codes.
-    narrow = values.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
-    codes = torch.round(times_power(values if narrow else values.double(), -exponent))
-    return codes.to(CODE_TYPE[bits]), exponent
-
-
 def same_parts(a: Part, b: Part) -> bool:
     """Whether two tensors have the same codes and exponents."""
     (x, e), (y, f) = a, b
@@ -561,21 +571,6 @@ def moved_part(part: Part, move: Move) -> Part:
     return rows.moved(codes, exponent, move)
 
 
-def quantize_rows(x: Tensor, bits: int, name: str) -> Part:
-    """A real tensor as codes whose rows have their own smallest exponents (training.md 12.2).
-
-    One rounding (rne). Raises as `quantize_real`.
-    """
-    largest_magnitude(x, name)
-    values = x.detach().double()
-    size = rows.row_size(x.shape)
-    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
-    tops = values.abs().amax(axes) if values.numel() else values
-    own = [smallest_exponent(top, bits) for top in tops.flatten().tolist()]
-    exponent = torch.tensor(own, device=x.device).view(size)
-    return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent
-
-
 def requantized(
     acc: Tensor, exponent: Exponent, bits: int, divisor: int = 1, largest: int | None = None
 ) -> Part:
@@ -589,11 +584,14 @@ def requantized(
     return k.requantize(acc, largest, exponent, bits, divisor)
 
 
-def bfp32(acc: Tensor, exponent: Exponent) -> BFPTensor:
-    """acc * 2**exponent as bfp32, shifted right only as far as it must be (training.md 1.2)."""
+def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> BFPTensor:
+    """acc * 2**exponent as bfp32, shifted right only as far as it must be (training.md 1.2).
+
+    layer_bits: of the codes that a layer takes
+    """
     k = kernels.of(acc)
     largest = k.largest_of(acc) if isinstance(exponent, int) else 0
-    return BFPTensor(*k.shorten(acc, largest, exponent))
+    return BFPTensor.wide(*k.shorten(acc, largest, exponent), layer_bits)
 
 
 def combined(*terms: tuple[Tensor, Exponent, int]) -> Part:

@@ -1,6 +1,7 @@
 """Deployed arithmetic against its plain-integer restatement: the same bits."""
 
 import itertools
+from fractions import Fraction
 
 import pytest
 import torch
@@ -24,8 +25,10 @@ from samebits.errors import CheckpointError, NonFiniteError, UnsupportedError
 from samebits.ir.interpreter import run as interpret
 from samebits.ir.lowering.lower import lower_graph
 from samebits.kernels import Window
+from samebits.kernels.averages import adaptive_averages, window_averages
 from samebits.spec import formats
 from samebits.spec.training import deploy as reference_deploy
+from samebits.spec.training import pooling
 from samebits.spec.training.layers import Array
 from samebits.train import BFPTensor, convert
 from samebits.train.deployed import deploy, operations
@@ -105,13 +108,38 @@ def test_average_is_exact(site, window):
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(-128, 128, (4, 3, 7, 7), generator=generator, dtype=torch.int8)
     codes[0], codes[1] = 127, -128
-    pool = Window(window, window, (0, 0))
+    pool = window_averages(Window(window, window, (0, 0)), 7, 7)
     for exponent in (-60, -5, 0, 3, 60):
         out, _ = operations.average_pool(site, BFPTensor(codes, exponent), pool)
         sums = codes.long().unfold(2, window[0], window[0]).unfold(3, window[1], window[1])
         unit = formats.power(exponent - site) / (window[0] * window[1])
         sums = sums.sum((-1, -2)).flatten().tolist()
         assert_same(out, [reference_deploy.sat8(s * unit) for s in sums], sums)
+
+
+@pytest.mark.parametrize("site", [-60, -8, -3, 0, 2, 60])
+@pytest.mark.parametrize("size", [(2, 3), (4, 4), (8, 10)])
+def test_adaptive_average_is_exact(site, size):
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(-128, 128, (4, 3, 5, 7), generator=generator, dtype=torch.int8)
+    codes[0], codes[1] = 127, -128
+    shape, members, divisors = pooling.adaptive_windows(tuple(codes.shape), size)
+    flat = codes.flatten().tolist()
+    means = [Fraction(sum(flat[i] for i in m), d) for m, d in zip(members, divisors, strict=True)]
+    for exponent in (-60, -5, 0, 3, 60):
+        x, pool = BFPTensor(codes, exponent), adaptive_averages(5, 7, *size)
+        out, _ = operations.average_pool(site, x, pool)
+        assert tuple(out.shape) == shape
+        unit = formats.power(exponent - site)
+        assert_same(out, [reference_deploy.sat8(mean * unit) for mean in means], means)
+
+
+@pytest.mark.parametrize(("kernel", "divisor"), [((4096, 2049), None), ((1, 1), (1 << 23) + 1)])
+def test_averages_over_too_many(kernel, divisor):
+    x = BFPTensor(torch.zeros(1, 1, *kernel, dtype=torch.int8), 0)
+    pool = window_averages(Window(kernel, kernel, (0, 0)), *kernel, True, divisor)
+    with pytest.raises(UnsupportedError, match=r"at most 8388608 positions, and .*, found \d{7}"):
+        operations.average_pool(0, x, pool)
 
 
 def test_input_rounds_ties_to_even_and_saturates():

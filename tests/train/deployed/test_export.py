@@ -78,8 +78,8 @@ def test_rows_on_the_backends(name):
 
 
 SLOW = ("mobilenetv2", "resnet20")
-# resnet18: minutes of rationals, no new layer; lstm: has no deployed form.
-NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm"})
+# resnet18: minutes of rationals, no new layer; lstm, vit: have no deployed form.
+NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm", "vit"})
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,60 @@ def test_logits_of_eight_bits_and_other_shapes():
     check(convert(Rows()), make_images(3, 2))
     check(convert(nn.Sequential(nn.Flatten(), nn.Linear(72, 3), nn.Tanh())), make_images(3, 2))
     check(convert(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))), make_images(2, 2))
+
+
+def pool_nodes(layer, side=6):
+    """The operators of a pool in a graph whose meaning is checked, and their attributes."""
+    images = torch.randn(2, 2, side, side, generator=torch.Generator().manual_seed(5))
+    graph = check(convert(nn.Sequential(nn.ReLU(), layer)), images)
+    nodes = {node.name: node for node in graph.nodes}
+    return [(op, nodes[name].attributes) for op, name in operators(graph)[1:]]
+
+
+def test_windows_that_end_behind_the_image_have_the_pads_they_need():
+    ((op, found),) = pool_nodes(nn.MaxPool2d(3, 2, ceil_mode=True))
+    assert (op, found["pads"], found["ceil_mode"]) == ("MaxPool", (0, 0, 1, 1), 0)
+    ((op, found),) = pool_nodes(nn.AvgPool2d(3, 2, ceil_mode=True))
+    assert (op, found["pads"], found["ceil_mode"]) == ("AveragePool", (0, 0, 1, 1), 0)
+    assert found["count_include_pad"] == 0
+    ((op, found),) = pool_nodes(nn.AvgPool2d(4, 2, 1, ceil_mode=True))  # all within the padding
+    assert (op, found["pads"], found["count_include_pad"]) == ("AveragePool", (1, 1, 1, 1), 1)
+
+
+def test_what_a_mean_is_divided_by():
+    (pad, mean) = pool_nodes(nn.AvgPool2d(4, 3, 1, ceil_mode=True))
+    assert (pad[0], pad[1]["pads"]) == ("Pad", (0, 0, 1, 1, 0, 0, 1, 1))
+    assert (mean[0], mean[1]["pads"]) == ("AveragePool", (0, 0, 2, 2))
+    assert mean[1]["count_include_pad"] == 0
+    ((op, found),) = pool_nodes(nn.AvgPool2d(3, 1, 1, count_include_pad=False))
+    assert (op, found["count_include_pad"]) == ("AveragePool", 0)
+    for divisor in (1, 3, 36):
+        mean, product = pool_nodes(nn.AvgPool2d(3, 2, 1, divisor_override=divisor))
+        assert (mean[0], product[0]) == ("AveragePool", "Mul")
+        assert mean[1]["count_include_pad"] == 1
+    ((op, _),) = pool_nodes(nn.AvgPool2d(6, divisor_override=36))
+    assert op == "GlobalAveragePool"
+    for size, kernel in ((3, (3, 3)), (2, (4, 4)), ((1, 7), (7, 1))):
+        ((op, found),) = pool_nodes(nn.AdaptiveAvgPool2d(size), side=7)
+        assert (op, found["kernel_shape"]) == ("AveragePool", kernel)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.AvgPool2d(2, divisor_override=3), "quotient with the 4 positions of the window float3"),
+        (nn.AdaptiveAvgPool2d(4), r"1: expected an adaptive pool .* 4x4 of an image \(7, 7\)"),
+        (nn.AdaptiveAvgPool2d(14), "use an output size that divides the image's"),
+    ],
+)
+def test_pools_that_onnx_lacks(layer, message):
+    """They are deployed all the same; only the file has no form."""
+    images = torch.randn(2, 2, 7, 7, generator=torch.Generator().manual_seed(5))
+    model = convert(nn.Sequential(nn.ReLU(), layer))
+    exponents = calibrate(model, [images])
+    deployed(model, exponents).codes(images)
+    with pytest.raises(UnsupportedError, match=message):
+        to_graph(model, exponents, (2, 7, 7))
 
 
 def test_dropout_and_identity_leave_no_node():

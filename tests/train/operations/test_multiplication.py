@@ -138,15 +138,9 @@ def test_deployed_and_exported(exponents):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (torch.ones(A), "expected two BFP tensors, or one and a number, found Tensor"),
-        (True, "expected two BFP tensors, or one and a number, found bool"),
+        (torch.ones(A, requires_grad=True), "or constants, found a float tensor that requires"),
         (float("nan"), "expected a finite number, found nan"),
         (tensor((2, 3, 2, 3), "tensor", 0, True), "expected shapes whose sizes are equal or 1"),
-        (tensor((2, 3, 2, 4), "tensor", 0, True)[0], "expected shapes whose sizes are equal or 1"),
-        (
-            BFPTensor(torch.ones(1, 3, 2, 4, dtype=torch.int8), torch.zeros(1, 1, 1, 1).long()),
-            "expected as many rows with exponents of their own",
-        ),
     ],
 )
 def test_what_has_no_rule_is_refused(other, message):
@@ -157,5 +151,5 @@ def test_what_has_no_rule_is_refused(other, message):
 def test_an_operand_is_repeated_at_most_2_to_the_24_times():
     one = BFPTensor(torch.ones(1, 1, dtype=torch.int8), 0)
     many = BFPTensor(torch.ones(1, 1, dtype=torch.int8).expand(1, 2**24 + 1), 0)
-    with pytest.raises(UnsupportedError, match="repeated at most 16777216 times, found 16777217"):
+    with pytest.raises(UnsupportedError, match="at most 16777216 times, found 16777217"):
         one * many

@@ -90,8 +90,8 @@ def test_sizes_that_do_not_add_up_are_refused():
         (lambda x: x.unflatten(5, (2, 2)), "unflatten: expected an axis of 4, found 5"),
         (lambda x: torch.stack([x, x], 7), "stack: expected an axis of 5, found 7"),
         (lambda x: torch.stack([x, torch.ones(SHAPE)]), "stack: expected a BFPTensor, found"),
-        (lambda x: x.mean((6, 7)), "mean: expected both axes of the images"),
-        (lambda x: x.mean((2, 3), dtype=torch.float64), "mean of BFP tensors: got an unexpected"),
+        (lambda x: x.mean((6, 7)), "mean: expected some of the axes"),
+        (lambda x: x.mean((2, 3), dtype=torch.float64), "no dtype, found .* torch.float64"),
         (lambda x: torch.mul(x, x, out=x), "mul of BFP tensors: got an unexpected keyword"),
     ],
 )

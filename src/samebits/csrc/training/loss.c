@@ -1,8 +1,9 @@
-/* Cross-entropy of rows of logits and its gradient (docs/spec/training.md, section 6): powers of
- * two from two tables, exact sums, one division rounded half to even an element.
+/* Cross-entropy of rows of logits and its gradient (docs/spec/training.md, section 6), and softmax
+ * (14.3): powers of two from two tables, exact sums, one division rounded half to even an element.
  *
  * Bounds: with c <= 2**14 classes S = sum p <= 2**38, and |p - S| * 2**24 <= 2**62; A < 2**29, so
  * p * A < 2**53, and sums of a * d are below 2**61. */
+#include "parallel.h"
 #include "samebits_integer.h"
 
 /* log2(s) - 24 in units of 2**-24 by 24 steps of squaring; s >= 2**24. */
@@ -18,18 +19,33 @@ static int64_t log2_24(int64_t s) {
     return ((length - 24) << 24) + bits;
 }
 
-/* p of a row z[c] whose largest code is `top`; their sum. Tables have 256 entries. */
+/* How an exponent shifts d * log2(e) * 2**30 into units of 2**-16. */
+typedef struct {
+    int left, right;
+} Units;
+
+static Units units_of(int64_t exponent) {
+    const int64_t shift = exponent - 14;
+    return (Units){shift < 0 ? 0 : shift > 22 ? 22 : (int)shift,
+                   shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift};
+}
+
+/* p of a code at a distance d from the largest. Tables have 256 entries. */
+SAMEBITS_INLINE int64_t power(int64_t d, Units by, const int64_t *t1, const int64_t *t2) {
+    const int64_t log2_e = 1549082005, cap = (int64_t)1 << 21;
+    int64_t u = d * log2_e >> by.right;
+    u = u > cap >> by.left ? cap : u << by.left;
+    const int64_t f = u & 65535, whole = u >> 16;
+    return whole > 24 ? 0 : (t1[f >> 8] * t2[f & 255] >> 30) >> (6 + whole);
+}
+
+/* p of a row z[c] whose largest code is `top`; their sum. */
 static int64_t powers(const int32_t *z, int64_t c, int64_t top, int64_t exponent, const int64_t *t1,
                       const int64_t *t2, int64_t *p) {
-    const int64_t log2_e = 1549082005, cap = (int64_t)1 << 21, shift = exponent - 14;
-    const int left = shift < 0 ? 0 : shift > 22 ? 22 : (int)shift;
-    const int right = shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift;
+    const Units by = units_of(exponent);
     int64_t total = 0;
     for (int64_t j = 0; j < c; j++) {
-        int64_t u = (top - z[j]) * log2_e >> right;
-        u = u > cap >> left ? cap : u << left;
-        int64_t f = u & 65535, whole = u >> 16;
-        p[j] = whole > 24 ? 0 : (t1[f >> 8] * t2[f & 255] >> 30) >> (6 + whole);
+        p[j] = power(top - z[j], by, t1, t2);
         total += p[j];
     }
     return total;
@@ -66,4 +82,37 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, int64_t exponent,
             a += c;
         }
     }
+}
+
+/* rne(p * 2**30 / S) of one vector, of the places that are allowed (null: all). p < 2**25 lies in
+ * `out` until S is known. */
+static void softmax_vector(const int32_t *z, int64_t c, int64_t exponent, const uint8_t *allowed,
+                           const int64_t *t1, const int64_t *t2, int32_t *out) {
+    const Units by = units_of(exponent);
+    int64_t top = INT64_MIN, total = 0;
+    for (int64_t j = 0; j < c; j++)
+        if (!allowed || allowed[j]) top = SAMEBITS_MAX(top, z[j]);
+    for (int64_t j = 0; j < c; j++) {
+        out[j] = !allowed || allowed[j] ? (int32_t)power(top - z[j], by, t1, t2) : 0;
+        total += out[j];
+    }
+    for (int64_t j = 0; j < c; j++)
+        if (out[j]) out[j] = (int32_t)samebits_quotient((int64_t)out[j] << 30, total);
+}
+
+static void softmax_vectors(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents,
+                            int own, const uint8_t *allowed, const int64_t *t1, const int64_t *t2,
+                            int32_t *out) {
+    for (int64_t r = 0; r < n; r++)
+        softmax_vector(z + r * c, c, exponents[own ? r : 0], allowed ? allowed + r * c : 0, t1, t2,
+                       out + r * c);
+}
+
+/* Softmax of vectors z [n][c]; exponents [n], or one where `own` is 0; allowed [n][c] or null. */
+void samebits_softmax(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents, int own,
+                      const uint8_t *allowed, const int64_t *t1, const int64_t *t2, int32_t *out,
+                      int threads) {
+    PARALLEL(n, n * c,
+             softmax_vectors(z + lo * c, len, c, exponents + (own ? lo : 0), own,
+                             allowed ? allowed + lo * c : 0, t1, t2, out + lo * c))
 }

@@ -21,7 +21,7 @@ from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
 from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
-from samebits.train.layers import Dropout, Layer
+from samebits.train.layers import Dropout, Holder
 from samebits.train.run.measure import storages
 from samebits.train.tensor import BFPTensor, same_parts
 
@@ -46,7 +46,7 @@ def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape,
     counts: list[dict[str, int]] = []
     with untouched(model):
         in_training(model)
-        if any(isinstance(part, Layer) for part in model.modules()):
+        if any(isinstance(part, Holder) for part in model.modules()):
             _Survey(tape, example, counts).run(loss)
         else:
             counts = _counts(tape, example, loss)

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from samebits.spec import formats
 from samebits.spec.formats import power
-from samebits.spec.training import layers, pointwise
+from samebits.spec.training import layers, pointwise, pooling
 from samebits.spec.training.layers import Array, Geometry, Parameter, channel_of
 from samebits.spec.training.norm import coded
 from samebits.spec.training.rows import each
@@ -25,6 +25,7 @@ from samebits.spec.training.step import (
     Node,
     Parameters,
     geometry_of,
+    means_of,
     parameter_name,
     pooling_of,
     taken_by_layers,
@@ -199,12 +200,12 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             table = node.attributes["codes"](exponent, site)
             return Array([table[c + 128] for c in first.codes], shape, site, 8)
         case "max_pool":
-            return pointwise.max_pool(first, *pooling_of(node, shape))[0]
-        case "avg_pool" | "global_avg_pool":
-            kernel, stride, padding = pooling_of(node, shape)
-            shape, members = pointwise.windows(shape, kernel, stride, padding)
-            unit = power(exponent - site) / (kernel[0] * kernel[1])
-            codes = [sat8(sum(first.codes[i] for i in m) * unit) for m in members]
+            return pooling.max_pool(first, *pooling_of(node, shape))[0]
+        case "avg_pool" | "adaptive_avg_pool" | "global_avg_pool":
+            shape, members, divisors = means_of(node, shape)
+            sums = [sum(first.codes[i] for i in m) for m in members]
+            unit = power(exponent - site)
+            codes = [sat8(total * unit / d) for total, d in zip(sums, divisors, strict=True)]
             return Array(codes, shape, site, 8)
         case "add":
             pairs = zip(*(_values(t) for t in x), strict=True)

@@ -1,9 +1,10 @@
 """BFP tensors, Linear and Conv2d in plain Python integers: slow, obvious, no torch and no numpy.
 
 A restatement of docs/spec/training.md, sections 5 and 7, for tensors small enough to loop over.
-Every layer's forward and backward stand together; activations, pooling and what moves codes are in
-`pointwise`, normalisations in `norm`, the LSTM in `lstm`, losses in `loss`, optimizers in
-`optimizer` and the step in `step`. The fast realisations are tested against these for equality.
+Every layer's forward and backward stand together; activations and what moves codes are in
+`pointwise`, pools in `pooling`, normalisations in `norm`, the LSTM in `lstm`, losses in `loss`,
+optimizers in `optimizer` and the step in `step`. The fast realisations are tested against these for
+equality.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Array:
 
     exponent: one for the tensor, or a tuple with one for each element (section 12).
     shifts:   of every channel, which come on top of the exponents (section 12.4); none: ()
+    layer_bits: to which a layer rounds codes of more than 8 (section 14)
     """
 
     codes: list[int]
@@ -36,6 +38,7 @@ class Array:
     exponent: Exponent
     bits: int  # 8, 16 or 32: the width its gradient or value is carried in
     shifts: tuple[int, ...] = ()
+    layer_bits: int = 8
 
     def __post_init__(self) -> None:
         if len(self.codes) != math.prod(self.shape):

@@ -228,23 +228,29 @@ class LayerNormSaved:
     xhat: Array
     multiplier: list[int]
     exponent: Exponent
+    centred: bool
 
 
 def layer_norm(
-    z: Array, gamma: Parameter, beta: Parameter, eps: float, peaks: Sequence[float] = ()
+    z: Array,
+    gamma: Parameter | None,
+    beta: Parameter | None,
+    eps: float,
+    peaks: Sequence[float] = (),
+    centred: bool = True,
 ) -> tuple[Array, LayerNormSaved, list[float]]:
-    """Sections 5, 12.2 and 12.4. Vectors are the last D elements, D the size of gamma.
+    """Sections 5, 12.2 and 12.4. Vectors are along the last axis. Not centred: RMSNorm.
 
     peaks, and the third of the results: as `batch_norm`.
     """
+    bits = z.bits if gamma is None else gamma.widths[0]
     z = lifted(z)
-    (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
-    size = len(j_gamma)
+    size = z.shape[-1]
     own = rows.each(z.exponent, len(z.codes))
     centered, scale = [], []
     for start in range(0, len(z.codes), size):
         vector, e_z = z.codes[start : start + size], own[start]
-        s1, s2 = sum(vector), sum(c * c for c in vector)
+        s1, s2 = sum(vector) if centred else 0, sum(c * c for c in vector)
         variance = float(size * s2 - s1 * s1) / float(size * size)
         inv = 1.0 / math.sqrt(ldexp(variance, 2 * e_z) + eps)
         scale += [ldexp(inv / float(size), e_z)] * size
@@ -255,29 +261,34 @@ def layer_norm(
     xhat32 = wide(acc, z.shape, e_k)
     xhat = narrow(xhat32.codes, z.shape, xhat32.exponent, 16)
     xhat8 = narrow(xhat32.codes, z.shape, xhat32.exponent, 8)
-    scaled = [c * j_gamma[i % size] for i, c in enumerate(xhat.codes)]
-    shift = [j_beta[i % size] for i in range(len(scaled))]
-    acc, e = rows.combine([(scaled, plus(xhat.exponent, e_gamma), 38), (shift, e_beta, 23)])
-    y = narrow(acc, z.shape, e, gamma.widths[0], shifts=rows.shifts_of(peaks))
-    return y, LayerNormSaved(xhat8, multiplier, e_k), rows.seen(acc, e, z.shape)
+    terms: list[tuple[Sequence[int], Exponent, int]] = [(xhat.codes, xhat.exponent, 16)]
+    if gamma is not None:
+        j_gamma, e_gamma = gamma.joint
+        scaled = [c * j_gamma[i % size] for i, c in enumerate(xhat.codes)]
+        terms = [(scaled, plus(xhat.exponent, e_gamma), 38)]
+    if beta is not None:
+        j_beta, e_beta = beta.joint
+        terms.append(([j_beta[i % size] for i in range(len(acc))], e_beta, 23))
+    acc, e = rows.combine(terms)
+    y = narrow(acc, z.shape, e, bits, shifts=rows.shifts_of(peaks))
+    return y, LayerNormSaved(xhat8, multiplier, e_k, centred), rows.seen(acc, e, z.shape)
 
 
 def layer_norm_backward(
-    g: Array, z: Array, gamma: Parameter, saved: LayerNormSaved
+    g: Array, z: Array, gamma: Parameter | None, saved: LayerNormSaved
 ) -> tuple[Array, Array, Array]:
     """(dz, dgamma, dbeta). Sections 7 and 12.3."""
-    j_gamma, e_gamma = gamma.joint
-    size, xhat = len(j_gamma), saved.xhat
-    h = narrow(
-        [c * j_gamma[i % size] for i, c in enumerate(g.codes)],
-        g.shape,
-        plus(g.exponent, e_gamma),
-        16,
-    )
+    size, xhat = z.shape[-1], saved.xhat
+    codes, exponent = g.codes, g.exponent
+    if gamma is not None:
+        j_gamma, e_gamma = gamma.joint
+        codes = [c * j_gamma[i % size] for i, c in enumerate(codes)]
+        exponent = plus(exponent, e_gamma)
+    h = narrow(codes, g.shape, exponent, 16)
     direct, through = [], []
     for start in range(0, len(g.codes), size):
         vector = range(start, start + size)
-        sum_h = sum(h.codes[i] for i in vector)
+        sum_h = sum(h.codes[i] for i in vector) if saved.centred else 0
         sum_hx = sum(h.codes[i] * xhat.codes[i] for i in vector)
         direct += [size * h.codes[i] - sum_h for i in vector]
         through += [-(sum_hx * xhat.codes[i]) for i in vector]
@@ -289,8 +300,8 @@ def layer_norm_backward(
     products = [p * q for p, q in zip(g.codes, xhat.codes, strict=True)]
     return (
         wide(acc, z.shape, down),
-        over_vectors(products, plus(g.exponent, xhat.exponent), gamma.shape, 62),
-        over_vectors(g.codes, g.exponent, gamma.shape, 55),
+        over_vectors(products, plus(g.exponent, xhat.exponent), (size,), 62),
+        over_vectors(g.codes, g.exponent, (size,), 55),
     )
 
 

@@ -1,4 +1,4 @@
-"""Activations, pooling, sums, products and what moves codes, in plain Python integers.
+"""Activations, sums, products and what moves codes, in plain Python integers.
 
 A restatement of docs/spec/training.md, sections 5, 7 and 12, like `layers`.
 """
@@ -15,12 +15,9 @@ from samebits.spec.formats import EXPONENT_MIN, Tensor
 from samebits.spec.training import rows
 from samebits.spec.training.layers import (
     Array,
-    Pair,
     Parameter,
     by_output,
-    by_row,
     narrow,
-    output_size,
     summed,
     unshifted,
     wide,
@@ -80,73 +77,6 @@ def _looked_up(x: Array, table: Tables) -> tuple[list[int], Exponent]:
     at = [table(e) for e in x.exponents]
     codes = [entries[c + 127] for c, (entries, _) in zip(x.codes, at, strict=True)]
     return codes, tuple(e for _, e in at) if x.by_rows else at[0][1]
-
-
-# --- pooling --------------------------------------------------------------------------------
-
-
-def windows(
-    shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair
-) -> tuple[tuple[int, ...], list[list[int]]]:
-    """The output shape, and for every output the input indices inside the image, row-major."""
-    n, c, height, width = shape
-    rows = output_size(height, kernel[0], stride[0], padding[0])
-    columns = output_size(width, kernel[1], stride[1], padding[1])
-    members = []
-    for plane, row, column in product(range(n * c), range(rows), range(columns)):
-        top, left = row * stride[0] - padding[0], column * stride[1] - padding[1]
-        members.append(
-            [
-                (plane * height + h) * width + v
-                for h, v in product(range(top, top + kernel[0]), range(left, left + kernel[1]))
-                if 0 <= h < height and 0 <= v < width
-            ]
-        )
-    return (n, c, rows, columns), members
-
-
-def max_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Array, list[int]]:
-    """The output, and the input index of the first maximum of every window. Section 5."""
-    shape, members = windows(x.shape, kernel, stride, padding)
-    position = [max(m, key=lambda i: x.codes[i]) for m in members]  # max: the first of equals
-    codes = [x.codes[i] for i in position]
-    return Array(codes, shape, by_row(x, len(codes)), x.bits, x.shifts), position
-
-
-def max_pool_backward(g: Array, shape: tuple[int, ...], position: Sequence[int]) -> Array:
-    """g added at the saved positions. Section 7."""
-    acc = [0] * math.prod(shape)
-    for code, i in zip(g.codes, position, strict=True):
-        acc[i] += code
-    return wide(acc, shape, by_row(g, len(acc)))
-
-
-def avg_pool(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
-    """Section 5. The global average is `kernel = (H, W)`."""
-    shape, members = windows(x.shape, kernel, stride, padding)
-    acc = [sum(x.codes[i] for i in m) for m in members]
-    own = by_row(x, len(acc))
-    if x.shifts:
-        own = tuple(x.exponents[m[0]] for m in members)
-    return narrow(acc, shape, own, x.bits, kernel[0] * kernel[1], x.shifts)
-
-
-def avg_pool_backward(
-    g: Array, shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair
-) -> Array:
-    """Section 7; `shape` is the input's."""
-    acc = [0] * math.prod(shape)
-    for code, members in zip(g.codes, windows(shape, kernel, stride, padding)[1], strict=True):
-        for i in members:
-            acc[i] += code
-    exponent = by_row(g, len(acc))
-    own = list(each(exponent, len(acc)))
-    for at in rows.members(rows_of(shape) if g.by_rows else [0] * len(acc)).values():
-        t = max(0, 30 - max(abs(acc[i]) for i in at).bit_length())
-        for i in at:
-            acc[i] = formats.round_ratio(acc[i] << t, kernel[0] * kernel[1])
-            own[i] -= t
-    return wide(acc, shape, tuple(own) if g.by_rows else own[0])
 
 
 # --- structure ------------------------------------------------------------------------------
@@ -300,7 +230,7 @@ def at_rows(x: Array) -> Array:
 
 def reshaped(x: Array, shape: tuple[int, ...]) -> Array:
     """The same elements in another shape. Sections 5 and 12.2: `align` where rows meet."""
-    y = Array(x.codes, shape, x.exponent, x.bits)
+    y = Array(x.codes, shape, x.exponent, x.bits, layer_bits=x.layer_bits)
     return with_shifts(y, x.by_element) if x.shifts else at_rows(y)
 
 
@@ -333,6 +263,12 @@ def dropout_factors(probability: float, words: Sequence[int]) -> Tensor:
     threshold = formats.round_real(math.ldexp(probability, 32))
     m, x = formats.coefficient(1.0 / (1.0 - probability))
     return [m if word >= threshold else 0 for word in words], x
+
+
+def for_samples(shape: tuple[int, ...], factors: Tensor) -> Tensor:
+    """Factors of stochastic depth, one a sample or one for all, as those of every element."""
+    (own, exponent), count = factors, math.prod(shape)
+    return [own[i * len(own) // count] for i in range(count)], exponent
 
 
 def dropout(x: Array, factors: Tensor) -> Array:

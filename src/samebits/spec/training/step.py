@@ -18,15 +18,27 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | layer_norm | x | eps (1e-5) | weight, bias |
 | relu, relu6, flatten | x | | |
 | table | x | table: input exponent -> (table, derivative), bounded (False) | |
-| max_pool, avg_pool | x | kernel, stride (kernel), padding ((0, 0)) | |
+| max_pool | x | kernel, stride (kernel), padding ((0, 0)), ceil (False) | |
+| avg_pool | x | those of max_pool, include_pad (True), divisor (None) | |
+| adaptive_avg_pool | x | size | |
 | global_avg_pool | x | | |
 | add, multiply | a, b | | |
 | scale | x | factor | |
 | concat | any number | | |
 | dropout | x | p | |
+| stochastic_depth | x | p, mode (row) | |
 | embedding | index | | weight |
 | lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
 | select | x | axis, index | |
+| rms_norm | x | eps (1e-5) | weight |
+| own | none | | weight |
+| matmul | a, b | transposed (False) | |
+| softmax | x | allowed (None): bool of every element | |
+| expand | x | shape | |
+| split_heads, join_heads | x | heads | |
+
+`own` is a parameter of a user's module. Products, softmax, and add, scale and dropout of their
+results, have 32 bits (section 14); other operators take those as 8 bits.
 
 A linear, conv2d, batch_norm or layer_norm whose channels have shifts has the buffer `channel_peak`.
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
@@ -40,7 +52,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samebits.spec.formats import Tensor
-from samebits.spec.training import layers, norm, pointwise, rows
+from samebits.spec.training import attention, layers, moves, norm, pointwise, pooling, rows
 from samebits.spec.training import lstm as recurrent
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
@@ -77,7 +89,9 @@ class Pass:
     saved: dict[str, Any] = field(default_factory=dict)
 
 
-MOVES = ("flatten", "select")
+MOVES = ("flatten", "select", "split_heads", "join_heads")
+TAKE_WIDE = ("matmul", "softmax", "add", "scale", "dropout", "expand", "embedding", *MOVES)
+"""Operators that take 32 bits as they are, and the one that takes indices."""
 PEAKS = "channel_peak"
 """A buffer of layers that give their channels shifts: the largest magnitudes (section 12.4)."""
 
@@ -93,9 +107,39 @@ def taken_by_layers(net: Net) -> set[str]:
 
 def moved(node: Node, x: Array) -> Array:
     """The output of one of MOVES."""
+    if node.op == "split_heads":
+        return moves.placed(x, *moves.split_heads(x.shape, node.attributes["heads"]))
+    if node.op == "join_heads":
+        return moves.placed(x, *_joined(x.shape, node.attributes["heads"]))
     if node.op == "select":
         return pointwise.select(x, node.attributes["axis"], node.attributes["index"])
     return pointwise.reshaped(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+def _joined(shape: tuple[int, ...], heads: int) -> tuple[list[int], tuple[int, ...]]:
+    """The places of `join_heads`, and its shape."""
+    count, t, d = shape
+    whole = (count // heads, t, heads * d)
+    return moves.inverse(moves.split_heads(whole, heads)[0]), whole
+
+
+def heads_backward(node: Node, g: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient moved back; `shape` is the input's."""
+    heads = node.attributes["heads"]
+    joined = node.op == "join_heads"
+    places = (_joined if joined else moves.split_heads)(shape, heads)[0]
+    return moves.placed(g, moves.inverse(places), shape)
+
+
+def inputs_of(node: Node, done: Pass) -> list[Array]:
+    """A node's inputs, of 8 bits unless it takes more."""
+    x = [done.outputs[name] for name in node.inputs]
+    return x if node.op in TAKE_WIDE else [attention.narrowed(t) for t in x]
+
+
+def is_wide(*tensors: Array) -> bool:
+    """Whether one of these has more than 8 bits."""
+    return any(t.bits > 8 for t in tensors)
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
@@ -117,16 +161,28 @@ def geometry_of(node: Node) -> Geometry | None:
     return Geometry(pair(stride), pair(padding), pair(dilation), a.get("groups", 1))
 
 
-def pooling_of(node: Node, shape: tuple[int, ...]) -> tuple[layers.Pair, layers.Pair, layers.Pair]:
-    """(kernel, stride, padding)."""
+def pooling_of(
+    node: Node, shape: tuple[int, ...]
+) -> tuple[layers.Pair, layers.Pair, layers.Pair, bool]:
+    """(kernel, stride, padding, ceil)."""
     if node.op == "global_avg_pool":
-        return (shape[2], shape[3]), (shape[2], shape[3]), (0, 0)
+        return (shape[2], shape[3]), (shape[2], shape[3]), (0, 0), False
     kernel = pair(node.attributes["kernel"])
     return (
         kernel,
         pair(node.attributes.get("stride", kernel)),
         pair(node.attributes.get("padding", 0)),
+        node.attributes.get("ceil", False),
     )
+
+
+def means_of(node: Node, shape: tuple[int, ...]) -> pooling.Means:
+    """The windows of a node that averages images of a shape."""
+    if node.op == "adaptive_avg_pool":
+        return pooling.adaptive_windows(shape, node.attributes["size"])
+    geometry, a = pooling_of(node, shape), node.attributes
+    counting = (a.get("include_pad", True), a.get("divisor"))
+    return *pooling.windows(shape, *geometry), pooling.divisors(shape, *geometry, *counting)
 
 
 def forward(
@@ -146,7 +202,7 @@ def forward(
     shifting = buffers if at_start is None else at_start
     done, buffers, taken = Pass(), dict(buffers), taken_by_layers(net)
     for node in net:
-        x = [done.outputs[name] for name in node.inputs]
+        x = inputs_of(node, done)
         a = node.attributes
         weight = parameters.get(parameter_name(node, "weight"))
         bias = parameters.get(parameter_name(node, "bias"))
@@ -180,6 +236,9 @@ def forward(
             case "layer_norm":
                 own = (needed(weight), needed(bias), a.get("eps", 1e-5))
                 y, saved, seen = norm.layer_norm(x[0], *own, peaks)
+            case "rms_norm":
+                eps = a.get("eps", 1e-5)
+                y, saved, seen = norm.layer_norm(x[0], needed(weight), None, eps, peaks, False)
             case "relu":
                 y = pointwise.relu(x[0])
             case "relu6":
@@ -188,26 +247,39 @@ def forward(
                 bounded = a.get("bounded", False)
                 y = pointwise.table_activation(x[0], part_of(a["table"], 0), bounded)
             case "max_pool":
-                y, saved = pointwise.max_pool(x[0], *pooling_of(node, x[0].shape))
-            case "avg_pool" | "global_avg_pool":
-                y = pointwise.avg_pool(x[0], *pooling_of(node, x[0].shape))
+                y, saved = pooling.max_pool(x[0], *pooling_of(node, x[0].shape))
+            case "avg_pool" | "adaptive_avg_pool" | "global_avg_pool":
+                y = pooling.averages(x[0], *means_of(node, x[0].shape))
             case "add":
-                y = pointwise.add(*x)
+                y = attention.add_wide(*x) if is_wide(*x) else pointwise.add(*x)
             case "multiply":
                 y = pointwise.multiply(*x)
             case "scale":
-                y = pointwise.scale(x[0], a["factor"])
+                times = attention.scale_wide if is_wide(*x) else pointwise.scale
+                y = times(x[0], a["factor"])
             case "concat":
                 y = pointwise.concat(x)
-            case "flatten" | "select":
+            case "own":
+                y = moves.entered(needed(weight))
+            case "matmul":
+                saved = attention.operands(x[0], x[1], a.get("transposed", False))
+                y = attention.matmul(saved)
+            case "softmax":
+                y, saved = attention.softmax(x[0], a.get("allowed"))
+            case "expand":
+                y = moves.expand(x[0], a["shape"])
+            case "flatten" | "select" | "split_heads" | "join_heads":
                 y = moved(node, x[0])
                 if node.inputs[0] in done.wide:
                     done.wide[node.name] = moved(node, done.wide[node.inputs[0]])
-            case "dropout":
+            case "dropout" | "stochastic_depth":
                 y = x[0]
                 if training and a["p"] > 0:
                     saved = pointwise.dropout_factors(a["p"], (words or {})[node.name])
-                    y = pointwise.dropout(x[0], saved)
+                    if node.op == "stochastic_depth":
+                        saved = pointwise.for_samples(y.shape, saved)
+                    drop = attention.dropout_wide if is_wide(*x) else pointwise.dropout
+                    y = drop(x[0], saved)
             case "embedding":
                 y = pointwise.embedding(x[0], needed(weight))
             case "lstm":
@@ -256,7 +328,7 @@ def backward(
         if node.op == "input" or node.name not in at_node:
             continue
         g, y, saved = resolve(at_node[node.name]), done.outputs[node.name], done.saved[node.name]
-        x = [done.outputs[name] for name in node.inputs]
+        x = inputs_of(node, done)
         names = parameter_name(node, "weight"), parameter_name(node, "bias")
         weight, a = parameters.get(names[0]), node.attributes
         down: list[Array] = []
@@ -275,6 +347,19 @@ def backward(
             case "layer_norm":
                 dz, *own = norm.layer_norm_backward(g, x[0], needed(weight), saved)
                 down = [dz]
+            case "rms_norm":
+                dz, at_gamma, _ = norm.layer_norm_backward(g, x[0], needed(weight), saved)
+                down, own = [dz], [at_gamma]
+            case "own":
+                own = [layers.wide_whole(g.codes, g.shape, g.exponent) if g.by_rows else g]
+            case "matmul":
+                down = list(attention.matmul_backward(g, saved))
+            case "softmax":
+                down = [attention.softmax_backward(g, saved)]
+            case "expand":
+                down = [moves.expand_backward(g, x[0].shape)]
+            case "split_heads" | "join_heads":
+                down = [heads_backward(node, g, x[0].shape)]
             case "relu":
                 down = [pointwise.relu_backward(g, y)]
             case "relu6":
@@ -282,10 +367,10 @@ def backward(
             case "table":
                 down = [pointwise.table_backward(g, x[0], part_of(a["table"], 1))]
             case "max_pool":
-                down = [pointwise.max_pool_backward(g, x[0].shape, saved)]
-            case "avg_pool" | "global_avg_pool":
-                kernel, stride, padding = pooling_of(node, x[0].shape)
-                down = [pointwise.avg_pool_backward(g, x[0].shape, kernel, stride, padding)]
+                down = [pooling.max_pool_backward(g, x[0].shape, saved)]
+            case "avg_pool" | "adaptive_avg_pool" | "global_avg_pool":
+                _, members, by = means_of(node, x[0].shape)
+                down = [pooling.averages_backward(g, x[0].shape, members, by)]
             case "add":
                 down = [g, g]
             case "multiply":
@@ -296,7 +381,7 @@ def backward(
                 down = pointwise.concat_backward(g, [t.shape for t in x])
             case "flatten":
                 down = [pointwise.reshaped(g, x[0].shape)]
-            case "dropout":
+            case "dropout" | "stochastic_depth":
                 down = [g if saved is None else pointwise.dropout_backward(g, saved)]
             case "embedding":
                 own.append(pointwise.embedding_weight_gradient(g, x[0], needed(weight)))

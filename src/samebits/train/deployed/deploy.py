@@ -25,6 +25,7 @@ from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.narrow import Narrow
+from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
 from samebits.train.tensor import (
@@ -32,7 +33,6 @@ from samebits.train.tensor import (
     BFPTensor,
     TensorOperation,
     interpreting,
-    largest_magnitude,
 )
 
 CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64

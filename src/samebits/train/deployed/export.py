@@ -20,12 +20,13 @@ from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
 from samebits.kernels import Window
+from samebits.kernels.averages import Averages
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
-from samebits.train.operations import activations, normalization, pointwise
+from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
@@ -206,13 +207,36 @@ class _Writer:
         return self.builder.add(function.operator, inputs, attributes, path)
 
     def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
-        return self.builder.add("MaxPool", inputs, _pool(window), path)
+        return self.builder.add("MaxPool", inputs, _pool(window, x), path)
 
-    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
-        kernel, _, padding = window
-        if kernel == tuple(x.shape[2:]) and padding == (0, 0):
+    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, means: Averages) -> str:
+        """The mean over all of a window, or over what lies in the image, and what makes it that by
+        another divisor. Windows of several sizes that count padding get it as part of the image."""
+        window = means.window
+        if window is None:
+            raise UnsupportedError(
+                f"{path}: expected an adaptive pool whose windows have one size and one step, "
+                f"found {len(means.rows)}x{len(means.columns)} of an image "
+                f"{tuple(x.shape[2:])}: ONNX has no such pool; use an output size that divides the "
+                "image's"
+            )
+        whole = means.factors is None and means.common == window.size
+        if whole and window.kernel == tuple(x.shape[2:]) and window.padding == (0, 0):
             return self.builder.add("GlobalAveragePool", inputs, name=path)
-        attributes: Attributes = {**_pool(window), "count_include_pad": 1}
+        attributes = {**_pool(window, x), "count_include_pad": 1}
+        if not whole and means.counts_image:
+            attributes["count_include_pad"] = 0
+        elif means.factors is not None:
+            top, left = window.padding
+            pads = {"pads": (0, 0, top, left) * 2}
+            inputs = [self.builder.add("Pad", inputs, pads, f"{path}.pad")]
+            bottom, right = window.ends(*x.shape[2:])
+            attributes["pads"] = (0, 0, bottom - top, right - left)
+            attributes["count_include_pad"] = 0
+        elif not whole:
+            value = self.builder.add("AveragePool", inputs, attributes, f"{path}.mean")
+            factor = self.builder.constant(f"{path}.factor", _quotient(path, window, means))
+            return self.builder.add("Mul", [value, factor], name=path)
         return self.builder.add("AveragePool", inputs, attributes, path)
 
     def add(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
@@ -277,9 +301,9 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     normalization.BatchNormFunction: _Writer.batch_norm,
     activations.Relu: _Writer.relu,
     activations.TableActivation: _Writer.activation,
-    pointwise.MaxPool: _Writer.max_pool,
-    pointwise.AveragePool: _Writer.average_pool,
-    pointwise.Add: _Writer.add,
+    pooling.MaxPool: _Writer.max_pool,
+    pooling.AveragePool: _Writer.average_pool,
+    addition.Add: _Writer.add,
     pointwise.Concat: _Writer.concat,
     Multiply: _Writer.multiply,
     Scale: _Writer.scale,
@@ -292,8 +316,8 @@ _BEFORE_RELU = (
     Products,
     normalization.BatchNormFunction,
     activations.TableActivation,
-    pointwise.AveragePool,
-    pointwise.Add,
+    pooling.AveragePool,
+    addition.Add,
     Multiply,
     Scale,
     Narrow,
@@ -335,7 +359,21 @@ def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:
     return np.ldexp(np.array(codes, np.float64), exponent).astype(np.float32)
 
 
-def _pool(window: Window) -> Attributes:
-    kernel, stride, padding = window
-    sizes = {"kernel_shape": kernel, "strides": stride, "pads": padding * 2}
+def _pool(window: Window, x: BFPTensor) -> dict[str, Any]:
+    """The attributes of a pool of x, with the pads that its last windows need."""
+    pads = (*window.padding, *window.ends(*x.shape[2:]))
+    sizes = {"kernel_shape": window.kernel, "strides": window.stride, "pads": pads}
     return {**sizes, "dilations": (1, 1)}
+
+
+def _quotient(path: str, window: Window, means: Averages) -> Array:
+    """The factor that makes a mean over all of a window one by a divisor of its own."""
+    ratio = Fraction(window.size, means.common)
+    by = ratio.denominator.bit_length() - 1
+    if ratio.denominator != 1 << by:
+        raise UnsupportedError(
+            f"{path}: expected a divisor_override whose quotient with the {window.size} positions "
+            f"of the window float32 holds, found {means.common}; use a power of two times as many "
+            "or one of their divisors"
+        )
+    return binary32(path, [ratio.numerator], -by).reshape(())

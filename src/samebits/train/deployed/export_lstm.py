@@ -14,7 +14,7 @@ from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_E
 from samebits.train.deployed.deploy import Deployed, DeployedOperation, run
 from samebits.train.deployed.lstm import GATES, gate_weights
 from samebits.train.deployed.weights import exponents_of
-from samebits.train.operations import activations, pointwise
+from samebits.train.operations import activations, addition, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
@@ -23,7 +23,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 
 TIME_WISE = (
     *(Lstm, Products, Indexed, Permute, pointwise.Reshape, activations.Relu),
-    *(activations.TableActivation, Narrow, pointwise.Add, pointwise.Concat),
+    *(activations.TableActivation, Narrow, addition.Add, pointwise.Concat),
 )
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, Window
+from samebits.kernels import ConvShape
+from samebits.kernels.averages import Averages
 from samebits.kernels.protocol import Part
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
@@ -25,7 +26,7 @@ from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import lstm
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
-from samebits.train.operations import activations, normalization, pointwise
+from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
@@ -90,19 +91,22 @@ def table(site: int, x: BFPTensor, name: str, parameter: float | None) -> Part:
     return table.to(codes.device)[codes.long() + 128], site
 
 
-def average_pool(site: int, x: BFPTensor, window: Window) -> Part:
-    """Window means, padded positions counted as zeros, one rounding."""
+def average_pool(site: int, x: BFPTensor, means: Averages) -> Part:
+    """Window means, one rounding."""
     codes, exponent = x.whole()
-    if window.size > MAX_WINDOW:
+    most = max(means.largest, means.positions)
+    if most > MAX_WINDOW:
         raise UnsupportedError(
-            f"average pool: expected at most {MAX_WINDOW} positions, found window {window.kernel}"
+            f"average pool: expected windows of at most {MAX_WINDOW} positions, and a divisor of "
+            f"at most as many, found {most}"
         )
-    k = kernels.of(codes)
-    acc, _ = k.window_sum(codes, window)
-    # |acc| <= 2**30 and count <= 2**23: beyond these shifts every quotient but 0 saturates, or
+    acc, _ = pooling.window_sums(codes, means)
+    by = torch.tensor(means.heights, device=acc.device).view(-1, 1)
+    by = by * torch.tensor(means.widths, device=acc.device)
+    # |acc| <= 2**30 and divisors <= 2**23: beyond these shifts every quotient but 0 saturates, or
     # every quotient is 0; within them int64 holds both terms.
     shift = min(max(exponent - site, -32), 31)
-    mean = k.divide(acc << max(shift, 0), window.size << max(-shift, 0))
+    mean = kernels.of(acc).divide(acc << max(shift, 0), by << max(-shift, 0))
     return mean.clamp(-128, 127).to(torch.int8), site
 
 
@@ -181,9 +185,9 @@ RULES: dict[type[TensorOperation], Rule] = {
     normalization.BatchNormFunction: Rule(batch_norm),
     activations.Relu: _THE_SAME,
     activations.TableActivation: Rule(table),
-    pointwise.MaxPool: _THE_SAME,
-    pointwise.AveragePool: Rule(average_pool),
-    pointwise.Add: Rule(add),
+    pooling.MaxPool: _THE_SAME,
+    pooling.AveragePool: Rule(average_pool),
+    addition.Add: Rule(add),
     pointwise.Concat: Rule(concat),
     Multiply: Rule(multiply),
     Scale: Rule(scale),

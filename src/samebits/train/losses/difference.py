@@ -20,7 +20,8 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
-from samebits.train.tensor import BFPTensor, TensorOperation, quantize_real, requantized
+from samebits.train.quantize import quantize_real
+from samebits.train.tensor import BFPTensor, TensorOperation, requantized
 
 
 class Measured(NamedTuple):

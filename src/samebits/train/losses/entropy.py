@@ -23,7 +23,8 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
-from samebits.train.tensor import BFPTensor, TensorOperation, largest_magnitude
+from samebits.train.quantize import largest_magnitude
+from samebits.train.tensor import BFPTensor, TensorOperation
 
 MAX_CLASSES = 1 << 14
 MOST_PROBABILITY = (1 << POINT) + (1 << POINT - 10)  # of a row, fixed point

@@ -4,18 +4,27 @@ same codes in other places."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
-from samebits.train.operations.narrow import as_bfp
+from samebits.train.operations.broadcast import GATHERED
+from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    moved_part,
+)
 
 Index = int | slice | Any  # Any: Ellipsis
 
@@ -40,15 +49,49 @@ class Indexed(TensorOperation):
         return BFPTensor(*rows.moved(codes, own, lambda v: v)), None
 
 
+class Gather(TensorOperation):
+    """Elements of the first axis by integers; the gradient of one is the sum over its uses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, index: Tensor) -> BFPTensor:
+        ctx.save_for_backward(index)
+        ctx.shape = x.shape
+        return x.moved(lambda codes: codes[index])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, exponent = gradient(grad)
+        (index,) = ctx.saved_tensors
+        addends: Tensor = g.long()
+        if isinstance(exponent, Tensor):
+            addends, exponent = rows.at_one(addends, exponent.expand(g.shape), GATHERED)
+            own = torch.full(rows.row_size(ctx.shape), exponent, device=g.device)
+        acc = torch.zeros(ctx.shape, dtype=torch.int64, device=g.device)
+        acc.index_add_(0, index.flatten(), addends.reshape(-1, *ctx.shape[1:]))
+        return bfp32(acc, own if grad.by_rows else exponent), None  # type: ignore[attr-defined]
+
+
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
-    """x[index] for integers, slices and `...`: the same codes at the same exponent."""
+    """x[index] for integers, slices and `...`, or for one tensor of integers (14.4).
+
+    The same codes at the same exponent. Raises UnsupportedError for other indices, and for integers
+    outside the first axis.
+    """
+    if isinstance(index, Tensor) and not index.is_floating_point() and index.dtype != torch.bool:
+        length = x.shape[0]
+        if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
+            raise UnsupportedError(
+                f"indexing: expected integers in [{-length}, {length - 1}], found "
+                f"{int(index.min())} to {int(index.max())}"
+            )
+        return Gather.apply(as_bfp(x, "indexing"), index.long() % length)
     parts = index if isinstance(index, tuple) else (index,)
     if not all(isinstance(p, int | slice) or p is Ellipsis for p in parts):
         raise UnsupportedError(
             f"indexing: expected integers, slices or ..., found {index!r}; BFP tensors have no "
-            "indexing by tensors"
+            "indexing by several tensors or masks"
         )
-    return Indexed.apply(x, parts)
+    return Indexed.apply(as_bfp(x, "indexing"), parts)
 
 
 class Permute(TensorOperation):
@@ -70,14 +113,14 @@ def permute(x: BFPTensor, *order: Any, dims: Sequence[int] = ()) -> BFPTensor:
     """The axes of x in another order, given as torch takes it."""
     order = order or (dims,)
     axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-    return Permute.apply(x, tuple(axes))
+    return Permute.apply(as_bfp(x, "permute"), tuple(axes))
 
 
 def transpose(x: BFPTensor, a: int, b: int) -> BFPTensor:
     """x with two axes exchanged."""
     order = list(range(x.dim()))
     order[a], order[b] = order[b], order[a]
-    return Permute.apply(x, tuple(order))
+    return Permute.apply(as_bfp(x, "transpose"), tuple(order))
 
 
 def _axis(what: str, axis: int, rank: int) -> int:
@@ -145,8 +188,80 @@ def stack(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
     return concat([unsqueeze(as_bfp(x, "stack"), at) for x in tensors], at)
 
 
+class Roll(TensorOperation):
+    """x with its elements moved along axes, the last ones to the front."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, by: tuple[int, ...], axes: tuple[int, ...]) -> BFPTensor:
+        ctx.back = tuple(-shift for shift in by), axes
+        return x.moved(lambda codes: torch.roll(codes, by, axes))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        back = moved_part(gradient(grad), lambda v: torch.roll(v, *ctx.back))
+        return BFPTensor(*back), None, None
+
+
+def roll(x: BFPTensor, shifts: int | Sequence[int], dims: int | Sequence[int]) -> BFPTensor:
+    """x with its elements moved along axes, as torch.roll with axes."""
+    by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    return Roll.apply(as_bfp(x, "roll"), by, axes)
+
+
+class Pad(TensorOperation):
+    """x with zeros around it, or, of negative sizes, less of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, sizes: tuple[int, ...]) -> BFPTensor:
+        """Zeros have no exponent: those of rows follow from the elements around them."""
+        codes, exponent = x.resolved()
+        ctx.sizes = sizes
+        padded = functional.pad(codes, sizes)
+        if isinstance(exponent, Tensor):
+            own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
+            padded, exponent = rows.moved(padded, own, lambda v: v)
+        y = BFPTensor(padded, exponent, bits=x.bits)
+        return BFPTensor.wide(padded, exponent, x.layer_bits) if x.is_wide else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        back = [-size for size in ctx.sizes]
+        return BFPTensor(*moved_part(gradient(grad), lambda v: functional.pad(v, back))), None
+
+
+def pad(
+    x: BFPTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> BFPTensor:
+    """x with zeros around its last axes, as torch.nn.functional.pad has their sizes.
+
+    Raises UnsupportedError for other modes and values, and for negative sizes.
+    """
+    if mode != "constant" or value or min(pad, default=0) < 0:
+        raise UnsupportedError(
+            f"pad: expected sizes of at least 0, mode constant and value 0, found {tuple(pad)}, "
+            f"{mode} and {value}"
+        )
+    return Pad.apply(as_decided(x, "pad"), tuple(pad)) if any(pad) else x
+
+
+def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function that makes a float tensor, on the device of the BFP tensor that it is asked of."""
+
+    def made(x: BFPTensor, *size: Any, **options: Any) -> Tensor:
+        return make(torch.empty(0, device=x.device), *size, **options)
+
+    return made
+
+
 FUNCTIONS.update(
     {
+        torch.roll: roll,
+        torch.Tensor.roll: roll,
+        functional.pad: pad,
+        torch.Tensor.new_zeros: _float_like(torch.Tensor.new_zeros),
+        torch.Tensor.new_ones: _float_like(torch.Tensor.new_ones),
+        torch.Tensor.new_full: _float_like(torch.Tensor.new_full),
         torch.split: split,
         torch.Tensor.split: split,
         torch.chunk: chunk,

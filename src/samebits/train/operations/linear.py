@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
-from samebits.kernels.geometry import Pair
+from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operations.addition import add
+from samebits.train.operations.matmul import product
 from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.pointwise import reshape
 from samebits.train.operations.products import (
     bias_gradient,
     by_output,
@@ -26,6 +30,7 @@ from samebits.train.operations.products import (
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.sums import Sums
 from samebits.train.tensor import (
+    FUNCTIONS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
@@ -208,9 +213,41 @@ def linear(
     bias: BFPParameter | None = None,
     peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
-    """Matrix product [n, k] -> [n, m] with a weight [m, k], exact sums; peaks as `conv2d`."""
+    """Matrix product [..., k] -> [..., m] with a weight [m, k], exact sums; peaks as `conv2d`."""
+    if x.dim() != 2:
+        flat = linear(reshape(x, (-1, x.shape[-1])), weight, bias, peaks)
+        return reshape(flat, (*x.shape[:-1], -1))
     n, k = x.shape
     if n < 1:
         raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")
     shape = conv_shape((1, k, 1, n), (*weight.shape, 1, 1))
     return Products.apply(as_bfp8(x, "linear"), weight, bias, shape, peaks)
+
+
+def _linear(x: BFPTensor, weight: BFPTensor, bias: BFPParameter | None = None) -> BFPTensor:
+    """torch.nn.functional.linear of a module's own parameters, or of an activation as weight."""
+    if isinstance(weight, BFPParameter):
+        return linear(x, weight, bias)
+    y = product(x, weight, transposed=True)
+    return y if bias is None else add(y, bias)
+
+
+def _conv2d(
+    x: BFPTensor,
+    weight: BFPParameter,
+    bias: BFPParameter | None = None,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+) -> BFPTensor:
+    """torch.nn.functional.conv2d of a module's own parameters."""
+    if not isinstance(weight, BFPParameter) or isinstance(padding, str):
+        raise UnsupportedError(
+            "conv2d: expected a parameter of a module as weight, and padding as numbers, found "
+            f"{type(weight).__name__} and {padding!r}"
+        )
+    return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+
+
+FUNCTIONS.update({functional.linear: _linear, functional.conv2d: _conv2d, torch.conv2d: _conv2d})

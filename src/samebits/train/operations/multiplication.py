@@ -14,7 +14,8 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.broadcast import broadcast, constant
+from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
 
@@ -54,46 +55,34 @@ def _gradient(
 def multiply(a: Any, b: Any) -> BFPTensor:
     """a * b of two tensors, or of a tensor and a number, as bfp8.
 
-    Two tensors have as many axes; where sizes differ one is 1. Raises UnsupportedError for float
-    tensors, for other shapes, and where rows have exponents of their own and an axis of size 1
-    counts rows.
+    Sizes are equal or 1, as torch joins them. One of them may be a float tensor, a constant. Raises
+    UnsupportedError for other shapes, and for a float tensor that wants a gradient.
     """
     if not isinstance(a, BFPTensor):
         a, b = b, a
     if isinstance(b, int | float) and not isinstance(b, bool):
         return scale(a, float(b))
-    if not isinstance(b, BFPTensor):
-        raise UnsupportedError(
-            f"multiply: expected two BFP tensors, or one and a number, found {type(b).__name__}"
-        )
-    pairs = list(zip(a.shape, b.shape, strict=False))
-    if a.dim() != b.dim() or any(m != n and 1 not in (m, n) for m, n in pairs):
-        raise UnsupportedError(
-            f"multiply: expected shapes whose sizes are equal or 1, found {tuple(a.shape)} and "
-            f"{tuple(b.shape)}"
-        )
-    x, y = as_bfp8(a, "multiply"), as_bfp8(b, "multiply")
-    if any(isinstance(t.resolved()[1], Tensor) for t in (x, y)):
-        _check_rows(a.shape, b.shape)
-    repeated = max(
-        math.prod(n for m, n in way if m != n and m == 1)
-        for way in (pairs, [p[::-1] for p in pairs])
-    )
-    if repeated > MAX_SUMMED:
-        raise UnsupportedError(
-            f"multiply: expected an operand repeated at most {MAX_SUMMED} times, found {repeated}"
-        )
-    return Multiply.apply(x, y)
+    x = as_bfp8(a, "multiply")
+    y = as_bfp8(constant(b, x, "multiply"), "multiply")
+    return Multiply.apply(*_alike(x, y))
 
 
-def _check_rows(a: Sequence[int], b: Sequence[int]) -> None:
-    """A row of one operand meets a row of the other: no gradient is a sum over rows."""
-    size = rows.row_size([max(pair) for pair in zip(a, b, strict=True)])
-    if any(m != n and count > 1 for m, n, count in zip(a, b, size, strict=True)):
-        raise UnsupportedError(
-            f"multiply: expected as many rows with exponents of their own, found shapes {tuple(a)} "
-            f"and {tuple(b)}; repeat along the axes inside a row, or train with one exponent"
+def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
+    """Two operands whose sizes are equal or 1, expanded where that is not enough.
+
+    An operand that is repeated a little, and whose rows meet rows, is not: its gradient is one sum.
+    """
+    if x.dim() == y.dim():
+        pairs = list(zip(x.shape, y.shape, strict=True))
+        fits = all(m == n or 1 in (m, n) for m, n in pairs)
+        count = rows.row_axes(x.dim()) if x.by_rows or y.by_rows else ()
+        repeated = max(
+            math.prod(n for m, n in way if m != n and m == 1)
+            for way in (pairs, [p[::-1] for p in pairs])
         )
+        if fits and repeated <= MAX_SUMMED and all(pairs[i][0] == pairs[i][1] for i in count):
+            return x, y
+    return broadcast("multiply", x, y)
 
 
 class Scale(TensorOperation):
@@ -104,6 +93,8 @@ class Scale(TensorOperation):
         ctx.factor = factor
         codes, exponent, shifts = x.codes, x.exponent, x.shifts
         m, by = formats.signed_coefficient(factor)
+        if x.is_wide:
+            return bfp32(codes.long() * m, exponent + by, x.layer_bits)
         return narrowed(codes.long() * m, exponent + by, x.bits, shifts)
 
     @staticmethod
@@ -114,10 +105,37 @@ class Scale(TensorOperation):
 
 
 def scale(x: BFPTensor, factor: float) -> BFPTensor:
-    """x times a finite number, as bfp8. Raises UnsupportedError for NaN and infinities."""
+    """x times a finite number, as bfp8; what has 32 bits keeps them (14.2).
+
+    Raises UnsupportedError for NaN and infinities.
+    """
     if not math.isfinite(factor):
         raise UnsupportedError(f"multiply: expected a finite number, found {factor}")
-    return Scale.apply(as_bfp8(x, "multiply"), factor)
+    return Scale.apply(as_decided(x, "multiply"), factor)
+
+
+def divide(x: BFPTensor, divisor: Any) -> BFPTensor:
+    """x times 1 / divisor, a number other than 0. Raises UnsupportedError for tensors."""
+    if isinstance(divisor, Tensor) and not isinstance(divisor, BFPTensor) and divisor.dim() == 0:
+        divisor = divisor.item()
+    if not isinstance(divisor, int | float) or divisor == 0:
+        raise UnsupportedError(f"divide: expected a number other than 0, found {divisor!r}")
+    return scale(x, 1.0 / float(divisor))
+
+
+def power(x: BFPTensor, exponent: Any) -> BFPTensor:
+    """x to the power of 1 to 4, one product after the other. Raises UnsupportedError for others."""
+    if exponent not in (1, 2, 3, 4):
+        raise UnsupportedError(f"pow: expected an exponent of 1 to 4, found {exponent!r}")
+    y = x
+    for _ in range(int(exponent) - 1):
+        y = multiply(y, x)
+    return y
+
+
+def negative(x: BFPTensor) -> BFPTensor:
+    """-x."""
+    return scale(x, -1.0)
 
 
 def multiply_in_place(a: BFPTensor, b: Any) -> BFPTensor:
@@ -126,6 +144,17 @@ def multiply_in_place(a: BFPTensor, b: Any) -> BFPTensor:
 
 
 FUNCTIONS[torch.Tensor.mul_] = multiply_in_place
+FUNCTIONS.update(
+    dict.fromkeys((torch.neg, torch.Tensor.neg, torch.Tensor.__neg__, torch.negative), negative)
+)
+FUNCTIONS.update(
+    dict.fromkeys(
+        (torch.div, torch.divide, torch.Tensor.div, torch.Tensor.__truediv__, torch.true_divide),
+        divide,
+    )
+)
+FUNCTIONS.update(dict.fromkeys((torch.pow, torch.Tensor.pow, torch.Tensor.__pow__), power))
+FUNCTIONS.update(dict.fromkeys((torch.square, torch.Tensor.square), lambda x: power(x, 2)))
 FUNCTIONS.update(
     dict.fromkeys(
         (

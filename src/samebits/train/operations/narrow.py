@@ -1,4 +1,5 @@
-"""Values of 32 or 16 bits, or of no width yet, as the bfp8 that layers take (training.md 5)."""
+"""Inputs of operations: values of 32 or 16 bits, or of no width yet, as bfp8 (training.md 5), and
+parameters of a user's module as activations (14.5)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.train.tensor import BFPTensor, TensorOperation
+from samebits.kernels import rows
+from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation, bfp32, gradient
 
 
 class Narrow(TensorOperation):
@@ -22,20 +25,55 @@ class Narrow(TensorOperation):
         return grad.detach()  # its parts apart: those of all uses are one sum
 
 
+class Entry(TensorOperation):
+    """A parameter as an activation: its codes W, with exponents by rows where it has them.
+
+    Its gradient, like that of every parameter, has one exponent.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, parameter: BFPParameter) -> BFPTensor:
+        codes, exponent = parameter.parts[0]
+        bits = parameter.widths.values
+        if isinstance(exponent, int):
+            return BFPTensor(codes, exponent, bits=bits)
+        return BFPTensor(*rows.moved(codes, exponent, lambda v: v), bits=bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, exponent = gradient(grad)
+        if isinstance(exponent, int):
+            return BFPTensor(g, exponent)
+        codes, whole = rows.shorten(g, exponent, [1] * g.dim(), kernels.of(g))
+        return bfp32(codes, int(whole))
+
+
 def as_bfp(x: Tensor, where: str) -> BFPTensor:
     """x, which has to be a BFP tensor; `where` names the layer that takes it.
 
-    Raises UnsupportedError, which says what to do, for a float tensor.
+    A parameter enters by its codes. Raises UnsupportedError, which says what to do, for a float
+    tensor, and for one that was masked by -inf, which only a softmax takes.
     """
     if not isinstance(x, BFPTensor):
         raise UnsupportedError(
             f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
             "quantize the input with BFPTensor.from_real(x)"
         )
-    return x
+    if x.allowed is not None:
+        raise UnsupportedError(
+            f"{where}: expected finite values, found a tensor masked by -inf, which only softmax "
+            "takes; apply softmax first"
+        )
+    return Entry.apply(x) if isinstance(x, BFPParameter) else x
 
 
 def as_bfp8(x: Tensor, where: str) -> BFPTensor:
     """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
     x = as_bfp(x, where)
     return x if x.bits <= 8 else Narrow.apply(x)
+
+
+def as_decided(x: Tensor, where: str) -> BFPTensor:
+    """x as bfp8, or as the bfp32 that it is (training.md 14.2). Raises as `as_bfp`."""
+    x = as_bfp(x, where)
+    return x if x.is_wide else as_bfp8(x, where)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
@@ -18,8 +20,10 @@ from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.deferred import defer
+from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import (
+    FUNCTIONS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
@@ -31,6 +35,7 @@ from samebits.train.tensor import (
 
 MAX_BATCH_ELEMENTS = 1 << 24
 MAX_ROW_ELEMENTS = 1 << 12
+DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
 FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
 Scalars = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -386,27 +391,29 @@ def batch_norm(
 
 
 class LayerNormFunction(TensorOperation):
-    """Over the last dimension; z as rows [rows, d]."""
+    """Over the last dimension; z as rows [rows, d]. Without gamma or beta they are left out."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: BFPTensor,
-        gamma: BFPParameter,
-        beta: BFPParameter,
+        gamma: BFPParameter | None,
+        beta: BFPParameter | None,
         eps: float,
+        centred: bool = True,
         peaks: ChannelPeaks | None = None,
     ) -> BFPTensor:
         """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
 
         d * z - S1 is exact (below 2**20, 2**32 with shifts), and the factor inv / d of each row has
         24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
-        backward pass.
+        backward pass. Not centred, S1 counts as 0.
         """
         z, e_z, shifts = x.shifted()
         d = z.shape[-1]
         vectors = z.long() << (0 if shifts is None else shifts)
         s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
+        s1 = s1 if centred else torch.zeros_like(s1)
         own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
         spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
         inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
@@ -417,13 +424,21 @@ class LayerNormFunction(TensorOperation):
         if not isinstance(e_z, int):
             e_k = torch.from_numpy(fit).to(z.device)
         codes, e_32 = bfp32((d * vectors - s1) * multiplier, e_k).resolved()
-        (jg, e_gamma), (jb, e_beta) = gamma.joint(), beta.joint()
         xhat, e_x = requantized(codes, e_32, 16)
         saved, e_saved = requantized(codes, e_32, 8)
-        ctx.save_for_backward(saved, multiplier.to(torch.int32), gamma.codes, gamma.delayed)
-        ctx.exponents = (e_saved, e_k, e_z, e_gamma)
-        acc = combined((xhat.long() * jg, e_x + e_gamma, 38), (jb, e_beta, 23))
-        return rounded(*acc, gamma.widths.values, peaks)
+        state = () if gamma is None else (gamma.codes, gamma.delayed)
+        ctx.save_for_backward(saved, multiplier.to(torch.int32), *state)
+        ctx.exponents = (e_saved, e_k, e_z, 0 if gamma is None else gamma.joint()[1])
+        ctx.centred, ctx.beta = centred, beta is not None
+        terms: list[tuple[Tensor, Exponent, int]] = [(xhat.long(), e_x, 16)]
+        if gamma is not None:
+            jg, e_gamma = gamma.joint()
+            terms = [(xhat.long() * jg, e_x + e_gamma, 38)]
+        if beta is not None:
+            jb, e_beta = beta.joint()
+            terms.append((jb, e_beta, 23))
+        bits = x.bits if gamma is None else gamma.widths.values
+        return rounded(*combined(*terms), bits, peaks)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -436,15 +451,17 @@ class LayerNormFunction(TensorOperation):
         e_x, e_k, e_z, e_gamma = ctx.exponents
         d = g.shape[-1]
         g = g.long()
-        dgamma = _over_vectors(g * xhat, e_g + e_x, 62)
-        dbeta = _over_vectors(g, e_g, 55)
-        h16, e_h = requantized(g * kernels.of(g).joint(*state), e_g + e_gamma, 16)
+        dgamma = _over_vectors(g * xhat, e_g + e_x, 62) if state else None
+        dbeta = _over_vectors(g, e_g, 55) if ctx.beta else None
+        by_gamma = g * kernels.of(g).joint(*state) if state else g
+        h16, e_h = requantized(by_gamma, e_g + e_gamma, 16)
         h = h16.long()
         sh, shx = h.sum(-1, keepdim=True), (h * xhat).sum(-1, keepdim=True)
-        t = combined((d * h - sh, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
+        direct = d * h - sh if ctx.centred else d * h
+        t = combined((direct, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
         t16, e_t = requantized(*t, 16)
         dz = bfp32(t16.long() * multiplier, e_t + e_k - e_z)
-        return dz, dgamma, dbeta, None, None
+        return dz, dgamma, dbeta, None, None, None
 
 
 def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
@@ -457,22 +474,65 @@ def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
 
 def layer_norm(
     x: BFPTensor,
-    gamma: BFPParameter,
-    beta: BFPParameter,
+    gamma: BFPParameter | None,
+    beta: BFPParameter | None,
+    size: int,
     eps: float = 1e-5,
+    centred: bool = True,
     peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
-    """Normalise the last dimension (at most 4096 elements), as bfp8; gamma, beta of its size.
+    """Normalise the last dimension, of `size` (at most 4096), as bfp8; gamma, beta [size] or None.
 
-    peaks: of the output's channels, which have shifts by them (training.md 12.4). Raises
-    UnsupportedError for other shapes.
+    centred: subtract the mean; without it this is RMSNorm (Zhang and Sennrich 2019). peaks: of the
+    output's channels, which have shifts by them (training.md 12.4). Raises UnsupportedError for
+    other shapes.
     """
-    if x.shape[-1] != gamma.numel() or x.numel() == 0:
+    if x.shape[-1] != size or x.numel() == 0:
         raise UnsupportedError(
-            f"layer norm: expected rows of {gamma.numel()} elements, found shape {tuple(x.shape)}"
+            f"layer norm: expected rows of {size} elements, found shape {tuple(x.shape)}"
         )
-    if x.shape[-1] > MAX_ROW_ELEMENTS:
+    if size > MAX_ROW_ELEMENTS:
         raise UnsupportedError(
-            f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {x.shape[-1]}"
+            f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {size}"
         )
-    return LayerNormFunction.apply(x, gamma, beta, eps, peaks)
+    return LayerNormFunction.apply(x, gamma, beta, eps, centred, peaks)
+
+
+def _layer_norm(
+    x: BFPTensor,
+    normalized_shape: Sequence[int],
+    weight: BFPParameter | None = None,
+    bias: BFPParameter | None = None,
+    eps: float = 1e-5,
+) -> BFPTensor:
+    """torch.nn.functional.layer_norm over the last axis. Raises UnsupportedError for more."""
+    return _functional(x, normalized_shape, weight, bias, eps, True)
+
+
+def _rms_norm(
+    x: BFPTensor,
+    normalized_shape: Sequence[int],
+    weight: BFPParameter | None = None,
+    eps: float | None = None,
+) -> BFPTensor:
+    """torch.nn.functional.rms_norm over the last axis. Raises UnsupportedError for more."""
+    return _functional(x, normalized_shape, weight, None, eps or DEFAULT_EPS, False)
+
+
+def _functional(
+    x: BFPTensor,
+    shape: Sequence[int],
+    weight: BFPParameter | None,
+    bias: BFPParameter | None,
+    eps: float,
+    centred: bool,
+) -> BFPTensor:
+    if len(shape) != 1 or any(not isinstance(p, BFPParameter | None) for p in (weight, bias)):
+        raise UnsupportedError(
+            "layer norm: expected one normalised axis, and parameters of a module, found "
+            f"{tuple(shape)}"
+        )
+    return layer_norm(as_bfp8(x, "layer norm"), weight, bias, shape[0], eps, centred)
+
+
+FUNCTIONS.update({functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm})

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from samebits.errors import CheckpointError
 from samebits.train.average import EMA, misfit
-from samebits.train.layers import Layer, load_state
+from samebits.train.layers import Holder, load_state
 
 
 class FloatEMA:
@@ -75,7 +75,7 @@ class RunAverage:
         self._model = model
         self._average: EMA | FloatEMA | None = None
         if decay is not None:
-            bfp = any(isinstance(module, Layer) for module in model.modules())
+            bfp = any(isinstance(module, Holder) for module in model.modules())
             self._average = (EMA if bfp else FloatEMA)(model, decay)
 
     def update(self) -> None:

@@ -1,0 +1,187 @@
+"""Pools in plain Python integers: maxima and means of windows of an image.
+
+A restatement of docs/spec/training.md, sections 5, 7 and 12, like `layers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from samebits.spec import formats
+from samebits.spec.training import rows
+from samebits.spec.training.layers import Array, Pair, by_row, narrow, wide
+from samebits.spec.training.rows import each, rows_of
+
+Span = tuple[int, int]
+"""The positions of a window along an axis: the first, and the one after the last."""
+
+Means = tuple[tuple[int, ...], list[list[int]], list[int]]
+"""The shape of an average pool's output, and for every output the input indices whose sum it is and
+what that is divided by."""
+
+# --- windows --------------------------------------------------------------------------------
+
+
+def spans(size: int, kernel: int, stride: int, padding: int, ceil: bool = False) -> list[Span]:
+    """The windows along an axis of `size` positions; some reach into the padding."""
+    room = size + 2 * padding - kernel
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    firsts = [i * stride - padding for i in range(count)]
+    return [(first, first + kernel) for first in firsts if not ceil or first < size]
+
+
+def adaptive_spans(size: int, count: int) -> list[Span]:
+    """The windows of AdaptiveAvgPool2d along an axis: `count` of them cover it."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def members_of(
+    shape: tuple[int, ...], down: Sequence[Span], across: Sequence[Span]
+) -> Iterator[list[int]]:
+    """For every window of every image [height, width] its input indices, row-major."""
+    n, c, height, width = shape
+    for plane, vertical, horizontal in product(range(n * c), down, across):
+        yield [
+            (plane * height + h) * width + v
+            for h, v in product(range(*vertical), range(*horizontal))
+            if 0 <= h < height and 0 <= v < width
+        ]
+
+
+def windows(
+    shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, ceil: bool = False
+) -> tuple[tuple[int, ...], list[list[int]]]:
+    """The output shape, and for every output the input indices inside the image, row-major."""
+    down, across = (spans(shape[2 + a], kernel[a], stride[a], padding[a], ceil) for a in (0, 1))
+    members = list(members_of(shape, down, across))
+    return (*shape[:2], len(down), len(across)), members
+
+
+def within(span: Span, low: int, high: int) -> int:
+    """Positions of a window that lie in [low, high)."""
+    return min(span[1], high) - max(span[0], low)
+
+
+def divisors(
+    shape: tuple[int, ...],
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    ceil: bool = False,
+    include_pad: bool = True,
+    divisor: int | None = None,
+) -> list[int]:
+    """The number by which the sum of every window of `windows` is divided. Section 5."""
+    along = []
+    for a in (0, 1):
+        size, pad = shape[2 + a], padding[a] if include_pad else 0
+        own = spans(size, kernel[a], stride[a], padding[a], ceil)
+        along.append([within(span, -pad, size + pad) for span in own])
+    each_image = [divisor or d * e for d, e in product(*along)]
+    return each_image * (shape[0] * shape[1])
+
+
+# --- maxima ---------------------------------------------------------------------------------
+
+
+def max_pool(
+    x: Array, kernel: Pair, stride: Pair, padding: Pair, ceil: bool = False
+) -> tuple[Array, list[int]]:
+    """The output, and the input index of the first maximum of every window. Section 5."""
+    shape, members = windows(x.shape, kernel, stride, padding, ceil)
+    position = [max(m, key=lambda i: x.codes[i]) for m in members]  # max: the first of equals
+    codes = [x.codes[i] for i in position]
+    return Array(codes, shape, by_row(x, len(codes)), x.bits, x.shifts), position
+
+
+def max_pool_backward(g: Array, shape: tuple[int, ...], position: Sequence[int]) -> Array:
+    """g added at the saved positions. Section 7."""
+    acc = [0] * math.prod(shape)
+    for code, i in zip(g.codes, position, strict=True):
+        acc[i] += code
+    return wide(acc, shape, by_row(g, len(acc)))
+
+
+# --- means ----------------------------------------------------------------------------------
+
+
+def averages(
+    x: Array, shape: tuple[int, ...], members: Sequence[Sequence[int]], by: Sequence[int]
+) -> Array:
+    """The sum of every window, divided by its number in `by`, with one rounding. Section 5."""
+    common = math.lcm(*by)
+    sums = [sum(x.codes[i] for i in m) for m in members]
+    acc = [s * (common // d) for s, d in zip(sums, by, strict=True)]
+    own = by_row(x, len(acc))
+    if x.shifts:
+        own = tuple(x.exponents[m[0]] for m in members)
+    return narrow(acc, shape, own, x.bits, common, x.shifts)
+
+
+def averages_backward(
+    g: Array, shape: tuple[int, ...], members: Sequence[Sequence[int]], by: Sequence[int]
+) -> Array:
+    """Section 7; `shape` is the input's."""
+    acc, common = [0] * math.prod(shape), math.lcm(*by)
+    for code, window, d in zip(g.codes, members, by, strict=True):
+        for i in window:
+            acc[i] += code * (common // d)
+    exponent = by_row(g, len(acc))
+    own = list(each(exponent, len(acc)))
+    bits = 30 + common.bit_length() - max(by).bit_length()
+    for at in rows.members(rows_of(shape) if g.by_rows else [0] * len(acc)).values():
+        t = max(0, bits - max(abs(acc[i]) for i in at).bit_length())
+        for i in at:
+            acc[i] = formats.round_ratio(acc[i] << t, common)
+            own[i] -= t
+    return wide(acc, shape, tuple(own) if g.by_rows else own[0])
+
+
+def avg_pool(
+    x: Array,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    ceil: bool = False,
+    include_pad: bool = True,
+    divisor: int | None = None,
+) -> Array:
+    """Section 5. The global average is `kernel = (H, W)`."""
+    geometry = (kernel, stride, padding, ceil)
+    by = divisors(x.shape, *geometry, include_pad, divisor)
+    return averages(x, *windows(x.shape, *geometry), by)
+
+
+def avg_pool_backward(
+    g: Array,
+    shape: tuple[int, ...],
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    ceil: bool = False,
+    include_pad: bool = True,
+    divisor: int | None = None,
+) -> Array:
+    """Section 7; `shape` is the input's."""
+    geometry = (kernel, stride, padding, ceil)
+    by = divisors(shape, *geometry, include_pad, divisor)
+    return averages_backward(g, shape, windows(shape, *geometry)[1], by)
+
+
+def adaptive_windows(shape: tuple[int, ...], size: Pair) -> Means:
+    """The windows of AdaptiveAvgPool2d, divided by the number of their positions."""
+    members = list(members_of(shape, *map(adaptive_spans, shape[2:], size)))
+    return (*shape[:2], *size), members, [len(m) for m in members]
+
+
+def adaptive_avg_pool(x: Array, size: Pair) -> Array:
+    """Section 5."""
+    return averages(x, *adaptive_windows(x.shape, size))
+
+
+def adaptive_avg_pool_backward(g: Array, shape: tuple[int, ...], size: Pair) -> Array:
+    """Section 7; `shape` is the input's."""
+    _, members, by = adaptive_windows(shape, size)
+    return averages_backward(g, shape, members, by)

@@ -1,0 +1,124 @@
+"""Sums of tensors, and with constants (training.md 5, 7, 12 and 14.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+from samebits.train.operations.broadcast import broadcast, constant
+from samebits.train.operations.multiplication import multiply
+from samebits.train.operations.narrow import as_decided
+from samebits.train.operations.softmax import mask
+from samebits.train.shifts import largest_shifts, narrowed
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    combined,
+    gradient,
+)
+
+EXCLUDING = -(2.0**15)
+"""Constants below it, added to scores, are masks: no exponential has a bit so far down."""
+
+
+class Add(TensorOperation):
+    """a + b at a common exponent; the gradient goes to both."""
+
+    @staticmethod
+    def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
+        if a.is_wide or b.is_wide:
+            terms = ((*t.resolved(), 31) for t in (a, b))
+            return bfp32(*combined(*terms), max(a.layer_bits, b.layer_bits))
+        (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
+        k, bits = kernels.of(u), max(a.bits, b.bits)
+        if (shifts := largest_shifts(a.shifts, b.shifts)) is not None:
+            common = _common(u, ea, v, eb)
+            acc = k.scale(u, ea - common) + k.scale(v, eb - common)
+            return narrowed(acc, common, bits, shifts)
+        if isinstance(ea, Tensor) or isinstance(eb, Tensor):
+            return BFPTensor(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits=bits)
+        live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
+        if not live:
+            return BFPTensor(torch.zeros_like(u), formats.EXPONENT_MIN, bits=bits)
+        exponent = max(min(live), max(live) - 22)
+        return BFPTensor(*k.add(u, ea, v, eb, exponent, bits), bits=bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        part = gradient(grad)
+        return BFPTensor(*part), BFPTensor(*part)
+
+
+def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
+    """The exponent at which two operands are added, row by row; rows of zeros do not count."""
+    size, none = rows.row_size(a.shape), 1 << 40
+    low, high = [], []
+    for codes, e in ((a, ea), (b, eb)):
+        live = rows.largest(codes, size) > 0
+        low.append(torch.where(live, e, none))
+        high.append(torch.where(live, e, -none))
+    top = torch.maximum(*high)
+    return torch.where(top == -none, 0, torch.maximum(torch.minimum(*low), top - 22))
+
+
+def add(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
+    """a + b, as bfp8, or as bfp32 where one of them has 32 bits (14.2).
+
+    Sizes are equal or 1, as torch joins them. One of them may be a number or a float tensor, a
+    constant; where such a tensor is below -2**15, as masks are, the sum counts to no softmax.
+    Raises UnsupportedError for other shapes, for a float tensor that wants a gradient, and for
+    another alpha than 1.
+    """
+    if alpha != 1:
+        raise UnsupportedError(f"add: expected alpha = 1, found {alpha}")
+    if not isinstance(a, BFPTensor):
+        a, b = b, a
+    if isinstance(b, Tensor) and not isinstance(b, BFPTensor):
+        excluded = b < EXCLUDING
+        if bool(excluded.any()):
+            b = torch.where(excluded, 0.0, b)
+            rest = add(a, b) if bool(b.any()) else a
+            return mask(rest, ~excluded)
+    x = as_decided(a, "add")
+    y = as_decided(constant(b, x, "add", x.is_wide), "add")
+    return Add.apply(*broadcast("add", x, y))
+
+
+def subtract(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
+    """a - b, as the sum of a and b times -1."""
+    return add(a, multiply(b, -1) if isinstance(b, BFPTensor) else -b, alpha=alpha)
+
+
+def subtract_from(a: BFPTensor, b: Any) -> BFPTensor:
+    """b - a."""
+    return subtract(b, a)
+
+
+def add_in_place(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
+    """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error."""
+    total = add(a, b, alpha=alpha)
+    return a.replaced_by(total) if isinstance(a, BFPTensor) else total
+
+
+FUNCTIONS.update(
+    {
+        torch.Tensor.add_: add_in_place,
+        torch.Tensor.__iadd__: add_in_place,
+        **dict.fromkeys(
+            (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), add
+        ),
+        **dict.fromkeys(
+            (torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.subtract), subtract
+        ),
+        torch.Tensor.__rsub__: subtract_from,
+    }
+)

@@ -1,0 +1,124 @@
+"""Attention of products and a softmax (training.md 14; Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from samebits.errors import UnsupportedError
+from samebits.train.operations.addition import add
+from samebits.train.operations.matmul import product
+from samebits.train.operations.multiplication import scale
+from samebits.train.operations.narrow import as_bfp
+from samebits.train.operations.softmax import mask, softmax
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
+
+
+def attention(
+    query: BFPTensor,
+    key: BFPTensor,
+    value: BFPTensor,
+    masks: tuple[Tensor, ...] = (),
+    causal: bool = False,
+    factor: float | None = None,
+    drop: Callable[[BFPTensor], BFPTensor] | None = None,
+) -> BFPTensor:
+    """softmax(query key' * factor) value of query [..., n, d], key [..., m, d], value [..., m, v].
+
+    The result is bfp32 until a layer takes it. masks: of shapes that broadcast to [..., n, m]; bool
+    ones are true where a key counts, float ones are added. causal: key j counts for the queries
+    from j on. factor: 1 / sqrt(d) unless given. drop: applied to the weights. Raises
+    UnsupportedError as `product`.
+    """
+    given = 1.0 / math.sqrt(query.shape[-1]) if factor is None else factor
+    scores = scale(product(query, key, transposed=True), given)
+    allowed = None
+    if causal:
+        n, m = scores.shape[-2:]
+        allowed = torch.ones(n, m, dtype=torch.bool, device=scores.device).tril()
+    for one in masks:
+        if one.dtype == torch.bool:
+            allowed = one if allowed is None else allowed & one
+        elif scores.allowed is not None:
+            raise UnsupportedError("attention: expected one float mask, found two; add them first")
+        else:
+            scores = add(scores, one)
+    if allowed is not None:
+        scores = mask(scores, allowed)
+    weights = softmax(scores, -1)
+    return product(weights if drop is None else drop(weights), value)
+
+
+def scaled_dot_product_attention(
+    query: BFPTensor,
+    key: BFPTensor,
+    value: BFPTensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> BFPTensor:
+    """As torch.nn.functional has it. Raises UnsupportedError for dropout_p and enable_gqa."""
+    if dropout_p or enable_gqa:
+        raise UnsupportedError(
+            "scaled_dot_product_attention: expected dropout_p=0 and enable_gqa=False, found "
+            f"{dropout_p} and {enable_gqa}; for dropout, which needs a number of its own, use "
+            "torch.nn.MultiheadAttention, or torch.nn.Dropout between softmax and product"
+        )
+    masks = () if attn_mask is None else (attn_mask,)
+    return attention(query, key, value, masks, is_causal, scale)
+
+
+class SplitHeads(TensorOperation):
+    """[n, t, heads * d] as [n * heads, t, d]: vectors stay vectors, so exponents of rows stay."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, heads: int) -> BFPTensor:
+        ctx.heads = heads
+        return x.moved(lambda v: _split(v, heads))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return BFPTensor(*moved_part(gradient(grad), lambda v: _join(v, ctx.heads))), None
+
+
+class JoinHeads(TensorOperation):
+    """The inverse: [n * heads, t, d] as [n, t, heads * d]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, heads: int) -> BFPTensor:
+        ctx.heads = heads
+        return x.moved(lambda v: _join(v, heads))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return BFPTensor(*moved_part(gradient(grad), lambda v: _split(v, ctx.heads))), None
+
+
+def _split(v: Tensor, heads: int) -> Tensor:
+    n, t, _ = v.shape
+    return v.reshape(n, t, heads, -1).permute(0, 2, 1, 3).reshape(n * heads, t, -1)
+
+
+def _join(v: Tensor, heads: int) -> Tensor:
+    count, t, d = v.shape
+    return v.reshape(-1, heads, t, d).permute(0, 2, 1, 3).reshape(count // heads, t, heads * d)
+
+
+def split_heads(x: BFPTensor, heads: int) -> BFPTensor:
+    """[n, t, heads * d] as [n * heads, t, d]."""
+    return SplitHeads.apply(as_bfp(x, "attention"), heads)
+
+
+def join_heads(x: BFPTensor, heads: int) -> BFPTensor:
+    """[n * heads, t, d] as [n, t, heads * d]."""
+    return JoinHeads.apply(as_bfp(x, "attention"), heads)
+
+
+FUNCTIONS[functional.scaled_dot_product_attention] = scaled_dot_product_attention

@@ -1,0 +1,126 @@
+"""Tensors that are repeated, and constants that meet BFP tensors (training.md 14.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.kernels.geometry import MAX_SUMMED
+from samebits.train.operations.narrow import as_bfp
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+
+GATHERED = 55
+"""Bits of a sum of up to 2**24 gradients of 32 bits."""
+
+
+class Expand(TensorOperation):
+    """x repeated; an element's gradient is the sum over its places."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, shape: tuple[int, ...]) -> BFPTensor:
+        ctx.shape = x.shape
+        return x.moved(lambda codes: codes.expand(shape))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """At one exponent where rows meet in a sum (12.1, gather)."""
+        g, exponent = gradient(grad)
+        new = g.dim() - len(ctx.shape)
+        sizes = (1,) * new + tuple(ctx.shape)
+        axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
+        acc, count = g.long(), rows.row_axes(g.dim())
+        if isinstance(exponent, int):
+            return bfp32(acc.sum(axes).reshape(ctx.shape) if axes else acc, exponent), None
+        if any(axis in count for axis in axes):
+            acc, exponent = rows.at_one(acc, exponent, GATHERED)
+        acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(ctx.shape)
+        if isinstance(exponent, int):
+            own = torch.full(rows.row_size(ctx.shape), exponent, device=g.device)
+        else:
+            own = exponent.reshape(rows.row_size(ctx.shape))
+        return BFPTensor(*kernels.of(acc).shorten(acc, 0, own)), None
+
+
+def expand(x: BFPTensor, *shape: Any) -> BFPTensor:
+    """x repeated along axes of size 1, and along new ones before the first; -1 keeps a size.
+
+    Raises UnsupportedError for other shapes, and where an element would be repeated more than 2**24
+    times, for which the sum of its gradients is exact.
+    """
+    given = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    x = as_bfp(x, "expand")
+    own = (1,) * (len(given) - x.dim()) + tuple(x.shape)
+    sizes = tuple(m if size == -1 else size for m, size in zip(own, given, strict=False))
+    fits = len(sizes) == len(own) == len(given)
+    if not fits or any(m not in (1, size) for m, size in zip(own, sizes, strict=True)):
+        raise UnsupportedError(
+            f"expand: expected sizes that those of {tuple(x.shape)} can be repeated to, found "
+            f"{tuple(given)}"
+        )
+    if sizes == tuple(x.shape):
+        return x
+    repeated = math.prod(size for m, size in zip(own, sizes, strict=True) if m != size)
+    if repeated > MAX_SUMMED:
+        raise UnsupportedError(
+            f"expand: expected every element at most {MAX_SUMMED} times, found {repeated}"
+        )
+    return Expand.apply(x, sizes)
+
+
+def broadcast(what: str, *tensors: BFPTensor) -> list[BFPTensor]:
+    """Tensors at the shape of all together, as torch joins them. Raises UnsupportedError."""
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    except RuntimeError:
+        found = " and ".join(str(tuple(t.shape)) for t in tensors)
+        raise UnsupportedError(
+            f"{what}: expected shapes whose sizes are equal or 1, found {found}"
+        ) from None
+    return [expand(t, shape) for t in tensors]
+
+
+def constant(value: Any, beside: BFPTensor, what: str, wide: bool = False) -> BFPTensor:
+    """A number or a float tensor without a gradient as an operand beside a BFP tensor.
+
+    With exponents by rows, and of the width, that the other has; wide: of 32 bits. Raises
+    UnsupportedError for a tensor that wants a gradient, NonFiniteError for NaN and infinities.
+    """
+    if isinstance(value, BFPTensor):
+        return value
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise UnsupportedError(
+            f"{what}: expected BFP tensors, or constants, found a float tensor that requires a "
+            "gradient; make it a parameter of a module, which convert takes, or detach it"
+        )
+    if not isinstance(value, Tensor):
+        value = torch.full([1] * beside.dim(), float(value))
+    real = value.to(beside.device).double()
+    bits = 32 if wide else beside.layer_bits
+    return BFPTensor.from_real(real, f"constant of {what}", beside.by_rows, bits)
+
+
+def expand_as(x: BFPTensor, other: Tensor) -> BFPTensor:
+    """x repeated to the shape of another tensor."""
+    return expand(x, other.shape)
+
+
+def broadcast_to(x: BFPTensor, size: Sequence[int]) -> BFPTensor:
+    """x repeated to a shape."""
+    return expand(x, size)
+
+
+FUNCTIONS.update(
+    {
+        torch.Tensor.expand: expand,
+        torch.Tensor.expand_as: expand_as,
+        torch.Tensor.broadcast_to: broadcast_to,
+        torch.broadcast_to: broadcast_to,
+    }
+)

@@ -1,0 +1,323 @@
+"""Products of two activations: exact sums of 8-bit products (training.md 14.1)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import ConvShape, conv_shape, rows
+from samebits.kernels.protocol import CODE_TYPE, Part
+from samebits.kernels.rows import Exponent
+from samebits.train.operations.addition import add
+from samebits.train.operations.broadcast import constant, expand
+from samebits.train.operations.indexing import permute
+from samebits.train.operations.narrow import as_decided
+from samebits.train.operations.pointwise import reshape
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    as_gradient,
+    gradient,
+    gradient_in,
+)
+
+
+class _Operand(NamedTuple):
+    """One side of a product: codes [matrices, vectors, k], and their exponents alike or one."""
+
+    codes: Tensor
+    exponent: Exponent
+
+
+class MatMul(TensorOperation):
+    """a [..., n, k] times b [..., k, m], or b [..., m, k] where it is transposed; bfp32.
+
+    A batch of products is a convolution of one image whose pixels are the rows, with a 1x1 kernel
+    and as many groups as there are matrices: the kernels of Linear and Conv2d do all of it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: BFPTensor, b: BFPTensor, transposed: bool) -> BFPTensor:
+        bits = max(a.layer_bits, b.layer_bits)
+        u, v = _vectors(a, True, bits), _vectors(b, transposed, bits)
+        ctx.kinds = (a.by_rows, b.by_rows)
+        ctx.folded = not transposed and b.by_rows and b.bits <= 8 and b.dim() != 4
+        ctx.exponents = (u.exponent, v.exponent)
+        ctx.transposed, ctx.shapes = transposed, (a.shape, b.shape)
+        ctx.save_for_backward(u.codes, v.codes)
+        if ctx.folded:
+            u = _Operand(*_by_vectors(u.codes, u.exponent + v.exponent, bits))
+            exponent = u.exponent
+        else:
+            exponent = u.exponent + _across(v.exponent)
+        shape = _shape(u.codes, v.codes)
+        acc, largest = kernels.of(u.codes).conv(_image(u.codes), _kernel(v.codes), shape)
+        size = (*a.shape[:-1], v.codes.shape[1])
+        part = _of_kind(_matrices(acc, shape), largest, exponent, size, any(ctx.kinds), 32)
+        return BFPTensor.wide(*part, bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """As of Linear: a's gradient from 16-bit codes, b's from those of full width."""
+        g, e_g = gradient(grad)
+        u, v = ctx.saved_tensors
+        g = g.reshape(len(u), u.shape[1], v.shape[1])
+        e_g = _flat(e_g, grad.shape, len(u))
+        (e_u, e_v), shape = ctx.exponents, _shape(u, v)
+        da = db = None
+        if ctx.needs_input_grad[0]:
+            da = _gradient_of_a(g, e_g, v, e_v, shape, ctx)
+        if ctx.needs_input_grad[1]:
+            db = _gradient_of_b(g, e_g, u, e_u, shape, ctx)
+        return da, db, None
+
+
+def _gradient_of_a(
+    g: Tensor, e_g: Exponent, v: Tensor, e_v: Exponent, shape: ConvShape, ctx: Any
+) -> BFPTensor:
+    beside: Exponent = 0
+    if isinstance(e_g, int) and isinstance(e_v, int):
+        h, e_h = gradient_in(16, g, e_g)
+        beside = e_v
+    else:
+        own = e_g if ctx.folded else e_g + _across(e_v)
+        h, e_h = _by_vectors(g, own, 16)
+        if ctx.folded:
+            beside = e_v
+    acc, largest = kernels.of(h).conv_input_grad(_image(h), _kernel(v), shape)
+    sums = acc.permute(0, 2, 3, 1).reshape(shape.w, shape.groups, -1).permute(1, 0, 2)
+    return _handed_down(sums, largest, e_h + beside, ctx.shapes[0], ctx.kinds[0])
+
+
+def _gradient_of_b(
+    g: Tensor, e_g: Exponent, u: Tensor, e_u: Exponent, shape: ConvShape, ctx: Any
+) -> BFPTensor:
+    t, exponent = g, e_g + e_u
+    if isinstance(exponent, Tensor):
+        size = (len(g), 1, 1)
+        k = kernels.of(g)
+        t, exponent = rows.requantize(g, exponent, size, 32, limited=False, k=k)
+        t = t.to(torch.int32)
+    acc, largest = kernels.of(t).conv_weight_grad(_image(t), _image(u), shape)
+    sums = acc.reshape(shape.groups, -1, u.shape[2])
+    if not ctx.transposed:
+        sums = sums.transpose(1, 2)
+    return _handed_down(sums, largest, exponent, ctx.shapes[1], ctx.kinds[1])
+
+
+def _handed_down(
+    acc: Tensor, largest: int, exponent: Exponent, shape: torch.Size, by_rows: bool
+) -> BFPTensor:
+    part = _of_kind(acc, largest, exponent, tuple(shape), by_rows, 16)
+    return BFPTensor(*as_gradient(part))
+
+
+def _vectors(x: BFPTensor, along_last: bool, bits: int) -> _Operand:
+    """The matrices of x, with the vectors that are summed along their last axis, as 8-bit codes.
+
+    Wide values are rounded, every such vector to an exponent of its own.
+    """
+    codes, exponent = x.resolved()
+    if not along_last:
+        codes = codes.transpose(-2, -1)
+        exponent = exponent if isinstance(exponent, int) else exponent.transpose(-2, -1)
+    count = math.prod(codes.shape[:-2])
+    own = _flat(exponent, codes.shape, count)
+    codes = codes.reshape(count, *codes.shape[-2:])
+    return _Operand(codes, own) if x.bits <= 8 else _Operand(*_by_vectors(codes, own, bits))
+
+
+def _flat(exponent: Exponent, shape: torch.Size, count: int) -> Exponent:
+    """Exponents that broadcast against [..., n, k] as such against [matrices, n, k]."""
+    if isinstance(exponent, int):
+        return exponent
+    own = exponent.expand(*shape[:-2], *exponent.shape[-2:])
+    return own.reshape(count, *exponent.shape[-2:])
+
+
+def _across(exponent: Exponent) -> Exponent:
+    """Exponents of the vectors of b as they meet the columns of the result."""
+    return exponent if isinstance(exponent, int) else exponent.transpose(1, 2)
+
+
+def _by_vectors(codes: Tensor, exponent: Exponent, bits: int) -> Part:
+    """Codes of `bits`, every vector along the last axis with an exponent of its own."""
+    k = kernels.of(codes)
+    own = exponent if isinstance(exponent, Tensor) else _constant_exponent(codes, exponent)
+    size = (*codes.shape[:-1], 1)
+    found, chosen = rows.requantize(codes, own, size, bits, k=k)
+    return found.to(CODE_TYPE[bits]), chosen
+
+
+def _constant_exponent(codes: Tensor, exponent: int) -> Tensor:
+    return torch.full([1] * codes.dim(), exponent, device=codes.device)
+
+
+def _of_kind(
+    acc: Tensor,
+    largest: int,
+    exponent: Exponent,
+    shape: tuple[int, ...],
+    by_rows: bool,
+    bits: int,
+) -> Part:
+    """Sums [matrices, n, m] in a shape, as codes with exponents by its rows, or with one.
+
+    `shorten` to 32 bits, `requantize` to fewer.
+    """
+    k = kernels.of(acc)
+    if isinstance(exponent, int):
+        acc = acc.reshape(shape)
+        if bits == 32:
+            return k.shorten(acc, largest, exponent)
+        return k.requantize(acc, largest, exponent, bits)
+    own = exponent.expand(len(acc), *exponent.shape[1:])
+    if by_rows:
+        own = own.reshape(*shape[:-2], *own.shape[1:])
+        acc = acc.reshape(shape)
+        return k.shorten(acc, 0, own) if bits == 32 else k.requantize(acc, 0, own, bits)
+    size = (1, 1, 1)
+    made = rows.shorten(acc, own, size, k) if bits == 32 else None
+    codes, chosen = made or rows.requantize(acc, own, size, bits, k=k)
+    return codes.to(CODE_TYPE[bits]).reshape(shape), int(chosen)
+
+
+def _shape(u: Tensor, v: Tensor) -> ConvShape:
+    """The geometry of u [matrices, n, k] times v [matrices, m, k], with its bounds checked."""
+    count, n, k = u.shape
+    return conv_shape((1, count * k, 1, n), (count * v.shape[1], k, 1, 1), groups=count)
+
+
+def _image(v: Tensor) -> Tensor:
+    """Rows [matrices, n, k] as the pixels of an image [1, matrices * k, 1, n]."""
+    return v.permute(1, 0, 2).reshape(1, 1, v.shape[1], -1).permute(0, 3, 1, 2)
+
+
+def _kernel(v: Tensor) -> Tensor:
+    """Rows [matrices, m, k] as 1x1 kernels of groups."""
+    return v.reshape(-1, v.shape[2], 1, 1)
+
+
+def _matrices(image: Tensor, s: ConvShape) -> Tensor:
+    """The inverse of `_image`, of sums."""
+    return image.permute(0, 2, 3, 1).reshape(s.ow, s.groups, -1).permute(1, 0, 2)
+
+
+def _checked(a: BFPTensor, b: BFPTensor, transposed: bool) -> None:
+    """Shapes [..., n, k] and [..., k, m]. Raises UnsupportedError."""
+    k = b.shape[-1 if transposed else -2] if b.dim() > 1 else None
+    if a.dim() != b.dim() or a.shape[:-2] != b.shape[:-2] or k != a.shape[-1] or not a.numel():
+        raise UnsupportedError(
+            f"matmul: expected matrices [..., n, k] and [..., k, m], found {tuple(a.shape)} and "
+            f"{tuple(b.shape)}"
+        )
+
+
+def product(a: BFPTensor, b: BFPTensor, transposed: bool = False) -> BFPTensor:
+    """a [..., n, k] times b [..., k, m], or [..., m, k] where it is transposed, bfp32.
+
+    Raises UnsupportedError for other shapes, k above 2**16 and n above 2**24.
+    """
+    x, y = as_decided(a, "matmul"), as_decided(b, "matmul")
+    _checked(x, y, transposed)
+    return MatMul.apply(x, y, transposed)
+
+
+def matmul(a: Any, b: Any) -> BFPTensor:
+    """a @ b of two activations, or of one and a constant, as torch.matmul has their shapes; bfp32.
+
+    Raises UnsupportedError for vectors, and as `product`.
+    """
+    beside = a if isinstance(a, BFPTensor) else b
+    x, y = (as_decided(constant(t, beside, "matmul"), "matmul") for t in (a, b))
+    if min(x.dim(), y.dim()) < 2:
+        raise UnsupportedError(
+            f"matmul: expected matrices, found shapes {tuple(x.shape)} and {tuple(y.shape)}; "
+            "give a vector an axis more by unsqueeze"
+        )
+    if y.dim() == 2 and x.dim() > 2:
+        rows_of_x = reshape(x, (-1, x.shape[-1]))
+        return reshape(product(rows_of_x, y), (*x.shape[:-1], y.shape[1]))
+    try:
+        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except RuntimeError:
+        _checked(x, y, False)
+        raise
+    x, y = expand(x, (*batch, *x.shape[-2:])), expand(y, (*batch, *y.shape[-2:]))
+    return product(x, y)
+
+
+def bmm(a: BFPTensor, b: BFPTensor) -> BFPTensor:
+    """matmul of two tensors of three axes. Raises UnsupportedError for others."""
+    if a.dim() != 3 or b.dim() != 3:
+        raise UnsupportedError(
+            f"bmm: expected [b, n, k] and [b, k, m], found {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    return matmul(a, b)
+
+
+def addmm(bias: Any, a: BFPTensor, b: BFPTensor, *, beta: int = 1, alpha: int = 1) -> BFPTensor:
+    """bias + a @ b. Raises UnsupportedError for beta and alpha other than 1."""
+    if beta != 1 or alpha != 1:
+        raise UnsupportedError(f"addmm: expected beta = alpha = 1, found {beta} and {alpha}")
+    return add(matmul(a, b), bias)
+
+
+def einsum(equation: str, *operands: Any) -> BFPTensor:
+    """Sums of products of two tensors that one matmul computes, as torch.einsum writes them.
+
+    Raises UnsupportedError where an axis occurs twice in an operand, is summed in one alone, or is
+    written as `...`, and for other numbers of operands.
+    """
+    given, arrow, result = equation.replace(" ", "").partition("->")
+    letters = given.split(",")
+    shared = set(letters[0]) & set(letters[-1]) if arrow else set()
+    fits = (
+        len(operands) == len(letters) == 2
+        and arrow
+        and "." not in equation
+        and all(len(set(part)) == len(part) for part in (*letters, result))
+        and set(letters[0]) ^ set(letters[1]) <= set(result) <= set(letters[0]) | set(letters[1])
+        and shared - set(result)
+    )
+    if not fits:
+        raise UnsupportedError(
+            "einsum: expected two operands, every axis once in each, of which some are summed over "
+            f"that both have, found {equation!r}"
+        )
+    batch = [c for c in result if c in shared]
+    summed = [c for c in letters[0] if c in shared and c not in result]
+    sizes: dict[str, int] = {}
+    sides, free = [], []
+    for part, x in zip(letters, operands, strict=True):
+        sizes |= dict(zip(part, x.shape, strict=True))
+        own = [c for c in part if c not in shared]
+        free.append(own)
+        moved = permute(x, [part.index(c) for c in (*batch, *own, *summed)])
+        flat = (math.prod(sizes[c] for c in own), math.prod(sizes[c] for c in summed))
+        sides.append(reshape(moved, (*(sizes[c] for c in batch), *flat)))
+    y = product(sides[0], sides[1], transposed=True)
+    order = [*batch, *free[0], *free[1]]
+    return permute(reshape(y, tuple(sizes[c] for c in order)), [order.index(c) for c in result])
+
+
+FUNCTIONS.update(
+    {
+        torch.addmm: addmm,
+        torch.einsum: einsum,
+        torch.functional.einsum: einsum,
+        torch.matmul: matmul,
+        torch.Tensor.matmul: matmul,
+        torch.Tensor.__matmul__: matmul,
+        torch.mm: matmul,
+        torch.Tensor.mm: matmul,
+        torch.bmm: bmm,
+        torch.Tensor.bmm: bmm,
+    }
+)

@@ -1,0 +1,188 @@
+"""Maxima and means over windows of images (training.md 5 and 7). Every function takes and returns
+BFP tensors and is differentiable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import Window, rows
+from samebits.kernels.averages import Averages, adaptive_averages, window_averages
+from samebits.kernels.geometry import Pair, pair
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.shifts import narrowed
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+
+
+class MaxPool(TensorOperation):
+    """Window maxima; saves the one-byte position of each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
+        codes = x.codes
+        y, where = kernels.of(codes).max_pool(codes, window)
+        ctx.save_for_backward(where)
+        ctx.shape, ctx.window = codes.shape, window
+        return BFPTensor(y, x.exponent, bits=x.bits, shifts=x.shifts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        (where,) = ctx.saved_tensors
+        k = kernels.of(g)
+        acc, largest = k.max_pool_grad(g, where, ctx.shape, ctx.window)
+        return BFPTensor(*k.shorten(acc, largest, e_g)), None
+
+
+def max_pool2d(x: BFPTensor, window: Window) -> BFPTensor:
+    """Window maxima [n, c, h, w] -> [n, c, oh, ow]; at most 255 positions a window.
+
+    Raises UnsupportedError for a larger window, and for one that does not fit.
+    """
+    if window.size > 255:
+        raise UnsupportedError(
+            f"max pool: expected at most 255 positions, found window {window.kernel}"
+        )
+    _check_window("max pool", x, window)
+    return MaxPool.apply(as_bfp8(x, "max pool"), window)
+
+
+def _check_image(what: str, x: BFPTensor) -> None:
+    if x.dim() != 4 or x.numel() == 0:
+        raise UnsupportedError(f"{what}: expected [n, c, h, w], found shape {tuple(x.shape)}")
+
+
+def _check_window(what: str, x: BFPTensor, window: Window) -> None:
+    """Every window holds a position of the input, and there is at least one window."""
+    _check_image(what, x)
+    size, kernel, padding = x.shape[2:], window.kernel, window.padding
+    padded = any(2 * pad > side for pad, side in zip(padding, kernel, strict=True))
+    if padded or min(window.counts(*size)) < 1:
+        raise UnsupportedError(
+            f"{what}: expected a window that fits into {tuple(size)} with padding of at most half "
+            f"its size, found window {kernel}, padding {padding}"
+        )
+
+
+class AveragePool(TensorOperation):
+    """Window means: exact sums, one rounding."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, means: Averages) -> BFPTensor:
+        codes = x.codes
+        acc, largest = window_sums(codes, means)
+        ctx.shape, ctx.means = codes.shape, means
+        if means.factors is not None:
+            acc = acc * torch.tensor(means.factors, device=acc.device)
+            largest = kernels.of(acc).largest_of(acc)
+        return narrowed(acc, x.exponent, x.bits, x.shifts, means.common, largest)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        k, means = kernels.of(g), ctx.means
+        if means.factors is not None:
+            g = g.long() * torch.tensor(means.factors, device=g.device)
+        if means.window is not None:
+            acc, largest = k.window_sum_grad(g, ctx.shape, means.window)
+        else:
+            acc, largest = k.span_sum(g, *means.holders(*ctx.shape[2:]))
+        bits = 30 + means.common.bit_length() - means.largest.bit_length()
+        if isinstance(e_g, Tensor):
+            rows_up = (bits - rows.bit_length(rows.largest(acc, e_g.shape))).clamp(min=0)
+            return bfp32(k.divide(acc << rows_up, means.common), e_g - rows_up), None
+        up = max(0, bits - largest.bit_length())
+        return bfp32(k.divide(acc << up, means.common), e_g - up), None
+
+
+def window_sums(codes: Tensor, means: Averages) -> tuple[Tensor, int]:
+    """The sum of 8-bit codes over each window, int64 [n, c, oh, ow], and the largest magnitude."""
+    k = kernels.of(codes)
+    if means.window is not None:
+        return k.window_sum(codes, means.window)
+    return k.span_sum(codes, means.rows, means.columns)
+
+
+def avg_pool2d(
+    x: BFPTensor, window: Window, include_pad: bool = True, divisor: int | None = None
+) -> BFPTensor:
+    """Window means [n, c, h, w] -> [n, c, oh, ow].
+
+    include_pad: whether padded positions count, as zeros. divisor: what sums are divided by instead
+    of the number of positions. Raises UnsupportedError for a window that does not fit, a divisor
+    below 1, and windows of so many sizes that their exact sums have no room.
+    """
+    _check_window("average pool", x, window)
+    if divisor is not None and divisor < 1:
+        raise UnsupportedError(f"average pool: expected a divisor of at least 1, found {divisor}")
+    means = window_averages(window, *x.shape[2:], include_pad, divisor)
+    return AveragePool.apply(as_bfp8(x, "average pool"), means)
+
+
+def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTensor:
+    """Means of parts of channels, [n, c, h, w] -> [n, c, *size]; None keeps a side.
+
+    Parts overlap, or repeat, where a side of the input is no multiple of that of the output. Raises
+    UnsupportedError for an empty output, and parts of so many sizes that their exact sums have no
+    room.
+    """
+    _check_image("average pool", x)
+    given = (size, size) if isinstance(size, int) else size
+    height, width = x.shape[2:]
+    own = [side if s is None else s for side, s in zip((height, width), given, strict=True)]
+    if min(own) < 1:
+        raise UnsupportedError(
+            f"average pool: expected an output size of at least 1, found {tuple(own)}"
+        )
+    means = adaptive_averages(height, width, *own)
+    return AveragePool.apply(as_bfp8(x, "average pool"), means)
+
+
+def _window(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> Window:
+    kernel: Pair = pair(kernel_size)
+    return Window(kernel, pair(stride or kernel_size), pair(padding), ceil_mode)
+
+
+def _max_pool2d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> BFPTensor:
+    """torch.nn.functional.max_pool2d. Raises UnsupportedError for dilation and indices."""
+    if pair(dilation) != (1, 1) or return_indices:
+        raise UnsupportedError("max pool: expected no dilation or return_indices")
+    return max_pool2d(x, _window(kernel_size, stride, padding, ceil_mode))
+
+
+def _avg_pool2d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> BFPTensor:
+    """torch.nn.functional.avg_pool2d."""
+    window = _window(kernel_size, stride, padding, ceil_mode)
+    return avg_pool2d(x, window, count_include_pad, divisor_override)
+
+
+FUNCTIONS.update(
+    {
+        torch.max_pool2d: _max_pool2d,
+        torch.nn.functional.max_pool2d: _max_pool2d,
+        torch.nn.functional.max_pool2d_with_indices: _max_pool2d,
+        torch.nn.functional.avg_pool2d: _avg_pool2d,
+        torch.nn.functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    }
+)

@@ -1,0 +1,60 @@
+"""Elements of one tensor or another, by a mask (training.md 14.4)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.errors import UnsupportedError
+from samebits.train.operations.addition import EXCLUDING, add
+from samebits.train.operations.broadcast import constant
+from samebits.train.operations.multiplication import multiply
+from samebits.train.operations.softmax import mask
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+
+
+def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:
+    """a where a bool mask is true, b elsewhere, as bfp8: the sum of both with zeros.
+
+    One of them may be a number or a float tensor, a constant; below -2**15 it excludes its places,
+    as in `add`. Raises UnsupportedError for a condition that is no bool tensor.
+    """
+    if not isinstance(condition, Tensor) or condition.dtype != torch.bool:
+        raise UnsupportedError(f"where: expected a bool tensor as condition, found {condition!r}")
+    for chosen, given, other in ((condition, a, b), (~condition, b, a)):
+        if not isinstance(other, BFPTensor) and _excludes(other):
+            return mask(given, chosen)
+    beside = a if isinstance(a, BFPTensor) else b
+    first, second = (constant(t, beside, "where") for t in (a, b))
+    return add(multiply(first, condition.float()), multiply(second, (~condition).float()))
+
+
+def _excludes(value: Any) -> bool:
+    """Whether a constant is a mask everywhere."""
+    if isinstance(value, Tensor):
+        return value.numel() > 0 and bool((value < EXCLUDING).all())
+    return isinstance(value, int | float) and value < EXCLUDING
+
+
+def masked_fill(x: BFPTensor, condition: Tensor, value: Any) -> BFPTensor:
+    """x with a number where a bool mask is true; -inf there, or below -2**15, is for a softmax.
+
+    Raises UnsupportedError as `where`, and for NaN and +inf.
+    """
+    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
+    if not isinstance(number, int | float) or math.isnan(number) or number == math.inf:
+        raise UnsupportedError(f"masked_fill: expected a number, found {value!r}")
+    return where(~condition, x, float(number))
+
+
+FUNCTIONS.update(
+    {
+        torch.where: where,
+        torch.Tensor.where: lambda x, condition, other: where(condition, x, other),
+        torch.masked_fill: masked_fill,
+        torch.Tensor.masked_fill: masked_fill,
+    }
+)

@@ -1,0 +1,140 @@
+"""Softmax and masks by -inf, which only softmax takes (training.md 14.2 and 14.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.kernels.rows import Exponent
+from samebits.spec.training.attention import SOFTMAX_EXPONENT
+from samebits.train.operations.indexing import transpose
+from samebits.train.operations.narrow import as_decided
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    gradient_in,
+)
+
+MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
+SAVED_BITS = 8
+
+
+class SoftmaxFunction(TensorOperation):
+    """Over the last axis, of the places that are allowed: exponentials by table, one division."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
+        """bfp32 of exponent -30; what is saved has 8 bits, every vector with an exponent."""
+        codes, exponent = x.resolved()
+        k = kernels.of(codes)
+        vectors = codes.reshape(-1, codes.shape[-1])
+        allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
+        own: Exponent = exponent
+        if isinstance(exponent, Tensor):
+            own = exponent.expand(*codes.shape[:-1], 1).reshape(-1, 1)
+        y = k.softmax(vectors, own, allowed)
+        at = torch.full((1, 1), SOFTMAX_EXPONENT, device=y.device)
+        saved, e_saved = rows.requantize(y, at, (len(y), 1), SAVED_BITS, k=k)
+        ctx.save_for_backward(saved.to(torch.int8))
+        ctx.exponent, ctx.by_rows = e_saved, isinstance(exponent, Tensor)
+        found: Exponent = SOFTMAX_EXPONENT
+        if ctx.by_rows:
+            size = rows.row_size(codes.shape)
+            found = torch.full(size, SOFTMAX_EXPONENT, device=y.device)
+        return BFPTensor.wide(y.view(codes.shape), found, x.layer_bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere.
+
+        N <= 127 * 2**14 < 2**21 and |g| < 2**15, so both terms are below 2**36.
+        """
+        g, e_g = gradient(grad)
+        (y,) = ctx.saved_tensors
+        shape = g.shape
+        g16, e_g = gradient_in(16, g, e_g)
+        v, codes = g16.reshape(y.shape).long(), y.long()
+        total = codes.sum(1, keepdim=True)
+        t = total * v - (v * codes).sum(1, keepdim=True)
+        own = torch.full((1, 1), e_g) if isinstance(e_g, int) else e_g
+        own = own.to(g.device).expand(*[1] * (len(shape) - own.dim()), *own.shape)
+        own = own.expand(*shape[:-1], 1).reshape(-1, 1) if own.numel() > 1 else own.reshape(1, 1)
+        k = kernels.of(t)
+        t16, e_t = rows.requantize(t, own, (len(y), 1), 16, k=k)
+        acc, exponent = t16 * codes, e_t + 2 * ctx.exponent
+        if ctx.by_rows:
+            return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
+        wide, one = rows.shorten(acc, exponent, (1, 1), k)
+        return BFPTensor(wide.to(torch.int32).view(shape), int(one))
+
+
+def softmax(
+    x: BFPTensor,
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: torch.dtype | None = None,
+) -> BFPTensor:
+    """Softmax over an axis of at most 2**14 places, bfp32 until a layer takes it.
+
+    What a product of activations gives enters with its 32 bits; places that were masked by -inf
+    give 0. Raises UnsupportedError for no axis, longer ones, and a dtype.
+    """
+    rank = x.dim()
+    if dim is None or not -rank <= dim < rank or dtype not in (None, torch.float32):
+        raise UnsupportedError(
+            f"softmax: expected an axis of shape {tuple(x.shape)} and no dtype, found {dim} and "
+            f"{dtype}"
+        )
+    if x.shape[dim] > MAX_CLASSES:
+        raise UnsupportedError(
+            f"softmax: expected at most {MAX_CLASSES} places, found {x.shape[dim]}"
+        )
+    allowed = x.allowed
+    if allowed is None:
+        x = as_decided(x, "softmax") if x.sums is None else x
+    if dim % x.dim() == x.dim() - 1:
+        return SoftmaxFunction.apply(x)
+    if allowed is not None:
+        raise UnsupportedError("softmax: expected the last axis of masked values, found another")
+    return transpose(SoftmaxFunction.apply(transpose(x, dim, -1)), dim, -1)
+
+
+class Masked(TensorOperation):
+    """The same codes, of which some no longer count; their gradient is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, allowed: Tensor) -> BFPTensor:
+        ctx.save_for_backward(allowed)
+        return x.masked(allowed)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        (allowed,) = ctx.saved_tensors
+        return BFPTensor(torch.where(allowed, g, 0), e_g), None
+
+
+def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
+    """x of which only what is `allowed` counts in a softmax; bool, of a shape that broadcasts."""
+    whole = allowed.to(x.device).expand(x.shape)
+    if x.allowed is None:
+        x = as_decided(x, "mask") if x.sums is None else x
+    return Masked.apply(x, whole)
+
+
+FUNCTIONS.update(
+    {
+        torch.softmax: softmax,
+        torch.Tensor.softmax: softmax,
+        functional.softmax: softmax,
+    }
+)

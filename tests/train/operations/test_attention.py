@@ -1,0 +1,102 @@
+"""Products of activations, softmax, and what scores go through, against the plain integers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from bfp_arrays import array, same, tensor
+from samebits.spec.training import attention as reference
+from samebits.train.operations.addition import add
+from samebits.train.operations.matmul import product
+from samebits.train.operations.multiplication import scale
+from samebits.train.operations.pointwise import dropout, dropout_factors
+from samebits.train.operations.softmax import mask, softmax
+
+KINDS = ["tensor", "row"]
+PAIRS = list(itertools.product(KINDS, KINDS))
+MATRICES = {  # shapes of a, of b and of b transposed
+    "one": ((3, 5), (5, 4), (4, 5)),
+    "batch": ((2, 3, 5), (2, 5, 4), (2, 4, 5)),
+    "heads": ((2, 2, 3, 4), (2, 2, 4, 5), (2, 2, 5, 4)),
+    "vectors": ((3, 1, 6), (3, 6, 1), (3, 1, 6)),
+    "a term": ((2, 3, 1), (2, 1, 4), (2, 4, 1)),
+}
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("bits", [(8, 8), (32, 8), (8, 32), (32, 16), (5, 8)], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", MATRICES)
+def test_products(name, transposed, bits, kinds, realisation):
+    shapes = MATRICES[name][0], MATRICES[name][1 + transposed]
+    a, b = (
+        tensor(shape, kind, width, seed).requires_grad_()
+        for seed, (shape, kind, width) in enumerate(zip(shapes, kinds, bits, strict=True))
+    )
+    of = reference.operands(array(a), array(b), transposed)
+    wanted = reference.matmul(of)
+    out = product(a, b, transposed)
+    same(out, wanted)
+    for width in (16, 32):
+        a.grad = b.grad = None
+        g = tensor(wanted.shape, "row" if "row" in kinds else "tensor", width, 7)
+        torch.autograd.backward(out, g, retain_graph=True)
+        down = reference.matmul_backward(array(g), of)
+        same(a.grad, down[0])
+        same(b.grad, down[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("exponent", [-34, -26, -6, 0])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 2, 5), (2, 1, 3, 4), (2, 1)])
+def test_softmax(shape, exponent, bits, kind, realisation):
+    x = tensor(shape, kind, bits, 3, exponent).requires_grad_()
+    rng = random.Random(1)
+    count = x.numel()
+    for allowed in (None, [rng.random() < 0.6 for _ in range(count)], [False] * count):
+        x.grad = None
+        given = x if allowed is None else mask(x, torch.tensor(allowed).view(shape))
+        out = softmax(given, -1)
+        wanted, saved = reference.softmax(array(x), allowed)
+        same(out, wanted)
+        for width in (16, 32):
+            x.grad = None
+            g = tensor(shape, kind, width, 7)
+            torch.autograd.backward(out, g, retain_graph=True)
+            down = reference.softmax_backward(array(g), saved)
+            same(x.grad, down)
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 16)], ids=str)
+def test_wide_sums(bits, kinds, realisation):
+    a, b = (
+        tensor((2, 3, 4), kind, width, seed, -6 - 20 * seed).requires_grad_()
+        for seed, (kind, width) in enumerate(zip(kinds, bits, strict=True))
+    )
+    out = add(a, b)
+    same(out, reference.add_wide(array(a), array(b)))
+    g = tensor((2, 3, 4), kinds[0], 32, 5)
+    out.backward(g)
+    same(a.grad, array(g))
+    same(b.grad, array(g))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [1.0, -0.3, 1e20, 0.0])
+def test_wide_multiples(factor, kind, realisation):
+    x = tensor((2, 3, 4), kind, 32, 2)
+    same(scale(x, factor), reference.scale_wide(array(x), factor))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wide_dropout(kind, realisation):
+    x = tensor((2, 3, 4), kind, 32, 2)
+    factors, by = dropout_factors(x.codes, 0.4, (3, 1), 5, 0, x.numel())
+    wanted = reference.dropout_wide(array(x), (factors.flatten().tolist(), by))
+    same(dropout(x, 0.4, (3, 1), 5, 0), wanted)
