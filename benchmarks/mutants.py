@@ -81,7 +81,7 @@ SPEC_TESTS = (
     ),
 )
 TRAIN = (
-    *("average.py", "clip.py", "layers.py", "losses", "optim.py", "state.py", "sums.py"),
+    *("average.py", "clip.py", "layers", "losses", "optim.py", "state.py", "sums.py"),
     *("tensor.py", "undo.py", "widths.py"),
 )
 RUN = ("checkpoint.py", "engine.py", "evaluate.py", "exchange.py", "record.py", "restore.py")

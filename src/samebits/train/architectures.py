@@ -337,7 +337,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                     bound = math.sqrt(3.0)
                 elif isinstance(owner, (nn.LSTM, nn.MultiheadAttention)):
                     bound = math.sqrt(3.0 / fan_in)
-                elif not isinstance(owner, (nn.Conv2d, nn.Linear)):
+                elif not isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear)):
                     bound = OWN_BOUND
                 elif linears and owner is linears[-1]:
                     bound = math.sqrt(1.0 / fan_in)
@@ -349,8 +349,8 @@ def initialise(model: nn.Module, seed: int) -> None:
             else:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
-                    "expected weights of Conv2d, Linear, LSTM, Embedding, MultiheadAttention and "
-                    "norms, or parameters of a module of your own"
+                    "expected weights of Conv1d, Conv2d, Linear, LSTM, Embedding, "
+                    "MultiheadAttention and norms, or parameters of a module of your own"
                 )
 
 
@@ -359,7 +359,7 @@ OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0
 
 def _is_drawn(owner: nn.Module, attribute: str) -> bool:
     """Whether a parameter is drawn at random: a weight, or one of a module outside torch.nn."""
-    if isinstance(owner, (nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)):
+    if isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)):
         return attribute.startswith("weight")
     if isinstance(owner, nn.MultiheadAttention):
         return attribute == "in_proj_weight"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Window, pair
 from samebits.train import layers
+from samebits.train.operations.indexing import pad, pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.normalization import DEFAULT_EPS
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
@@ -90,6 +91,57 @@ def _conv2d(m: nn.Conv2d, name: str, how: Choices) -> nn.Module:
     weight, bias = _parameters(m, name, how)
     sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
     return layers.Conv2d(weight, bias, *sizes, m.groups)
+
+
+def _conv1d(m: nn.Conv1d, name: str, how: Choices) -> nn.Module:
+    _require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}, expected 'zeros'")
+    span = m.dilation[0] * (m.kernel_size[0] - 1)
+    _require(m.padding != "same" or span % 2 == 0, "padding 'same' of an even kernel")
+    named = {"valid": 0, "same": span // 2}
+    padding = named[m.padding] if isinstance(m.padding, str) else m.padding[0]
+    weight, bias = _parameters(m, name, how)
+    sizes = ((1, m.stride[0]), (0, padding), (1, m.dilation[0]))
+    return layers.Conv1d(weight, bias, *sizes, m.groups)
+
+
+def _line(v: Any) -> tuple[int, int]:
+    """A size along lines as one of images of height 1."""
+    return (1, v if isinstance(v, int) else v[0])
+
+
+def _max_pool1d(m: nn.MaxPool1d, name: str, how: Choices) -> nn.Module:
+    _require(m.dilation in (1, (1,)), f"dilation {m.dilation}, expected 1")
+    _require(not m.return_indices, "return_indices")
+    padding = (0, _line(m.padding)[1])
+    window = Window(_line(m.kernel_size), _line(m.stride), padding, m.ceil_mode)
+    _require(2 * padding[1] <= window.kernel[1], "padding beyond half the window")
+    return layers.OverLines(layers.MaxPool2d(window))
+
+
+def _avg_pool1d(m: nn.AvgPool1d, name: str, how: Choices) -> nn.Module:
+    padding = (0, _line(m.padding)[1])
+    window = Window(_line(m.kernel_size), _line(m.stride), padding, m.ceil_mode)
+    _require(2 * padding[1] <= window.kernel[1], "padding beyond half the window")
+    return layers.OverLines(layers.AvgPool2d(window, m.count_include_pad))
+
+
+def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Module:
+    assert m.output_size is not None
+    return layers.OverLines(layers.AdaptiveAvgPool2d(_line(m.output_size)))
+
+
+def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
+    _require(m.mode in ("nearest", "nearest-exact"), f"mode {m.mode!r}, expected 'nearest'")
+    _require(m.size is None, "a size, expected a scale_factor")
+    factors = m.scale_factor if isinstance(m.scale_factor, tuple) else (m.scale_factor,) * 2
+    whole = all(f is not None and f == int(f) and f >= 1 for f in factors) and len(factors) == 2
+    _require(whole, f"scale_factor {m.scale_factor}, expected whole factors")
+    return layers.Upsample((int(factors[0] or 1), int(factors[1] or 1)))
+
+
+def _unflatten(m: nn.Unflatten, name: str, how: Choices) -> nn.Module:
+    _require(isinstance(m.dim, int), "named axes")
+    return layers.Rearranged(lambda x: unflatten(x, m.dim, m.unflattened_size))
 
 
 def _batch_norm(m: Any, name: str, how: Choices) -> nn.Module:
@@ -207,6 +259,7 @@ def _lstm(m: nn.LSTM, name: str, how: Choices) -> nn.Module:
 RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv2d,
+    nn.Conv1d: _conv1d,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,
@@ -228,6 +281,19 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _avg_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,
+    nn.MaxPool1d: _max_pool1d,
+    nn.AvgPool1d: _avg_pool1d,
+    nn.AdaptiveAvgPool1d: _adaptive_pool1d,
+    nn.Upsample: _upsample,
+    nn.UpsamplingNearest2d: _upsample,
+    nn.PixelShuffle: lambda m, name, how: layers.Rearranged(
+        lambda x: pixel_shuffle(x, m.upscale_factor)
+    ),
+    nn.PixelUnshuffle: lambda m, name, how: layers.Rearranged(
+        lambda x: pixel_unshuffle(x, m.downscale_factor)
+    ),
+    nn.Unflatten: _unflatten,
+    nn.ZeroPad2d: lambda m, name, how: layers.Rearranged(lambda x: pad(x, m.padding)),
     nn.Flatten: lambda m, name, how: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,

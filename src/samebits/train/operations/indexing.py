@@ -245,6 +245,95 @@ def pad(
     return Pad.apply(as_decided(x, "pad"), tuple(pad)) if any(pad) else x
 
 
+class RepeatPixels(TensorOperation):
+    """[n, c, h, w] -> [n, c, h * a, w * b]; the gradient of a pixel is the sum over its copies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, factors: tuple[int, int]) -> BFPTensor:
+        ctx.factors = factors
+        a, b = factors
+        return x.moved(lambda v: v.repeat_interleave(a, 2).repeat_interleave(b, 3))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, exponent = gradient(grad)
+        (a, b), (n, c, h, w) = ctx.factors, g.shape
+        acc = g.long().view(n, c, h // a, a, w // b, b).sum((3, 5))
+        return bfp32(acc, exponent), None
+
+
+def upsample(x: BFPTensor, factors: tuple[int, int]) -> BFPTensor:
+    """Every pixel of [n, c, h, w] repeated along the height and the width.
+
+    Raises UnsupportedError for other shapes, and for factors below 1 or above 2**12.
+    """
+    if x.dim() != 4 or not all(1 <= factor <= 1 << 12 for factor in factors):
+        raise UnsupportedError(
+            f"upsample: expected [n, c, h, w] and factors of 1 to 4096, found {tuple(x.shape)} and "
+            f"{factors}"
+        )
+    return RepeatPixels.apply(as_bfp(x, "upsample"), factors)
+
+
+def _interpolate(
+    x: BFPTensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> BFPTensor:
+    """torch.nn.functional.interpolate by whole factors, nearest. Raises UnsupportedError."""
+    sides = tuple(x.shape[2:])
+    if size is not None:
+        wanted = (size,) * len(sides) if isinstance(size, int) else tuple(size)
+        whole = len(wanted) == len(sides) and all(
+            w % s == 0 for w, s in zip(wanted, sides, strict=True)
+        )
+        factors = tuple(w // s for w, s in zip(wanted, sides, strict=True)) if whole else ()
+    else:
+        given = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * 2
+        factors = tuple(int(f) for f in given if f is not None and f == int(f))
+    if mode not in ("nearest", "nearest-exact") or len(factors) != 2 or len(sides) != 2:
+        raise UnsupportedError(
+            "interpolate: expected images, mode nearest and whole factors, found shape "
+            f"{tuple(x.shape)}, mode {mode}, size {size} and scale_factor {scale_factor}"
+        )
+    return upsample(x, (factors[0], factors[1]))
+
+
+def pixel_shuffle(x: BFPTensor, factor: int) -> BFPTensor:
+    """[n, c * r * r, h, w] -> [n, c, h * r, w * r], as torch.nn.PixelShuffle."""
+    n, channels, h, w = _image_sizes("pixel_shuffle", x, factor)
+    if channels % (factor * factor):
+        raise UnsupportedError(
+            f"pixel_shuffle: expected a multiple of {factor * factor} channels, found {channels}"
+        )
+    y = reshape(x, (n, channels // factor**2, factor, factor, h, w))
+    return reshape(permute(y, (0, 1, 4, 2, 5, 3)), (n, -1, h * factor, w * factor))
+
+
+def pixel_unshuffle(x: BFPTensor, factor: int) -> BFPTensor:
+    """The inverse of `pixel_shuffle`."""
+    n, channels, h, w = _image_sizes("pixel_unshuffle", x, factor)
+    if h % factor or w % factor:
+        raise UnsupportedError(
+            f"pixel_unshuffle: expected sides that are multiples of {factor}, found {(h, w)}"
+        )
+    y = reshape(x, (n, channels, h // factor, factor, w // factor, factor))
+    return reshape(permute(y, (0, 1, 3, 5, 2, 4)), (n, -1, h // factor, w // factor))
+
+
+def _image_sizes(what: str, x: BFPTensor, factor: int) -> tuple[int, ...]:
+    if x.dim() != 4 or factor < 1:
+        raise UnsupportedError(
+            f"{what}: expected [n, c, h, w] and a factor of at least 1, found {tuple(x.shape)} and "
+            f"{factor}"
+        )
+    return tuple(x.shape)
+
+
 def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function that makes a float tensor, on the device of the BFP tensor that it is asked of."""
 
@@ -256,6 +345,9 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 FUNCTIONS.update(
     {
+        functional.interpolate: _interpolate,
+        functional.pixel_shuffle: pixel_shuffle,
+        functional.pixel_unshuffle: pixel_unshuffle,
         torch.roll: roll,
         torch.Tensor.roll: roll,
         functional.pad: pad,

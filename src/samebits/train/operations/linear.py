@@ -173,9 +173,11 @@ def as_image(rows: Tensor) -> Tensor:
     return rows if rows.dim() == 4 else rows.contiguous()[None, None].permute(0, 3, 1, 2)
 
 
-def as_kernel(matrix: Tensor) -> Tensor:
-    """[m, k] as a 1x1 kernel."""
-    return matrix if matrix.dim() == 4 else matrix[:, :, None, None]
+def as_kernel(weight: Tensor) -> Tensor:
+    """[m, k] as a 1x1 kernel, [co, ci, k] as one of height 1."""
+    if weight.dim() == 3:
+        return weight[:, :, None]
+    return weight if weight.dim() == 4 else weight[:, :, None, None]
 
 
 def as_input(image: Tensor, like: Tensor) -> Tensor:
@@ -198,12 +200,14 @@ def conv2d(
     groups: int = 1,
     peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
-    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow], exact sums.
+    """2-d convolution [n, ci, h, w] -> [n, co, oh, ow], exact sums; [co, ci, k] has height 1.
 
     peaks: of the output's channels, which have shifts by them (training.md 12.4). Raises
     UnsupportedError where a shape or a bound of its sums does not fit.
     """
-    shape = conv_shape(tuple(x.shape), tuple(weight.shape), stride, padding, dilation, groups)
+    size = tuple(weight.shape)
+    size = size if len(size) == 4 else (*size[:2], 1, *size[2:])
+    shape = conv_shape(tuple(x.shape), size, stride, padding, dilation, groups)
     return Products.apply(as_bfp8(x, "conv2d"), weight, bias, shape, peaks)
 
 

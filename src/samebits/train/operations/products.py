@@ -92,7 +92,7 @@ def weight_gradient(
         codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
         return BFPTensor(codes.to(torch.int32).view(weight.shape), int(own))
     codes, exponent = k.shorten(acc, largest, exponent)
-    codes = codes.view(weight.shape) if weight.dim() == 2 else codes
+    codes = codes if weight.dim() == 4 else codes.reshape(weight.shape)
     return BFPTensor(codes, exponent, min(largest, formats.Q32))
 
 

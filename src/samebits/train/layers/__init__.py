@@ -1,0 +1,54 @@
+"""Layers as ordinary `nn.Module`s over BFP tensors. `convert` builds them from torch.nn layers."""
+
+from samebits.train.layers.affine import Conv1d, Conv2d, Embedding, Linear
+from samebits.train.layers.base import Holder, Layer, holding, load_state
+from samebits.train.layers.elementwise import (
+    Activation,
+    Dropout,
+    Flatten,
+    Rearranged,
+    ReLU,
+    ReLU6,
+    SoftmaxLayer,
+    StochasticDepth,
+    set_step,
+)
+from samebits.train.layers.normalization import BatchNorm, LayerNorm
+from samebits.train.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    MaxPool2d,
+    OverLines,
+    Upsample,
+)
+from samebits.train.layers.sequence import LSTM, MultiheadAttention
+from samebits.train.operations import reduction, selection  # noqa: F401 - torch.mean, torch.where
+
+__all__ = [
+    "LSTM",
+    "Activation",
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
+    "BatchNorm",
+    "Conv1d",
+    "Conv2d",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "Holder",
+    "Layer",
+    "LayerNorm",
+    "Linear",
+    "MaxPool2d",
+    "MultiheadAttention",
+    "OverLines",
+    "ReLU",
+    "ReLU6",
+    "Rearranged",
+    "SoftmaxLayer",
+    "StochasticDepth",
+    "Upsample",
+    "holding",
+    "load_state",
+    "set_step",
+]

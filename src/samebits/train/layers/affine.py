@@ -1,0 +1,81 @@
+"""Layers of products with a weight: Linear, Conv2d, and Embedding, which picks rows of one."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from samebits.kernels.geometry import Pair
+from samebits.train.layers.base import Layer, over_lines
+from samebits.train.operations.linear import conv2d, linear
+from samebits.train.operations.pointwise import embedding
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+
+class Linear(Layer):
+    """[..., k] -> [..., m]."""
+
+    weight: BFPParameter
+    bias: BFPParameter | None
+
+    def __init__(self, weight: BFPParameter, bias: BFPParameter | None) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return linear(x, self.weight, self.bias, self.peaks)
+
+
+class Conv2d(Layer):
+    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups."""
+
+    weight: BFPParameter
+    bias: BFPParameter | None
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter | None,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.groups = groups
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        return conv2d(x, self.weight, self.bias, *geometry, self.peaks)
+
+
+class Conv1d(Conv2d):
+    """[n, ci, l] -> [n, co, ol]: the convolution of images of height 1, by a weight [co, ci, k]."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return over_lines(x, super().compute)
+
+
+class Embedding(Layer):
+    """Integer indices [...] -> rows [..., d]."""
+
+    weight: BFPParameter
+
+    def __init__(self, weight: BFPParameter, padding: int | None = None) -> None:
+        super().__init__()
+        self.hold(weight=weight)
+        self.padding_idx = padding
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        return embedding(x, self.weight, self.padding_idx)

@@ -1,0 +1,145 @@
+"""Base of all layers: integers in `state_dict()`, errors that name the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samebits.errors import CheckpointError, RangeError, UnsupportedError
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.pointwise import reshape
+from samebits.train.shifts import ChannelPeaks
+from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+
+class Holder(nn.Module):
+    """A module with BFP parameters of its own, which are integers in `state_dict()`."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination.update(entries(self, prefix))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Copy the integers that are there, or those of real values (`state.find`), if none is
+        wrong; what is missing or wrong goes into the lists.
+
+        torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
+        """
+        own = parameters_of(self, prefix)
+        found = find(self, state_dict, prefix, any(key in state_dict for key in own))
+        if not found.wrong:
+            for key, tensor in entries(self, prefix):
+                if key in found.values:
+                    tensor.copy_(found.values[key])
+            for parameter in own.values():
+                parameter.set_exponent(parameter.exponent_cell)
+        missing_keys.extend(found.missing)
+        error_msgs.extend(found.wrong)
+        unexpected_keys.extend(
+            key
+            for key in state_dict
+            if key.startswith(prefix)
+            and key not in found.claimed
+            and key[len(prefix) :].split(".")[0] not in self._modules
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Holder:
+        """Move to another device, and do nothing else that torch.nn.Module does here.
+
+        The integer types of codes never change, nor does a parameter that is there already (an
+        optimizer holds it).
+        """
+        device = fn(torch.empty(0)).device
+        for name, parameter in self._parameters.items():
+            if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
+                self._parameters[name] = parameter.to_device(device)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(device)
+        for child in self.children():
+            child._apply(fn)
+        return self
+
+
+def holding(kind: type[nn.Module]) -> type[nn.Module]:
+    """A class of modules like `kind`, of the same name, whose own parameters are BFP parameters."""
+    return type(kind.__name__, (Holder, kind), {"__module__": kind.__module__})
+
+
+class Layer(Holder):
+    """Base: parameters are integers, and errors name the layer."""
+
+    name = ""  # path in the converted model, for messages
+
+    def shift_channels(self, count: int) -> None:
+        """Give the output's channels shifts, which follow their largest magnitudes (12.4)."""
+        self.register_buffer(PEAKS, torch.zeros(count, dtype=torch.float64))
+
+    @property
+    def peaks(self) -> ChannelPeaks | None:
+        """The magnitudes of the output's channels, where they have shifts."""
+        peaks = self._buffers.get(PEAKS)  # float64 [channels]
+        return None if peaks is None else ChannelPeaks(peaks, self.training)
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """Compute on the input as bfp8; errors say which layer it was."""
+        with self.named() as where:
+            y = self.compute(as_bfp8(x, where))
+            if y.sums is not None:  # errors of their use say who computed them
+                y.sums.where = where
+            return y
+
+    def hold(self, **parameters: BFPParameter | None) -> None:
+        """Register parameters by name; None where a layer has no such parameter."""
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)  # type: ignore[arg-type]
+
+    @contextmanager
+    def named(self) -> Iterator[str]:
+        """Let RangeError and UnsupportedError raised inside name the layer; gives the words."""
+        where = f"layer {self.name!r} ({type(self).__name__})"
+        try:
+            yield where
+        except (RangeError, UnsupportedError) as error:
+            text = str(error)
+            raise type(error)(text if text.startswith("layer") else f"{where}: {text}") from None
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        """The layer's output for a bfp8 input; every layer defines it."""
+        raise TypeError(f"{type(self).__name__} defines no compute()")
+
+
+def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
+    """[n, c, l] as images of height 1, computed, and back. Raises UnsupportedError for others."""
+    if x.dim() != 3:
+        raise UnsupportedError(f"expected [n, c, l], found shape {tuple(x.shape)}")
+    n, c, length = x.shape
+    y = compute(reshape(x, (n, c, 1, length)))
+    return reshape(y, (n, y.shape[1], y.shape[3]))
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor], source: object = "state") -> None:
+    """`load_state_dict` that takes a whole state or changes nothing.
+
+    Raises CheckpointError, which names the `source` and every key that is wrong, missing or
+    unexpected.
+    """
+    try:
+        if any(isinstance(module, Holder) for module in model.modules()):
+            refuse(model, state)
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(f"{source}: not the state of this model: {error}") from None

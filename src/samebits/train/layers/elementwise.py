@@ -1,0 +1,133 @@
+"""Activations, softmax, dropout, and Flatten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from samebits.train.layers.base import Layer
+from samebits.train.operations import activations, pointwise
+from samebits.train.operations.narrow import as_bfp, as_decided
+from samebits.train.operations.softmax import softmax
+from samebits.train.tensor import BFPTensor
+
+
+class ReLU(Layer):
+    """max(x, 0)."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return activations.relu(x)
+
+
+class ReLU6(Layer):
+    """min(max(x, 0), 6)."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return activations.relu6(x)
+
+
+class Activation(Layer):
+    """One of `samebits.tables.ACTIVATIONS`, with its parameter where it has one."""
+
+    def __init__(self, function: str, parameter: float | None = None) -> None:
+        super().__init__()
+        self.function, self.parameter = function, parameter
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return activations.activation(x, self.function, self.parameter)
+
+    def extra_repr(self) -> str:
+        """The function, as torch prints it."""
+        return self.function
+
+
+class Flatten(Layer):
+    """[n, ...] -> [n, everything else]."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """As torch.flatten: what is moved only keeps its width, or goes on having none."""
+        with self.named() as where:
+            return pointwise.flatten(as_bfp(x, where), self.start_dim, self.end_dim)
+
+
+class SoftmaxLayer(Layer):
+    """Along an axis; the input keeps its 32 bits where it has them (training.md 14.3)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """As torch.nn.Softmax; what was masked by -inf gives 0."""
+        with self.named():
+            return softmax(x, self.dim)  # type: ignore[arg-type]
+
+
+class Dropout(Layer):
+    """Counter-based: the mask is a function of (seed, site, step, shard, element) alone.
+
+    `set_step` names step and shard; until it is called, every training pass counts as a step.
+    """
+
+    POSITION = ("seed", "step", "shard", "counting")
+    """The attributes that say which mask comes next."""
+
+    def __init__(self, p: float, site: int) -> None:
+        super().__init__()
+        self.p, self.site = p, site
+        self.seed = self.step = self.shard = 0
+        self.counting = True
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """The input keeps its 32 bits where it has them."""
+        with self.named() as where:
+            return self.compute(as_decided(x, where))
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        if not self.training:
+            return x
+        if self.counting:
+            self.step += 1
+        place = ((self.seed, self.site), self.step, self.shard)
+        return pointwise.dropout(x, self.p, *place, self.draws(x))
+
+    def draws(self, x: BFPTensor) -> int | None:
+        """Number of draws; None: one for each element."""
+        return None
+
+
+class StochasticDepth(Dropout):
+    """Dropout of whole samples of [n, ...], or, in mode "batch", of all of a shard together."""
+
+    def __init__(self, p: float, site: int, mode: str = "row") -> None:
+        super().__init__(p, site)
+        self.mode = mode
+
+    def draws(self, x: BFPTensor) -> int | None:
+        return x.shape[0] if self.mode == "row" else 1
+
+
+def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
+    """Tell every dropout layer which step and shard comes next."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.seed, module.step, module.shard = seed, step, shard
+            module.counting = False
+
+
+class Rearranged(Layer):
+    """Elements in other places, by a function that only moves them: no width is decided."""
+
+    def __init__(self, function: Callable[[BFPTensor], BFPTensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """The elements of x, which keeps its width."""
+        with self.named() as where:
+            return self.function(as_bfp(x, where))

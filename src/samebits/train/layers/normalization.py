@@ -1,0 +1,68 @@
+"""Batch and layer normalisation."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from samebits.train.layers.base import Layer, over_lines
+from samebits.train.operations import normalization
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+
+class BatchNorm(Layer):
+    """BatchNorm2d and, on [n, c] or [n, c, l], BatchNorm1d; float64 running statistics."""
+
+    weight: BFPParameter
+    bias: BFPParameter
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.register_buffer("running_mean", running_mean.double().clone())
+        self.register_buffer("running_var", running_var.double().clone())
+        self.momentum, self.eps = momentum, eps
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[0]
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        tensors = (self.weight, self.bias, self.running_mean, self.running_var)
+        options = (self.training, self.momentum, self.eps, self.peaks)
+        if x.dim() == 3:
+            return over_lines(x, lambda image: normalization.batch_norm(image, *tensors, *options))
+        return normalization.batch_norm(x, *tensors, *options)
+
+
+class LayerNorm(Layer):
+    """Normalisation over the last dimension; not centred: by the root mean square alone."""
+
+    weight: BFPParameter | None
+    bias: BFPParameter | None
+
+    def __init__(
+        self,
+        weight: BFPParameter | None,
+        bias: BFPParameter | None,
+        size: int,
+        eps: float,
+        centred: bool = True,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.channels, self.eps, self.centred = size, eps, centred
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        options = (self.channels, self.eps, self.centred, self.peaks)
+        return normalization.layer_norm(x, self.weight, self.bias, *options)

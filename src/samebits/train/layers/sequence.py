@@ -1,0 +1,174 @@
+"""Layers over sequences: LSTM and attention."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from samebits.errors import UnsupportedError
+from samebits.train.layers.affine import Linear
+from samebits.train.layers.base import Layer
+from samebits.train.layers.elementwise import Dropout
+from samebits.train.operations import attention, pointwise
+from samebits.train.operations.indexing import indexed, transpose
+from samebits.train.operations.linear import linear
+from samebits.train.operations.lstm import lstm
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.tensor import BFPParameter, BFPTensor
+
+
+class LSTM(Layer):
+    """A stack of LSTM layers with the parameters, arguments and results of torch.nn.LSTM.
+
+    Except: the state starts at zero, and the cell state stays inside (None in the result).
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, BFPParameter],
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+    ) -> None:
+        super().__init__()
+        self.hold(**parameters)
+        self.num_layers, self.bidirectional = num_layers, bidirectional
+        self.batch_first = batch_first
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, state: None = None
+    ) -> tuple[BFPTensor, tuple[BFPTensor, None]]:
+        """[T, N, I] ([N, T, I] with batch_first) -> (output, (h_n, None)).
+
+        output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
+        directions; h_n [layers * directions, N, H] the last one of each.
+        """
+        with self.named() as where:
+            if state is not None:
+                raise UnsupportedError(
+                    f"{where}: expected no initial state (it starts at zero), found one"
+                )
+            x = as_bfp8(x, where)
+            if x.dim() != 3:
+                raise UnsupportedError(
+                    f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
+                )
+            y, last = self._run(transpose(x, 0, 1) if self.batch_first else x)
+            return (transpose(y, 0, 1) if self.batch_first else y), (last, None)
+
+    def _run(self, x: BFPTensor) -> tuple[BFPTensor, BFPTensor]:
+        """(output, h_n) of all layers in turn; x [T, N, I]."""
+        last = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for end in ("", "_reverse") if self.bidirectional else ("",):
+                parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                ih, hh, *biases = (self._parameters.get(f"{part}_l{layer}{end}") for part in parts)
+                outputs.append(lstm(x, ih, hh, *biases, reverse=bool(end)))  # type: ignore[arg-type, misc]
+                last.append(indexed(outputs[-1], slice(0, 1) if end else slice(-1, None)))
+            x = pointwise.concat(outputs, 2) if self.bidirectional else outputs[0]
+        return x, (pointwise.concat(last, 0) if len(last) > 1 else last[0])
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them."""
+        return (
+            f"num_layers={self.num_layers}, bidirectional={self.bidirectional}, "
+            f"batch_first={self.batch_first}"
+        )
+
+
+class MultiheadAttention(Layer):
+    """The parameters and arguments of torch.nn.MultiheadAttention, whose heads are matrices.
+
+    Except: the weights stay inside (None in the result).
+    """
+
+    in_proj_weight: BFPParameter
+    in_proj_bias: BFPParameter | None
+    _qkv_same_embed_dim = True  # what torch.nn.TransformerEncoderLayer asks of it
+
+    def __init__(
+        self,
+        in_proj_weight: BFPParameter,
+        in_proj_bias: BFPParameter | None,
+        out_proj: Linear,
+        num_heads: int,
+        batch_first: bool,
+        dropout: Dropout | None = None,
+    ) -> None:
+        super().__init__()
+        self.hold(in_proj_weight=in_proj_weight, in_proj_bias=in_proj_bias)
+        self.out_proj, self.dropout = out_proj, dropout
+        self.num_heads, self.batch_first = num_heads, batch_first
+
+    def forward(  # type: ignore[override]
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[BFPTensor, None]:
+        """[T, N, E] ([N, T, E] with batch_first), or [T, E] -> (output of query's shape, None).
+
+        Masks as torch has them: bool ones are true where a key does not count. is_causal is a hint
+        about attn_mask, which has to be there. need_weights and average_attn_weights change
+        nothing: the weights are no result.
+        """
+        with self.named() as where:
+            if is_causal and attn_mask is None:
+                raise UnsupportedError(f"{where}: expected attn_mask with is_causal, found none")
+            given = [as_bfp8(x, where) for x in (query, key, value)]
+            if any(x.dim() not in (2, 3) for x in given):
+                raise UnsupportedError(
+                    f"{where}: expected [sequence, batch, features], found shape "
+                    f"{tuple(query.shape)}"
+                )
+            flat = query.dim() == 2
+            if flat:
+                given = [pointwise.reshape(x, (1, *x.shape)) for x in given]
+            elif not self.batch_first:
+                given = [transpose(x, 0, 1) for x in given]
+            same = query is key is value
+            q, k, v = self._projected(*([given[0]] * 3 if same else given))
+            masks = self._masks(attn_mask, key_padding_mask, given[0].shape[0])
+            y = attention.attention(q, k, v, masks, drop=self.dropout)
+            y = self.out_proj(attention.join_heads(y, self.num_heads))
+            if flat:
+                return pointwise.reshape(y, tuple(query.shape)), None
+            return (y if self.batch_first else transpose(y, 0, 1)), None
+
+    def _projected(self, *given: BFPTensor) -> list[BFPTensor]:
+        """Queries, keys and values, [N * heads, T, d]; one product for each tensor given."""
+        found: dict[int, BFPTensor] = {}
+        parts = []
+        for place, x in enumerate(given):
+            if id(x) not in found:
+                found[id(x)] = linear(x, self.in_proj_weight, self.in_proj_bias)
+            size = x.shape[-1]
+            own = indexed(found[id(x)], (..., slice(place * size, (place + 1) * size)))
+            parts.append(attention.split_heads(own, self.num_heads))
+        return parts
+
+    def _masks(
+        self, attn_mask: Tensor | None, padding: Tensor | None, samples: int
+    ) -> tuple[Tensor, ...]:
+        """Masks of [samples * heads, n, m], bool ones true where a key counts."""
+        masks = []
+        if padding is not None:
+            whole = padding.reshape(samples, 1, 1, -1).expand(-1, self.num_heads, -1, -1)
+            masks.append(whole.reshape(-1, 1, whole.shape[-1]))
+        if attn_mask is not None:
+            masks.append(attn_mask)
+        boolean = [~m for m in masks if m.dtype == torch.bool]
+        real = [m for m in masks if m.dtype != torch.bool]
+        return (*boolean, *([functools.reduce(torch.add, real)] if real else []))
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them."""
+        return f"num_heads={self.num_heads}, batch_first={self.batch_first}"
