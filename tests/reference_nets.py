@@ -418,7 +418,8 @@ def pooled_nodes() -> list[Node]:
     return [
         Node("x", "input"),
         Node("conv1", "conv2d", ("x",), {"padding": 1}),
-        Node("max", "max_pool", ("conv1",), last),
+        Node("groups", "group_norm", ("conv1",), {"groups": 2}),
+        Node("max", "max_pool", ("groups",), last),
         Node("conv2", "conv2d", ("max",), {"padding": 1}),
         Node("rows", "stochastic_depth", ("conv2",), {"p": 0.4}),
         Node("sum1", "add", ("rows", "max")),
@@ -438,9 +439,10 @@ def pooled_nodes() -> list[Node]:
 
 def pooled_modules() -> dict[str, nn.Module]:
     return {
-        "conv1": nn.Conv2d(2, 3, 3, padding=1),
+        "conv1": nn.Conv2d(2, 4, 3, padding=1),
+        "groups": nn.GroupNorm(2, 4),
         "max": nn.MaxPool2d(3, 2, ceil_mode=True),
-        "conv2": nn.Conv2d(3, 3, 3, padding=1),
+        "conv2": nn.Conv2d(4, 4, 3, padding=1),
         "rows": StochasticDepth(0.4, "row"),
         "sum1": Sum(),
         "inside": nn.AvgPool2d(3, 1, 1, count_include_pad=False),
@@ -453,19 +455,81 @@ def pooled_modules() -> dict[str, nn.Module]:
         "flat1": nn.Flatten(),
         "flat2": nn.Flatten(),
         "join": Concat(),
-        "fc": nn.Linear(36, 3),
+        "fc": nn.Linear(48, 3),
     }
 
 
 POOLED = Case(
     pooled_nodes(), pooled_modules, {"x": (3, 2, 7, 6)}, "cross_entropy", (3, 3), {"conv2.bias": 0}
 )
+
+
+def vectors_nodes(samples: int) -> list[Node]:
+    """Vectors of four axes, sums that a softmax takes, and a user's parameters of 0 to 2 axes."""
+    return [
+        Node("x", "input"),
+        Node("conv", "conv2d", ("x",)),
+        Node("norm", "layer_norm", ("conv",)),
+        Node("mix", "linear", ("norm",)),
+        Node("gate", "linear", ("norm",)),
+        Node("soft", "softmax", ("gate",)),
+        Node("gated", "add", ("soft", "mix")),
+        Node("norm2", "rms_norm", ("gated",)),
+        Node("gain", "own"),
+        Node("gains", "expand", ("gain",), {"shape": (samples, 2, 3, 4)}),
+        Node("scaled", "multiply", ("norm2", "gains")),
+        Node("shift", "own"),
+        Node("shifts", "expand", ("shift",), {"shape": (samples, 2, 3, 4)}),
+        Node("sum", "add", ("scaled", "shifts")),
+        Node("flat", "flatten", ("sum",)),
+        Node("classes", "own"),
+        Node("narrow", "matmul", ("flat", "classes")),
+        Node("fc", "linear", ("narrow",)),
+    ]
+
+
+def vectors_modules(samples: int) -> dict[str, nn.Module]:
+    whole = (samples, 2, 3, 4)
+    return {
+        "conv": nn.Conv2d(2, 2, 1),
+        "norm": nn.LayerNorm(4),
+        "mix": nn.Linear(4, 4),
+        "gate": nn.Linear(4, 4, bias=False),
+        "soft": nn.Softmax(-1),
+        "gated": Sum(),
+        "norm2": nn.RMSNorm(4, 1e-5),
+        "gain": Own(),
+        "gains": Call(lambda x: x.expand(whole)),
+        "scaled": Call(torch.mul),
+        "shift": Own(4),
+        "shifts": Call(lambda x: x.expand(whole)),
+        "sum": Sum(),
+        "flat": nn.Flatten(),
+        "classes": Own(24, 5),
+        "narrow": Call(torch.matmul),
+        "fc": nn.Linear(5, 3),
+    }
+
+
+def vectors_case(samples: int) -> Case:
+    return Case(
+        vectors_nodes(samples),
+        functools.partial(vectors_modules, samples),
+        {"x": (samples, 2, 3, 4)},
+        "cross_entropy",
+        (samples, 3),
+        {"gate.weight": 2.0},
+    )
+
+
+VECTORS = vectors_case(3)
 CASES = {
     "residual": RESIDUAL,
     "everything": EVERYTHING,
     "recurrent": RECURRENT,
     "attention": ATTENTION,
     "pooled": POOLED,
+    "vectors": VECTORS,
 }
 OF_ONE_SAMPLE = {
     "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
@@ -476,6 +540,7 @@ OF_ONE_SAMPLE = {
         RECURRENT, inputs={"tokens": (1, 5), "x": (4, 1, 2)}, targets=(1, 3)
     ),
     "attention of one sample": attention_case(1),
+    "vectors of one sample": vectors_case(1),
     "pooled of one sample": replace(POOLED, inputs={"x": (1, 2, 7, 6)}, targets=(1, 3)),
 }
 
@@ -494,7 +559,7 @@ def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
 def dropout_sizes(case: Case) -> dict[str, int]:
     samples = case.targets[0]
     each = {"drop1": 18, "none": 18, "drop2": 18 * 3 * 3} if case.loss == "mse" else {}
-    if any(node.op == "matmul" for node in case.nodes):
+    if any(node.op == "split_heads" for node in case.nodes):
         each = {"drop1": HEADS * TOKENS * TOKENS}
     if any(node.op == "stochastic_depth" for node in case.nodes):
         return {"rows": samples, "all": 1}

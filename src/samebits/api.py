@@ -213,13 +213,15 @@ def convert(
     *,
     exponents: str = "tensor",
     widths: Sequence[int] | Mapping[str, Sequence[int]] = (8, 16, 32),
+    keep_float: Sequence[str] = (),
 ) -> nn.Module:
     """A torch.nn model for training in block floating point: see `samebits.train`.
 
     exponents: "tensor", "row" for one a sample and output channel, or "row-shift" for outlier
     channels besides. widths: bits of weights and activations, of gradients and of intermediates, of
-    all layers or by the paths of modules. The model is left as it is. Raises UnsupportedError
-    naming every layer that has no counterpart.
+    all layers or by the paths of modules. keep_float: paths of modules that stay in float32, where
+    bits depend on the machine. The model is left as it is. Raises UnsupportedError naming every
+    layer that has no counterpart.
     """
     from torch import nn
 
@@ -227,7 +229,7 @@ def convert(
 
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
-    return train.convert(module, exponents, widths)
+    return train.convert(module, exponents, widths, keep_float)
 
 
 def fit(

@@ -18,7 +18,7 @@ from samebits.data.digits import load_digits
 from samebits.errors import InputError
 from samebits.recompute.training import Planner
 from samebits.train import SGD, BFPTensor, convert, mse_loss
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import PatchTransformer, build, initialise
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import Silent, data_order, train
@@ -173,6 +173,50 @@ class Layers(nn.Module):
 @route("training-layers")
 def train_layers() -> Pins:
     return trained(image_data(6, IMAGES, 64, 32), "layers", Layers(), shards=2)
+
+
+def transformer() -> nn.Module:
+    """Patches of 2x2, a token and places that are learned, two layers with two heads, dropout."""
+    model = PatchTransformer(3, 16, 2, 4, 128, 2)
+    for layer in model.layers:
+        layer.dropout1.p = layer.self_attn.dropout = 0.1
+    return model
+
+
+@route("training-attention")
+def train_attention() -> Pins:
+    data = image_data(10, IMAGES, 64, 32)
+    options = {"shards": 2, "optimizer": "adamw", "lr": 0.002, "weight_decay": 0.01}
+    return {
+        **named("tensor", trained(data, "vit", transformer(), **options)),
+        **named("row", trained(data, "vit", transformer(), exponents="row", **options)),
+    }
+
+
+class Parts(nn.Module):
+    """Group norms, pools of several window sizes, repeated and shuffled pixels, lines, means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.largest = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.inside = nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+        self.parts, self.wide = nn.AdaptiveAvgPool2d(3), nn.Upsample(scale_factor=2)
+        self.shuffle = nn.PixelShuffle(2)
+        self.line, self.line_norm = nn.Conv1d(2, 4, 3, padding=1), nn.InstanceNorm1d(4)
+        self.scale, self.head = nn.Parameter(torch.ones(4, 1)), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.largest(torch.relu(self.norm(self.stem(x))))
+        x = self.shuffle(self.wide(self.parts(self.inside(x))))
+        y = self.line_norm(self.line(x.flatten(2))) * self.scale
+        logits: torch.Tensor = self.head(torch.where(y.new_ones(1) > 0, y, 0.0).mean(2))
+        return logits
+
+
+@route("training-parts")
+def train_parts() -> Pins:
+    return trained(image_data(11, IMAGES, 64, 32), "parts", Parts(), shards=2)
 
 
 @route("training-mobilenetv2")

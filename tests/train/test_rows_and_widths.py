@@ -66,7 +66,7 @@ def drawn_widths(net: nn.Module, seed: int) -> Layers:
 def peaks_of(case: Case, net: nn.Module, seed: int) -> dict[str, list[float]]:
     """Magnitudes of channels before the pass, some of them outliers."""
     rng = random.Random(f"peaks {seed}")
-    shifting = ("linear", "conv2d", "batch_norm", "layer_norm", "rms_norm")
+    shifting = ("linear", "conv2d", "batch_norm", "layer_norm", "rms_norm", "group_norm")
     return {
         f"{node.name}.{PEAKS}": [
             rng.choice((0.0, 1.0, 1.5, 40.0, 700.0, 1e4, 1e9))
@@ -328,6 +328,9 @@ def compare_steps(name: str, optimizer: str, exponents: str, wide: bool, steps: 
         ("attention", "momentum", "row-shift", True),
         ("attention", "nearest", "tensor", False),
         ("attention", "adamw", "row", False),
+        ("vectors", "sgd", "row-shift", True),
+        ("vectors", "momentum", "row-shift", False),
+        ("vectors", "adam", "tensor", False),
     ],
 )
 def test_training_steps(name, optimizer, exponents, wide, realisation):

@@ -22,10 +22,13 @@ _MOST = 62  # bits of an integer here: |v| <= 2**62
 
 
 def row_size(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the exponents of an activation: one a sample of an image, one a vector."""
+    """The shape of the exponents of an activation: one a sample of an image, one a vector.
+
+    A number without axes is a row too.
+    """
     if len(shape) == 4:
         return (shape[0], 1, 1, 1)
-    return (*shape[:-1], 1)
+    return (*shape[:-1], 1) if shape else ()
 
 
 def row_axes(rank: int) -> range:

@@ -242,7 +242,8 @@ def times_power(x: Tensor, exponent: int | Tensor) -> Tensor:
     hold is taken in two steps; exponents that are a tensor lie in [-1000, 1000].
     """
     if isinstance(exponent, Tensor):
-        return x * torch.from_numpy(np.ldexp(1.0, exponent.cpu().numpy())).to(x.device)
+        power = np.asarray(np.ldexp(1.0, exponent.cpu().numpy()))  # also where it has no axes
+        return x * torch.from_numpy(power).to(x.device)
     if exponent > 1000:
         return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
     return x * float(np.ldexp(1.0, exponent))

@@ -10,6 +10,7 @@ optimizer.step()
 from samebits.train.average import EMA
 from samebits.train.clip import clip_grad_norm_, clip_grad_value_
 from samebits.train.convert import convert, model_input
+from samebits.train.islands import float_islands
 from samebits.train.layers import Layer, load_state, set_step
 from samebits.train.losses.difference import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cross_entropy
@@ -31,6 +32,7 @@ __all__ = [
     "clip_grad_value_",
     "convert",
     "cross_entropy",
+    "float_islands",
     "huber_loss",
     "l1_loss",
     "load_state",

@@ -327,12 +327,10 @@ def initialise(model: nn.Module, seed: int) -> None:
                 parameter.zero_()
                 if attribute.startswith("bias_ih"):
                     parameter[owner.hidden_size : 2 * owner.hidden_size] = 1.0
-            elif attribute == "weight" and isinstance(
-                owner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm)
-            ):
+            elif attribute == "weight" and isinstance(owner, NORMS):
                 parameter.fill_(1.0)
             elif _is_drawn(owner, attribute):
-                fan_in = parameter[0].numel()
+                fan_in = math.prod(parameter.shape[1:])
                 if isinstance(owner, nn.Embedding):
                     bound = math.sqrt(3.0)
                 elif isinstance(owner, (nn.LSTM, nn.MultiheadAttention)):
@@ -354,6 +352,10 @@ def initialise(model: nn.Module, seed: int) -> None:
                 )
 
 
+NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d),
+)
 OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0.02
 
 

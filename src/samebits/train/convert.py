@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Window, pair
 from samebits.train import layers
+from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pad, pixel_shuffle, pixel_unshuffle, unflatten
-from samebits.train.operations.normalization import DEFAULT_EPS
+from samebits.train.operations.layer_norm import DEFAULT_EPS
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -32,15 +33,22 @@ class Choices:
     by_rows: whether matrices have an exponent for each output
     shifts:  whether channels of activations have shifts
     widths:  of every layer
+    islands: paths of modules that stay in float32
+    shared:  ids of the parameters of all others
     """
 
     sites: Iterator[int]
     by_rows: bool
     shifts: bool
     widths: WidthsByLayer
+    islands: frozenset[str]
+    shared: frozenset[int]
 
 
-SHIFTING = (layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm)
+SHIFTING = (
+    *(layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm),
+    layers.GroupNorm,
+)
 """Layers that round what they compute, so that its channels may have shifts."""
 
 LayerRule = Callable[[Any, str, Choices], nn.Module]
@@ -161,6 +169,19 @@ def _layer_norm(m: nn.LayerNorm, name: str, how: Choices) -> nn.Module:
     return layers.LayerNorm(weight, bias, m.normalized_shape[0], m.eps)
 
 
+def _group_norm(m: nn.GroupNorm, name: str, how: Choices) -> nn.Module:
+    _require(m.eps > 0, f"eps={m.eps}, expected > 0")
+    weight, bias = _parameters(m, name, how) if m.affine else (None, None)
+    return layers.GroupNorm(weight, bias, m.num_groups, m.num_channels, m.eps)
+
+
+def _instance_norm(m: Any, name: str, how: Choices) -> nn.Module:
+    _require(m.eps > 0, f"eps={m.eps}, expected > 0")
+    _require(not m.track_running_stats, "track_running_stats=True")
+    weight, bias = _parameters(m, name, how) if m.affine else (None, None)
+    return layers.GroupNorm(weight, bias, m.num_features, m.num_features, m.eps)
+
+
 def _rms_norm(m: nn.RMSNorm, name: str, how: Choices) -> nn.Module:
     eps = DEFAULT_EPS if m.eps is None else m.eps
     _require(eps > 0, f"eps={m.eps}, expected > 0")
@@ -179,6 +200,8 @@ def _attention(m: nn.MultiheadAttention, name: str, how: Choices) -> nn.Module:
     out = layers.Linear(*_parameters(m.out_proj, f"{name}.out_proj", how))
     out.name = f"{name}.out_proj"
     dropout = layers.Dropout(m.dropout, next(how.sites)) if m.dropout else None
+    if dropout is not None:
+        dropout.name = f"{name}.dropout"
     return layers.MultiheadAttention(weight, own, out, m.num_heads, m.batch_first, dropout)
 
 
@@ -264,6 +287,9 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
+    nn.GroupNorm: _group_norm,
+    nn.InstanceNorm1d: _instance_norm,
+    nn.InstanceNorm2d: _instance_norm,
     nn.MultiheadAttention: _attention,
     nn.Softmax: _softmax,
     nn.ReLU: lambda m, name, how: layers.ReLU(),
@@ -319,6 +345,7 @@ def convert(
     model: nn.Module,
     exponents: str = "tensor",
     widths: Sequence[int] | Mapping[str, Sequence[int]] = WIDTHS,
+    keep_float: Sequence[str] = (),
 ) -> nn.Module:
     """The BFP twin of a torch.nn model: same structure and initial values, integer state.
 
@@ -330,8 +357,11 @@ def convert(
     (training.md 12), and inputs must be given so, by `model_input`; or "row-shift": besides,
     outlier channels of activations leave the grid of the others (12.4). widths: bits of weights and
     activations (4 to 8), of gradients (up to 16) and of intermediates (32), of the whole model, or
-    by paths of its modules (training.md 13). Raises UnsupportedError with every layer that does not
-    fit, InputError for other exponents or widths.
+    by paths of its modules (training.md 13). keep_float: paths of modules that stay in float32,
+    with all inside them: their input is dequantized, their output quantized, and bits depend on the
+    machine there (`float_islands` names them); an optimizer of torch trains them. Raises
+    UnsupportedError with every layer that does not fit, InputError for other exponents or widths,
+    and for paths that the model does not have.
     """
     if exponents not in EXPONENTS:
         raise InputError(f"exponents: expected one of {', '.join(EXPONENTS)}, found {exponents!r}")
@@ -343,18 +373,32 @@ def convert(
             f"widths: expected paths of modules, found {', '.join(map(repr, unused))}, where the "
             "model has none"
         )
-    how = Choices(itertools.count(), exponents != "tensor", exponents == "row-shift", by_layer)
+    paths = {name for name, _ in model.named_modules()} - {""}
+    if unknown := [path for path in keep_float if path not in paths]:
+        raise InputError(
+            f"keep_float: expected paths of modules inside the model, found "
+            f"{', '.join(map(repr, unknown))}"
+        )
+    rows = (exponents != "tensor", exponents == "row-shift")
+    outside = frozenset(
+        id(p)
+        for path, module in model.named_modules(remove_duplicate=False)
+        if not any(f"{path}.".startswith(f"{island}.") for island in keep_float)
+        for p in module._parameters.values()
+        if p is not None
+    )
+    how = Choices(itertools.count(), *rows, by_layer, frozenset(keep_float), outside)
     twin = _convert(model, "", how, done, misfits)
     if misfits:
         known = ", ".join(sorted({*(t.__name__ for t in RULES), *(n for _, n in RULES_ELSEWHERE)}))
         raise UnsupportedError(
             f"{len(misfits)} layer(s) cannot be trained in BFP:\n  "
             + "\n  ".join(misfits)
-            + f"\nsupported: {known}; replace these layers or keep the model in float32"
+            + f"\nsupported: {known}; replace these layers, keep them in float32 (keep_float) or "
+            "train the model in float32"
         )
     _tie(model, twin)
-    if not isinstance(twin, layers.Holder):  # a layer alone checks before it takes anything
-        twin.register_load_state_dict_pre_hook(refuse_wrong)
+    twin.register_load_state_dict_pre_hook(refuse_wrong)
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
     return twin.train(model.training)
 
@@ -381,7 +425,7 @@ def _tie(model: nn.Module, converted: nn.Module) -> None:
     for path, module in model.named_modules():
         twin = converted.get_submodule(path)
         for name, parameter in module._parameters.items():
-            if parameter is not None:
+            if isinstance(twin._parameters.get(name), BFPParameter):
                 twin._parameters[name] = first.setdefault(id(parameter), twin._parameters[name])
 
 
@@ -400,6 +444,14 @@ def _convert(
     once; a layer of torch.nn is one misfit, as its parts cannot be replaced.
     """
     if id(module) in done:
+        return done[id(module)]
+    if name in how.islands:
+        if shared := {id(p) for p in module.parameters()} & how.shared:
+            misfits.append(
+                f"{name} ({type(module).__name__}): {len(shared)} parameter(s) that modules "
+                "outside of it share, expected none in float32"
+            )
+        done[id(module)] = island_of(module, name, how.by_rows, how.widths[INPUT].values)
         return done[id(module)]
     rule = _rule_of(type(module))
     inside: dict[str, nn.Module | None] = {}
@@ -439,7 +491,12 @@ def _with_own_parameters(twin: nn.Module, module: nn.Module, name: str, how: Cho
         _require(p.is_floating_point(), f"parameter {key} of {p.dtype}, expected real numbers")
         twin._parameters[key] = _parameter(p, f"{name}.{key}", how)  # type: ignore[assignment]
     if own:
-        twin.__class__ = layers.holding(type(module))
+        plain = type(module).get_extra_state is nn.Module.get_extra_state
+        _require(plain, "get_extra_state, beside parameters of its own")
+        try:
+            twin.__class__ = layers.holding(type(module))
+        except TypeError as error:
+            raise Misfit(f"a class that cannot hold integers: {error}") from None
     return twin
 
 
@@ -451,4 +508,8 @@ def _shell(module: nn.Module) -> nn.Module:
             key.endswith("_hooks") or key in ("_parameters", "_buffers", "_modules")
         ):
             setattr(twin, key, value.copy())
+    hooks: dict[int, Any] = twin._load_state_dict_pre_hooks
+    for number, hook in hooks.items():
+        if getattr(hook, "with_module", False):  # it would be called with the original
+            hooks[number] = type(hook)(hook.hook, twin)
     return twin

@@ -180,7 +180,9 @@ class Optimizer(torch.optim.Optimizer):
                 if not isinstance(parameter, BFPParameter):
                     raise InputError(
                         f"parameter {index}: expected a BFP parameter, found "
-                        f"{type(parameter).__name__}; convert the model with samebits.train.convert"
+                        f"{type(parameter).__name__}; convert the model with "
+                        "samebits.train.convert, and give parameters that stay in float32 to an "
+                        "optimizer of torch"
                     )
         self.names: dict[int, str] = {}
 

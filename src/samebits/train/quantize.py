@@ -21,7 +21,7 @@ def largest_magnitude(x: Tensor, name: str) -> float:
     """
     if x.numel() == 0:
         return 0.0
-    low, high = torch.aminmax(x)  # NaN comes through
+    low, high = torch.aminmax(x.detach())  # NaN comes through
     largest = max(-float(low), float(high))
     if math.isfinite(largest) and not math.isnan(float(low)):
         return largest

@@ -42,6 +42,8 @@ def entries(layer: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
             tensors = (parameter.codes, parameter.exponent_cell, parameter.delayed)
             for part, tensor in zip(PARTS, tensors, strict=True):
                 yield f"{prefix}{name}.{part}", tensor
+        elif parameter is not None:  # of a module that stays in float32
+            yield prefix + name, parameter
     for name, buffer in layer._buffers.items():
         if buffer is not None and name not in layer._non_persistent_buffers_set:
             yield prefix + name, buffer
@@ -138,7 +140,7 @@ def _out_of_range(key: str, value: Tensor, parameter: BFPParameter | None) -> st
         "delayed": (-(1 << 14), 1 << 14),
         "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
     }
-    bounds = limits.get(key.rsplit(".", 1)[-1])
+    bounds = None if parameter is None else limits[key.rsplit(".", 1)[-1]]
     if value.numel() == 0:
         return None
     if bounds is None and not key.endswith((*STATISTICS, PEAKS)):

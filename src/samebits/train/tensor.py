@@ -265,9 +265,13 @@ class BFPTensor(torch.Tensor):
         return codes, exponent
 
     def dequantize(self) -> Tensor:
-        """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents)."""
+        """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents).
+
+        -inf where a mask excludes them.
+        """
         codes, exponent = self._read()
-        return times_power(codes.double(), exponent)
+        values = times_power(codes.double(), exponent)
+        return values if self._allowed is None else values.masked_fill(~self._allowed, -torch.inf)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         widths = "+".join(str(BITS[codes.dtype]) for codes, _ in self.parts)
@@ -297,7 +301,8 @@ class BFPTensor(torch.Tensor):
         gives its value (the joint value), not its state. Raises UnsupportedError for all else.
         """
         aten = torch.ops.aten
-        if func in (aten.detach.default, aten.alias.default, aten.clone.default):
+        same = func is aten.view.default and tuple(args[1]) == tuple(args[0].shape)
+        if same or func in (aten.detach.default, aten.alias.default, aten.clone.default):
             if isinstance(args[0], BFPParameter):
                 value, exponent = args[0].joint()
                 return BFPTensor(value.to(torch.int32), exponent)

@@ -1,4 +1,4 @@
-"""BatchNorm and LayerNorm in plain Python integers (docs/spec/training.md, sections 5 and 7).
+"""BatchNorm, LayerNorm and their kin in plain Python integers (docs/spec/training.md, 5 and 7).
 
 Per-channel and per-row scalars are binary64 and evaluated in the order written there.
 """
@@ -218,7 +218,39 @@ def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Arra
     return wide(acc, z.shape, like(kind, exponents)), at_gamma, at_beta
 
 
-# --- LayerNorm ------------------------------------------------------------------------------
+# --- LayerNorm, RMSNorm, GroupNorm -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How elements are normalised together: along the last axis, or by groups of channels."""
+
+    shape: tuple[int, ...]
+    groups: int | None
+
+    @property
+    def view(self) -> tuple[int, ...]:
+        """The shape in which every vector is along the last axis; the order stays."""
+        if self.groups is None:
+            return self.shape
+        return (self.shape[0], self.groups, math.prod(self.shape[1:]) // self.groups)
+
+    @property
+    def channels(self) -> list[int]:
+        """The element of gamma that every element meets."""
+        if self.groups is not None:
+            inner = math.prod(self.shape[2:])
+            return [i // inner % self.shape[1] for i in range(math.prod(self.shape))]
+        return [i % self.shape[-1] for i in range(math.prod(self.shape))]
+
+    @property
+    def channels_last(self) -> list[int]:
+        """The places of elements in the order in which channels come last."""
+        if self.groups is None:
+            return list(range(math.prod(self.shape)))
+        n, c, *sides = self.shape
+        inner = math.prod(sides)
+        return [(s * c + k) * inner + p for s in range(n) for p in range(inner) for k in range(c)]
 
 
 @dataclass(frozen=True)
@@ -229,6 +261,7 @@ class LayerNormSaved:
     multiplier: list[int]
     exponent: Exponent
     centred: bool
+    vectors: Vectors
 
 
 def layer_norm(
@@ -238,14 +271,15 @@ def layer_norm(
     eps: float,
     peaks: Sequence[float] = (),
     centred: bool = True,
+    groups: int | None = None,
 ) -> tuple[Array, LayerNormSaved, list[float]]:
-    """Sections 5, 12.2 and 12.4. Vectors are along the last axis. Not centred: RMSNorm.
+    """Sections 5, 12.2, 12.4 and 14.6. Not centred: RMSNorm. groups: of channels, GroupNorm.
 
     peaks, and the third of the results: as `batch_norm`.
     """
     bits = z.bits if gamma is None else gamma.widths[0]
-    z = lifted(z)
-    size = z.shape[-1]
+    z, of = lifted(z), Vectors(z.shape, groups)
+    size = of.view[-1]
     own = rows.each(z.exponent, len(z.codes))
     centered, scale = [], []
     for start in range(0, len(z.codes), size):
@@ -258,33 +292,34 @@ def layer_norm(
     e_k = like(z.exponent, [fits(k if z.by_rows else max(scale), 24) for k in scale])
     multiplier = [coded(k, e) for k, e in zip(scale, rows.each(e_k, len(scale)), strict=True)]
     acc = [c * m for c, m in zip(centered, multiplier, strict=True)]
-    xhat32 = wide(acc, z.shape, e_k)
-    xhat = narrow(xhat32.codes, z.shape, xhat32.exponent, 16)
-    xhat8 = narrow(xhat32.codes, z.shape, xhat32.exponent, 8)
+    xhat32 = wide(acc, of.view, e_k)
+    xhat = narrow(xhat32.codes, of.view, xhat32.exponent, 16)
+    xhat8 = narrow(xhat32.codes, of.view, xhat32.exponent, 8)
     terms: list[tuple[Sequence[int], Exponent, int]] = [(xhat.codes, xhat.exponent, 16)]
     if gamma is not None:
         j_gamma, e_gamma = gamma.joint
-        scaled = [c * j_gamma[i % size] for i, c in enumerate(xhat.codes)]
+        scaled = [c * j_gamma[k] for c, k in zip(xhat.codes, of.channels, strict=True)]
         terms = [(scaled, plus(xhat.exponent, e_gamma), 38)]
     if beta is not None:
         j_beta, e_beta = beta.joint
-        terms.append(([j_beta[i % size] for i in range(len(acc))], e_beta, 23))
+        terms.append(([j_beta[k] for k in of.channels], e_beta, 23))
     acc, e = rows.combine(terms)
     y = narrow(acc, z.shape, e, bits, shifts=rows.shifts_of(peaks))
-    return y, LayerNormSaved(xhat8, multiplier, e_k, centred), rows.seen(acc, e, z.shape)
+    return y, LayerNormSaved(xhat8, multiplier, e_k, centred, of), rows.seen(acc, e, z.shape)
 
 
 def layer_norm_backward(
     g: Array, z: Array, gamma: Parameter | None, saved: LayerNormSaved
 ) -> tuple[Array, Array, Array]:
-    """(dz, dgamma, dbeta). Sections 7 and 12.3."""
-    size, xhat = z.shape[-1], saved.xhat
+    """(dz, dgamma, dbeta). Sections 7, 12.3 and 14.6."""
+    of, xhat = saved.vectors, saved.xhat
+    size = of.view[-1]
     codes, exponent = g.codes, g.exponent
     if gamma is not None:
         j_gamma, e_gamma = gamma.joint
-        codes = [c * j_gamma[i % size] for i, c in enumerate(codes)]
+        codes = [c * j_gamma[k] for c, k in zip(codes, of.channels, strict=True)]
         exponent = plus(exponent, e_gamma)
-    h = narrow(codes, g.shape, exponent, 16)
+    h = narrow(codes, of.view, exponent, 16)
     direct, through = [], []
     for start in range(0, len(g.codes), size):
         vector = range(start, start + size)
@@ -292,16 +327,18 @@ def layer_norm_backward(
         sum_hx = sum(h.codes[i] * xhat.codes[i] for i in vector)
         direct += [size * h.codes[i] - sum_h for i in vector]
         through += [-(sum_hx * xhat.codes[i]) for i in vector]
-    twice = plus(xhat.exponent, xhat.exponent)
-    t, e = rows.combine([(direct, h.exponent, 28), (through, plus(h.exponent, twice), 42)])
-    t16 = narrow(t, g.shape, e, 16)
+    more = max(12, (size - 1).bit_length())
+    twice = plus(h.exponent, plus(xhat.exponent, xhat.exponent))
+    t, e = rows.combine([(direct, h.exponent, 16 + more), (through, twice, 30 + more)])
+    t16 = narrow(t, of.view, e, 16)
     acc = [c * m for c, m in zip(t16.codes, saved.multiplier, strict=True)]
     down = plus(plus(t16.exponent, saved.exponent), negative(z.exponent))
     products = [p * q for p, q in zip(g.codes, xhat.codes, strict=True)]
+    count = len(set(of.channels))
     return (
         wide(acc, z.shape, down),
-        over_vectors(products, plus(g.exponent, xhat.exponent), (size,), 62),
-        over_vectors(g.codes, g.exponent, (size,), 55),
+        over_vectors(of, products, plus(g.exponent, xhat.exponent), count, 62),
+        over_vectors(of, g.codes, g.exponent, count, 55),
     )
 
 
@@ -311,12 +348,14 @@ def negative(exponent: Exponent) -> Exponent:
 
 
 def over_vectors(
-    acc: Sequence[int], exponent: Exponent, shape: tuple[int, ...], bits: int
+    of: Vectors, acc: Sequence[int], exponent: Exponent, count: int, bits: int
 ) -> Array:
-    """The sum over vectors, a gradient of gamma or beta: `gather`, then `shorten`."""
-    starts = range(0, len(acc), shape[0])
-    vectors = [acc[i : i + shape[0]] for i in starts]
+    """The sum over all but the channels, a gradient of gamma or beta: `gather`, then `shorten`."""
+    acc = [acc[i] for i in of.channels_last]
+    starts = range(0, len(acc), count)
+    vectors = [acc[i : i + count] for i in starts]
     if isinstance(exponent, int):
-        return wide([sum(column) for column in zip(*vectors, strict=True)], shape, exponent)
-    total, e = rows.gather(vectors, [exponent[i : i + shape[0]] for i in starts], bits)
-    return wide(total, shape, e)
+        return wide([sum(column) for column in zip(*vectors, strict=True)], (count,), exponent)
+    exponent = tuple(exponent[i] for i in of.channels_last)
+    total, e = rows.gather(vectors, [exponent[i : i + count] for i in starts], bits)
+    return wide(total, (count,), e)

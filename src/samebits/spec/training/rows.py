@@ -42,7 +42,7 @@ def channels_of(shape: Sequence[int]) -> list[int]:
 
 def rows_of(shape: Sequence[int]) -> list[int]:
     """The row of every element of an activation: a sample of [N, C, H, W], or a vector."""
-    size = math.prod(shape[1:]) if len(shape) == 4 else shape[-1]
+    size = math.prod(shape[1:]) if len(shape) == 4 else math.prod(shape[-1:])
     return [i // size for i in range(math.prod(shape))]
 
 

@@ -31,6 +31,7 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
 | select | x | axis, index | |
 | rms_norm | x | eps (1e-5) | weight |
+| group_norm | x | groups, eps (1e-5) | weight, bias |
 | own | none | | weight |
 | matmul | a, b | transposed (False) | |
 | softmax | x | allowed (None): bool of every element | |
@@ -48,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.spec.formats import Tensor
@@ -81,7 +82,7 @@ class Pass:
     """A forward pass: every node's output and what its backward needs.
 
     outputs: what layers take; 32-bit where no layer takes it
-    wide:    what losses take, of nodes that hold a linear or conv2d
+    wide:    what losses and softmax take, of nodes that hold a linear or conv2d
     """
 
     outputs: dict[str, Array] = field(default_factory=dict)
@@ -92,6 +93,8 @@ class Pass:
 MOVES = ("flatten", "select", "split_heads", "join_heads")
 TAKE_WIDE = ("matmul", "softmax", "add", "scale", "dropout", "expand", "embedding", *MOVES)
 """Operators that take 32 bits as they are, and the one that takes indices."""
+OF_VECTORS = ("linear", "layer_norm", "rms_norm")
+"""Operators to which a tensor of four axes is no image (section 12.2)."""
 PEAKS = "channel_peak"
 """A buffer of layers that give their channels shifts: the largest magnitudes (section 12.4)."""
 
@@ -134,7 +137,22 @@ def heads_backward(node: Node, g: Array, shape: tuple[int, ...]) -> Array:
 def inputs_of(node: Node, done: Pass) -> list[Array]:
     """A node's inputs, of 8 bits unless it takes more."""
     x = [done.outputs[name] for name in node.inputs]
-    return x if node.op in TAKE_WIDE else [attention.narrowed(t) for t in x]
+    if node.op in TAKE_WIDE:
+        return x
+    return [as_vectors(node, attention.narrowed(t)) for t in x]
+
+
+def as_vectors(node: Node, x: Array) -> Array:
+    """x as [n, k] where a node takes four axes as vectors. Section 12.2."""
+    if node.op not in OF_VECTORS or len(x.shape) != 4:
+        return x
+    return pointwise.reshaped(x, (math.prod(x.shape[:3]), x.shape[3]))
+
+
+def with_axes(node: Node, y: Array, done: Pass) -> Array:
+    """A result of vectors with the axes of the node's input."""
+    shape = done.outputs[node.inputs[0]].shape if node.op in OF_VECTORS else y.shape
+    return y if len(shape) == len(y.shape) else pointwise.reshaped(y, (*shape[:3], y.shape[1]))
 
 
 def is_wide(*tensors: Array) -> bool:
@@ -213,11 +231,12 @@ def forward(
             case "input":
                 y = inputs[node.name]
             case "linear" | "conv2d":
+                bits = needed(weight).widths[0]
                 sums = layers.exact_sums(x[0], needed(weight), bias, geometry_of(node))
-                y = done.wide[node.name] = layers.wide(*sums)
+                y = replace(layers.wide(*sums), layer_bits=bits)
+                done.wide[node.name] = with_axes(node, y, done)
                 if node.name in taken:
-                    shifts = rows.shifts_of(peaks)
-                    y = layers.narrow(*sums, needed(weight).widths[0], shifts=shifts)
+                    y = layers.narrow(*sums, bits, shifts=rows.shifts_of(peaks))
                 seen = rows.seen(sums[0], sums[2], sums[1]) if peaks else []
             case "batch_norm":
                 names = f"{node.name}.running_mean", f"{node.name}.running_var"
@@ -239,6 +258,9 @@ def forward(
             case "rms_norm":
                 eps = a.get("eps", 1e-5)
                 y, saved, seen = norm.layer_norm(x[0], needed(weight), None, eps, peaks, False)
+            case "group_norm":
+                own = (needed(weight), needed(bias), a.get("eps", 1e-5))
+                y, saved, seen = norm.layer_norm(x[0], *own, peaks, groups=a["groups"])
             case "relu":
                 y = pointwise.relu(x[0])
             case "relu6":
@@ -265,7 +287,8 @@ def forward(
                 saved = attention.operands(x[0], x[1], a.get("transposed", False))
                 y = attention.matmul(saved)
             case "softmax":
-                y, saved = attention.softmax(x[0], a.get("allowed"))
+                wide = done.wide.get(node.inputs[0], x[0])
+                y, saved = attention.softmax(wide, a.get("allowed"))
             case "expand":
                 y = moves.expand(x[0], a["shape"])
             case "flatten" | "select" | "split_heads" | "join_heads":
@@ -287,7 +310,7 @@ def forward(
                 y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
-        done.outputs[node.name], done.saved[node.name] = y, saved
+        done.outputs[node.name], done.saved[node.name] = with_axes(node, y, done), saved
         if training and peaks:
             buffers[own_peaks] = rows.decayed(buffers[own_peaks], seen)
     return done, buffers
@@ -327,7 +350,8 @@ def backward(
     for node in reversed(net):
         if node.op == "input" or node.name not in at_node:
             continue
-        g, y, saved = resolve(at_node[node.name]), done.outputs[node.name], done.saved[node.name]
+        g = as_vectors(node, resolve(at_node[node.name]))
+        y, saved = done.outputs[node.name], done.saved[node.name]
         x = inputs_of(node, done)
         names = parameter_name(node, "weight"), parameter_name(node, "bias")
         weight, a = parameters.get(names[0]), node.attributes
@@ -344,7 +368,7 @@ def backward(
             case "batch_norm":
                 dz, *own = norm.batch_norm_backward(g, x[0], saved)
                 down = [dz]
-            case "layer_norm":
+            case "layer_norm" | "group_norm":
                 dz, *own = norm.layer_norm_backward(g, x[0], needed(weight), saved)
                 down = [dz]
             case "rms_norm":
@@ -397,7 +421,7 @@ def backward(
             at_parameter.setdefault(name, []).append(part)
         for name, part in zip(node.inputs, down, strict=False):
             if name in inner:
-                at_node.setdefault(name, []).append(part)
+                at_node.setdefault(name, []).append(with_axes(node, part, done))
     return at_parameter, at_node
 
 

@@ -13,7 +13,7 @@ from samebits.train.layers.elementwise import (
     StochasticDepth,
     set_step,
 )
-from samebits.train.layers.normalization import BatchNorm, LayerNorm
+from samebits.train.layers.normalization import BatchNorm, GroupNorm, LayerNorm
 from samebits.train.layers.pooling import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -22,7 +22,11 @@ from samebits.train.layers.pooling import (
     Upsample,
 )
 from samebits.train.layers.sequence import LSTM, MultiheadAttention
-from samebits.train.operations import reduction, selection  # noqa: F401 - torch.mean, torch.where
+from samebits.train.operations import (
+    looking,  # noqa: F401 - torch.argmax and what else only reads
+    reduction,  # noqa: F401 - torch.mean, torch.sum
+    selection,  # noqa: F401 - torch.where
+)
 
 __all__ = [
     "LSTM",
@@ -35,6 +39,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GroupNorm",
     "Holder",
     "Layer",
     "LayerNorm",

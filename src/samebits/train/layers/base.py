@@ -36,8 +36,12 @@ class Holder(nn.Module):
         """Copy the integers that are there, or those of real values (`state.find`), if none is
         wrong; what is missing or wrong goes into the lists.
 
-        torch.nn.Module calls this for every module, and raises RuntimeError with all messages.
+        torch.nn.Module calls this for every module, and raises RuntimeError with all messages. As
+        its own does, this begins with the hooks for it.
         """
+        lists = (missing_keys, unexpected_keys, error_msgs)
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(state_dict, prefix, local_metadata, strict, *lists)
         own = parameters_of(self, prefix)
         found = find(self, state_dict, prefix, any(key in state_dict for key in own))
         if not found.wrong:
@@ -74,9 +78,30 @@ class Holder(nn.Module):
         return self
 
 
+_HOLDING: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def holding(kind: type[nn.Module]) -> type[nn.Module]:
-    """A class of modules like `kind`, of the same name, whose own parameters are BFP parameters."""
-    return type(kind.__name__, (Holder, kind), {"__module__": kind.__module__})
+    """A class of modules like `kind`, of the same name, whose own parameters are BFP parameters.
+
+    Always the same one. Raises TypeError for a class that allows no such one.
+    """
+    if kind in _HOLDING:
+        return _HOLDING[kind]
+
+    def reduced(self: nn.Module, protocol: Any) -> Any:
+        """The parts that copy and pickle make a module from: no file names this class."""
+        return _empty, (kind,), vars(self)
+
+    inside = {"__module__": kind.__module__, "__reduce_ex__": reduced}
+    _HOLDING[kind] = type(kind.__name__, (Holder, kind), inside)
+    return _HOLDING[kind]
+
+
+def _empty(kind: type[nn.Module]) -> nn.Module:
+    """A module like `kind` without any state."""
+    held = holding(kind)
+    return held.__new__(held)
 
 
 class Layer(Holder):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from samebits.train.layers.base import Layer, over_lines
 from samebits.train.operations import normalization
+from samebits.train.operations.layer_norm import group_norm, layer_norm
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -65,4 +66,26 @@ class LayerNorm(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         options = (self.channels, self.eps, self.centred, self.peaks)
-        return normalization.layer_norm(x, self.weight, self.bias, *options)
+        return layer_norm(x, self.weight, self.bias, *options)
+
+
+class GroupNorm(Layer):
+    """Normalisation of groups of channels, sample by sample; InstanceNorm is one a channel."""
+
+    weight: BFPParameter | None
+    bias: BFPParameter | None
+
+    def __init__(
+        self,
+        weight: BFPParameter | None,
+        bias: BFPParameter | None,
+        groups: int,
+        channels: int,
+        eps: float,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.groups, self.channels, self.eps = groups, channels, eps
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return group_norm(x, self.groups, self.weight, self.bias, self.eps, self.peaks)

@@ -123,25 +123,28 @@ class MultiheadAttention(Layer):
         with self.named() as where:
             if is_causal and attn_mask is None:
                 raise UnsupportedError(f"{where}: expected attn_mask with is_causal, found none")
-            given = [as_bfp8(x, where) for x in (query, key, value)]
-            if any(x.dim() not in (2, 3) for x in given):
+            given = (query, key, value)
+            if {x.dim() for x in given} not in ({2}, {3}):
+                shapes = ", ".join(str(tuple(x.shape)) for x in given)
                 raise UnsupportedError(
-                    f"{where}: expected [sequence, batch, features], found shape "
-                    f"{tuple(query.shape)}"
+                    f"{where}: expected three times [sequence, batch, features], or [sequence, "
+                    f"features], found {shapes}"
                 )
-            flat = query.dim() == 2
-            if flat:
-                given = [pointwise.reshape(x, (1, *x.shape)) for x in given]
-            elif not self.batch_first:
-                given = [transpose(x, 0, 1) for x in given]
-            same = query is key is value
-            q, k, v = self._projected(*([given[0]] * 3 if same else given))
-            masks = self._masks(attn_mask, key_padding_mask, given[0].shape[0])
+            each = {id(x): x for x in given}  # one product for each, however often it is given
+            taken = {at: self._batched(as_bfp8(x, where)) for at, x in each.items()}
+            q, k, v = self._projected(*(taken[id(x)] for x in given))
+            masks = self._masks(attn_mask, key_padding_mask, q, k, query.dim() == 2)
             y = attention.attention(q, k, v, masks, drop=self.dropout)
             y = self.out_proj(attention.join_heads(y, self.num_heads))
-            if flat:
+            if query.dim() == 2:
                 return pointwise.reshape(y, tuple(query.shape)), None
             return (y if self.batch_first else transpose(y, 0, 1)), None
+
+    def _batched(self, x: BFPTensor) -> BFPTensor:
+        """Tokens as [N, T, E]."""
+        if x.dim() == 2:
+            return pointwise.reshape(x, (1, *x.shape))
+        return x if self.batch_first else transpose(x, 0, 1)
 
     def _projected(self, *given: BFPTensor) -> list[BFPTensor]:
         """Queries, keys and values, [N * heads, T, d]; one product for each tensor given."""
@@ -156,14 +159,26 @@ class MultiheadAttention(Layer):
         return parts
 
     def _masks(
-        self, attn_mask: Tensor | None, padding: Tensor | None, samples: int
+        self,
+        attn_mask: Tensor | None,
+        padding: Tensor | None,
+        queries: BFPTensor,
+        keys: BFPTensor,
+        flat: bool,
     ) -> tuple[Tensor, ...]:
-        """Masks of [samples * heads, n, m], bool ones true where a key counts."""
-        masks = []
+        """Masks of [N * heads, n, m], or [n, m], bool ones true where a key counts.
+
+        queries, keys: [N * heads, n or m, d]. flat: whether tokens came without N. Raises
+        UnsupportedError for shapes and types that torch refuses.
+        """
+        (count, n, _), m = queries.shape, keys.shape[1]
+        samples, masks = count // self.num_heads, []
         if padding is not None:
+            _check_mask("key_padding_mask", padding, (m,) if flat else (samples, m))
             whole = padding.reshape(samples, 1, 1, -1).expand(-1, self.num_heads, -1, -1)
-            masks.append(whole.reshape(-1, 1, whole.shape[-1]))
+            masks.append(whole.reshape(-1, 1, m))
         if attn_mask is not None:
+            _check_mask("attn_mask", attn_mask, (n, m), (count, n, m))
             masks.append(attn_mask)
         boolean = [~m for m in masks if m.dtype == torch.bool]
         real = [m for m in masks if m.dtype != torch.bool]
@@ -172,3 +187,14 @@ class MultiheadAttention(Layer):
     def extra_repr(self) -> str:
         """The options, as torch prints them."""
         return f"num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(mask.shape) not in shapes or not (
+        mask.dtype == torch.bool or mask.is_floating_point()
+    ):
+        expected = " or ".join(map(str, shapes))
+        raise UnsupportedError(
+            f"{what}: expected bool or real numbers of shape {expected}, found {mask.dtype} "
+            f"{tuple(mask.shape)}"
+        )

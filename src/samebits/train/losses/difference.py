@@ -17,6 +17,7 @@ from samebits.train.losses.reduction import (
     is_mean,
     real,
     real_target,
+    refuse_masked,
     reported,
     times,
 )
@@ -75,6 +76,7 @@ def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: in
         raise UnsupportedError(
             f"{what}: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
         )
+    refuse_masked(what, y)
     return DifferenceLoss.apply(y, real_target(what, target, y.shape), bits, measure)
 
 

@@ -20,6 +20,7 @@ from samebits.train.losses.reduction import (
     is_mean,
     real,
     real_target,
+    refuse_masked,
     reported,
     times,
 )
@@ -180,6 +181,7 @@ def _check_logits(logits: Any) -> torch.Size:
             f"cross-entropy: expected BFP logits [n, classes, ...], found {type(logits).__name__} "
             f"of shape {tuple(shape)}"
         )
+    refuse_masked("cross-entropy", logits)
     if 0 in shape:
         raise UnsupportedError(
             f"cross-entropy: expected at least one row, found an empty batch {tuple(shape)}"
@@ -317,6 +319,7 @@ def binary_cross_entropy_with_logits(
             f"{what}: expected non-empty BFP logits, found {type(logits).__name__} "
             f"{tuple(logits.shape)}"
         )
+    refuse_masked(what, logits)
     mean = is_mean(what, reduction)
     on = _probabilities(what, target, logits.shape)
     x, one, positive = 0, torch.tensor(1 << POINT), torch.tensor(1 << POINT)

@@ -23,6 +23,15 @@ def is_mean(what: str, reduction: str) -> bool:
     return reduction == "mean"
 
 
+def refuse_masked(what: str, y: BFPTensor) -> None:
+    """Refuse a tensor of which a mask excludes places, as a loss would count them."""
+    if y.allowed is not None:
+        raise UnsupportedError(
+            f"{what}: expected finite values, found a tensor masked by -inf or by numbers below "
+            "-2**15, which only softmax takes; mask the loss instead, by ignore_index or weights"
+        )
+
+
 def real_target(what: str, target: Tensor, shape: torch.Size) -> Tensor:
     """A real target of the shape of what it is compared with; of a BFP tensor its values.
 
@@ -32,6 +41,8 @@ def real_target(what: str, target: Tensor, shape: torch.Size) -> Tensor:
         raise UnsupportedError(
             f"{what}: expected a target of shape {tuple(shape)}, found {tuple(target.shape)}"
         )
+    if isinstance(target, BFPTensor):
+        refuse_masked(f"{what}, target", target)
     if target.requires_grad:
         raise UnsupportedError(
             f"{what}: expected a target without a gradient, found one that requires it; detach it"

@@ -12,8 +12,8 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operations.broadcast import broadcast, constant
-from samebits.train.operations.multiplication import multiply
+from samebits.train.operations.broadcast import broadcast, check_constant, constant
+from samebits.train.operations.multiplication import as_changed, multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.shifts import largest_shifts, narrowed
@@ -83,6 +83,7 @@ def add(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
     if not isinstance(a, BFPTensor):
         a, b = b, a
     if isinstance(b, Tensor) and not isinstance(b, BFPTensor):
+        check_constant(b, "add")
         excluded = b < EXCLUDING
         if bool(excluded.any()):
             b = torch.where(excluded, 0.0, b)
@@ -95,7 +96,9 @@ def add(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
 
 def subtract(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
     """a - b, as the sum of a and b times -1."""
-    return add(a, multiply(b, -1) if isinstance(b, BFPTensor) else -b, alpha=alpha)
+    if isinstance(b, BFPTensor):
+        return add(a, multiply(b, -1), alpha=alpha)
+    return add(a, -(b.double() if isinstance(b, Tensor) else b), alpha=alpha)
 
 
 def subtract_from(a: BFPTensor, b: Any) -> BFPTensor:
@@ -103,10 +106,12 @@ def subtract_from(a: BFPTensor, b: Any) -> BFPTensor:
     return subtract(b, a)
 
 
-def add_in_place(a: Tensor, b: Tensor, *, alpha: int = 1) -> BFPTensor:
-    """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error."""
-    total = add(a, b, alpha=alpha)
-    return a.replaced_by(total) if isinstance(a, BFPTensor) else total
+def add_in_place(a: Tensor, b: Any, *, alpha: int = 1) -> BFPTensor:
+    """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error.
+
+    Raises UnsupportedError for a float `a`, which would go on as if nothing had been added.
+    """
+    return as_changed(a, "add").replaced_by(add(a, b, alpha=alpha))
 
 
 FUNCTIONS.update(

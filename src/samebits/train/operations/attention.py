@@ -44,6 +44,10 @@ def attention(
     for one in masks:
         if one.dtype == torch.bool:
             allowed = one if allowed is None else allowed & one
+        elif not one.is_floating_point():
+            raise UnsupportedError(
+                f"attention: expected a mask of bool or of real numbers, found {one.dtype}"
+            )
         elif scores.allowed is not None:
             raise UnsupportedError("attention: expected one float mask, found two; add them first")
         else:
@@ -64,7 +68,14 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> BFPTensor:
-    """As torch.nn.functional has it. Raises UnsupportedError for dropout_p and enable_gqa."""
+    """As torch.nn.functional has it.
+
+    Raises UnsupportedError for dropout_p and enable_gqa, and for attn_mask beside is_causal.
+    """
+    if is_causal and attn_mask is not None:
+        raise UnsupportedError(
+            "scaled_dot_product_attention: expected attn_mask or is_causal, found both"
+        )
     if dropout_p or enable_gqa:
         raise UnsupportedError(
             "scaled_dot_product_attention: expected dropout_p=0 and enable_gqa=False, found "
@@ -122,3 +133,5 @@ def join_heads(x: BFPTensor, heads: int) -> BFPTensor:
 
 
 FUNCTIONS[functional.scaled_dot_product_attention] = scaled_dot_product_attention
+# torch.nn.TransformerEncoder asks, in evaluation, whether it may leave out what is padded.
+FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = lambda x, padding: False

@@ -35,16 +35,14 @@ class Expand(TensorOperation):
         new = g.dim() - len(ctx.shape)
         sizes = (1,) * new + tuple(ctx.shape)
         axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
-        acc, count = g.long(), rows.row_axes(g.dim())
-        if isinstance(exponent, int):
-            return bfp32(acc.sum(axes).reshape(ctx.shape) if axes else acc, exponent), None
-        if any(axis in count for axis in axes):
+        acc, by_rows = g.long(), isinstance(exponent, Tensor)
+        if isinstance(exponent, Tensor) and any(a in rows.row_axes(g.dim()) for a in axes):
             acc, exponent = rows.at_one(acc, exponent, GATHERED)
         acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(ctx.shape)
-        if isinstance(exponent, int):
-            own = torch.full(rows.row_size(ctx.shape), exponent, device=g.device)
-        else:
-            own = exponent.reshape(rows.row_size(ctx.shape))
+        if not by_rows:
+            return bfp32(acc, exponent), None
+        # Of every element, as its rows may be others than those of g: there are new axes.
+        own = torch.as_tensor(exponent, device=g.device).expand(sizes).reshape(ctx.shape)
         return BFPTensor(*kernels.of(acc).shorten(acc, 0, own)), None
 
 
@@ -94,16 +92,24 @@ def constant(value: Any, beside: BFPTensor, what: str, wide: bool = False) -> BF
     """
     if isinstance(value, BFPTensor):
         return value
-    if isinstance(value, Tensor) and value.requires_grad:
-        raise UnsupportedError(
-            f"{what}: expected BFP tensors, or constants, found a float tensor that requires a "
-            "gradient; make it a parameter of a module, which convert takes, or detach it"
-        )
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        check_constant(value, what)
+    else:
         value = torch.full([1] * beside.dim(), float(value))
     real = value.to(beside.device).double()
     bits = 32 if wide else beside.layer_bits
     return BFPTensor.from_real(real, f"constant of {what}", beside.by_rows, bits)
+
+
+def check_constant(value: Tensor, what: str) -> None:
+    """Refuse a tensor that wants a gradient, which would be lost, and complex numbers."""
+    if value.requires_grad:
+        raise UnsupportedError(
+            f"{what}: expected BFP tensors, or constants, found a float tensor that requires a "
+            "gradient; make it a parameter of a module, which convert takes, or detach it"
+        )
+    if value.is_complex():
+        raise UnsupportedError(f"{what}: expected real numbers, found {value.dtype}")
 
 
 def expand_as(x: BFPTensor, other: Tensor) -> BFPTensor:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
+from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
 from samebits.train.operations.broadcast import GATHERED
 from samebits.train.operations.narrow import as_bfp, as_decided
@@ -27,6 +28,7 @@ from samebits.train.tensor import (
 )
 
 Index = int | slice | Any  # Any: Ellipsis
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask to torch
 
 
 class Indexed(TensorOperation):
@@ -77,14 +79,18 @@ def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
     The same codes at the same exponent. Raises UnsupportedError for other indices, and for integers
     outside the first axis.
     """
-    if isinstance(index, Tensor) and not index.is_floating_point() and index.dtype != torch.bool:
+    if isinstance(index, Tensor) and index.dtype in INTEGERS:
         length = x.shape[0]
         if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
             raise UnsupportedError(
                 f"indexing: expected integers in [{-length}, {length - 1}], found "
                 f"{int(index.min())} to {int(index.max())}"
             )
-        return Gather.apply(as_bfp(x, "indexing"), index.long() % length)
+        if index.numel() > MAX_SUMMED:
+            raise UnsupportedError(
+                f"indexing: expected at most {MAX_SUMMED} integers, found {index.numel()}"
+            )
+        return Gather.apply(as_bfp(x, "indexing"), index.to(x.device).long() % length)
     parts = index if isinstance(index, tuple) else (index,)
     if not all(isinstance(p, int | slice) or p is Ellipsis for p in parts):
         raise UnsupportedError(
@@ -202,10 +208,18 @@ class Roll(TensorOperation):
         return BFPTensor(*back), None, None
 
 
-def roll(x: BFPTensor, shifts: int | Sequence[int], dims: int | Sequence[int]) -> BFPTensor:
-    """x with its elements moved along axes, as torch.roll with axes."""
+def roll(
+    x: BFPTensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
+) -> BFPTensor:
+    """x with its elements moved along axes, as torch.roll with axes.
+
+    Raises UnsupportedError without axes, or with another number of them than of shifts.
+    """
     by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    axes = (dims,) if isinstance(dims, int) else tuple(dims or ())
+    if len(by) != len(axes):
+        raise UnsupportedError(f"roll: expected an axis for every shift, found {shifts} and {dims}")
+    axes = tuple(_axis("roll", axis, x.dim()) for axis in axes)
     return Roll.apply(as_bfp(x, "roll"), by, axes)
 
 

@@ -231,6 +231,7 @@ def linear(
 def _linear(x: BFPTensor, weight: BFPTensor, bias: BFPParameter | None = None) -> BFPTensor:
     """torch.nn.functional.linear of a module's own parameters, or of an activation as weight."""
     if isinstance(weight, BFPParameter):
+        _check_parameters("linear", weight, bias, 2)
         return linear(x, weight, bias)
     y = product(x, weight, transposed=True)
     return y if bias is None else add(y, bias)
@@ -251,7 +252,21 @@ def _conv2d(
             "conv2d: expected a parameter of a module as weight, and padding as numbers, found "
             f"{type(weight).__name__} and {padding!r}"
         )
+    _check_parameters("conv2d", weight, bias, 4)
     return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+
+
+def _check_parameters(what: str, weight: BFPParameter, bias: Any, rank: int) -> None:
+    """The shapes of layers. Raises UnsupportedError."""
+    if weight.dim() != rank or not (
+        bias is None or (isinstance(bias, BFPParameter) and bias.shape == weight.shape[:1])
+    ):
+        found = "none" if bias is None else f"{type(bias).__name__} {tuple(bias.shape)}"
+        raise UnsupportedError(
+            f"{what}: expected a weight of {rank} axes, and a parameter with an element for each "
+            f"output as bias, found {tuple(weight.shape)} and {found}; add another bias to the "
+            "result"
+        )
 
 
 FUNCTIONS.update({functional.linear: _linear, functional.conv2d: _conv2d, torch.conv2d: _conv2d})

@@ -212,7 +212,8 @@ def _matrices(image: Tensor, s: ConvShape) -> Tensor:
 def _checked(a: BFPTensor, b: BFPTensor, transposed: bool) -> None:
     """Shapes [..., n, k] and [..., k, m]. Raises UnsupportedError."""
     k = b.shape[-1 if transposed else -2] if b.dim() > 1 else None
-    if a.dim() != b.dim() or a.shape[:-2] != b.shape[:-2] or k != a.shape[-1] or not a.numel():
+    alike = a.dim() == b.dim() and a.shape[:-2] == b.shape[:-2] and k == a.shape[-1]
+    if not alike or 0 in (*a.shape, *b.shape):
         raise UnsupportedError(
             f"matmul: expected matrices [..., n, k] and [..., k, m], found {tuple(a.shape)} and "
             f"{tuple(b.shape)}"

@@ -138,9 +138,19 @@ def negative(x: BFPTensor) -> BFPTensor:
     return scale(x, -1.0)
 
 
-def multiply_in_place(a: BFPTensor, b: Any) -> BFPTensor:
+def as_changed(x: Tensor, what: str) -> BFPTensor:
+    """x, to be changed in place by a BFP tensor. Raises UnsupportedError for a float tensor."""
+    if not isinstance(x, BFPTensor):
+        raise UnsupportedError(
+            f"{what} in place: expected a BFP tensor to be changed, found {x.dtype}, which cannot "
+            "hold the result; write a = a + b or a = a * b"
+        )
+    return x
+
+
+def multiply_in_place(a: Tensor, b: Any) -> BFPTensor:
     """a *= b: the product as a new tensor. The old `a` is used up, as with `add_in_place`."""
-    return a.replaced_by(multiply(a, b))
+    return as_changed(a, "multiply").replaced_by(multiply(a, b))
 
 
 FUNCTIONS[torch.Tensor.mul_] = multiply_in_place

@@ -1,16 +1,14 @@
-"""Batch and layer normalisation: exact integer sums, binary64 scalars, integer multiply-shift
+"""Batch normalisation: exact integer sums, binary64 scalars, integer multiply-shift
 (training.md 5 and 7). Per-channel scalars are numpy float64: one rounding per operation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
@@ -20,21 +18,16 @@ from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.deferred import defer
-from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import (
-    FUNCTIONS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
     bfp32,
-    combined,
     gradient,
-    requantized,
 )
 
 MAX_BATCH_ELEMENTS = 1 << 24
-MAX_ROW_ELEMENTS = 1 << 12
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
 FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
 Scalars = np.ndarray[Any, np.dtype[np.float64]]
@@ -273,14 +266,14 @@ def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[
     )
 
 
-def _fits(v: Scalars, bits: int) -> Integers:
+def fits_of(v: Scalars, bits: int) -> Integers:
     """`formats.fits` of every element; 0 for 0."""
     fraction, exponent = np.frexp(v)
     fit = np.where(fraction > 0.5, exponent - bits, exponent - 1 - bits)
     return np.where(v == 0, 0, fit).astype(np.int64)
 
 
-def _rounded(v: Scalars, exponent: Integers) -> Integers:
+def rounded_scalars(v: Scalars, exponent: Integers) -> Integers:
     """rne(v * 2**-exponent)."""
     return np.rint(np.ldexp(v, -exponent)).astype(np.int64)
 
@@ -306,8 +299,8 @@ def _multiply_add(
             "batch norm: the scale of a channel is not finite: expected running statistics, "
             f"gamma and beta that give finite values, found {float(bound.max())}"
         )
-    exponent = _fits(bound, bits)
-    return _rounded(alpha, exponent), _rounded(shift, exponent), exponent
+    exponent = fits_of(bound, bits)
+    return rounded_scalars(alpha, exponent), rounded_scalars(shift, exponent), exponent
 
 
 def _input_grad(
@@ -327,8 +320,8 @@ def _input_grad(
     a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(c.e_z) + c.shifts)
     limit = float(formats.CODE_MAX[BITS[g.dtype]])
     reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
-    exponent = np.maximum(_fits(np.abs(a).max(1, keepdims=True), 24), _fits(reach, 61))
-    abc = [_rounded(v, exponent) for v in (a, b, gamma0)]
+    exponent = np.maximum(fits_of(np.abs(a).max(1, keepdims=True), 24), fits_of(reach, 61))
+    abc = [rounded_scalars(v, exponent) for v in (a, b, gamma0)]
     if isinstance(e_g, int) and isinstance(c.e_z, int):
         stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
         return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
@@ -388,151 +381,3 @@ def batch_norm(
     return BatchNormFunction.apply(
         x, gamma, beta, running_mean, running_var, training, momentum, eps, peaks
     )
-
-
-class LayerNormFunction(TensorOperation):
-    """Over the last dimension; z as rows [rows, d]. Without gamma or beta they are left out."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        gamma: BFPParameter | None,
-        beta: BFPParameter | None,
-        eps: float,
-        centred: bool = True,
-        peaks: ChannelPeaks | None = None,
-    ) -> BFPTensor:
-        """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
-
-        d * z - S1 is exact (below 2**20, 2**32 with shifts), and the factor inv / d of each row has
-        24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
-        backward pass. Not centred, S1 counts as 0.
-        """
-        z, e_z, shifts = x.shifted()
-        d = z.shape[-1]
-        vectors = z.long() << (0 if shifts is None else shifts)
-        s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
-        s1 = s1 if centred else torch.zeros_like(s1)
-        own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
-        spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
-        inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
-        factor = np.ldexp(inv / float(d), own)
-        e_k: Exponent = formats.fits(float(factor.max()), 24)
-        fit = np.asarray(e_k) if isinstance(e_z, int) else _fits(factor, 24)
-        multiplier = torch.from_numpy(_rounded(factor, fit)).to(z.device)
-        if not isinstance(e_z, int):
-            e_k = torch.from_numpy(fit).to(z.device)
-        codes, e_32 = bfp32((d * vectors - s1) * multiplier, e_k).resolved()
-        xhat, e_x = requantized(codes, e_32, 16)
-        saved, e_saved = requantized(codes, e_32, 8)
-        state = () if gamma is None else (gamma.codes, gamma.delayed)
-        ctx.save_for_backward(saved, multiplier.to(torch.int32), *state)
-        ctx.exponents = (e_saved, e_k, e_z, 0 if gamma is None else gamma.joint()[1])
-        ctx.centred, ctx.beta = centred, beta is not None
-        terms: list[tuple[Tensor, Exponent, int]] = [(xhat.long(), e_x, 16)]
-        if gamma is not None:
-            jg, e_gamma = gamma.joint()
-            terms = [(xhat.long() * jg, e_x + e_gamma, 38)]
-        if beta is not None:
-            jb, e_beta = beta.joint()
-            terms.append((jb, e_beta, 23))
-        bits = x.bits if gamma is None else gamma.widths.values
-        return rounded(*combined(*terms), bits, peaks)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
-
-        h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
-        """
-        g, e_g = gradient(grad)
-        xhat, multiplier, *state = ctx.saved_tensors
-        e_x, e_k, e_z, e_gamma = ctx.exponents
-        d = g.shape[-1]
-        g = g.long()
-        dgamma = _over_vectors(g * xhat, e_g + e_x, 62) if state else None
-        dbeta = _over_vectors(g, e_g, 55) if ctx.beta else None
-        by_gamma = g * kernels.of(g).joint(*state) if state else g
-        h16, e_h = requantized(by_gamma, e_g + e_gamma, 16)
-        h = h16.long()
-        sh, shx = h.sum(-1, keepdim=True), (h * xhat).sum(-1, keepdim=True)
-        direct = d * h - sh if ctx.centred else d * h
-        t = combined((direct, e_h, 28), (-(shx * xhat), e_h + 2 * e_x, 42))
-        t16, e_t = requantized(*t, 16)
-        dz = bfp32(t16.long() * multiplier, e_t + e_k - e_z)
-        return dz, dgamma, dbeta, None, None, None
-
-
-def _over_vectors(acc: Tensor, exponent: Exponent, bits: int) -> BFPTensor:
-    """The sum over all vectors [..., d] -> [d], a gradient of gamma or beta."""
-    if isinstance(exponent, int):
-        return bfp32(acc.reshape(-1, acc.shape[-1]).sum(0), exponent)
-    own = exponent.expand(*acc.shape[:-1], 1)
-    return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
-
-
-def layer_norm(
-    x: BFPTensor,
-    gamma: BFPParameter | None,
-    beta: BFPParameter | None,
-    size: int,
-    eps: float = 1e-5,
-    centred: bool = True,
-    peaks: ChannelPeaks | None = None,
-) -> BFPTensor:
-    """Normalise the last dimension, of `size` (at most 4096), as bfp8; gamma, beta [size] or None.
-
-    centred: subtract the mean; without it this is RMSNorm (Zhang and Sennrich 2019). peaks: of the
-    output's channels, which have shifts by them (training.md 12.4). Raises UnsupportedError for
-    other shapes.
-    """
-    if x.shape[-1] != size or x.numel() == 0:
-        raise UnsupportedError(
-            f"layer norm: expected rows of {size} elements, found shape {tuple(x.shape)}"
-        )
-    if size > MAX_ROW_ELEMENTS:
-        raise UnsupportedError(
-            f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {size}"
-        )
-    return LayerNormFunction.apply(x, gamma, beta, eps, centred, peaks)
-
-
-def _layer_norm(
-    x: BFPTensor,
-    normalized_shape: Sequence[int],
-    weight: BFPParameter | None = None,
-    bias: BFPParameter | None = None,
-    eps: float = 1e-5,
-) -> BFPTensor:
-    """torch.nn.functional.layer_norm over the last axis. Raises UnsupportedError for more."""
-    return _functional(x, normalized_shape, weight, bias, eps, True)
-
-
-def _rms_norm(
-    x: BFPTensor,
-    normalized_shape: Sequence[int],
-    weight: BFPParameter | None = None,
-    eps: float | None = None,
-) -> BFPTensor:
-    """torch.nn.functional.rms_norm over the last axis. Raises UnsupportedError for more."""
-    return _functional(x, normalized_shape, weight, None, eps or DEFAULT_EPS, False)
-
-
-def _functional(
-    x: BFPTensor,
-    shape: Sequence[int],
-    weight: BFPParameter | None,
-    bias: BFPParameter | None,
-    eps: float,
-    centred: bool,
-) -> BFPTensor:
-    if len(shape) != 1 or any(not isinstance(p, BFPParameter | None) for p in (weight, bias)):
-        raise UnsupportedError(
-            "layer norm: expected one normalised axis, and parameters of a module, found "
-            f"{tuple(shape)}"
-        )
-    return layer_norm(as_bfp8(x, "layer norm"), weight, bias, shape[0], eps, centred)
-
-
-FUNCTIONS.update({functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm})

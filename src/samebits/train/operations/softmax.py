@@ -13,8 +13,9 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
+from samebits.train.operations.broadcast import expand
 from samebits.train.operations.indexing import transpose
-from samebits.train.operations.narrow import as_decided
+from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.tensor import (
     FUNCTIONS,
     BFPTensor,
@@ -98,9 +99,9 @@ def softmax(
         raise UnsupportedError(
             f"softmax: expected at most {MAX_CLASSES} places, found {x.shape[dim]}"
         )
-    allowed = x.allowed
+    allowed = x.allowed if isinstance(x, BFPTensor) else None
     if allowed is None:
-        x = as_decided(x, "softmax") if x.sums is None else x
+        x = _undecided(x, "softmax")
     if dim % x.dim() == x.dim() - 1:
         return SoftmaxFunction.apply(x)
     if allowed is not None:
@@ -124,11 +125,31 @@ class Masked(TensorOperation):
 
 
 def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
-    """x of which only what is `allowed` counts in a softmax; bool, of a shape that broadcasts."""
-    whole = allowed.to(x.device).expand(x.shape)
+    """x of which only what is `allowed` counts in a softmax.
+
+    allowed: bool. Sizes are equal or 1, as torch joins them; x is expanded where it has to be.
+    Raises UnsupportedError for another type and for other shapes.
+    """
+    if allowed.dtype != torch.bool:
+        raise UnsupportedError(f"mask: expected a bool tensor, found {allowed.dtype}")
+    try:
+        shape = torch.broadcast_shapes(x.shape, allowed.shape)
+    except RuntimeError:
+        raise UnsupportedError(
+            f"mask: expected a shape whose sizes are those of {tuple(x.shape)} or 1, found "
+            f"{tuple(allowed.shape)}"
+        ) from None
     if x.allowed is None:
-        x = as_decided(x, "mask") if x.sums is None else x
-    return Masked.apply(x, whole)
+        x = _undecided(x, "mask")
+    if shape != x.shape:
+        x = expand(x, shape)
+    return Masked.apply(x, allowed.to(x.device).expand(shape))
+
+
+def _undecided(x: BFPTensor, where: str) -> BFPTensor:
+    """x as bfp8 or bfp32; the sums of a Linear or Conv2d have no width yet (14.3)."""
+    x = as_bfp(x, where)
+    return as_decided(x, where) if x.sums is None else x
 
 
 FUNCTIONS.update(

@@ -24,7 +24,7 @@ def initial_weights(
     source: a training folder, a checkpoint, a .safetensors file of a state dict, or a state dict.
     numerics: those of the run; a float32 run takes real values alone. Floating-point numbers of 16
     bits become float32, which holds them. Raises InputError and CheckpointError for what is none of
-    these, and for numbers that are not finite.
+    these, and for NaN and infinity; -inf stays for the model to judge, whose masks may hold it.
     """
     state: Mapping[str, Any]
     if isinstance(source, Mapping):
@@ -41,7 +41,7 @@ def initial_weights(
 
 
 def _checked(where: str, value: Any) -> Tensor:
-    """A tensor of a state dict, of a type that parameters have, on the CPU."""
+    """A tensor of a state dict, of a type that parameters and constants have, on the CPU."""
     if not isinstance(value, Tensor):
         raise InputError(f"{where}: expected a tensor, found {type(value).__name__}")
     if value.layout is not torch.strided or value.dtype not in KINDS:
@@ -49,14 +49,14 @@ def _checked(where: str, value: Any) -> Tensor:
             f"{where}: expected real numbers or integers, found {value.dtype} ({value.layout})"
         )
     plain = value.detach().cpu()
-    if not torch.isfinite(plain).all():
+    if plain.is_floating_point() and not bool((plain < torch.inf).all()):  # -inf: a mask has it
         raise InputError(f"{where}: expected finite numbers, found NaN or infinity")
     return plain.float() if value.dtype in (torch.float16, torch.bfloat16) else plain
 
 
 KINDS = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
 
 

@@ -1,0 +1,92 @@
+"""Float modules inside a BFP network: their bits depend on the machine."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from samebits.train.quantize import quantize_real
+from samebits.train.tensor import BFPTensor, TensorOperation, gradient
+
+WORDS = "float32: bits depend on the machine here"
+
+
+class ToReal(TensorOperation):
+    """BFP -> float32; the gradient becomes bfp32 with one exponent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor) -> Tensor:
+        return x.dequantize().float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return BFPTensor(*quantize_real(grad, 32, "gradient of a float module"))
+
+
+class FromReal(TensorOperation):
+    """float32 -> BFP, as an input of the network is quantized; the gradient becomes float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, by_rows: bool, bits: int) -> BFPTensor:
+        return BFPTensor.from_real(x, name, by_rows, bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        codes, exponent = gradient(grad)
+        return BFPTensor(codes, exponent).dequantize().float(), None, None, None
+
+
+class Island(nn.Module):
+    """A module that computes in float32 between BFP layers, a class of modules like its own."""
+
+    island: tuple[str, bool, int]  # what its output is called, by rows, bits
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """The float module's result, its real tensors quantized as inputs of a network are.
+
+        Raises NonFiniteError where one holds NaN or an infinity.
+        """
+        given = tree_map(_real, (args, options))
+        result = super().forward(*given[0], **given[1])
+        return tree_map(self._quantized, result)
+
+    def _quantized(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return FromReal.apply(value, *self.island)
+        return value
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them, and a warning."""
+        own = super().extra_repr()
+        return f"{own}, {WORDS}" if own else WORDS
+
+
+def _real(value: Any) -> Any:
+    return ToReal.apply(value) if isinstance(value, BFPTensor) else value
+
+
+def island_of(module: nn.Module, name: str, by_rows: bool, bits: int) -> nn.Module:
+    """A copy of a module that computes in float32 inside a BFP network.
+
+    name: its path. by_rows, bits: of what it hands on.
+    """
+    twin = copy.deepcopy(module)
+    kind = type(module)
+    twin.__class__ = type(kind.__name__, (Island, kind), {"__module__": kind.__module__})
+    twin.island = (f"output of {name!r}", by_rows, bits)  # type: ignore[assignment]
+    return twin
+
+
+def float_islands(model: nn.Module) -> list[str]:
+    """A line for every module of a converted model that computes in float32.
+
+    Empty where every bit of the model is the same on every machine.
+    """
+    return [
+        f"{path} ({type(module).__name__}): {WORDS}"
+        for path, module in model.named_modules()
+        if isinstance(module, Island)
+    ]

@@ -1,0 +1,307 @@
+"""Normalisation of vectors: LayerNorm, RMSNorm, GroupNorm, InstanceNorm (training.md 5, 7, 14.6).
+
+Exact integer sums, binary64 scalars of every vector, integer multiply-shift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.normalization import fits_of, rounded_scalars
+from samebits.train.operations.pointwise import reshape
+from samebits.train.shifts import ChannelPeaks, rounded
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    combined,
+    gradient,
+    requantized,
+)
+
+MAX_ROW_ELEMENTS = 1 << 12
+MAX_GROUP_ELEMENTS = 1 << 20
+DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
+
+
+@dataclass(frozen=True)
+class VectorLayout:
+    """Which elements of a shape are normalised together: groups of channels, or the last axis."""
+
+    shape: torch.Size
+    groups: int | None = None
+
+    def split(self, v: Tensor) -> Tensor:
+        """[n, groups, d], or as it is: vectors along the last axis."""
+        return v if self.groups is None else v.reshape(self.shape[0], self.groups, -1)
+
+    def exponents(self, exponent: Exponent) -> Exponent:
+        """Exponents of the tensor's rows, to meet vectors."""
+        if self.groups is None or isinstance(exponent, int):
+            return exponent
+        return exponent.reshape(-1, 1, 1)
+
+    def join(self, v: Tensor) -> Tensor:
+        """The inverse of `split`."""
+        return v.reshape(self.shape)
+
+    def of_rows(self, exponent: Exponent) -> Exponent:
+        """Exponents of vectors, to meet the tensor."""
+        if self.groups is None or isinstance(exponent, int):
+            return exponent
+        count = self.shape[1] // self.groups
+        own = exponent.expand(self.shape[0], self.groups, 1).repeat_interleave(count, 1)
+        return own.reshape(*self.shape[:2], *[1] * (len(self.shape) - 2))
+
+    def along(self, v: Tensor) -> Tensor:
+        """A vector of the channels, to meet vectors of elements."""
+        if self.groups is None:
+            return v
+        inner = math.prod(self.shape[2:])
+        return v.view(-1, 1).expand(-1, inner).reshape(1, self.groups, -1)
+
+    def channels_last(self, v: Tensor, exponent: Exponent) -> tuple[Tensor, Exponent]:
+        """Values of vectors and their exponents with the channels last."""
+        if self.groups is None:
+            return v, exponent
+        n, c = self.shape[:2]
+        values = v.reshape(n, c, -1).transpose(1, 2)
+        if isinstance(exponent, int):
+            return values, exponent
+        own = exponent.expand(n, self.groups, 1).repeat_interleave(c // self.groups, 1)
+        return values, own.transpose(1, 2)
+
+
+class LayerNormFunction(TensorOperation):
+    """Over the last dimension; z as rows [rows, d]. Without gamma or beta they are left out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: BFPTensor,
+        gamma: BFPParameter | None,
+        beta: BFPParameter | None,
+        eps: float,
+        centred: bool = True,
+        groups: int | None = None,
+        peaks: ChannelPeaks | None = None,
+    ) -> BFPTensor:
+        """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
+
+        d * z - S1 is exact (below 2**28, 2**40 with shifts), and the factor inv / d of each row has
+        24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
+        backward pass. Not centred, S1 counts as 0.
+        """
+        z, e_z, shifts = x.shifted()
+        layout = VectorLayout(z.shape, groups)
+        lifted = z.long()
+        if shifts is not None:
+            lifted = lifted << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
+        vectors, e_z = layout.split(lifted), layout.exponents(e_z)
+        d = vectors.shape[-1]
+        s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
+        s1 = s1 if centred else torch.zeros_like(s1)
+        own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
+        spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
+        inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
+        factor = np.ldexp(inv / float(d), own)
+        e_k: Exponent = formats.fits(float(factor.max()), 24)
+        fit = np.asarray(e_k) if isinstance(e_z, int) else fits_of(factor, 24)
+        multiplier = torch.from_numpy(rounded_scalars(factor, fit)).to(z.device)
+        if not isinstance(e_z, int):
+            e_k = torch.from_numpy(fit).to(z.device)
+        codes, e_32 = bfp32((d * vectors - s1) * multiplier, e_k).resolved()
+        xhat, e_x = requantized(codes, e_32, 16)
+        saved, e_saved = requantized(codes, e_32, 8)
+        state = () if gamma is None else (gamma.codes, gamma.delayed)
+        ctx.save_for_backward(saved, multiplier.to(torch.int32), *state)
+        ctx.exponents = (e_saved, e_k, e_z, 0 if gamma is None else gamma.joint()[1])
+        ctx.centred, ctx.beta, ctx.layout = centred, beta is not None, layout
+        terms: list[tuple[Tensor, Exponent, int]] = [(xhat.long(), e_x, 16)]
+        if gamma is not None:
+            jg, e_gamma = gamma.joint()
+            terms = [(xhat.long() * layout.along(jg), e_x + e_gamma, 38)]
+        if beta is not None:
+            jb, e_beta = beta.joint()
+            terms.append((layout.along(jb), e_beta, 23))
+        bits = x.bits if gamma is None else gamma.widths.values
+        acc, exponent = combined(*terms)
+        return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
+
+        h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
+        """
+        g, e_g = gradient(grad)
+        xhat, multiplier, *state = ctx.saved_tensors
+        e_x, e_k, e_z, e_gamma = ctx.exponents
+        layout = ctx.layout
+        g, e_g = layout.split(g.long()), layout.exponents(e_g)
+        d = g.shape[-1]
+        last = layout.channels_last
+        dgamma = _over_vectors(last(g * xhat, e_g + e_x), 62) if state else None
+        dbeta = _over_vectors(last(g, e_g), 55) if ctx.beta else None
+        by_gamma = g * layout.along(kernels.of(g).joint(*state)) if state else g
+        h16, e_h = requantized(by_gamma, e_g + e_gamma, 16)
+        h = h16.long()
+        sh, shx = h.sum(-1, keepdim=True), (h * xhat).sum(-1, keepdim=True)
+        direct = d * h - sh if ctx.centred else d * h
+        more = max(12, (d - 1).bit_length())
+        t = combined((direct, e_h, 16 + more), (-(shx * xhat), e_h + 2 * e_x, 30 + more))
+        t16, e_t = requantized(*t, 16)
+        acc, exponent = t16.long() * multiplier, e_t + e_k - e_z
+        dz = bfp32(layout.join(acc), layout.of_rows(exponent))
+        return dz, dgamma, dbeta, None, None, None, None
+
+
+def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPTensor:
+    """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
+    acc, exponent = values
+    if isinstance(exponent, int):
+        return bfp32(acc.reshape(-1, acc.shape[-1]).sum(0), exponent)
+    own = exponent.expand(*acc.shape[:-1], exponent.shape[-1])
+    return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
+
+
+def layer_norm(
+    x: BFPTensor,
+    gamma: BFPParameter | None,
+    beta: BFPParameter | None,
+    size: int,
+    eps: float = 1e-5,
+    centred: bool = True,
+    peaks: ChannelPeaks | None = None,
+) -> BFPTensor:
+    """Normalise the last dimension, of `size` (at most 4096), as bfp8; gamma, beta [size] or None.
+
+    centred: subtract the mean; without it this is RMSNorm (Zhang and Sennrich 2019). peaks: of the
+    output's channels, which have shifts by them (training.md 12.4). Four axes are no image here:
+    every vector is a row (12.2). Raises UnsupportedError for other shapes.
+    """
+    if any(p is not None and tuple(p.shape) != (size,) for p in (gamma, beta)):
+        raise UnsupportedError(f"layer norm: expected parameters of {size} elements, found others")
+    if x.shape[-1:] != (size,) or x.numel() == 0:
+        raise UnsupportedError(
+            f"layer norm: expected rows of {size} elements, found shape {tuple(x.shape)}"
+        )
+    if size > MAX_ROW_ELEMENTS:
+        raise UnsupportedError(
+            f"layer norm: expected at most {MAX_ROW_ELEMENTS} elements, found {size}"
+        )
+    if x.dim() == 4:
+        vectors = layer_norm(reshape(x, (-1, size)), gamma, beta, size, eps, centred, peaks)
+        return reshape(vectors, tuple(x.shape))
+    return LayerNormFunction.apply(x, gamma, beta, eps, centred, None, peaks)
+
+
+def group_norm(
+    x: BFPTensor,
+    groups: int,
+    gamma: BFPParameter | None,
+    beta: BFPParameter | None,
+    eps: float = 1e-5,
+    peaks: ChannelPeaks | None = None,
+) -> BFPTensor:
+    """Normalise groups of channels of [n, c, ...] sample by sample, as bfp8; gamma, beta [c].
+
+    As many groups as channels are InstanceNorm. Wu and He 2018; peaks as of `layer_norm`. Raises
+    UnsupportedError for groups that do not divide the channels, and above 2**20 elements.
+    """
+    if x.dim() == 3:
+        n, c, length = x.shape
+        image = group_norm(reshape(x, (n, c, 1, length)), groups, gamma, beta, eps, peaks)
+        return reshape(image, (n, c, length))
+    if x.dim() not in (2, 4) or x.numel() == 0 or groups < 1 or x.shape[1] % groups:
+        raise UnsupportedError(
+            f"group norm: expected [n, c, ...], up to 4 axes, whose channels {groups} groups "
+            f"divide, found shape {tuple(x.shape)}"
+        )
+    if gamma is not None and gamma.numel() != x.shape[1]:
+        raise UnsupportedError(
+            f"group norm: expected {gamma.numel()} channels, found shape {tuple(x.shape)}"
+        )
+    size = x.numel() // x.shape[0] // groups
+    if size > MAX_GROUP_ELEMENTS:
+        raise UnsupportedError(
+            f"group norm: expected at most {MAX_GROUP_ELEMENTS} elements of a group, found {size}"
+        )
+    return LayerNormFunction.apply(x, gamma, beta, eps, True, groups, peaks)
+
+
+def _layer_norm(
+    x: BFPTensor,
+    normalized_shape: Sequence[int],
+    weight: BFPParameter | None = None,
+    bias: BFPParameter | None = None,
+    eps: float = 1e-5,
+) -> BFPTensor:
+    """torch.nn.functional.layer_norm over the last axis. Raises UnsupportedError for more."""
+    return _functional(x, normalized_shape, weight, bias, eps, True)
+
+
+def _rms_norm(
+    x: BFPTensor,
+    normalized_shape: Sequence[int],
+    weight: BFPParameter | None = None,
+    eps: float | None = None,
+) -> BFPTensor:
+    """torch.nn.functional.rms_norm over the last axis. Raises UnsupportedError for more."""
+    own = DEFAULT_EPS if eps is None else eps
+    return _functional(x, normalized_shape, weight, None, own, False)
+
+
+def _functional(
+    x: BFPTensor,
+    shape: Sequence[int],
+    weight: BFPParameter | None,
+    bias: BFPParameter | None,
+    eps: float,
+    centred: bool,
+) -> BFPTensor:
+    """A norm over the last axis, by a module's parameters. Raises UnsupportedError for others."""
+    if len(shape) != 1 or any(not isinstance(p, BFPParameter | None) for p in (weight, bias)):
+        raise UnsupportedError(
+            "layer norm: expected one normalised axis, and parameters of a module, found "
+            f"{tuple(shape)}"
+        )
+    if not eps > 0:
+        raise UnsupportedError(f"layer norm: expected eps > 0, found {eps}")
+    return layer_norm(as_bfp8(x, "layer norm"), weight, bias, shape[0], eps, centred)
+
+
+def _group_norm(
+    x: BFPTensor,
+    num_groups: int,
+    weight: BFPParameter | None = None,
+    bias: BFPParameter | None = None,
+    eps: float = 1e-5,
+) -> BFPTensor:
+    """torch.nn.functional.group_norm."""
+    return group_norm(as_bfp8(x, "group norm"), num_groups, weight, bias, eps)
+
+
+FUNCTIONS.update(
+    {
+        functional.layer_norm: _layer_norm,
+        functional.rms_norm: _rms_norm,
+        functional.group_norm: _group_norm,
+    }
+)

@@ -1,0 +1,116 @@
+"""Softmax of vectors (training.md 14.3) in every realisation, against the plain integers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from bfp_arrays import codes
+from compare import assert_same
+from samebits.spec.formats import Q32
+from samebits.spec.training import attention as reference
+from samebits.spec.training.layers import Array
+
+TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+
+
+def of_reference(z, exponents, allowed=None):
+    """rne(P * 2**30 / S) in plain integers; exponents: one, or one a vector."""
+    n, c = z.shape
+    own = exponents if isinstance(exponents, int) else tuple(e for e in exponents for _ in range(c))
+    given = None if allowed is None else allowed.flatten().tolist()
+    return reference.softmax(Array(z.flatten().tolist(), (n, c), own, 32), given)[0].codes
+
+
+def compare(k, z, exponents, allowed=None):
+    n, c = z.shape
+    own = exponents if isinstance(exponents, int) else torch.tensor(exponents).view(n, 1)
+    found = k.softmax(z, own, allowed)
+    assert (found.dtype, tuple(found.shape)) == (torch.int32, (n, c))
+    kept = [True] * (n * c) if allowed is None else allowed.flatten().tolist()
+    shown = exponents if isinstance(exponents, int) else "own"
+    inputs = [
+        f"vector {i // c}: code {v}, exponent {shown}, allowed {a}"
+        for i, (v, a) in enumerate(zip(z.flatten().tolist(), kept, strict=True))
+    ]
+    assert_same(found, of_reference(z, exponents, allowed), inputs)
+
+
+def drawn_mask(shape, seed):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.6
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("exponent", [-300, -128, -63, -49, -34, -16, -5, 0, 13, 14, 15, 36, 127])
+def test_every_exponent(k, exponent, bits):
+    for shape in ((1, 1), (3, 1), (1, 9), (5, 6), (2, 33)):
+        z = codes(shape, bits, exponent, TYPES[bits])
+        compare(k, z, exponent)
+        compare(k, z, exponent, drawn_mask(shape, exponent + 300))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_vectors_with_exponents_of_their_own(k, masked, threads):
+    shape = (40, 12)
+    rng = random.Random(4)
+    exponents = [rng.choice((-200, -128, -40, -30, -20, -7, 0, 30, 127)) for _ in range(40)]
+    compare(k, codes(shape, 32, 1), exponents, drawn_mask(shape, 1) if masked else None)
+
+
+def test_vectors_without_a_place_that_is_allowed(k):
+    z, allowed = codes((4, 5), 32, 2), drawn_mask((4, 5), 2)
+    allowed[1], allowed[3] = False, False
+    allowed[2] = torch.tensor([False, False, True, False, False])
+    compare(k, z, -20, allowed)
+    found = k.softmax(z, -20, allowed)
+    assert not found[1].any()
+    assert found[2].tolist() == [0, 0, 1 << 30, 0, 0]
+    assert not k.softmax(z, -20, torch.zeros(4, 5, dtype=torch.bool)).any()
+
+
+@pytest.mark.parametrize("exponent", [-200, -62, -31, -28, -20, 0, 100])
+def test_the_largest_and_smallest_codes(k, exponent):
+    z = torch.tensor([[Q32, -Q32, 0, Q32], [-Q32, -Q32, -Q32, -Q32], [Q32 - 1, Q32, 1, -1]])
+    z = z.to(torch.int32)
+    compare(k, z, exponent)
+    for column in range(4):  # the largest is excluded
+        allowed = torch.ones(3, 4, dtype=torch.bool)
+        allowed[:, column] = False
+        compare(k, z, exponent, allowed)
+
+
+def test_an_excluded_code_changes_nothing(k):
+    """Neither the largest nor a sum sees it."""
+    z, allowed = codes((6, 8), 32, 3), drawn_mask((6, 8), 3)
+    other = torch.where(allowed, z, torch.tensor(Q32, dtype=torch.int32))
+    assert_same(k.softmax(z, -24, allowed), k.softmax(other, -24, allowed), z)
+
+
+@pytest.mark.parametrize("exponent", [-31, -22])
+def test_as_many_places_as_there_may_be(k, exponent, threads):
+    z = codes((2, 1 << 14), 32, 5)
+    compare(k, z, exponent)
+    z.fill_(7)  # S = 2**38
+    assert k.softmax(z, exponent, None).unique().tolist() == [1 << 16]
+    compare(k, z, exponent, drawn_mask(z.shape, 5))
+
+
+def test_other_orders_in_memory(k):
+    z, allowed = codes((7, 5), 32, 6), drawn_mask((5, 7), 6)
+    compare(k, z.t(), -26, allowed)
+    compare(k, z.t(), [-26, -28, 3, -30, -26], z.t() > 0)
+    compare(k, codes((9, 10), 8, 6, torch.int8)[::2, 1::3], -3)
+    compare(k, z[:1].expand(4, 5), -26, allowed[:1, :5].expand(4, 5))
+
+
+def test_one_exponent_given_as_a_tensor(k):
+    z = codes((3, 4), 32, 7)
+    wanted = of_reference(z, -25)
+    assert_same(k.softmax(z, torch.tensor([[-25]]), None), wanted, z)
+    assert_same(k.softmax(z, torch.full((3, 1), -25), None), wanted, z)
+
+
+def test_no_vectors(k):
+    assert k.softmax(torch.zeros(0, 4, dtype=torch.int32), -3, None).shape == (0, 4)

@@ -1,0 +1,86 @@
+"""Normalisation of groups and vectors: sizes, options and what is refused.
+
+Bits are those of the plain integers in tests/train/test_rows_and_widths.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bfp_arrays import array, same, tensor
+from samebits.errors import UnsupportedError
+from samebits.spec.training import norm
+from samebits.train import BFPTensor, convert
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row"])
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 6), 2), ((2, 4, 3, 2), 4), ((3, 4, 2, 2), 1), ((1, 2, 1, 1), 1), ((1, 1, 66, 65), 1)],
+)
+def test_groups_without_gamma(shape, groups, kind, realisation):
+    x = tensor(shape, kind).requires_grad_()
+    out = functional.group_norm(x, groups)
+    wanted, saved, _ = norm.layer_norm(array(x), None, None, 1e-5, groups=groups)
+    same(out, wanted)
+    g = tensor(shape, kind, 32, 3)
+    out.backward(g)
+    same(x.grad, norm.layer_norm_backward(array(g), array(x), None, saved)[0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.GroupNorm(3, 6), (4, 6, 5, 5)),
+        (nn.GroupNorm(3, 6), (4, 6, 9)),
+        (nn.GroupNorm(2, 32), (4, 32)),
+        (nn.InstanceNorm2d(6), (4, 6, 5, 5)),
+        (nn.InstanceNorm2d(6, affine=True), (4, 6, 5, 5)),
+        (nn.InstanceNorm1d(6), (4, 6, 9)),
+        (nn.LayerNorm(6, bias=False), (4, 5, 6)),
+        (nn.LayerNorm(6, elementwise_affine=False), (4, 5, 6)),
+        (nn.RMSNorm(6), (4, 5, 6)),
+        (nn.RMSNorm(6, elementwise_affine=False), (4, 5, 6)),
+    ],
+)
+@pytest.mark.parametrize("exponents", ["tensor", "row"])
+def test_values_are_those_of_torch(layer, shape, exponents):
+    torch.manual_seed(2)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, 1.0, 0.3)
+    real = torch.randn(shape).double().requires_grad_()
+    x = BFPTensor.from_real(real, by_rows=exponents == "row").requires_grad_()
+    out = convert(layer, exponents)(x)
+    wanted = layer.double()(real)
+    difference = out.dequantize() - wanted.detach()
+    assert float(difference.abs().max()) < 0.04 * float(wanted.detach().abs().max())
+    g = torch.randn(shape)
+    out.backward(BFPTensor.from_real(g, by_rows=exponents == "row", bits=16))
+    wanted.backward(g.double())
+    difference = x.grad.dequantize() - real.grad
+    assert float(difference.norm()) < 0.04 * float(real.grad.norm())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: functional.group_norm(x, 4), "whose channels 4 groups divide, found shape"),
+        (lambda x: functional.group_norm(x, 0), "whose channels 0 groups divide"),
+        (lambda x: functional.group_norm(x[0, 0, 0], 1), "expected .n, c, ...., up to 4 axes"),
+        (lambda x: functional.layer_norm(x, (3, 2)), "expected one normalised axis"),
+        (lambda x: functional.layer_norm(x, (3,)), r"expected rows of 3 elements, found shape"),
+        (lambda x: functional.rms_norm(x, (2,), torch.ones(2)), "parameters of a module"),
+        (lambda x: convert(nn.GroupNorm(3, 9))(x), "expected 9 channels, found shape"),
+        (lambda x: convert(nn.InstanceNorm2d(3, track_running_stats=True))(x), "running_stats"),
+        (
+            lambda x: functional.group_norm(x[:1, :1, :1, :1].expand(1, 1, 1025, 1024), 1),
+            "at most 1048576 elements of a group, found 1049600",
+        ),
+    ],
+)
+def test_what_has_no_rule_is_refused(call, message):
+    with pytest.raises(UnsupportedError, match=message):
+        call(BFPTensor.from_real(torch.ones(2, 6, 3, 2)))

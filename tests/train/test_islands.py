@@ -1,0 +1,125 @@
+"""Modules that stay in float32 inside a BFP network."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import samebits as sb
+from samebits.errors import InputError, NonFiniteError, UnsupportedError
+from samebits.train import (
+    SGD,
+    BFPParameter,
+    BFPTensor,
+    convert,
+    cross_entropy,
+    float_islands,
+    load_state,
+    model_input,
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.middle = nn.Sequential(nn.Linear(6, 6), nn.Softsign())
+        self.memory = nn.GRU(6, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        y, last = self.memory(self.middle(self.first(x)))
+        assert isinstance(last, type(y))
+        return self.head(y[:, -1])
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(2)
+    return Net()
+
+
+@pytest.mark.parametrize("exponents", ["tensor", "row"])
+def test_a_network_with_islands_trains(net, exponents):
+    before = copy.deepcopy(net.state_dict())
+    model = convert(net, exponents, keep_float=["middle", "memory"])
+    assert list(net.state_dict()) == list(before)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    bfp = [p for p in model.parameters() if isinstance(p, BFPParameter)]
+    real = [p for p in model.parameters() if not isinstance(p, BFPParameter)]
+    assert len(bfp) == 4
+    assert {tuple(p.shape) for p in real} >= {(6, 6), (15, 6), (15, 5)}
+    optimizers = [SGD(bfp, lr=0.1, momentum=0.9), torch.optim.SGD(real, lr=0.1, momentum=0.9)]
+    floats = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    x, y = torch.randn(8, 3, 4), torch.arange(8) % 3
+    for step in range(40):
+        loss = cross_entropy(model(model_input(model, x)), y)
+        wanted = nn.functional.cross_entropy(net(x), y)
+        if step == 0:
+            first = float(wanted.detach())
+        loss.backward()
+        wanted.backward()
+        for optimizer in (*optimizers, floats):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert float(wanted.detach()) < 0.9 * first
+    assert abs(float(loss.detach()) - float(wanted.detach())) < 0.05 * float(wanted.detach())
+
+
+def test_islands_are_named(net):
+    words = "float32: bits depend on the machine here"
+    model = sb.convert(net, keep_float=["middle", "memory"])
+    assert float_islands(model) == [f"middle (Sequential): {words}", f"memory (GRU): {words}"]
+    assert words in repr(model)
+    assert float_islands(convert(nn.Linear(2, 2))) == []
+
+
+def test_states_hold_both_kinds(net):
+    model = convert(net, keep_float=["middle", "memory"])
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    assert state["middle.0.weight"].dtype == torch.float32
+    assert state["first.weight.codes"].dtype == torch.int8
+    torch.manual_seed(9)
+    other = convert(Net(), keep_float=["middle", "memory"])
+    load_state(other, state)
+    assert all(torch.equal(v, state[k]) for k, v in other.state_dict().items())
+    again = convert(Net(), keep_float=["middle", "memory"])
+    again.load_state_dict(net.state_dict())
+    assert all(torch.equal(v, state[k]) for k, v in again.state_dict().items())
+
+
+def test_what_an_island_gives_is_quantized_as_an_input(net):
+    model = convert(nn.Sequential(nn.Linear(4, 4), nn.Softsign()), keep_float=["1"])
+    seen = []
+    model[0].register_forward_hook(lambda module, given, y: seen.append(y.detach().dequantize()))
+    out = model(BFPTensor.from_real(torch.randn(3, 4)))
+    wanted = BFPTensor.from_real(nn.functional.softsign(seen[0].float()))
+    assert torch.equal(out.codes, wanted.codes)
+    assert out.exponent == wanted.exponent
+    assert out.bits == 8
+
+
+def test_an_island_that_diverges_is_named():
+    class Inverse(nn.Module):
+        def forward(self, x):
+            return 1 / x
+
+    model = convert(nn.Sequential(nn.Identity(), Inverse()), keep_float=["1"])
+    with pytest.raises(NonFiniteError, match="tensor \"output of '1'\": expected finite values"):
+        model(BFPTensor.from_real(torch.zeros(2, 2)))
+
+
+def test_wrong_paths_and_shared_parameters_are_refused(net):
+    with pytest.raises(InputError, match=r"keep_float: expected paths of modules .* found 'last'"):
+        convert(net, keep_float=["last", "head"])
+    with pytest.raises(InputError, match=r"keep_float: .* found ''"):
+        convert(net, keep_float=[""])
+    net.middle[0].weight = nn.Parameter(torch.randn(6, 4))
+    net.first.weight = net.middle[0].weight
+    with pytest.raises(UnsupportedError, match=r"middle \(Sequential\): 1 parameter\(s\) that"):
+        convert(net, keep_float=["middle", "memory"])
+    with pytest.raises(InputError, match="give parameters that stay in float32 to an optimizer of"):
+        SGD(convert(Net(), keep_float=["middle", "memory"]).parameters(), lr=0.1)
