@@ -126,23 +126,22 @@ class Words(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Parameters of its own, repeated and in a product; a layer of a transformer; attention by
-    products and a masked softmax."""
+    """Parameters of its own, repeated and in a product; attention by products and a masked
+    softmax."""
 
     def __init__(self):
         super().__init__()
-        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.patches = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.AdaptiveAvgPool2d(2))
         self.first = nn.Parameter(torch.randn(1, 1, 8))
         self.places = nn.Parameter(torch.randn(5, 8))
         self.gain, self.mix = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.randn(8, 8))
         self.register_buffer("later", torch.ones(5, 5, dtype=torch.bool).triu(1))
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
-        self.head = nn.Linear(8, CLASSES)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, CLASSES)
 
     def forward(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1) + self.places
-        x = self.layer(x)
+        x = self.norm(x)
         scores = (x @ x.transpose(1, 2) * self.gain).masked_fill(self.later, -torch.inf)
         x = torch.softmax(scores, -1) @ (x @ self.mix)
         return self.head(x[:, -1])

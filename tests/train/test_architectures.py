@@ -148,3 +148,20 @@ def test_first_initial_weight_by_hand():
 def test_parameters_without_a_rule_are_named():
     with pytest.raises(UnsupportedError, match=r"parameter '0\.weight' of PReLU"):
         initialise(nn.Sequential(nn.PReLU()), 0)
+
+
+def test_parameters_of_a_users_module():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.full((3,), 0.25))
+            self.token = nn.Parameter(torch.zeros(1, 1, 400))
+            self.drawn = nn.Parameter(torch.randn(20, 20))
+            self.norm = nn.GroupNorm(1, 3)
+
+    own = Own()
+    initialise(own, 3)
+    assert own.gain.tolist() == [0.25] * 3
+    for parameter in (own.token, own.drawn):
+        assert 0.033 < float(parameter.detach().abs().max()) <= 0.035
+    assert own.norm.weight.tolist() == [1.0] * 3

@@ -548,7 +548,7 @@ KEEP = torch.ones(T, T, dtype=torch.bool)
     [
         (lambda f: f(X, X, X, KEEP.byte()), "attention: expected a mask of bool or of real num"),
         (lambda f: f(X, X, X, KEEP, is_causal=True), "expected attn_mask or is_causal, found both"),
-        (lambda f: f(X, X, X, KEEP[:, :3]), r"mask: expected a shape .* \(3, 4, 4\) or 1"),
+        (lambda f: f(X, X, X, KEEP[:, :3]), r"mask: expected shapes .* \(3, 4, 4\) and \(4, 3\)"),
         (lambda f: f(X, X, X, dropout_p=0.1), "expected dropout_p=0"),
         (lambda f: f(X, X, X, enable_gqa=True), "enable_gqa=False, found 0.0 and True"),
         (lambda f: f(drawn(N, T, E), X, X), "expected a BFPTensor, found Tensor"),

@@ -312,7 +312,8 @@ def initialise(model: nn.Module, seed: int) -> None:
     weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in), LSTM
     weights in +-sqrt(3 / fan_in), Embedding weights in +-sqrt(3); norm weights are 1; biases are
     0, but 1 for an LSTM's forget gate (bias_ih; Jozefowicz et al. 2015). Input weights of attention
-    are as those of an LSTM, parameters of a user's module in +-0.035. A word w gives
+    are as those of an LSTM. A parameter of a user's module that holds one number other than 0, a
+    gain say, keeps it; others are in +-0.035. A word w gives
     ((2w + 1 - 2^32) * 2^-32) * bound in binary64, rounded to the parameter's dtype.
     """
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -329,6 +330,8 @@ def initialise(model: nn.Module, seed: int) -> None:
                     parameter[owner.hidden_size : 2 * owner.hidden_size] = 1.0
             elif attribute == "weight" and isinstance(owner, NORMS):
                 parameter.fill_(1.0)
+            elif _is_gain(owner, parameter):
+                pass
             elif _is_drawn(owner, attribute):
                 fan_in = math.prod(parameter.shape[1:])
                 if isinstance(owner, nn.Embedding):
@@ -357,6 +360,14 @@ NORMS = (
     *(nn.InstanceNorm1d, nn.InstanceNorm2d),
 )
 OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0.02
+
+
+def _is_gain(owner: nn.Module, parameter: torch.Tensor) -> bool:
+    """Whether a parameter of a module outside torch.nn holds one number, and that is not 0."""
+    if type(owner).__module__.startswith("torch.nn") or parameter.numel() == 0:
+        return False
+    first = parameter.flatten()[0]
+    return bool(first != 0) and bool((parameter == first).all())
 
 
 def _is_drawn(owner: nn.Module, attribute: str) -> bool:

@@ -78,6 +78,29 @@ def test_every_plan_gives_the_bits_of_eager_execution(name, numerics):
         assert_same_outcome(outcome, planned)
 
 
+@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+def test_a_layer_of_a_transformer_is_one_sub_layer(numerics):
+    """With its dropouts, and an attention that gives a tuple, inside."""
+    torch.manual_seed(0)
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, 0.2, batch_first=True) for _ in range(3)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, CLASSES))
+    x, labels = torch.randn(4, 4, 8), torch.arange(4)
+    case = Case(model, x, labels, nn.CrossEntropyLoss())
+    if numerics == "bfp":
+        case = Case(convert(model), BFPTensor.from_real(x), labels, CrossEntropyLoss())
+    start, (tape, network) = case.state(), survey(case.model, case.inputs, case.loss)
+    assert [layer.kind for layer in network.layers].count("TransformerEncoderLayer") == 3
+    found = []
+    runs = [Executor(tape, network, compile_schedule(network, d)) for d in droppings(network, 2)]
+    for forward in (case.model, *runs):
+        case.restore(start)
+        torch.manual_seed(3)
+        found.append((case.step(forward), case.outcome()))
+    for loss, outcome in found[1:]:
+        assert loss == found[0][0]
+        assert_same_outcome(found[0][1], outcome)
+
+
 @pytest.mark.parametrize(("name", "numerics"), MEASURED)
 def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
     """And its memory is at most what is predicted."""

@@ -87,6 +87,33 @@ def test_wide_sums(bits, kinds, realisation):
     same(b.grad, array(g))
 
 
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 32)], ids=str)
+def test_choices_of_wide_values(bits, kinds, realisation):
+    a, b = (
+        tensor((2, 3, 4), kind, width, seed, -6 - 20 * seed).requires_grad_()
+        for seed, (kind, width) in enumerate(zip(kinds, bits, strict=True))
+    )
+    chosen = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(5)) < 0.5
+    out = torch.where(chosen, a, b)
+    same(out, reference.where_wide(chosen.flatten().tolist(), array(a), array(b)))
+    g = tensor((2, 3, 4), kinds[0], 32, 5)
+    out.backward(g)
+    assert torch.equal(a.grad.dequantize(), torch.where(chosen, g.dequantize(), 0))
+    assert torch.equal(b.grad.dequantize(), torch.where(chosen, 0, g.dequantize()))
+
+
+@pytest.mark.parametrize("value", [-1e4, -100.0, 0.0, 7.0])
+def test_scores_keep_their_bits_where_they_are_filled(value):
+    """A number that is no mask, and larger than the scores, leaves them what they are."""
+    scores = tensor((3, 4), bits=32, exponent=-27)
+    filled = torch.tensor([[True, False, False, True]]).expand(3, 4)
+    for out in (scores.masked_fill(filled, value), torch.where(~filled[0], scores, value)):
+        wanted = scores.dequantize().masked_fill(filled, value)
+        assert out.bits == 32
+        assert float((out.dequantize() - wanted).abs().max()) <= 2.0**-16
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", [1.0, -0.3, 1e20, 0.0])
 def test_wide_multiples(factor, kind, realisation):

@@ -21,6 +21,12 @@ EXPANSIONS = {
     "a vector": ((3,), (2, 4, 3)),
     "images": ((1, 3, 1, 1), (2, 3, 2, 2)),
     "planes": ((2, 3, 1, 1), (2, 3, 2, 2)),
+    "an axis": ((3,), (1, 3)),
+    "an image": ((2, 3, 4), (1, 2, 3, 4)),
+    "rows of one image": ((2, 1, 4), (1, 2, 3, 4)),
+    "an axis before an image": ((2, 3, 2, 2), (1, 2, 3, 2, 2)),
+    "a number": ((), (2, 3)),
+    "a number as an image": ((), (1, 1, 1, 1)),
 }
 
 

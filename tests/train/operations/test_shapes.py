@@ -98,3 +98,13 @@ def test_sizes_that_do_not_add_up_are_refused():
 def test_other_arguments_are_refused(call, message):
     with pytest.raises(UnsupportedError, match=message):
         call(BFPTensor(codes(), -5, bits=8))
+
+
+def test_a_transpose_has_many_names():
+    x = BFPTensor(codes(), -5, bits=8)
+    wanted = x.transpose(-2, -1).codes
+    for y in (x.mT, x.swapaxes(-1, -2), torch.swapaxes(x, 2, 3)):
+        assert torch.equal(y.codes, wanted)
+    flat = x[0, 0]
+    assert torch.equal(flat.t().codes, flat.codes.t())
+    assert torch.equal(torch.t(flat).codes, flat.codes.t())

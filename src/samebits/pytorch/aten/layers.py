@@ -151,8 +151,9 @@ def _group_norm(call: AtenCall) -> Result:
     return y, "", ""
 
 
-@aten("softmax", "_softmax", "log_softmax", "_log_softmax")
+@aten("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax")
 def _softmax(call: AtenCall) -> Result:
+    """_safe_softmax gives 0 for a row of -inf alone, of which graphs, as softmax, have NaN."""
     x = call.cast(call.tensor("self"), call.out_dtype)
     op = "LogSoftmax" if "log_softmax" in call.op else "Softmax"
     return call.emit(op, x, axis=call.axis("dim", call.rank_of(x)))

@@ -181,6 +181,13 @@ def add_wide(a: Array, b: Array) -> Array:
     return replace(wide(codes, a.shape, exponent), layer_bits=max(width(a), width(b)))
 
 
+def where_wide(chosen: Sequence[bool], a: Array, b: Array) -> Array:
+    """a where it is chosen, else b, of two tensors of which one has 32 bits. Section 14.2."""
+    first = [c if at else 0 for c, at in zip(unshifted(a).codes, chosen, strict=True)]
+    second = [0 if at else c for c, at in zip(unshifted(b).codes, chosen, strict=True)]
+    return add_wide(replace(unshifted(a), codes=first), replace(unshifted(b), codes=second))
+
+
 def scale_wide(x: Array, factor: float) -> Array:
     """x of 32 bits times a number. Section 14.2."""
     m, by = formats.signed_coefficient(factor)

@@ -91,8 +91,6 @@ class Pass:
 
 
 MOVES = ("flatten", "select", "split_heads", "join_heads")
-TAKE_WIDE = ("matmul", "softmax", "add", "scale", "dropout", "expand", "embedding", *MOVES)
-"""Operators that take 32 bits as they are, and the one that takes indices."""
 OF_VECTORS = ("linear", "layer_norm", "rms_norm")
 """Operators to which a tensor of four axes is no image (section 12.2)."""
 PEAKS = "channel_peak"
@@ -137,9 +135,15 @@ def heads_backward(node: Node, g: Array, shape: tuple[int, ...]) -> Array:
 def inputs_of(node: Node, done: Pass) -> list[Array]:
     """A node's inputs, of 8 bits unless it takes more."""
     x = [done.outputs[name] for name in node.inputs]
-    if node.op in TAKE_WIDE:
-        return x
-    return [as_vectors(node, attention.narrowed(t)) for t in x]
+    match node.op:
+        case "matmul" | "softmax" | "add" | "scale" | "dropout" | "expand":
+            return x
+        case "embedding":  # of indices
+            return x
+        case op if op in MOVES:
+            return x
+        case _:
+            return [as_vectors(node, attention.narrowed(t)) for t in x]
 
 
 def as_vectors(node: Node, x: Array) -> Array:

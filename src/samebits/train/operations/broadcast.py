@@ -72,15 +72,20 @@ def expand(x: BFPTensor, *shape: Any) -> BFPTensor:
     return Expand.apply(x, sizes)
 
 
-def broadcast(what: str, *tensors: BFPTensor) -> list[BFPTensor]:
-    """Tensors at the shape of all together, as torch joins them. Raises UnsupportedError."""
+def joint_shape(what: str, *tensors: Tensor) -> torch.Size:
+    """The shape of all tensors together, as torch joins them. Raises UnsupportedError."""
     try:
-        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+        return torch.broadcast_shapes(*(t.shape for t in tensors))
     except RuntimeError:
         found = " and ".join(str(tuple(t.shape)) for t in tensors)
         raise UnsupportedError(
             f"{what}: expected shapes whose sizes are equal or 1, found {found}"
         ) from None
+
+
+def broadcast(what: str, *tensors: BFPTensor) -> list[BFPTensor]:
+    """Tensors at their joint shape. Raises UnsupportedError."""
+    shape = joint_shape(what, *tensors)
     return [expand(t, shape) for t in tensors]
 
 

@@ -385,7 +385,11 @@ FUNCTIONS.update(
         torch.Tensor.__getitem__: indexed,
         torch.permute: permute,
         torch.Tensor.permute: permute,
-        torch.transpose: transpose,
-        torch.Tensor.transpose: transpose,
+        **dict.fromkeys(
+            (torch.transpose, torch.swapaxes, torch.Tensor.transpose, torch.Tensor.swapaxes),
+            transpose,
+        ),
+        **dict.fromkeys((torch.t, torch.Tensor.t), lambda x: transpose(x, 0, 1)),
+        torch.Tensor.mT.__get__: lambda x: transpose(x, -2, -1),  # type: ignore[attr-defined]
     }
 )

@@ -14,7 +14,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operations.broadcast import broadcast, constant
+from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
@@ -60,11 +60,20 @@ def multiply(a: Any, b: Any) -> BFPTensor:
     """
     if not isinstance(a, BFPTensor):
         a, b = b, a
+    b = _number(b, "multiply")
     if isinstance(b, int | float) and not isinstance(b, bool):
         return scale(a, float(b))
     x = as_bfp8(a, "multiply")
     y = as_bfp8(constant(b, x, "multiply"), "multiply")
     return Multiply.apply(*_alike(x, y))
+
+
+def _number(value: Any, what: str) -> Any:
+    """The number in a constant without axes; anything else as it is."""
+    if not isinstance(value, Tensor) or isinstance(value, BFPTensor) or value.dim():
+        return value
+    check_constant(value, what)
+    return value.item()
 
 
 def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
@@ -116,8 +125,7 @@ def scale(x: BFPTensor, factor: float) -> BFPTensor:
 
 def divide(x: BFPTensor, divisor: Any) -> BFPTensor:
     """x times 1 / divisor, a number other than 0. Raises UnsupportedError for tensors."""
-    if isinstance(divisor, Tensor) and not isinstance(divisor, BFPTensor) and divisor.dim() == 0:
-        divisor = divisor.item()
+    divisor = _number(divisor, "divide")
     if not isinstance(divisor, int | float) or divisor == 0:
         raise UnsupportedError(f"divide: expected a number other than 0, found {divisor!r}")
     return scale(x, 1.0 / float(divisor))

@@ -226,6 +226,11 @@ def _embedding(
     """torch.nn.functional.embedding. Raises UnsupportedError for options that change values."""
     if max_norm is not None or scale_grad_by_freq:
         raise UnsupportedError("embedding: expected no max_norm or scale_grad_by_freq")
+    if not isinstance(weight, BFPParameter):
+        raise UnsupportedError(
+            "embedding: expected a parameter of a module as weight, found "
+            f"{type(weight).__name__}; take rows of another tensor by indexing"
+        )
     return embedding(index, weight, padding_idx)
 
 

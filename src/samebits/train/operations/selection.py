@@ -1,4 +1,4 @@
-"""Elements of one tensor or another, by a mask (training.md 14.4)."""
+"""Elements of one tensor or another, by a mask (training.md 14.2)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,35 @@ from torch import Tensor
 
 from samebits.errors import UnsupportedError
 from samebits.train.operations.addition import EXCLUDING, add
-from samebits.train.operations.broadcast import constant
+from samebits.train.operations.broadcast import constant, expand, joint_shape
 from samebits.train.operations.multiplication import multiply
+from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient
+
+
+class Chosen(TensorOperation):
+    """The same codes where a mask is true, 0 elsewhere, at the same exponent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, chosen: Tensor) -> BFPTensor:
+        ctx.save_for_backward(chosen)
+        codes, exponent = x.resolved()
+        y = BFPTensor.wide(torch.where(chosen, codes, 0), exponent, x.layer_bits)
+        y._bits = x._bits
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        (chosen,) = ctx.saved_tensors
+        return BFPTensor(torch.where(chosen, g, 0), e_g), None
 
 
 def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:
-    """a where a bool mask is true, b elsewhere, as bfp8: the sum of both with zeros.
+    """a where a bool mask is true, b elsewhere: the sum of both with zeros (14.2).
+
+    As bfp8, or as bfp32 where one of them has 32 bits.
 
     One of them may be a number or a float tensor, a constant; below -2**15 it excludes its places,
     as in `add`. Raises UnsupportedError for a condition that is no bool tensor.
@@ -27,9 +48,18 @@ def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:
     for chosen, given, other in ((condition, a, b), (~condition, b, a)):
         if not isinstance(other, BFPTensor) and _excludes(other):
             return mask(given, chosen)
-    beside = a if isinstance(a, BFPTensor) else b
-    first, second = (constant(t, beside, "where") for t in (a, b))
+    beside = as_decided(a if isinstance(a, BFPTensor) else b, "where")
+    parts = (constant(t, beside, "where", beside.is_wide) for t in (a, b))
+    first, second = (as_decided(t, "where") for t in parts)
+    if first.is_wide or second.is_wide:
+        return add(_chosen(first, condition), _chosen(second, ~condition))
     return add(multiply(first, condition.float()), multiply(second, (~condition).float()))
+
+
+def _chosen(x: BFPTensor, chosen: Tensor) -> BFPTensor:
+    """x with zeros where it is not chosen, at the joint shape."""
+    shape = joint_shape("where", x, chosen)
+    return Chosen.apply(expand(x, shape), chosen.to(x.device).expand(shape))
 
 
 def _excludes(value: Any) -> bool:

@@ -13,7 +13,7 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
-from samebits.train.operations.broadcast import expand
+from samebits.train.operations.broadcast import expand, joint_shape
 from samebits.train.operations.indexing import transpose
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.tensor import (
@@ -132,13 +132,7 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
     """
     if allowed.dtype != torch.bool:
         raise UnsupportedError(f"mask: expected a bool tensor, found {allowed.dtype}")
-    try:
-        shape = torch.broadcast_shapes(x.shape, allowed.shape)
-    except RuntimeError:
-        raise UnsupportedError(
-            f"mask: expected a shape whose sizes are those of {tuple(x.shape)} or 1, found "
-            f"{tuple(allowed.shape)}"
-        ) from None
+    shape = joint_shape("mask", x, allowed)
     if x.allowed is None:
         x = _undecided(x, "mask")
     if shape != x.shape:
