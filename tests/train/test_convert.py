@@ -10,7 +10,7 @@ from reference_nets import StochasticDepth
 from samebits.errors import UnsupportedError
 from samebits.numerics import philox
 from samebits.spec import formats
-from samebits.train import BFPTensor, convert, cross_entropy, layers, set_step
+from samebits.train import BFPTensor, convert, cross_entropy, layers, model_input, set_step
 
 
 def bfp(shape, seed=0):
@@ -344,3 +344,10 @@ def test_hooks_of_the_twin_are_its_own() -> None:
     assert calls == []
     twin(BFPTensor.from_real(torch.ones(1, 4)))
     assert calls == ["twin"]
+
+
+def test_a_model_without_matrices_has_rows_too():
+    model = convert(nn.Sequential(nn.ReLU(), nn.LayerNorm(4)), exponents="row")
+    x = model_input(model, torch.tensor([[1.0, 2.0, 3.0, 4.0], [1e3, 2e3, 3e3, 5e3]]))
+    assert x.by_rows
+    assert model(x).by_rows

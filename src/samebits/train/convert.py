@@ -400,12 +400,15 @@ def convert(
     _tie(model, twin)
     twin.register_load_state_dict_pre_hook(refuse_wrong)
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
+    twin.input_by_rows = exponents != "tensor"  # type: ignore[assignment]
     return twin.train(model.training)
 
 
 def is_by_rows(model: nn.Module) -> bool:
     """Whether a converted model has exponents by rows."""
-    if any(isinstance(m, layers.Layer) and m.peaks is not None for m in model.modules()):
+    if getattr(model, "input_by_rows", False) or any(
+        isinstance(m, layers.Layer) and m.peaks is not None for m in model.modules()
+    ):
         return True
     parameters = (p for p in model.parameters() if isinstance(p, BFPParameter))
     return any(isinstance(p.exponent, Tensor) for p in parameters)
