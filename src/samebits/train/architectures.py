@@ -204,13 +204,11 @@ class PatchTransformer(nn.Module):
 class LanguageModel(nn.Module):
     """Tokens [n, t] -> logits [n, t, vocabulary] of the next ones; t up to the context."""
 
-    def __init__(
-        self, vocabulary: int, context: int, width: int, depth: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, vocabulary: int, context: int, width: int, depth: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.zeros(1, context, width))
-        self.layers = nn.ModuleList(_pre_norm_layer(width, 32, dropout) for _ in range(depth))
+        self.layers = nn.ModuleList(_pre_norm_layer(width, 32) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, vocabulary)
 
@@ -229,10 +227,10 @@ def gpt(vocabulary: int, context: int = 128, *, width: int = 128, depth: int = 4
     return LanguageModel(vocabulary, context, width, depth)
 
 
-def _pre_norm_layer(width: int, head: int, dropout: float = 0.0) -> nn.TransformerEncoderLayer:
+def _pre_norm_layer(width: int, head: int) -> nn.TransformerEncoderLayer:
     """A layer of a transformer that normalises first, with GELU and four times the width inside."""
     return nn.TransformerEncoderLayer(
-        *(width, max(1, width // head), 4 * width, dropout, "gelu"),
+        *(width, max(1, width // head), 4 * width, 0.0, "gelu"),
         batch_first=True,
         norm_first=True,
     )

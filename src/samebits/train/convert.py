@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels.geometry import Window, pair
+from samebits.kernels.geometry import Pair, Window, pair
 from samebits.train import layers
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pad, pixel_shuffle, pixel_unshuffle, unflatten
@@ -87,50 +87,26 @@ def _linear(m: nn.Linear, name: str, how: Choices) -> nn.Module:
     return layers.Linear(*_parameters(m, name, how))
 
 
-def _conv2d(m: nn.Conv2d, name: str, how: Choices) -> nn.Module:
+def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
     _require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}, expected 'zeros'")
     padding = m.padding
     if padding == "valid":
-        padding = (0, 0)
+        padding = (0,) * len(m.kernel_size)
     elif padding == "same":
         spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
         _require(all(s % 2 == 0 for s in spans), "padding 'same' of an even kernel")
-        padding = (spans[0] // 2, spans[1] // 2)
+        padding = tuple(s // 2 for s in spans)
     weight, bias = _parameters(m, name, how)
+    if isinstance(m, nn.Conv1d):
+        sizes = _line(m.stride), _line(padding, 0), _line(m.dilation)
+        return layers.Conv1d(weight, bias, *sizes, m.groups)
     sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
     return layers.Conv2d(weight, bias, *sizes, m.groups)
 
 
-def _conv1d(m: nn.Conv1d, name: str, how: Choices) -> nn.Module:
-    _require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}, expected 'zeros'")
-    span = m.dilation[0] * (m.kernel_size[0] - 1)
-    _require(m.padding != "same" or span % 2 == 0, "padding 'same' of an even kernel")
-    named = {"valid": 0, "same": span // 2}
-    padding = named[m.padding] if isinstance(m.padding, str) else m.padding[0]
-    weight, bias = _parameters(m, name, how)
-    sizes = ((1, m.stride[0]), (0, padding), (1, m.dilation[0]))
-    return layers.Conv1d(weight, bias, *sizes, m.groups)
-
-
-def _line(v: Any) -> tuple[int, int]:
-    """A size along lines as one of images of height 1."""
-    return (1, v if isinstance(v, int) else v[0])
-
-
-def _max_pool1d(m: nn.MaxPool1d, name: str, how: Choices) -> nn.Module:
-    _require(m.dilation in (1, (1,)), f"dilation {m.dilation}, expected 1")
-    _require(not m.return_indices, "return_indices")
-    padding = (0, _line(m.padding)[1])
-    window = Window(_line(m.kernel_size), _line(m.stride), padding, m.ceil_mode)
-    _require(2 * padding[1] <= window.kernel[1], "padding beyond half the window")
-    return layers.OverLines(layers.MaxPool2d(window))
-
-
-def _avg_pool1d(m: nn.AvgPool1d, name: str, how: Choices) -> nn.Module:
-    padding = (0, _line(m.padding)[1])
-    window = Window(_line(m.kernel_size), _line(m.stride), padding, m.ceil_mode)
-    _require(2 * padding[1] <= window.kernel[1], "padding beyond half the window")
-    return layers.OverLines(layers.AvgPool2d(window, m.count_include_pad))
+def _line(v: Any, beside: int = 1) -> Pair:
+    """A size along lines as one of images of height 1, whose own is `beside`."""
+    return (beside, v if isinstance(v, int) else v[0])
 
 
 def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Module:
@@ -208,16 +184,29 @@ def _attention(m: nn.MultiheadAttention, name: str, how: Choices) -> nn.Module:
 def _window(m: Any) -> Window:
     """The geometry of a pool, whose windows never hold padding alone: PyTorch's own rule, which it
     checks when the layer runs."""
-    kernel, padding = pair(m.kernel_size), pair(m.padding)
+    if isinstance(m, nn.MaxPool1d | nn.AvgPool1d):
+        kernel, stride, padding = _line(m.kernel_size), _line(m.stride), _line(m.padding, 0)
+    else:
+        kernel, stride, padding = pair(m.kernel_size), pair(m.stride), pair(m.padding)
     sizes = zip(padding, kernel, strict=True)
     _require(all(2 * p <= k for p, k in sizes), "padding beyond half the window")
-    return Window(kernel, pair(m.stride), padding, m.ceil_mode)
+    return Window(kernel, stride, padding, m.ceil_mode)
 
 
 def _max_pool(m: nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
     _require(m.dilation in (1, (1, 1)), f"dilation {m.dilation}, expected 1")
     _require(not m.return_indices, "return_indices")
     return layers.MaxPool2d(_window(m))
+
+
+def _max_pool1d(m: nn.MaxPool1d, name: str, how: Choices) -> nn.Module:
+    _require(m.dilation in (1, (1,)), f"dilation {m.dilation}, expected 1")
+    _require(not m.return_indices, "return_indices")
+    return layers.OverLines(layers.MaxPool2d(_window(m)))
+
+
+def _avg_pool1d(m: nn.AvgPool1d, name: str, how: Choices) -> nn.Module:
+    return layers.OverLines(layers.AvgPool2d(_window(m), m.count_include_pad))
 
 
 def _avg_pool(m: nn.AvgPool2d, name: str, how: Choices) -> nn.Module:
@@ -281,8 +270,8 @@ def _lstm(m: nn.LSTM, name: str, how: Choices) -> nn.Module:
 
 RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear,
-    nn.Conv2d: _conv2d,
-    nn.Conv1d: _conv1d,
+    nn.Conv2d: _conv,
+    nn.Conv1d: _conv,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,

@@ -49,14 +49,16 @@ def test_maxima(kernel, stride, padding, ceil):
         assert torch.equal(real(pooling.max_pool_backward(g, x.shape, position)), wanted)
 
 
-def check_means(x, y, ry, rx, backward, divisors):
+def check_means(x, means, ry, rx):
     """Half a unit at most, and a gradient with all the bits that section 7 gives it."""
+    _, members, divisors = means
+    y = pooling.averages(x, *means)
     assert tuple(ry.shape) == y.shape
     assert (real(y) - ry).abs().max() <= 2.0 ** (y.exponent - 1) * (1 + 1e-9)
     for bits in (16, 32):
         g = integers(2, y.shape, 2000, -9, bits)
         (wanted,) = torch.autograd.grad(ry, rx, real(g), retain_graph=True)
-        got = backward(g)
+        got = pooling.averages_backward(g, x.shape, members, divisors)
         assert (real(got) - wanted).abs().max() <= 2.0 ** (got.exponent - 1) * 1.001
         assert max(map(abs, got.codes)).bit_length() >= 29 - max(divisors).bit_length()
         if len(set(divisors)) == 1:
@@ -70,36 +72,23 @@ def test_means(kernel, stride, padding, ceil, counting):
     x, own = integers(1, SHAPE, 127, -4), (kernel, stride, padding, ceil)
     rx = real(x, True)
     ry = F.avg_pool2d(rx, *own, *counting)
-    divisors = pooling.divisors(SHAPE, *own, *counting)
-    y = pooling.avg_pool(x, *own, *counting)
-    check_means(
-        x, y, ry, rx, lambda g: pooling.avg_pool_backward(g, SHAPE, *own, *counting), divisors
-    )
+    check_means(x, pooling.averaged_windows(SHAPE, *own, *counting), ry, rx)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (4, 3), (6, 2), (5, 4), (9, 7), (12, 5)])
 def test_adaptive_means(size):
     x = integers(1, SHAPE, 127, -4)
     rx = real(x, True)
-    divisors = pooling.adaptive_windows(SHAPE, size)[2]
-    y = pooling.adaptive_avg_pool(x, size)
-    check_means(
-        x,
-        y,
-        F.adaptive_avg_pool2d(rx, size),
-        rx,
-        lambda g: pooling.adaptive_avg_pool_backward(g, SHAPE, size),
-        divisors,
-    )
+    check_means(x, pooling.adaptive_windows(SHAPE, size), F.adaptive_avg_pool2d(rx, size), rx)
 
 
 def test_windows_of_several_sizes_round_once():
     """Means of 2 and 3 positions: sixths, and 11 / 3 decides on the exponent."""
     image = Array([127, 126, 1], (1, 1, 1, 3), 0, 8)
-    y = pooling.adaptive_avg_pool(image, (1, 2))  # [0, 2) and [1, 3)
+    y = pooling.averages(image, *pooling.adaptive_windows(image.shape, (1, 2)))  # [0, 2) and [1, 3)
     assert (y.codes, y.exponent) == ([126, 64], 0)  # 126.5 and 63.5, ties to even
     image = Array([10, 1, 0, 0, 0], (1, 1, 1, 5), 0, 8)
-    y = pooling.adaptive_avg_pool(image, (1, 2))  # [0, 3) and [2, 5)
+    y = pooling.averages(image, *pooling.adaptive_windows(image.shape, (1, 2)))  # [0, 3) and [2, 5)
     assert (y.codes, y.exponent) == ([117, 0], -5)  # 11 / 3 = 117.33 / 32
 
 

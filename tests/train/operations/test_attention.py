@@ -72,13 +72,18 @@ def test_softmax(shape, exponent, bits, kind, realisation):
             same(x.grad, down)
 
 
-@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-@pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 16)], ids=str)
-def test_wide_sums(bits, kinds, realisation):
-    a, b = (
+def far_apart(kinds, bits):
+    """Two tensors [2, 3, 4] of these kinds and widths, 20 binades apart."""
+    return (
         tensor((2, 3, 4), kind, width, seed, -6 - 20 * seed).requires_grad_()
         for seed, (kind, width) in enumerate(zip(kinds, bits, strict=True))
     )
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 16)], ids=str)
+def test_wide_sums(bits, kinds, realisation):
+    a, b = far_apart(kinds, bits)
     out = add(a, b)
     same(out, reference.add_wide(array(a), array(b)))
     g = tensor((2, 3, 4), kinds[0], 32, 5)
@@ -90,10 +95,7 @@ def test_wide_sums(bits, kinds, realisation):
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 @pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 32)], ids=str)
 def test_choices_of_wide_values(bits, kinds, realisation):
-    a, b = (
-        tensor((2, 3, 4), kind, width, seed, -6 - 20 * seed).requires_grad_()
-        for seed, (kind, width) in enumerate(zip(kinds, bits, strict=True))
-    )
+    a, b = far_apart(kinds, bits)
     chosen = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(5)) < 0.5
     out = torch.where(chosen, a, b)
     same(out, reference.where_wide(chosen.flatten().tolist(), array(a), array(b)))

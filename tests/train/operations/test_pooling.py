@@ -24,8 +24,7 @@ SHIFTS = torch.tensor([4, 0, 12])
 def windows(*geometry, ceil=False, include_pad=True, divisor=None):
     """Shape, members and divisors of a pool of images of SHAPE."""
     own = (*geometry, ceil)
-    by = reference.divisors(SHAPE, *own, include_pad, divisor)
-    return *reference.windows(SHAPE, *own), by
+    return reference.averaged_windows(SHAPE, *own, include_pad, divisor)
 
 
 WHOLE = windows((4, 6), (4, 6), (0, 0))
@@ -163,10 +162,11 @@ def test_the_largest_sums(sign, realisation):
     x = torch.full(size, 127 * sign, dtype=torch.int8)
     given = BFPTensor(x, 0, bits=8).requires_grad_()
     out = functional.avg_pool2d(given, *geometry, *counting)
-    same(out, reference.avg_pool(array(x, 0), *geometry, *counting))
+    means = reference.averaged_windows(size, *geometry, *counting)
+    same(out, reference.averages(array(x, 0), *means))
     g = torch.full(size, Q32 * sign, dtype=torch.int32)
     torch.autograd.backward(out, BFPTensor(g, -40))
-    same(given.grad, reference.avg_pool_backward(array(g, -40, 32), size, *geometry, *counting))
+    same(given.grad, reference.averages_backward(array(g, -40, 32), size, *means[1:]))
 
 
 @pytest.mark.parametrize("name", AVERAGES)

@@ -13,7 +13,7 @@ from itertools import product
 from samebits.spec import formats
 from samebits.spec.formats import EXPONENT_MIN
 from samebits.spec.training.layers import Array, Parameter, wide
-from samebits.spec.training.pointwise import at_rows, with_shifts
+from samebits.spec.training.pointwise import at_rows, repeated, with_shifts
 from samebits.spec.training.rows import each
 
 
@@ -111,15 +111,3 @@ def entered(parameter: Parameter) -> Array:
         size = len(parameter.codes) // len(own)
         own = tuple(e for e in own for _ in range(size))
     return at_rows(Array(parameter.codes, parameter.shape, own, parameter.widths[0]))
-
-
-def repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int]:
-    """The place in x that every element of the expanded tensor is from."""
-    sizes = (1,) * (len(whole) - len(shape)) + shape
-    found = []
-    for place in product(*(range(size) for size in whole)):
-        at = 0
-        for index, size in zip(place, sizes, strict=True):
-            at = at * size + (index if size > 1 else 0)
-        found.append(at)
-    return found

@@ -110,11 +110,15 @@ def any_of(codes: Sequence[int], at: Sequence[int]) -> bool:
 
 
 def repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int]:
-    """For every element of `whole` that of an operand whose axes of size 1 go along."""
+    """For every element of `whole` that of an operand whose axes of size 1 go along.
+
+    The operand may lack the first axes.
+    """
+    sizes = (1,) * (len(whole) - len(shape)) + shape
     found = []
     for place in product(*(range(size) for size in whole)):
         at = 0
-        for index, size in zip(place, shape, strict=True):
+        for index, size in zip(place, sizes, strict=True):
             at = at * size + (index if size > 1 else 0)
         found.append(at)
     return found

@@ -64,7 +64,7 @@ def within(span: Span, low: int, high: int) -> int:
     return min(span[1], high) - max(span[0], low)
 
 
-def divisors(
+def averaged_windows(
     shape: tuple[int, ...],
     kernel: Pair,
     stride: Pair,
@@ -72,15 +72,22 @@ def divisors(
     ceil: bool = False,
     include_pad: bool = True,
     divisor: int | None = None,
-) -> list[int]:
-    """The number by which the sum of every window of `windows` is divided. Section 5."""
+) -> Means:
+    """`windows`, and the number by which the sum of each is divided. Section 5."""
     along = []
     for a in (0, 1):
         size, pad = shape[2 + a], padding[a] if include_pad else 0
         own = spans(size, kernel[a], stride[a], padding[a], ceil)
         along.append([within(span, -pad, size + pad) for span in own])
     each_image = [divisor or d * e for d, e in product(*along)]
-    return each_image * (shape[0] * shape[1])
+    by = each_image * (shape[0] * shape[1])
+    return *windows(shape, kernel, stride, padding, ceil), by
+
+
+def adaptive_windows(shape: tuple[int, ...], size: Pair) -> Means:
+    """The windows of AdaptiveAvgPool2d, divided by the number of their positions."""
+    members = list(members_of(shape, *map(adaptive_spans, shape[2:], size)))
+    return (*shape[:2], *size), members, [len(m) for m in members]
 
 
 # --- maxima ---------------------------------------------------------------------------------
@@ -137,51 +144,3 @@ def averages_backward(
             acc[i] = formats.round_ratio(acc[i] << t, common)
             own[i] -= t
     return wide(acc, shape, tuple(own) if g.by_rows else own[0])
-
-
-def avg_pool(
-    x: Array,
-    kernel: Pair,
-    stride: Pair,
-    padding: Pair,
-    ceil: bool = False,
-    include_pad: bool = True,
-    divisor: int | None = None,
-) -> Array:
-    """Section 5. The global average is `kernel = (H, W)`."""
-    geometry = (kernel, stride, padding, ceil)
-    by = divisors(x.shape, *geometry, include_pad, divisor)
-    return averages(x, *windows(x.shape, *geometry), by)
-
-
-def avg_pool_backward(
-    g: Array,
-    shape: tuple[int, ...],
-    kernel: Pair,
-    stride: Pair,
-    padding: Pair,
-    ceil: bool = False,
-    include_pad: bool = True,
-    divisor: int | None = None,
-) -> Array:
-    """Section 7; `shape` is the input's."""
-    geometry = (kernel, stride, padding, ceil)
-    by = divisors(shape, *geometry, include_pad, divisor)
-    return averages_backward(g, shape, windows(shape, *geometry)[1], by)
-
-
-def adaptive_windows(shape: tuple[int, ...], size: Pair) -> Means:
-    """The windows of AdaptiveAvgPool2d, divided by the number of their positions."""
-    members = list(members_of(shape, *map(adaptive_spans, shape[2:], size)))
-    return (*shape[:2], *size), members, [len(m) for m in members]
-
-
-def adaptive_avg_pool(x: Array, size: Pair) -> Array:
-    """Section 5."""
-    return averages(x, *adaptive_windows(x.shape, size))
-
-
-def adaptive_avg_pool_backward(g: Array, shape: tuple[int, ...], size: Pair) -> Array:
-    """Section 7; `shape` is the input's."""
-    _, members, by = adaptive_windows(shape, size)
-    return averages_backward(g, shape, members, by)

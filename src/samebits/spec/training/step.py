@@ -204,7 +204,7 @@ def means_of(node: Node, shape: tuple[int, ...]) -> pooling.Means:
         return pooling.adaptive_windows(shape, node.attributes["size"])
     geometry, a = pooling_of(node, shape), node.attributes
     counting = (a.get("include_pad", True), a.get("divisor"))
-    return *pooling.windows(shape, *geometry), pooling.divisors(shape, *geometry, *counting)
+    return pooling.averaged_windows(shape, *geometry, *counting)
 
 
 def forward(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from samebits.kernels.geometry import Pair
-from samebits.train.layers.base import Layer, over_lines
+from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
-from samebits.train.operations.pointwise import embedding
+from samebits.train.operations.pointwise import embedding, over_lines
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 

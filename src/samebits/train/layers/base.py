@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import reshape
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
@@ -145,15 +144,6 @@ class Layer(Holder):
     def compute(self, x: BFPTensor) -> BFPTensor:
         """The layer's output for a bfp8 input; every layer defines it."""
         raise TypeError(f"{type(self).__name__} defines no compute()")
-
-
-def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
-    """[n, c, l] as images of height 1, computed, and back. Raises UnsupportedError for others."""
-    if x.dim() != 3:
-        raise UnsupportedError(f"expected [n, c, l], found shape {tuple(x.shape)}")
-    n, c, length = x.shape
-    y = compute(reshape(x, (n, c, 1, length)))
-    return reshape(y, (n, y.shape[1], y.shape[3]))
 
 
 def load_state(model: nn.Module, state: dict[str, Tensor], source: object = "state") -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from samebits.train.layers.base import Layer, over_lines
+from samebits.train.layers.base import Layer
 from samebits.train.operations import normalization
 from samebits.train.operations.layer_norm import group_norm, layer_norm
+from samebits.train.operations.pointwise import over_lines
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from samebits.kernels.geometry import Pair, Window
-from samebits.train.layers.base import Layer, over_lines
+from samebits.train.layers.base import Layer
 from samebits.train.operations import indexing, pooling
+from samebits.train.operations.pointwise import over_lines
 from samebits.train.tensor import BFPTensor
 
 

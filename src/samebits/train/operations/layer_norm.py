@@ -22,7 +22,7 @@ from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.normalization import fits_of, rounded_scalars
-from samebits.train.operations.pointwise import reshape
+from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import (
     FUNCTIONS,
@@ -226,9 +226,7 @@ def group_norm(
     UnsupportedError for groups that do not divide the channels, and above 2**20 elements.
     """
     if x.dim() == 3:
-        n, c, length = x.shape
-        image = group_norm(reshape(x, (n, c, 1, length)), groups, gamma, beta, eps, peaks)
-        return reshape(image, (n, c, length))
+        return over_lines(x, lambda image: group_norm(image, groups, gamma, beta, eps, peaks))
     if x.dim() not in (2, 4) or x.numel() == 0 or groups < 1 or x.shape[1] % groups:
         raise UnsupportedError(
             f"group norm: expected [n, c, ...], up to 4 axes, whose channels {groups} groups "

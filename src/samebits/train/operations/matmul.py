@@ -91,7 +91,7 @@ def _gradient_of_a(
         if ctx.folded:
             beside = e_v
     acc, largest = kernels.of(h).conv_input_grad(_image(h), _kernel(v), shape)
-    sums = acc.permute(0, 2, 3, 1).reshape(shape.w, shape.groups, -1).permute(1, 0, 2)
+    sums = _matrices(acc, shape)
     return _handed_down(sums, largest, e_h + beside, ctx.shapes[0], ctx.kinds[0])
 
 

@@ -3,7 +3,7 @@ returns BFP tensors and is differentiable."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -100,6 +100,15 @@ def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
     """The same codes in another shape, row-major (PyTorch's order); sizes as torch takes them."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return Reshape.apply(as_bfp(x, "reshape"), tuple(sizes))
+
+
+def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
+    """[n, c, l] as images of height 1, computed, and back. Raises UnsupportedError for others."""
+    if x.dim() != 3:
+        raise UnsupportedError(f"expected [n, c, l], found shape {tuple(x.shape)}")
+    n, c, length = x.shape
+    y = compute(reshape(x, (n, c, 1, length)))
+    return reshape(y, (n, y.shape[1], y.shape[3]))
 
 
 def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:

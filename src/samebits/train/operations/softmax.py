@@ -39,10 +39,7 @@ class SoftmaxFunction(TensorOperation):
         k = kernels.of(codes)
         vectors = codes.reshape(-1, codes.shape[-1])
         allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
-        own: Exponent = exponent
-        if isinstance(exponent, Tensor):
-            own = exponent.expand(*codes.shape[:-1], 1).reshape(-1, 1)
-        y = k.softmax(vectors, own, allowed)
+        y = k.softmax(vectors, _of_vectors(exponent, codes.shape), allowed)
         at = torch.full((1, 1), SOFTMAX_EXPONENT, device=y.device)
         saved, e_saved = rows.requantize(y, at, (len(y), 1), SAVED_BITS, k=k)
         ctx.save_for_backward(saved.to(torch.int8))
@@ -66,9 +63,7 @@ class SoftmaxFunction(TensorOperation):
         v, codes = g16.reshape(y.shape).long(), y.long()
         total = codes.sum(1, keepdim=True)
         t = total * v - (v * codes).sum(1, keepdim=True)
-        own = torch.full((1, 1), e_g) if isinstance(e_g, int) else e_g
-        own = own.to(g.device).expand(*[1] * (len(shape) - own.dim()), *own.shape)
-        own = own.expand(*shape[:-1], 1).reshape(-1, 1) if own.numel() > 1 else own.reshape(1, 1)
+        own = torch.as_tensor(_of_vectors(e_g, shape), device=g.device).view(-1, 1)
         k = kernels.of(t)
         t16, e_t = rows.requantize(t, own, (len(y), 1), 16, k=k)
         acc, exponent = t16 * codes, e_t + 2 * ctx.exponent
@@ -76,6 +71,13 @@ class SoftmaxFunction(TensorOperation):
             return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
         wide, one = rows.shorten(acc, exponent, (1, 1), k)
         return BFPTensor(wide.to(torch.int32).view(shape), int(one))
+
+
+def _of_vectors(exponent: Exponent, shape: torch.Size) -> Exponent:
+    """Exponents of the rows of a shape as those of its vectors, [vectors, 1]; one stays one."""
+    if isinstance(exponent, int):
+        return exponent
+    return exponent.expand(*shape[:-1], 1).reshape(-1, 1)
 
 
 def softmax(
