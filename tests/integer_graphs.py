@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -167,6 +168,17 @@ def _pointwise() -> Iterator[tuple[Case, str]]:
         t = case.constant("t", np.rint(decay).astype(np.int32))
         attributes = {"ratio": ratio, "zero": -128, "low": -128, "high": 127, "dtype": "int8"}
         yield case, case.add("softmax", [x, t], attributes)
+    rng = np.random.default_rng(8)
+    for dtype, (batch, groups) in itertools.product(CODES, ((2, 1), (1, 1), (1, 3), (1, 6))):
+        case = Case(f"normalize-{dtype}-{batch}-{groups}")
+        x = case.image(dtype, (4, 3, 6))
+        attributes = {
+            "batch": batch, "groups": groups, "centered": bool(batch), "x_zero": 5,
+            "epsilon": 77, "shift": 41, "zero": -7, "low": -128, "high": 127, "dtype": "int8",
+        }  # fmt: skip
+        m = case.constant("m", rng.integers(-(2**24), 2**24, 6).astype(np.int32))
+        b = case.constant("b", rng.integers(-(2**46), 2**46, 6))
+        yield case, case.add("normalize", [x, m, b], attributes)
     for dtype in (*CODES, "int32"):
         case = Case(f"argmax-{dtype}")
         x = case.add("clip", [case.image(dtype, (3, 9, 2))], {"low": 3, "high": 5})

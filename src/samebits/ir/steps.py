@@ -386,7 +386,7 @@ def _along(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     rank = len(steps.graph.values[x].shape)
     axis = node.attributes["axis"] % rank
     single = has(node.op, Trait.QUANTIZES) and steps.graph.values[others[0]].size == 1
-    mixed = axis <= axes[x] if node.op == "LayerNormalization" else axis == axes[x]
+    mixed = axis <= axes[x] if has(node.op, Trait.TRAILING) else axis == axes[x]
     if set(others) & set(axes) or (mixed and not single):
         raise UnsupportedError("expected steps that stay apart, found some that are mixed")
     steps.kept(node, axes[x])

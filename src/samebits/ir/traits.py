@@ -50,9 +50,11 @@ class Trait(Enum):
     AVERAGE = auto()
     # The axes that `axes` lists are reduced; they stay, with size 1, where `keepdims` is.
     REDUCES = auto()
-    # It works along `axis` (LayerNormalization: along all axes from `axis` on) and does the same
-    # in every place of the others, which the result has too.
+    # It works along `axis` and does the same in every place of the others, which the result has
+    # too.
     ALONG = auto()
+    # It works so along `axis` and all axes behind it.
+    TRAILING = auto()
     # It compares or classifies numbers: the result is boolean or an index, and exact where the
     # operands are.
     DECISION = auto()
@@ -78,6 +80,7 @@ IMPLIED: Mapping[Trait, tuple[Trait, ...]] = MappingProxyType(
         Trait.PRODUCT: (Trait.ACCUMULATES,),
         Trait.WEIGHTED: (Trait.PRODUCT,),
         Trait.AVERAGE: (Trait.ACCUMULATES,),
+        Trait.TRAILING: (Trait.ALONG,),
     }
 )
 """What a trait implies; records state the strongest only."""

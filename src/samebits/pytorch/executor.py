@@ -11,7 +11,7 @@ sums of products may be taken in any order. Three kinds of nodes need more than 
   adds the pieces in int64. Codes and zero points have at most 16 bits, so their differences are
   below 2**17, a product is below 2**34 and a piece is at least 2**19 products long. No mode of
   torch lowers the precision of binary64 (TF32 and the like concern binary32). Nothing else is
-  computed in floating point.
+  computed in floating point, but for a first guess of the roots of normalize.
 - Requantizations multiply and divide. `requantization` finds fractions whose products stay below
   2**62, or, where there are none, lists the accumulators at which the code changes.
 - Softmax forms two products; where they could leave 64 bits, the operator's own meaning computes
@@ -24,6 +24,7 @@ sides a product is at most 2**30, and a piece holds 2**23 of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
+from samebits.ir.integer.normalize import vector_length
 from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
@@ -363,6 +365,37 @@ def _softmax(node: _BoundedNode) -> Function:
     return run
 
 
+def _normalize(node: _BoundedNode) -> Function:
+    """Vectors without their mean, over their root mean square (docs/spec/graph.md 3.1).
+
+    The root is that of binary64, within one of the integer, and then corrected: 62-bit numbers
+    have no more than 53 bits there. s counts the powers of four that V is below.
+    """
+    a, shape = node.attributes, node.shape
+    samples, groups = math.prod(shape[: a["batch"]]), a["groups"]
+    grid = (samples, -1, groups, shape[-1] // groups)
+    n = vector_length(shape, a)
+    powers = node.tensor(4 ** np.arange(1, 31))
+    one = node.tensor(np.array(1))
+
+    def run(x: Tensor, m: Tensor, b: Tensor) -> Tensor:
+        d = (x - a["x_zero"]).reshape(grid)
+        total = d.sum((1, 3), keepdim=True) * int(a["centered"])
+        spread = n * (d * d).sum((1, 3), keepdim=True) - total * total + a["epsilon"]
+        spread = spread.clamp(min=1)
+        half = (spread[..., None] < powers).sum(-1)
+        scaled = spread << 2 * half
+        root = scaled.double().sqrt().long()
+        root = root - (root * root > scaled).long()
+        root = root + ((root + 1) * (root + 1) <= scaled).long()
+        inverse = torch.div(1 << 61, root, rounding_mode="floor")
+        normal = ((n * d - total) * inverse >> 37 - half).reshape(shape)
+        codes = _quotient(normal * m + b, one << a["shift"])
+        return (codes + a["zero"]).clamp(a["low"], a["high"])
+
+    return run
+
+
 def _reference(node: _BoundedNode) -> Function:
     """The operator's own meaning, as the reference interpreter runs it on the host."""
     dtypes = [value.dtype for value in node.values]
@@ -463,6 +496,7 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "maximum": lambda node: torch.maximum,
     "minimum": lambda node: torch.minimum,
     "softmax": _softmax,
+    "normalize": _normalize,
     "argmax": _argmax,
     "reshape": lambda node: lambda x: x.reshape(node.attributes["shape"]),
     "transpose": lambda node: lambda x: x.permute(node.attributes["perm"]),

@@ -223,6 +223,28 @@ def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
+def normalize(arrays: Sequence[Array], a: Attributes) -> Array:
+    """x without its mean (if `centered`), over its root mean square, times m + b: section 3.1."""
+    x, m, b = arrays
+    batch, groups, channels = a["batch"], a["groups"], x.shape[-1]
+    out = _empty(x.shape)
+    vectors: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for place in _places(x.shape):
+        group = place[-1] // (channels // groups)
+        vectors.setdefault((*place[:batch], group), []).append(place)
+    for places in vectors.values():
+        codes = [int(x[place]) - a["x_zero"] for place in places]
+        total = sum(codes) if a["centered"] else 0
+        spread = len(codes) * sum(d * d for d in codes) - total * total + a["epsilon"]
+        half = next(s for s in range(31) if max(spread, 1) * 4**s >= 2**60)
+        inverse = 2**61 // math.isqrt(max(spread, 1) * 4**half)
+        for place, code in zip(places, codes, strict=True):
+            normal = (len(codes) * code - total) * inverse // 2 ** (37 - half)
+            value = Fraction(normal * int(m[place[-1]]) + int(b[place[-1]]), 2 ** a["shift"])
+            out[place] = _clamp(rne(value) + a["zero"], a["low"], a["high"])
+    return out
+
+
 # --- pools, reductions, comparisons ---------------------------------------------------------
 
 
@@ -410,7 +432,8 @@ def gather(arrays: Sequence[Array], a: Attributes) -> Array:
 
 _ALL = (
     *(conv, conv_transpose, linear, matmul, affine, add, multiply, requantize, table, clip),
-    *(softmax, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax, maximum, minimum),
+    *(softmax, normalize, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax),
+    *(maximum, minimum),
     *(reshape, transpose, expand, slice_, concat, pad, gather),
 )
 REFERENCE: dict[str, Callable[[Sequence[Array], Attributes], Array]] = {

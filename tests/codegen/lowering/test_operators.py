@@ -327,6 +327,25 @@ def reduce_graphs() -> Iterator[Graph]:
         t = g.constant("t", powers)
         a = {"ratio": ratio, "zero": -128, "low": -128, "high": 127, "dtype": "int8"}
         yield g.build([g.add("softmax", [x, t], a)])
+    layouts = ((2, 1, (3, 4, 70)), (1, 1, (3, 4, 6)), (1, 3, (2, 5, 6)), (1, 6, (2, 90, 6)))
+    for x_type, out, (batch, groups, shape) in itertools.product(
+        CODES, ("int8", "uint16"), layouts
+    ):
+        g = GraphBuilder("normalize")
+        x = g.input("x", x_type, shape)
+        low, high = limits(out)
+        attributes = {
+            "batch": batch, "groups": groups, "x_zero": 3, "epsilon": int(rng.integers(0, 9**9)),
+            "shift": 36, "zero": low + 100, "low": low + 2, "high": high - 1, "dtype": out,
+        }  # fmt: skip
+        factors = rng.integers(-(2**24), 2**24, shape[-1]).astype(np.int32)
+        terms = g.constant("b", rng.integers(-(2**43), 2**43, shape[-1]))
+        inputs = [x, g.constant("m", factors), terms]
+        outputs = [
+            g.add("normalize", inputs, {**attributes, "centered": centered})
+            for centered in (True, False)
+        ]
+        yield g.build(outputs)
 
 
 def movement_graphs() -> Iterator[Graph]:

@@ -24,7 +24,7 @@ ACCUMULATING = {
     *("conv", "conv_transpose", "linear", "matmul", "affine", "add", "multiply"),
     *("sum_pool", "reduce_sum"),
 }
-TYPED = {"requantize", "softmax"}
+TYPED = {"requantize", "softmax", "normalize"}
 
 
 def result_type(op, arrays, attributes):
@@ -314,6 +314,46 @@ def test_softmax(dtype, ratio):
             check("softmax", [codes(dtype, shape), t], ratio=ratio, **attributes)
 
 
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("centered", [True, False])
+def test_normalize(dtype, centered):
+    """Rows, samples, groups and channels; vectors of one element, of equal ones, of the ends."""
+    shapes = (((5,), 0, 1), ((3, 1), 1, 1), ((2, 3, 6), 2, 1), ((2, 3, 6), 1, 2), ((2, 2, 3), 1, 3))
+    for kind, zero in (("int8", 3), ("uint16", 30000)):
+        ends = {"zero": zero, "low": LEAST[kind], "high": GREATEST[kind], "dtype": kind}
+        for (shape, batch, groups), epsilon in itertools.product(shapes, (0, 1, 12345, 2**60)):
+            how = {"batch": batch, "groups": groups, "centered": centered, "epsilon": epsilon}
+            m, b = small(shape[-1:], 3, 2**24), small(shape[-1:], 4, 2**40, "int64")
+            for x in (codes(dtype, shape), np.full(shape, 7, dtype), codes(dtype, shape, 1) // 64):
+                for shift, x_zero in ((30, 0), (39, 7), (60, LEAST[dtype])):
+                    check("normalize", [x, m, b], **how, **ends, shift=shift, x_zero=x_zero)
+
+
+def test_normalize_at_its_bounds():
+    """The longest vectors that the type rule takes, of the ends of their type: sums of 2**62."""
+    for dtype, n in (("int8", 1 << 12), ("uint16", 1 << 14)):
+        low, high = LEAST[dtype], GREATEST[dtype]
+        x = np.where(np.arange(n) % 2, low, high).astype(dtype)
+        one = np.full(n, low, dtype)
+        one[-1] = high
+        for values, epsilon in itertools.product((x, one), (0, 2**61 - 1)):
+            m, b = np.full(n, 1 << 24, np.int32), np.full(n, 2**61 - 1, np.int64)
+            how = {"batch": 0, "epsilon": epsilon, "low": -32768, "high": 32767, "dtype": "int16"}
+            check("normalize", [values, m, b], **how, shift=60)
+            check("normalize", [values, m, 0 * b], **how, shift=34, centered=False)
+
+
+def test_normalize_of_real_numbers():
+    """Against binary64: within one in 2**20 of a layer norm."""
+    x = codes("int16", (6, 300)) // 16
+    m, b = np.full(300, 1 << 20, np.int32), np.zeros(300, np.int64)
+    ends = {"low": -32768, "high": 32767, "dtype": "int16"}
+    found = check("normalize", [x, m, b], batch=1, shift=32, **ends)
+    centred = x - x.mean(-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
+    assert np.abs(found - normal * 2**12).max() <= 0.5 + 2**-8
+
+
 def test_softmax_ties():
     """P = 1, 1, 2 of 4 in all, times 2 and 6: halves."""
     t = np.zeros(256, np.int32)
@@ -502,6 +542,8 @@ X = ("int8", (1, 4, 4, 2))
 W = ("int8", (4, 3, 3, 2))
 B = ("int32", (4,))
 V = ("int8", (2, 3))
+NORM = (("int32", (3,)), ("int64", (3,)))
+LONG = ("int16", (1 << 14, 3))
 LIMITS = {"low": -128, "high": 127, "dtype": "int8"}
 ONE = {"ratios": (Fraction(1),)}
 
@@ -606,6 +648,18 @@ REFUSED = [
     ("maximum", [V, ("uint8", (2, 3))], {}),
     ("minimum", [V, ("int8", (4,))], {}),
     ("maximum", [V], {}),
+    ("normalize", [V, ("int32", (3,)), ("int32", (3,))], {"batch": 2, "shift": 9, **LIMITS}),
+    ("normalize", [V, ("int32", (2,)), ("int32", (3,))], {"batch": 1, "shift": 9, **LIMITS}),
+    ("normalize", [V, ("int32", (3,)), ("int8", (3,))], {"batch": 1, "shift": 9, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 0, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 61, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 9, "groups": 2, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 9, "epsilon": -1, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 9, "epsilon": 1 << 61, **LIMITS}),
+    ("normalize", [V, *NORM], {"batch": 1, "shift": 9, "x_zero": 1 << 16, **LIMITS}),
+    ("normalize", [("int32", (2, 3)), *NORM], {"batch": 1, "shift": 9, **LIMITS}),
+    ("normalize", [("int8", ()), *NORM], {"batch": 0, "shift": 9, **LIMITS}),
+    ("normalize", [LONG, *NORM], {"batch": 0, "shift": 9, **LIMITS}),
     ("softmax", [V, ("int32", (255,))], {"ratio": Fraction(1), **LIMITS}),
     ("softmax", [V, ("int64", (256,))], {"ratio": Fraction(1), **LIMITS}),
     ("softmax", [("int32", (2, 3)), ("int32", (256,))], {"ratio": Fraction(1), **LIMITS}),

@@ -25,6 +25,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from samebits.codegen.lowering.calls import (
     Array,
     CallList,
@@ -388,6 +390,26 @@ def _softmax(site: Site) -> ValueCalls:
     return site.entry(site.call("softmax", "softmax", fields))
 
 
+def _normalize(site: Site) -> ValueCalls:
+    """Vectors by their statistics, two passes over each. The output may be the memory of x: every
+    element is read before it is written."""
+    x, a = site.input(0), site.a
+    fields = {
+        "samples": math.prod(x.shape[: a["batch"]]),
+        "places": math.prod(x.shape[a["batch"] : -1]),
+        "channels": x.shape[-1],
+        "groups": a["groups"],
+        "factors": Data(site.required(1).astype(np.int32)),
+        "terms": Data(site.required(2).astype(np.int64)),
+        **{key: a[key] for key in ("epsilon", "x_zero", "zero", "low", "high", "shift")},
+        "centered": int(a["centered"]),
+        "type": TYPES[x.dtype],
+        "out_type": TYPES[a["dtype"]],
+    }
+    site.bounded("zero")
+    return site.entry(site.call("normalize", "normalize", fields), in_place=[x.name])
+
+
 def _argmax(site: Site) -> ValueCalls:
     x, axis = site.input(0), site.a["axis"]
     fields = {
@@ -413,6 +435,7 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     **dict.fromkeys(("max_pool", "sum_pool"), _pool),
     **dict.fromkeys(ops_with(Trait.REDUCES, integer=True), _reduce),
     "softmax": _softmax,
+    "normalize": _normalize,
     "argmax": _argmax,
     "reshape": lambda site: site.view(),
     "transpose": moved,

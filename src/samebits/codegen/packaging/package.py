@@ -34,7 +34,7 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
-    *("elementwise.c", "products.c", "move.c"),
+    *("elementwise.c", "products.c", "normalize.c", "move.c"),
 )
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 

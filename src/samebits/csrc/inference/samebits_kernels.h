@@ -177,6 +177,16 @@ typedef struct {
     uint8_t type, out_type;
 } samebits_softmax;
 
+/* A vector: `places` runs of channels / groups elements, in each of `samples`. */
+typedef struct {
+    int32_t samples, places, channels, groups;
+    const int32_t *factors; /* [channels] */
+    const int64_t *terms;
+    int64_t epsilon;
+    int32_t x_zero, zero, low, high;
+    uint8_t centered, shift, type, out_type;
+} samebits_normalize;
+
 typedef struct {
     int32_t outer, count, inner;
     uint8_t type;
@@ -216,6 +226,7 @@ void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
 void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
+void samebits_run_normalize(const samebits_normalize *c, const void *x, void *out);
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
 void samebits_run_fill(const samebits_fill *c, void *out);

@@ -15,6 +15,7 @@ import numpy as np
 from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
+from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
 from samebits.ir.integer.windows import balance_factors, window_counts
 from samebits.ir.ops import ops_with
 from samebits.ir.traits import Trait
@@ -238,6 +239,18 @@ def _to_codes(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     return Interval((node.attributes["low"],), (node.attributes["high"],))
 
 
+def _normalize(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    """The bounds of saturation, where docs/spec/graph.md 3.1 holds m and b within its own."""
+    for what, found, most in zip("mb", ins[1:], (LARGEST_FACTOR, LARGEST_TERM - 1), strict=True):
+        reach = max(abs(found.hull.low[0]), abs(found.hull.high[0]))
+        if reach > most:
+            raise RangeError(
+                f"node {node.name!r} ({node.op}): expected |{what}| of at most {most}, "
+                f"found {reach}"
+            )
+    return _to_codes(graph, node, ins)
+
+
 def _sum_pool(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     size = graph.values[node.inputs[0]].shape[1:3]
     source = _shifted(ins[0], -node.attributes["zero"])
@@ -317,6 +330,7 @@ _RULES: dict[str, Rule] = {
     "requantize": _requantize,
     "table": _table,
     "softmax": _to_codes,
+    "normalize": _normalize,
     "clip": _clip,
     "sum_pool": _sum_pool,
     "reduce_sum": _reduce_sum,

@@ -22,7 +22,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import CODES, limits
-from samebits.ir.lowering import pointwise, products
+from samebits.ir.lowering import normalize, pointwise, products
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
@@ -33,6 +33,7 @@ from samebits.ir.lowering.states import (
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
+    Normalized,
     Order,
     Pointwise,
     Softmax,
@@ -303,6 +304,8 @@ class _Lowering:
             return self._constant_codes(x, target)
         if isinstance(x, Softmax):
             return self._quantize_softmax(x, target)
+        if isinstance(x, Normalized):
+            return self._quantize_normalized(x, target)
         if isinstance(x, Affine) and isinstance(x.source, Sum):
             return self._requantize(with_offset(x, node), target)
         if isinstance(x, Affine):
@@ -412,6 +415,24 @@ class _Lowering:
         attributes = {"ratio": ratio, "zero": to.zero, "dtype": to.dtype, **ends}
         return self._coded("softmax", inputs, order, to, f"{to.name}.softmax", attributes)
 
+    def _quantize_normalized(self, x: Normalized, to: _Target) -> Codes:
+        """Statistics of every vector, one rounding of each element (docs/spec/graph.md 3.1)."""
+        m, b, shift, epsilon = normalize.factors(self.builder, x, to.scale)
+        inputs = (
+            x.source.name,
+            self.builder.constant(f"{to.name}.m", m),
+            self.builder.constant(f"{to.name}.b", b),
+        )
+        numbers = {"epsilon": epsilon, "shift": shift, "zero": to.zero, "dtype": to.dtype}
+        ends = to.ends(Affine(x.source))
+        attributes = {**x.vectors, **numbers, **ends}
+        order, name = x.source.order, f"{to.name}.normalize"
+        codes = self._coded("normalize", inputs, order, to, name, attributes)
+        if self.builder.shape(codes.name) == x.shape:
+            return codes
+        shaped = {"shape": x.shape}
+        return self._coded("reshape", [codes.name], order, to, f"{to.name}.reshape", shaped)
+
 
 def _check_input(value: Value) -> None:
     if not value.dtype.startswith("float") and value.dtype not in CODES:
@@ -452,5 +473,6 @@ def _constant(array: Array) -> State:
 RULES: dict[str, Rule] = {
     **products.RULES,
     **pointwise.RULES,
+    **normalize.RULES,
     **lower_shape.RULES,
 }

@@ -133,6 +133,24 @@ class Softmax:
 
 
 @dataclass(frozen=True)
+class Normalized:
+    """Plain codes normalised by statistics of their own, times gamma + beta for each channel.
+
+    source:  channels last; the axes of vectors of several may be stored as one
+    vectors: batch, groups, centered and x_zero of the integer operator
+    epsilon: the real one, over the square of the scale of the codes
+    shape:   of the result as stored
+    """
+
+    source: Codes
+    vectors: Mapping[str, Any]
+    epsilon: Fraction
+    gamma: tuple[Fraction, ...]
+    beta: tuple[Fraction, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ConstantCodes:
     """Constant integers with scales and zero points, one or one per index of `axis`."""
 
@@ -160,7 +178,7 @@ class ConstantReals:
         return reals.reshape(self.values.shape)
 
 
-State = Codes | Affine | Pointwise | Softmax | ConstantCodes | ConstantReals
+State = Codes | Affine | Pointwise | Softmax | Normalized | ConstantCodes | ConstantReals
 States = Sequence[State | None]  # of the inputs of a node, None where one is left out
 
 

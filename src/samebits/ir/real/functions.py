@@ -53,6 +53,11 @@ def total(x: Array, axes: Sequence[int]) -> Array:
     return rest.reshape(shape)
 
 
+def mean(x: Array, axes: Sequence[int]) -> Array:
+    """The total along axes, which stay with size 1, divided by the number of elements."""
+    return total(x, axes) / math.prod(x.shape[axis] for axis in axes)
+
+
 def _series(x: Array, coefficients: Sequence[float]) -> Array:
     """A polynomial by Horner's rule, from the highest power."""
     result = np.full(x.shape, coefficients[0])

@@ -1,18 +1,16 @@
-"""Reductions, argmax, softmax and normalisations of real graphs."""
+"""Reductions, argmax and softmax of real graphs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from samebits.ir.ops import Array, Attributes, Type, broadcast
+from samebits.ir.ops import Array, Attributes, Type
 from samebits.ir.real import define as real
 from samebits.ir.real import functions
-from samebits.ir.real.define import Inputs, define, float32
+from samebits.ir.real.define import Inputs, define
 from samebits.ir.traits import Trait
 
 Reduction = Callable[[Array, tuple[int, ...]], Array]  # keeps the reduced axes, of size 1
@@ -61,10 +59,6 @@ def _reduction(
     define(name, 1, attributes, infer, meaning, Trait.REDUCES, *traits, rational=rational)
 
 
-def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    return functions.total(x, axes) / math.prod(x.shape[axis] for axis in axes)
-
-
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
     largest = np.where(np.isfinite(largest), largest, 0.0)
@@ -85,7 +79,7 @@ def _extreme(best: Callable[..., Array], sign: float) -> Reduction:
 
 
 _reduction("ReduceSum", functions.total, Trait.ACCUMULATES)
-_reduction("ReduceMean", _mean, Trait.AVERAGE, empty=False)
+_reduction("ReduceMean", functions.mean, Trait.AVERAGE, empty=False)
 _ORDERED = (*real.NUMBERS, "bool")
 _reduction("ReduceMax", _extreme(np.max, -1.0), Trait.SELECTION, allowed=_ORDERED)
 _reduction("ReduceMin", _extreme(np.min, 1.0), Trait.SELECTION, allowed=_ORDERED)
@@ -158,103 +152,3 @@ _SCORES = (Trait.ALONG, Trait.SCORING)
 define("Softmax", 1, {"axis": -1}, _infer_softmax, _softmax, *_SCORES, rational=False)
 define("LogSoftmax", 1, {"axis": -1}, _infer_softmax, _log_softmax, *_SCORES, rational=False)
 define("Hardmax", 1, {"axis": -1}, _infer_softmax, _hardmax, *_SCORES)
-
-
-# --- normalisation --------------------------------------------------------------------------
-
-
-def _check_epsilon(attributes: Attributes) -> None:
-    epsilon = attributes["epsilon"]
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, Fraction)) or epsilon < 0:
-        raise ValueError(f"expected epsilon of at least 0, found {epsilon!r}")
-
-
-def _check_channels(values: Inputs, names: tuple[str, ...]) -> None:
-    x, *parameters = values
-    if len(x.shape) < 2:
-        raise ValueError(f"expected x of [N, C, ...], found {list(x.shape)}")
-    for name, parameter in zip(names, parameters, strict=True):
-        if parameter is not None and parameter.shape != (x.shape[1],):
-            raise ValueError(f"expected {name} of [{x.shape[1]}], found {list(parameter.shape)}")
-
-
-def _infer_batch_norm(values: Inputs, attributes: Attributes) -> list[Type]:
-    _check_epsilon(attributes)
-    _check_channels(values, ("scale", "b", "mean", "var"))
-    return [(real.check_same_type(values, real.FLOATS), values[0].shape)]
-
-
-def _per_channel(parameter: Array, x: Array) -> Array:
-    return parameter.reshape(-1, *[1] * (x.ndim - 2))
-
-
-def _batch_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    x = arrays[0]
-    scale, b, mean, var = (_per_channel(array, x) for array in arrays[1:])
-    return [(x - mean) / np.sqrt(var + attributes["epsilon"]) * scale + b]
-
-
-def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - _mean(x, axes)
-    return centred / np.sqrt(_mean(centred * centred, axes) + epsilon)
-
-
-def _infer_layer_norm(values: Inputs, attributes: Attributes) -> list[Type]:
-    _check_epsilon(attributes)
-    kind = real.check_same_type(values, real.FLOATS)
-    x, *parameters = values
-    axis = real.check_axis(attributes["axis"], len(x.shape))
-    if 0 in x.shape[axis:]:
-        raise ValueError(f"expected elements from axis {axis} on, found {list(x.shape)}")
-    for parameter in parameters:
-        if parameter is not None and broadcast(parameter.shape, x.shape) != x.shape:
-            raise ValueError(
-                f"expected parameters that broadcast to {list(x.shape)}, "
-                f"found {list(parameter.shape)}"
-            )
-    return [(kind, x.shape)]
-
-
-def _layer_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    x, scale, b = arrays
-    axes = tuple(range(attributes["axis"] % x.ndim, x.ndim))
-    y = _normalised(x, axes, attributes["epsilon"]) * scale
-    return [y if b is None else y + b]
-
-
-def _infer_instance_norm(values: Inputs, attributes: Attributes) -> list[Type]:
-    _check_epsilon(attributes)
-    _check_channels(values, ("scale", "b"))
-    x = values[0]
-    if len(x.shape) < 3 or 0 in x.shape[2:]:
-        raise ValueError(f"expected x of [N, C, spatial...], found {list(x.shape)}")
-    return [(real.check_same_type(values, real.FLOATS), x.shape)]
-
-
-def _instance_norm(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    x, scale, b = arrays
-    y = _normalised(x, tuple(range(2, x.ndim)), attributes["epsilon"]) * _per_channel(scale, x)
-    return [y if b is None else y + _per_channel(b, x)]
-
-
-_EPSILON = float32(1e-5)
-define(
-    "BatchNormalization", 5, {"epsilon": _EPSILON}, _infer_batch_norm, _batch_norm, rational=False
-)
-define(
-    "LayerNormalization",
-    (2, 3),
-    {"axis": -1, "epsilon": _EPSILON},
-    _infer_layer_norm,
-    _layer_norm,
-    Trait.ALONG,
-    rational=False,
-)
-define(
-    "InstanceNormalization",
-    (2, 3),
-    {"epsilon": _EPSILON},
-    _infer_instance_norm,
-    _instance_norm,
-    rational=False,
-)

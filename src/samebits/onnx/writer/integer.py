@@ -17,6 +17,7 @@ import onnx
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.define import limits
+from samebits.ir.integer.normalize import vector_length
 from samebits.ir.integer.realise import INT64_MAX, Quotient, Staircase, positions, requantization
 from samebits.ir.integer.windows import balance_factors
 from samebits.onnx.writer.emit import unsupported, write_model
@@ -254,6 +255,55 @@ def _softmax(emitter: IntegerEmitter, node: Node) -> str:
     return emitter.saturated(codes, math.ceil(a["ratio"]), a)
 
 
+def _normalize(emitter: IntegerEmitter, node: Node) -> str:
+    """docs/spec/graph.md 3.1; a quotient that is to be a floor is taken of a sum with 2**62."""
+    x, m, b = node.inputs
+    a, shape = node.attributes, emitter.shape(node.output)
+    samples, groups = math.prod(shape[: a["batch"]]), a["groups"]
+    grid = (samples, math.prod(shape[a["batch"] : -1]), groups, shape[-1] // groups)
+    n, axes = vector_length(shape, a), emitter.constant([1, 3], "int64")
+    d = emitter.reshape(emitter.integer("Sub", emitter.wide(x), a["x_zero"]), grid)
+    spread = emitter.op("ReduceSum", emitter.op("Mul", d, d), axes, keepdims=1)
+    spread, normal = emitter.integer("Mul", spread, n), emitter.integer("Mul", d, n)
+    if a["centered"]:
+        total = emitter.op("ReduceSum", d, axes, keepdims=1)
+        spread = emitter.op("Sub", spread, emitter.op("Mul", total, total))
+        normal = emitter.op("Sub", normal, total)
+    spread = emitter.integer("Add", spread, a["epsilon"])
+    spread = emitter.extreme("Max", spread, emitter.constant(1, "int64"), "int64")
+    below = emitter.op("Less", spread, emitter.constant(4 ** np.arange(1, 31), "int64"))
+    last = emitter.constant([3], "int64")
+    half = emitter.op("ReduceSum", emitter.cast(below, "int64"), last, keepdims=1)
+
+    def power(exponents: Array) -> str:
+        return emitter.op("Gather", emitter.constant(1 << exponents, "int64"), half, axis=0)
+
+    root = _root(emitter, emitter.op("Mul", spread, power(2 * np.arange(31))))
+    inverse = emitter.op("Div", emitter.constant(1 << 61, "int64"), root)
+    raised = emitter.integer("Add", emitter.op("Mul", normal, inverse), 1 << 62)
+    raised = emitter.op("Div", raised, power(37 - np.arange(31)))
+    normal = emitter.op("Sub", raised, power(25 + np.arange(31)))
+    total = emitter.op("Mul", emitter.reshape(normal, shape), emitter.wide(m))
+    total = emitter.op("Add", total, emitter.wide(b))
+    codes = emitter.quotient(total, emitter.constant(1 << a["shift"], "int64"))
+    return emitter.saturated(codes, (1 << 62) >> a["shift"], a)
+
+
+def _root(emitter: IntegerEmitter, v: str) -> str:
+    """floor(sqrt(v)) for v from 2**60 to 2**62 - 1, by Newton's rule: x' = (x + v // x) // 2.
+
+    The mean of x and v / x is no less than the root, so no x is below its floor. With x = (1 + e)
+    * root, e' = e**2 / (2 + 2 * e) before the floor, which only comes nearer. From x = 2**31 the
+    largest e are 1, 1/4, 1/40, 2**-11, 2**-24, 2**-49: after the fifth step x is the floor, or one
+    more.
+    """
+    x, two = emitter.constant(1 << 31, "int64"), emitter.constant(2, "int64")
+    for _ in range(5):
+        x = emitter.op("Div", emitter.op("Add", x, emitter.op("Div", v, x)), two)
+    above = emitter.op("Greater", emitter.op("Mul", x, x), v)
+    return emitter.op("Sub", x, emitter.cast(above, "int64"))
+
+
 def _argmax(emitter: IntegerEmitter, node: Node) -> str:
     a = node.attributes
     x = node.inputs[0]
@@ -298,6 +348,7 @@ _RULES: dict[str, Rule] = {
     "maximum": _extreme("Max"),
     "minimum": _extreme("Min"),
     "softmax": _softmax,
+    "normalize": _normalize,
     "argmax": _argmax,
     "reshape": lambda e, n: e.reshape(n.inputs[0], n.attributes["shape"]),
     "transpose": lambda e, n: e.transpose(n.inputs[0], *n.attributes["perm"]),

@@ -22,7 +22,7 @@ from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.loadable import OPSET, loadable_form
 
 Tables = Literal["gather", "float"]
-IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10}  # the first that has the opset
+IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 23: 11}  # the first that has the opset
 NARROW_CODES = ("int8", "uint8", "int32")  # what QuantizeLinear knew before opset 21
 
 
@@ -40,7 +40,7 @@ def save_qdq(
 
 
 def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> onnx.ModelProto:
-    """A real graph as ONNX, of the lowest opset from 18 to 21 that has its operators and types.
+    """A real graph as ONNX, of the lowest opset from 18 to 23 that has its operators and types.
 
     tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
     `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
@@ -144,7 +144,9 @@ def _attribute(node: Node, key: str, value: Any) -> Any:
 def _opset(graph: Graph, node: Node) -> int:
     """The first opset, from 18 on, that has the node."""
     types = {graph.values[name].dtype for name in (*node.inputs, *node.outputs) if name}
-    if types & {"int4", "uint4"}:
+    if node.op == "RMSNormalization":
+        return 23
+    if types & {"int4", "uint4"} or node.op == "GroupNormalization":
         return 21
     if node.op in ("QuantizeLinear", "DequantizeLinear"):
         codes = {t for t in types if not t.startswith("float")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -135,20 +134,25 @@ def _layer_norm(call: AtenCall) -> Result:
     return y if isinstance(call.meta, torch.Tensor) else (y, "", "")
 
 
+@aten("rms_norm", "_fused_rms_norm")
+def _rms_norm(call: AtenCall) -> Result:
+    """Without an epsilon, that of the type."""
+    x, shape = call.tensor("input"), tuple(call["normalized_shape"])
+    scale = call.tensor("weight") or call.constant(np.ones(shape, call.dtype_of(x)))
+    given = call.get("eps")
+    epsilon = float(np.finfo(call.dtype_of(x)).eps) if given is None else given
+    axis = call.rank_of(x) - len(shape)
+    y = call.emit("RMSNormalization", x, scale, axis=axis, epsilon=binary32(epsilon))
+    return y if isinstance(call.meta, torch.Tensor) else (y, "")
+
+
 @aten("native_group_norm")
 def _group_norm(call: AtenCall) -> Result:
-    """Each group of channels is normalised like one channel of an instance norm."""
-    x, groups = call.tensor("input"), call["group"]
-    shape, dtype = call.shape_of(x), call.dtype_of(x)
-    rows = call.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups))
-    ones, zeros = (call.constant(np.full(groups, value, dtype)) for value in (1, 0))
-    y = call.emit("InstanceNormalization", rows, ones, zeros, epsilon=binary32(call["eps"]))
-    y = call.reshape(y, shape)
-    channels = (shape[1], *[1] * (len(shape) - 2))
-    for name, op in (("weight", "Mul"), ("bias", "Add")):
-        if call[name] is not None:
-            y = call.emit(op, y, call.reshape(call.tensor(name), channels))
-    return y, "", ""
+    x = call.tensor("input")
+    channels = call.shape_of(x)[1]
+    scale, bias = _ones(call, "weight", x, channels), _ones(call, "bias", x, channels, 0.0)
+    how = {"num_groups": call["group"], "epsilon": binary32(call["eps"])}
+    return call.emit("GroupNormalization", x, scale, bias, **how), "", ""
 
 
 @aten("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax")

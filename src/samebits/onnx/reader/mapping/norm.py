@@ -45,6 +45,35 @@ def _layer_normalization(node: OnnxNode) -> Result:
     return results
 
 
+@onnx_op("RMSNormalization")
+def _rms_normalization(node: OnnxNode) -> Result:
+    """Division by the root mean square over the axes from `axis` on."""
+    node.ignore("stash_type")
+    axis = node.axis(node.int_("axis", -1), node.rank())
+    epsilon = node.float_("epsilon", 1e-5)
+    return node.out("RMSNormalization", *node.given(), axis=axis, epsilon=epsilon)
+
+
+@onnx_op("GroupNormalization")
+def _group_normalization(node: OnnxNode) -> Result:
+    """Normalization of groups of channels; before opset 21 scale and bias are those of groups."""
+    node.ignore("stash_type")
+    x, scale, bias = node.given()
+    groups = node.int_("num_groups")
+    channels = node.shape()[1] if node.rank() > 1 else 0
+    if node.opset < 21 and groups > 0 and channels % groups == 0:
+        scale, bias = (_repeated(node, name, groups, channels) for name in (scale, bias))
+    epsilon = node.float_("epsilon", 1e-5)
+    return node.out("GroupNormalization", x, scale, bias, num_groups=groups, epsilon=epsilon)
+
+
+def _repeated(node: OnnxNode, name: str, groups: int, channels: int) -> str:
+    """A number for each group as one for each of its channels."""
+    column = node.emit("Reshape", name, shape=(groups, 1))
+    spread = node.emit("Expand", column, shape=(groups, channels // groups))
+    return node.emit("Reshape", spread, shape=(channels,))
+
+
 @onnx_op("LRN")
 def _local_response(node: OnnxNode) -> Result:
     """Local response normalization across channels, by means of an AveragePool:
