@@ -102,8 +102,8 @@ class AtenCall(ForeignNode):
         return self._value(self.arguments[name]) if self.arguments[name] is not None else ""
 
     def tensors(self, name: str) -> list[str]:
-        """The graph values of a list of tensors."""
-        return [self._value(item) for item in self.arguments[name]]
+        """The graph values of a list of tensors, "" for those that are None."""
+        return [self._value(item) if item is not None else "" for item in self.arguments[name]]
 
     def _value(self, node: Any) -> str:
         if not isinstance(node, fx.Node):

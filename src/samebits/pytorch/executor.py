@@ -477,6 +477,17 @@ def _pad(node: _BoundedNode) -> Function:
     return run
 
 
+def _gather(node: _BoundedNode) -> Function:
+    axis = node.attributes["axis"]
+    n = node.values[0].shape[axis]
+
+    def run(x: Tensor, indices: Tensor) -> Tensor:
+        places = torch.where(indices < 0, indices + n, indices).clamp(0, n - 1)
+        return x.index_select(axis, places)
+
+    return run
+
+
 _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
@@ -504,5 +515,5 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "slice": _slice,
     "concat": _concat,
     "pad": _pad,
-    "gather": lambda node: lambda x, i: x.index_select(node.attributes["axis"], i),
+    "gather": _gather,
 }

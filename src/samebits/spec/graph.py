@@ -417,15 +417,17 @@ def pad(arrays: Sequence[Array], a: Attributes) -> Array:
 
 
 def gather(arrays: Sequence[Array], a: Attributes) -> Array:
-    """The positions `indices` of `axis`."""
+    """The positions `indices` of `axis`, from its end below 0; outside: the first or the last."""
     x, indices = arrays
     axis = a["axis"] % x.ndim
+    n = x.shape[axis]
+    places = [_clamp(int(i) + n if i < 0 else int(i), 0, n - 1) for i in indices]
     shape = list(x.shape)
-    shape[axis] = len(indices)
+    shape[axis] = len(places)
     out = _empty(shape)
     for place in _places(shape):
         source = list(place)
-        source[axis] = int(indices[place[axis]])
+        source[axis] = places[place[axis]]
         out[place] = int(x[tuple(source)])
     return out
 

@@ -11,7 +11,7 @@ from samebits.codegen.lowering.calls import Data, Field, KernelCall, Struct, Val
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Site
-from samebits.errors import UnsupportedError
+from samebits.ir.integer.shape import places
 from samebits.ir.value import Value
 
 
@@ -96,18 +96,17 @@ def pad(site: Site) -> ValueCalls:
 
 
 def gather(site: Site) -> ValueCalls:
-    """Copies of rows along an axis by constant indices; UnsupportedError for computed ones."""
-    x, indices, axis = site.input(0), site.required(1), site.a["axis"]
-    if int(indices.min()) < 0 or int(indices.max()) >= x.shape[axis]:
-        raise UnsupportedError(
-            f"{site.where}: expected indices in [0, {x.shape[axis]}), found "
-            f"{int(indices.min())} to {int(indices.max())}"
-        )
+    """Copies of rows along an axis, by indices that are constant or computed."""
+    x, axis = site.input(0), site.a["axis"]
+    indices = site.context.constant(site.node.inputs[1])
     fields = {
         "outer": math.prod(x.shape[:axis]),
         "source": x.shape[axis],
-        "count": len(indices),
+        "count": site.input(1).size,
         "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
-        "indices": Data(indices.astype(np.int32)),
     }
-    return site.entry(site.call("gather", "gather", fields))
+    if indices is None:
+        fields["type"] = TYPES[site.input(1).dtype]
+        return site.entry(site.call("lookup", "lookup", fields, *site.node.inputs))
+    constant = Data(places(indices, x.shape[axis]).astype(np.int32))
+    return site.entry(site.call("gather", "gather", {**fields, "indices": constant}))

@@ -46,14 +46,31 @@ void samebits_run_fill(const samebits_fill *c, void *out) {
     for (i = 0; i < c->size; i++) samebits_put(out, c->type, i, c->code);
 }
 
+static void samebits_row(const uint8_t *row, int32_t n, uint8_t *to) {
+    int32_t i;
+    for (i = 0; i < n; i++) to[i] = row[i];
+}
+
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out) {
     const uint8_t *from = (const uint8_t *)x;
     uint8_t *to = (uint8_t *)out;
-    int32_t outer, k, i;
+    int32_t outer, k;
     for (outer = 0; outer < c->outer; outer++, from += c->source * c->inner) {
         for (k = 0; k < c->count; k++, to += c->inner) {
-            const uint8_t *row = from + c->indices[k] * c->inner;
-            for (i = 0; i < c->inner; i++) to[i] = row[i];
+            samebits_row(from + c->indices[k] * c->inner, c->inner, to);
+        }
+    }
+}
+
+void samebits_run_lookup(const samebits_lookup *c, const void *x, const void *indices, void *out) {
+    const uint8_t *from = (const uint8_t *)x;
+    uint8_t *to = (uint8_t *)out;
+    int32_t outer, k;
+    for (outer = 0; outer < c->outer; outer++, from += c->source * c->inner) {
+        for (k = 0; k < c->count; k++, to += c->inner) {
+            int64_t at = samebits_get(indices, c->type, k);
+            at = samebits_clamp64(at < 0 ? at + c->source : at, 0, c->source - 1);
+            samebits_row(from + at * c->inner, c->inner, to);
         }
     }
 }

@@ -210,6 +210,12 @@ typedef struct {
     const int32_t *indices;
 } samebits_gather;
 
+/* The same by computed indices: below 0 from the end, then held inside. */
+typedef struct {
+    int32_t outer, source, count, inner; /* inner: bytes */
+    uint8_t type; /* of the indices */
+} samebits_lookup;
+
 void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
@@ -231,5 +237,6 @@ void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
 void samebits_run_fill(const samebits_fill *c, void *out);
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out);
+void samebits_run_lookup(const samebits_lookup *c, const void *x, const void *indices, void *out);
 
 #endif

@@ -16,8 +16,9 @@ from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
+from samebits.ir.integer.shape import places
 from samebits.ir.integer.windows import balance_factors, window_counts
-from samebits.ir.ops import ops_with
+from samebits.ir.ops import has, ops_with
 from samebits.ir.traits import Trait
 from samebits.numerics.multiplier import requantized
 
@@ -77,7 +78,8 @@ def bounds(graph: Graph) -> dict[str, Interval]:
     for node in graph.nodes:
         result = _RULES[node.op](graph, node, [found[name] for name in node.inputs])
         low, high = result.hull.low[0], result.hull.high[0]
-        if low <= -LARGEST or high >= LARGEST:
+        moved = has(node.op, Trait.MOVEMENT)  # of an input, whatever its type holds
+        if not moved and (low <= -LARGEST or high >= LARGEST):
             raise RangeError(
                 f"node {node.name!r} ({node.op}): expected sums below 2**62, found up to "
                 f"{max(-low, high)}; split the layer or use narrower codes"
@@ -314,7 +316,7 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     if node.op == "gather" and a["axis"] == last:
         indices = graph.constants.get(node.inputs[1])
         if indices is not None and indices.size:
-            return interval([pairs[int(i)] for i in indices])
+            return interval([pairs[i] for i in places(indices, len(pairs))])
         return source.hull
     same = node.op == "gather" or (node.op == "transpose" and a["perm"][-1] == last)
     same = same or (node.op in ("reshape", "expand") and out[-1:] == shape[-1:])

@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import RangeError
-from samebits.ir.integer.define import Arrays, Values, expect, limits, register_integer
+from samebits.ir.integer.define import (
+    ACCUMULATORS,
+    Arrays,
+    Values,
+    expect,
+    limits,
+    register_integer,
+)
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
 
@@ -85,16 +91,20 @@ def _infer_gather(values: Values, a: Attributes) -> list[Type]:
     x, indices = values
     axis = a["axis"]
     expect(0 <= axis < len(x.shape), f"an axis in [0, {len(x.shape)})", axis)
-    expect(len(indices.shape) == 1 and indices.dtype == "int64", "int64 indices [K]", indices)
+    fits = len(indices.shape) == 1 and indices.dtype in ACCUMULATORS
+    expect(fits, "int32 or int64 indices [K]", indices)
+    expect(x.shape[axis] > 0, f"elements along axis {axis}", x)
     return [(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))]
 
 
 def _gather(arrays: Arrays, a: Attributes) -> list[Array]:
     x, indices = arrays
-    size = x.shape[a["axis"]]
-    if indices.size and (indices.min() < 0 or indices.max() >= size):
-        raise RangeError(f"expected indices in [0, {size}), found {indices.min()}..{indices.max()}")
-    return [np.take(x, indices, a["axis"])]
+    return [np.take(x, places(indices, x.shape[a["axis"]]), a["axis"])]
+
+
+def places(indices: Array, n: int) -> Array:
+    """Indices of an axis of n as positions from 0 to n - 1 (docs/spec/graph.md section 3)."""
+    return np.clip(np.where(indices < 0, indices + n, indices), 0, n - 1)
 
 
 def _movement(*record: Any) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
-from samebits.ir.integer.define import CODES, limits
+from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
 from samebits.ir.lowering import normalize, pointwise, products
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.sink import sink_quantize
@@ -51,7 +51,7 @@ from samebits.ir.ops import has
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.rewrite import remove_dead
 from samebits.ir.traits import Trait
-from samebits.ir.value import Quantization, Value
+from samebits.ir.value import Quantization
 from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.interval import CodeRange
 from samebits.tables.transfer import exp_table, transfer_table
@@ -79,7 +79,7 @@ def check_lowerable(graph: Graph) -> None:
     names the first input or node without an integer form.
     """
     for name in graph.inputs:
-        _check_input(graph.values[name])
+        _check_input(graph, name)
     for node in graph.nodes:
         if node.op not in LAYERS and not has(node.op, Trait.QUANTIZES):
             _rule(node)
@@ -162,7 +162,7 @@ class _Lowering:
         """
         value = self.graph.values[name]
         order = tuple(range(len(value.shape)))
-        _check_input(value)
+        _check_input(self.graph, name)
         if not value.dtype.startswith("float"):
             self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
@@ -434,12 +434,19 @@ class _Lowering:
         return self._coded("reshape", [codes.name], order, to, f"{to.name}.reshape", shaped)
 
 
-def _check_input(value: Value) -> None:
-    if not value.dtype.startswith("float") and value.dtype not in CODES:
+def _check_input(graph: Graph, name: str) -> None:
+    """Real numbers, codes, or whole numbers that only select."""
+    value = graph.values[name]
+    if value.dtype.startswith("float") or value.dtype in CODES:
+        return
+    readers = [] if value.dtype not in ACCUMULATORS else graph.consumers()[name]
+    wrong = [n for n in readers if n.op != "Gather" or n.inputs[0] == name]
+    if value.dtype not in ACCUMULATORS or wrong:
+        others = f" that {wrong[0].name!r} ({wrong[0].op}) reads" if wrong else ""
         raise UnsupportedError(
-            f"input {value.name!r}: expected real numbers or codes of 8 or 16 bits, found "
-            f"{value.dtype}; compute outside the network what it selects or counts (an embedding's "
-            "row, a mask), and give it that"
+            f"input {name!r}: expected real numbers, codes of 8 or 16 bits, or whole numbers that "
+            f"select rows (Gather), found {value.dtype}{others}; compute outside the network what "
+            "it counts or masks, and give it that"
         )
 
 

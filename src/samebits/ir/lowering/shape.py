@@ -23,10 +23,12 @@ from samebits.ir.lowering.states import (
     Affine,
     Codes,
     ConstantCodes,
+    ConstantReals,
     LoweringBuilder,
     Order,
     State,
     States,
+    weights,
 )
 from samebits.ir.ops import op_named, ops_with
 from samebits.ir.traits import Trait
@@ -257,23 +259,45 @@ def _expand(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-    """Elements at constant indices along one axis; they may have any shape, hence the reshape."""
-    codes = _codes(states[0])
-    indices = e.graph.constants.get(node.inputs[1])
-    if indices is None:
-        raise UnsupportedError("expected constant indices")
+    """Elements at indices along one axis; they may have any shape, hence the reshapes."""
+    state = _table(e, node, states[0])
+    codes = _codes(state)
     axis = node.attributes["axis"] % len(codes.order)
     size = e.graph.values[node.inputs[0]].shape[axis]
-    flat = indices.astype(np.int64).reshape(-1)
-    if flat.size == 0 or flat.min() < -size or flat.max() >= size:
-        raise UnsupportedError(f"expected indices in [-{size}, {size}), at least one")
     order = _identity_order(len(codes.order))
     plain = Codes(e.arranged(codes, order), order)
-    name = _gathered(e, node, plain, plain.name, axis, flat % size)
+    name = _selected(e, node, plain, axis, size, states[1])
     shape = e.graph.values[node.output].shape
     if e.shape(name) != shape:
         name = _emit(e, node, codes, name, "reshape", {"shape": shape})
-    return [_with(states[0], Codes(name, _identity_order(len(shape))))]
+    return [_with(state, Codes(name, _identity_order(len(shape))))]
+
+
+def _table(e: LoweringBuilder, node: Node, state: State | None) -> State | None:
+    """A constant table of codes, as that of an embedding, stored; other states as they are."""
+    if not isinstance(state, ConstantCodes) or len(state.scale) > 1:
+        return state
+    stored = e.constant(f"{node.name}.table", weights(state.codes))
+    return Affine(Codes(stored, _identity_order(state.codes.ndim)), state.scale[0], 0)
+
+
+def _selected(
+    e: LoweringBuilder, node: Node, x: Codes, axis: int, size: int, indices: State | None
+) -> str:
+    """x at indices along an axis of this size: constant ones, or codes of the integer graph."""
+    if isinstance(indices, ConstantReals):
+        flat = indices.values.astype(np.int64).reshape(-1)
+        if flat.size == 0 or flat.min() < -size or flat.max() >= size:
+            raise UnsupportedError(f"expected indices in [-{size}, {size}), at least one")
+        return _gathered(e, node, x, x.name, axis, flat % size)
+    if not isinstance(indices, Codes):
+        raise UnsupportedError("expected indices that are constant or an input")
+    name = e.arranged(indices, _identity_order(len(indices.order)))
+    if len(indices.order) != 1:
+        count = e.graph.values[node.inputs[1]].size
+        name = e.add("reshape", [name], {"shape": (count,)}, f"{node.name}.indices")
+    inputs, quantization = [x.name, name], e.values[x.name].quantization
+    return e.add("gather", inputs, {"axis": axis}, node.name, quantization=quantization)
 
 
 def _depth_space(e: LoweringBuilder, node: Node, states: States) -> list[State]:

@@ -19,6 +19,7 @@ from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import vector_length
 from samebits.ir.integer.realise import INT64_MAX, Quotient, Staircase, positions, requantization
+from samebits.ir.integer.shape import places
 from samebits.ir.integer.windows import balance_factors
 from samebits.onnx.writer.emit import unsupported, write_model
 from samebits.onnx.writer.products import (
@@ -329,6 +330,19 @@ def _pad(emitter: IntegerEmitter, node: Node) -> str:
     return emitter.through(WIDE, node, lambda x: emitter.op("Pad", x, ends, fill))
 
 
+def _gather(emitter: IntegerEmitter, node: Node) -> str:
+    x, indices = node.inputs
+    axis = node.attributes["axis"]
+    n = emitter.shape(x)[axis]
+    known = emitter.graph.constants.get(indices)
+    if known is not None:
+        return emitter.op("Gather", x, emitter.constant(places(known, n), "int64"), axis=axis)
+    wide = emitter.wide(indices)
+    below = emitter.op("Less", wide, emitter.constant(0, "int64"))
+    wide = emitter.op("Where", below, emitter.integer("Add", wide, n), wide)
+    return emitter.op("Gather", x, emitter.clip(wide, 0, n - 1, "int64"), axis=axis)
+
+
 _RULES: dict[str, Rule] = {
     "conv": conv,
     "conv_transpose": conv_transpose,
@@ -356,5 +370,5 @@ _RULES: dict[str, Rule] = {
     "slice": _slice,
     "concat": lambda e, n: e.op("Concat", *n.inputs, axis=n.attributes["axis"]),
     "pad": _pad,
-    "gather": lambda e, n: e.op("Gather", *n.inputs, axis=n.attributes["axis"]),
+    "gather": _gather,
 }

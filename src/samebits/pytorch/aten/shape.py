@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import numpy as np
-
 from samebits.ir.foreign import Result
 from samebits.pytorch.call import AtenCall, aten, binary32
 
@@ -250,29 +248,8 @@ def _upsample(call: AtenCall) -> Result:
     )
 
 
-@aten("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor")
-def _full(call: AtenCall) -> Result:
-    name = call.op
-    value = {"z": 0, "o": 1}.get(name[0])
-    if value is None:
-        value = call["s" if name == "scalar_tensor" else "fill_value"]
-    return call.constant(np.full(call.out_shape, value, call.out_dtype))
-
-
 @aten("pixel_shuffle")
 def _pixel_shuffle(call: AtenCall) -> Result:
     return call.emit(
         "DepthToSpace", call.tensor("self"), blocksize=call["upscale_factor"], mode="CRD"
     )
-
-
-@aten("embedding")
-def _embedding(call: AtenCall) -> Result:
-    return call.emit("Gather", call.tensor("weight"), call.tensor("indices"), axis=0)
-
-
-@aten("index_select")
-def _index_select(call: AtenCall) -> Result:
-    x = call.tensor("self")
-    axis = call.axis("dim", call.rank_of(x))
-    return call.emit("Gather", x, call.tensor("index"), axis=axis)
