@@ -168,6 +168,12 @@ def _pointwise() -> Iterator[tuple[Case, str]]:
         t = case.constant("t", np.rint(decay).astype(np.int32))
         attributes = {"ratio": ratio, "zero": -128, "low": -128, "high": 127, "dtype": "int8"}
         yield case, case.add("softmax", [x, t], attributes)
+        for kept in ((4, 7), (7,), (4, 1)):
+            case = Case(f"masked-softmax-{dtype}-{ratio.numerator}-{len(kept)}-{kept[-1]}")
+            x, t = case.image(dtype, (3, 4, 7)), case.constant("t", np.rint(decay).astype(np.int32))
+            mask = np.random.default_rng(3).integers(0, 2, kept).astype(np.uint8)
+            inputs = [x, t, case.constant("mask", mask)]
+            yield case, case.add("softmax", inputs, attributes)
     rng = np.random.default_rng(8)
     for dtype, (batch, groups) in itertools.product(CODES, ((2, 1), (1, 1), (1, 3), (1, 6))):
         case = Case(f"normalize-{dtype}-{batch}-{groups}")
@@ -256,6 +262,10 @@ def _movement() -> Iterator[tuple[Case, str]]:
         case = Case(f"gather-{dtype}")
         indices = case.constant("i", np.array([2, 0, 0, 1, 2], np.int64))
         yield case, case.add("gather", [case.image(dtype, (2, 3, 2)), indices], {"axis": 1})
+        case = Case(f"gather-computed-{dtype}")
+        table = case.weights(dtype, (5, 2))
+        rows = case.input("rows", "int64" if dtype == "int8" else "int32", (7,))
+        yield case, case.add("gather", [table, rows], {"axis": 0})
 
 
 def extreme_softmax() -> Graph:

@@ -48,6 +48,7 @@ STACK = {
     "sum_pool": 1728,
     "reduce": 1600,
     "softmax": 576,
+    "masked_softmax": 576,
     "normalize": 640,
     "argmax": 256,
     "copy": 320,

@@ -352,13 +352,17 @@ def _softmax(node: _BoundedNode) -> Function:
     a = node.attributes
     numerator, denominator = a["ratio"].as_integer_ratio()
     largest = node.largest(1)
-    length = node.values[0].shape[-1]
+    length, least = node.values[0].shape[-1], limits(node.values[0].dtype)[0]
     if largest * numerator >= 1 << 62 or largest * length * denominator > 1 << 62:
         return _reference(node)  # products beyond 64 bits: only for extreme scales
 
-    def run(x: Tensor, t: Tensor) -> Tensor:
-        powers = t[x.amax(-1, keepdim=True) - x]
-        sums = powers.sum(-1, keepdim=True)
+    def run(x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            powers = t[x.amax(-1, keepdim=True) - x]
+        else:
+            below = x.masked_fill(mask == 0, least).amax(-1, keepdim=True) - x
+            powers = t[below.clamp(min=0)].masked_fill(mask == 0, 0)
+        sums = powers.sum(-1, keepdim=True).clamp(min=1)
         codes = _quotient(powers * numerator, sums * denominator)
         return (codes + a["zero"]).clamp(a["low"], a["high"])
 

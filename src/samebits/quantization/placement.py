@@ -10,6 +10,7 @@ The rules, for the operators of docs/spec/graph.md section 2:
   else than the same expression reads it.
 * Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
   step graph that of its next value.
+* What leaves places out of a Softmax (`ir.masks`) has no codes: the scores before it have.
 * With `exact_sums` the terms of a sum that are products (of matrices, of tensors, of a tensor and a
   constant) or sums themselves, and that nothing else reads, stay exact: the sum alone is quantized.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Node, Trait, has
+from samebits.ir.masks import masks_of
 
 MERGING = frozenset(("Relu", "Clip"))
 
@@ -106,6 +108,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.producers = self.graph.producers()
         self.consumers = self.graph.consumers()
+        self.masked = masks_of(self.graph)
         for name in (*self.graph.inputs, *self.graph.outputs):
             self.require(name)
 
@@ -156,6 +159,8 @@ class _Search:
             self.read_constants(node, moved_inputs(node))
             self.shared.append([*moved, *node.outputs])
             return moved
+        if output in self.masked:
+            return [self.masked[output].scores]
         if has(node.op, Trait.POINTWISE) and variables:
             if self.sums & set(variables):
                 terms = [self.term(v) for v in variables if v not in self.sums]
@@ -176,7 +181,7 @@ class _Search:
                 self.shared.append([*inputs, output])
         if has(node.op, Trait.ACCUMULATES):
             return [*variables, *self.accumulator(node)]
-        return [*variables, *node.outputs]
+        return [*(name for name in variables if name not in self.masked), *node.outputs]
 
     def term(self, name: str) -> str:
         """The value to quantize for a term of a sum: the factor of a constant, where the product

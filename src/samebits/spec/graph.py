@@ -211,15 +211,17 @@ def clip(arrays: Sequence[Array], a: Attributes) -> Array:
 
 
 def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
-    """Shares of P_j = t[max x - x_j] in their sum, as codes: rounded once, then clipped."""
-    x, t = arrays
+    """Shares of P_j = t[max x - x_j] in their sum, as codes: rounded once, then clipped; none where
+    the mask is 0."""
+    x, t, *rest = arrays
+    mask = rest[0] if rest else np.ones(1, np.uint8)
     out = _empty(x.shape)
     for place in _places(x.shape[:-1]):
-        row = [int(code) for code in x[place]]
-        powers = [int(t[max(row) - code]) for code in row]
-        for j, power in enumerate(powers):
-            share = rne(power * a["ratio"] / sum(powers)) + a["zero"]
-            out[(*place, j)] = _clamp(share, a["low"], a["high"])
+        row = {j: int(code) for j, code in enumerate(x[place]) if _at(mask, (*place, j))}
+        powers = {j: int(t[max(row.values()) - code]) for j, code in row.items()}
+        for j in range(x.shape[-1]):
+            share = rne(powers[j] * a["ratio"] / sum(powers.values())) if j in row else 0
+            out[(*place, j)] = _clamp(share + a["zero"], a["low"], a["high"])
     return out
 
 

@@ -326,7 +326,12 @@ def reduce_graphs() -> Iterator[Graph]:
         powers = np.round(2**24 * np.exp(-0.05 * np.arange(entries))).astype(np.int32)
         t = g.constant("t", powers)
         a = {"ratio": ratio, "zero": -128, "low": -128, "high": 127, "dtype": "int8"}
-        yield g.build([g.add("softmax", [x, t], a)])
+        mask = g.input("mask", "uint8", (7, 1))
+        pattern = np.tri(7, 5, -1, dtype=np.uint8)  # the first row is empty
+        outputs = [g.add("softmax", [x, t], a), g.add("softmax", [x, t, mask], a)]
+        outputs += [g.add("softmax", [x, t, g.constant("pattern", pattern)], a)]
+        outputs += [g.add("softmax", [x, t, g.constant("row", pattern[3])], a)]
+        yield g.build(outputs)
     layouts = ((2, 1, (3, 4, 70)), (1, 1, (3, 4, 6)), (1, 3, (2, 5, 6)), (1, 6, (2, 90, 6)))
     for x_type, out, (batch, groups, shape) in itertools.product(
         CODES, ("int8", "uint16"), layouts
@@ -368,7 +373,12 @@ def movement_graphs() -> Iterator[Graph]:
         flat = g.add("reshape", [moved], {"shape": (6, 20)})
         outputs += [flat, g.add("reshape", [x], {"shape": (120,)}), x]
         outputs.append(g.add("gather", [x, g.constant("i", np.array([2, 0, 0, 1]))], {"axis": 1}))
-        outputs.append(g.add("gather", [x, g.constant("j", np.array([4, 1]))], {"axis": 3}))
+        outputs.append(g.add("gather", [x, g.constant("j", np.array([4, -9]))], {"axis": 3}))
+        for kind in ("int32", "int64"):
+            rows = g.input(f"rows_{kind}", kind, (3,))
+            outputs.append(g.add("gather", [x, rows], {"axis": 2}))
+            held = g.constant("held", rng.integers(-9, 9, (4, 3)).astype(np.int16))
+            outputs.append(g.add("gather", [held, rows], {"axis": 0}))
         cut = g.add("slice", [x], {
             "starts": (1, 0, 0, 2), "stops": (2, 3, 4, 3), "steps": (1, 1, 1, 1)})  # fmt: skip
         outputs.append(g.add("expand", [cut], {"shape": (2, 3, 4, 6)}))

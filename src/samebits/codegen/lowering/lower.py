@@ -376,8 +376,16 @@ def _softmax(site: Site) -> ValueCalls:
             f"products below 2**62, found products up to 2**{products.bit_length()}; use an "
             "output scale that is a power of two"
         )
+    leading = x.shape[:-1]
+    rows = [s * columns for s in contiguous(leading)]
+    kept = site.input(2) if len(site.node.inputs) > 2 else None
+    masked = [0] * len(x.shape) if kept is None else broadcast_strides(kept.shape, x.shape)
+    sizes, steps = collapsed(leading, [rows, masked[:-1]], site.where)
     fields = {
-        "rows": x.size // columns,
+        "leading": shape_struct(sizes),
+        "strides": tuple(steps[0]),
+        "mask_strides": tuple(steps[1]),
+        "mask_step": masked[-1],
         "columns": columns,
         "table": Data(table),
         "numerator": numerator,
@@ -387,7 +395,10 @@ def _softmax(site: Site) -> ValueCalls:
         "out_type": TYPES[a["dtype"]],
     }
     site.bounded("zero")
-    return site.entry(site.call("softmax", "softmax", fields))
+    if kept is None:
+        return site.entry(site.call("softmax", "softmax", fields))
+    inputs = (site.node.inputs[0], site.node.inputs[2])
+    return site.entry(site.call("masked_softmax", "softmax", fields, *inputs))
 
 
 def _normalize(site: Site) -> ValueCalls:

@@ -183,23 +183,42 @@ void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out) {
     } while (samebits_next(&outer, index, c->kept_strides, &at, c->kept_strides, &unused));
 }
 
-void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
-    int32_t row, i, start = 0;
-    for (row = 0; row < c->rows; row++, start += c->columns) {
-        int64_t largest = samebits_get(x, c->type, start), sum = 0;
-        for (i = 1; i < c->columns; i++) {
-            largest = SAMEBITS_MAX(largest, samebits_get(x, c->type, start + i));
-        }
-        for (i = 0; i < c->columns; i++) {
-            sum += c->table[largest - samebits_get(x, c->type, start + i)];
-        }
-        for (i = 0; i < c->columns; i++) {
-            const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
-            const int64_t code = samebits_quotient(power * c->numerator, sum * c->denominator);
-            samebits_put(out, c->out_type, start + i,
-                         samebits_clamp64(code + c->zero, c->low, c->high));
-        }
+/* The row of x from `start` on; `mask` is 0 or says which places count, `step` apart. */
+static void samebits_softmax_row(const samebits_softmax *c, const void *x, int32_t start,
+                                 const uint8_t *mask, int32_t step, void *out) {
+    int64_t largest = INT64_MIN, sum = 0;
+    int32_t i;
+    for (i = 0; i < c->columns; i++) {
+        if (mask && !mask[i * step]) continue;
+        largest = SAMEBITS_MAX(largest, samebits_get(x, c->type, start + i));
     }
+    for (i = 0; i < c->columns; i++) {
+        if (mask && !mask[i * step]) continue;
+        sum += c->table[largest - samebits_get(x, c->type, start + i)];
+    }
+    for (i = 0; i < c->columns; i++) {
+        int64_t code = 0;
+        if (!mask || mask[i * step]) {
+            const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
+            code = samebits_quotient(power * c->numerator, sum * c->denominator);
+        }
+        samebits_put(out, c->out_type, start + i,
+                     samebits_clamp64(code + c->zero, c->low, c->high));
+    }
+}
+
+void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
+                                 void *out) {
+    const uint8_t *kept = (const uint8_t *)mask;
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int32_t start = 0, at = 0;
+    do {
+        samebits_softmax_row(c, x, start, kept ? kept + at : 0, c->mask_step, out);
+    } while (samebits_next(&c->leading, index, c->strides, &start, c->mask_strides, &at));
+}
+
+void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
+    samebits_run_masked_softmax(c, x, 0, out);
 }
 
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out) {

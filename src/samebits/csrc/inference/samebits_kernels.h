@@ -170,8 +170,11 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_reduce;
 
+/* Rows of x `strides` apart, those of the mask `mask_strides`, its elements 0 or 1. */
 typedef struct {
-    int32_t rows, columns;
+    samebits_shape leading;
+    int32_t strides[SAMEBITS_MAX_RANK], mask_strides[SAMEBITS_MAX_RANK];
+    int32_t mask_step, columns;
     const int32_t *table;
     int64_t numerator, denominator, zero, low, high;
     uint8_t type, out_type;
@@ -232,6 +235,8 @@ void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
 void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
+void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
+                                 void *out);
 void samebits_run_normalize(const samebits_normalize *c, const void *x, void *out);
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);

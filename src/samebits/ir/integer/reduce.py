@@ -33,7 +33,7 @@ from samebits.ir.integer.windows import (
     taps,
     window_counts,
 )
-from samebits.ir.ops import REQUIRED, Array, Attributes, Type
+from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
 
 
@@ -107,8 +107,11 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Arrays, Attributes], list
 
 
 def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
-    x, t = values
+    x, t, *rest = values
     expect_codes(x)
+    for mask in rest:
+        fits = mask.dtype == "uint8" and broadcast(mask.shape, x.shape) == x.shape
+        expect(fits, f"a uint8 mask that broadcasts to {list(x.shape)}", mask)
     low, high = limits(x.dtype)
     expect(t.shape == (high - low + 1,) and t.dtype == "int32", f"int32 [{high - low + 1}]", t)
     expect(len(x.shape) >= 1 and 1 <= x.shape[-1] < 1 << 31, "rows [..., C]", x)
@@ -119,12 +122,14 @@ def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
 
 
 def _softmax(arrays: Arrays, a: Attributes) -> list[Array]:
-    x, t = arrays
+    x, t, *rest = arrays
     wide = x.astype(np.int64)
-    powers = t.astype(np.int64)[wide.max(-1, keepdims=True) - wide]
+    kept = np.broadcast_to(rest[0] != 0, x.shape) if rest else np.ones(x.shape, bool)
+    largest = np.where(kept, wide, wide.min(initial=0)).max(-1, keepdims=True)
+    powers = np.where(kept, t.astype(np.int64)[np.where(kept, largest - wide, 0)], 0)
     numerator, denominator = a["ratio"].as_integer_ratio()
     rows = powers.reshape(-1, powers.shape[-1])
-    out = [round_product(row, numerator, denominator * int(row.sum())) for row in rows]
+    out = [round_product(row, numerator, denominator * max(int(row.sum()), 1)) for row in rows]
     codes = np.stack(out).reshape(x.shape) if out else rows.reshape(x.shape)
     return [saturate(codes, a)]
 
@@ -161,6 +166,6 @@ _LEAST = {**_AXES, "zero": 0, "dtype": "int32"}
 register_integer("reduce_sum", (1, 1), _LEAST, _infer_reduce_sum, _reduce_sum, *_SUM)
 register_integer("reduce_max", (1, 1), _AXES, _infer_reduce, _reduce(np.max), *_MOST)
 register_integer("reduce_min", (1, 1), _AXES, _infer_reduce, _reduce(np.min), *_MOST)
-register_integer("softmax", (2, 2), {"ratio": REQUIRED, **TO_CODES}, _infer_softmax, _softmax)
+register_integer("softmax", (2, 3), {"ratio": REQUIRED, **TO_CODES}, _infer_softmax, _softmax)
 _AXIS = {"axis": REQUIRED, "keepdims": True}
 register_integer("argmax", (1, 1), _AXIS, _infer_argmax, _argmax, Trait.DECISION)

@@ -137,7 +137,7 @@ class _Lowering:
         for name in self.graph.inputs:
             self._input(name)
         for name, array in self.graph.constants.items():
-            self.states[name] = _constant(array)
+            self.states[name] = ConstantReals(array)
         for node in self.graph.nodes:
             states = [self.states[i] if i else None for i in node.inputs]
             try:
@@ -407,10 +407,13 @@ class _Lowering:
         low, high = limits(self.builder.dtype(x.source.name))
         order = x.source.last(x.axis)
         powers = np.array(exp_table(x.unit, high - low + 1), np.int32)
-        inputs = (
+        inputs = [
             self.builder.arranged(x.source, order),
             self.builder.constant(f"{to.name}.exp", powers),
-        )
+        ]
+        if x.kept is not None:
+            kept = x.kept.transpose(order).astype(np.uint8)
+            inputs.append(self.builder.constant(f"{to.name}.mask", kept))
         ratio, ends = round_binary32(1 / to.scale), to.ends(Affine(x.source))
         attributes = {"ratio": ratio, "zero": to.zero, "dtype": to.dtype, **ends}
         return self._coded("softmax", inputs, order, to, f"{to.name}.softmax", attributes)
@@ -469,12 +472,6 @@ def _scale(value: Any) -> Fraction:
     if not (np.isfinite(value) and value > 0):
         raise UnsupportedError(f"expected a positive finite scale, found {value}")
     return Fraction(float(value))
-
-
-def _constant(array: Array) -> State:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise UnsupportedError("expected finite constants, found NaN or infinity")
-    return ConstantReals(array)
 
 
 RULES: dict[str, Rule] = {

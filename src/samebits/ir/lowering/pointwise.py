@@ -19,6 +19,7 @@ from samebits.ir.lowering.states import (
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
+    Masked,
     Order,
     Pointwise,
     State,
@@ -168,7 +169,30 @@ def _linear_constant(
 # --- of two tensors ---------------------------------------------------------------------------
 
 
+def _where(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    masked = _masked(e, node, states)
+    if masked is None:
+        raise UnsupportedError(
+            "expected a choice of scores for a Softmax or a number below -2**15 by a constant, "
+            "found another; compute it outside the network"
+        )
+    return [masked]
+
+
+def _masked(e: LoweringBuilder, node: Node, states: States) -> Masked | None:
+    """Scores and the places that a Softmax takes of them; None for a node that is no mask."""
+    mask = e.masks.get(node.output)
+    if mask is None:
+        return None
+    rank = len(e.graph.values[node.output].shape)
+    kept = mask.kept.reshape((1,) * (rank - mask.kept.ndim) + mask.kept.shape)
+    return Masked(activation(states[node.inputs.index(mask.scores)], e), kept)
+
+
 def _binary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    masked = _masked(e, node, states)
+    if masked is not None:
+        return [masked]
     if len(states) == 1:
         return _identity(e, node, states)
     state, shape = states[0], e.graph.values[node.inputs[0]].shape
@@ -380,6 +404,7 @@ RULES: dict[str, Callable[..., list[State]]] = {
     **{op: _unary if op_named(op).inputs == (1, 1) else _binary for op in ops_with(Trait.FUNCTION)},
     "Identity": _identity,
     "Cast": _cast,
+    "Where": _where,
     "Relu": _clip,
     "Clip": _clip,
     "Neg": _neg,

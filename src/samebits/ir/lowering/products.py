@@ -20,6 +20,7 @@ from samebits.ir.lowering.states import (
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
+    Masked,
     Softmax,
     State,
     States,
@@ -455,9 +456,12 @@ def _reduce_sum(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-    x = activation(states[0], e)
+    scores, kept = states[0], None
+    if isinstance(scores, Masked):
+        kept, scores = scores.kept, scores.scores
+    x = activation(scores, e)
     rank = len(e.graph.values[node.inputs[0]].shape)
-    return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank)]
+    return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank, kept)]
 
 
 RULES: dict[str, Callable[..., list[State]]] = {

@@ -15,6 +15,7 @@ import numpy as np
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node
+from samebits.ir.masks import masks_of
 from samebits.ir.ops import has
 from samebits.ir.traits import Trait
 from samebits.ir.value import Quantization
@@ -125,11 +126,20 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax of plain codes over real axis `axis`."""
+    """The softmax of plain codes over real axis `axis`, over the places that `kept` holds."""
 
     source: Codes
     unit: Fraction
     axis: int
+    kept: Array | None
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Scores of which a softmax takes the places that `kept` (bool, of their rank) holds."""
+
+    scores: Affine
+    kept: Array
 
 
 @dataclass(frozen=True)
@@ -174,11 +184,13 @@ class ConstantReals:
 
     def exact(self) -> Array:
         """The same as an object array of rationals."""
+        if self.values.dtype.kind == "f" and not np.isfinite(self.values).all():
+            raise UnsupportedError("expected finite constants, found NaN or infinity")
         reals = np.array([Fraction(float(v)) for v in self.values.flat], object)
         return reals.reshape(self.values.shape)
 
 
-State = Codes | Affine | Pointwise | Softmax | Normalized | ConstantCodes | ConstantReals
+State = Codes | Affine | Pointwise | Softmax | Masked | Normalized | ConstantCodes | ConstantReals
 States = Sequence[State | None]  # of the inputs of a node, None where one is left out
 
 
@@ -216,6 +228,7 @@ class LoweringBuilder(GraphBuilder):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.name)
         self.graph = graph
+        self.masks = masks_of(graph)
         self._arranged: dict[tuple[str, Order], str] = {}
         self._emitted: dict[tuple[Any, ...], str] = {}
 

@@ -233,7 +233,7 @@ def _reduce(op: str) -> Rule:
 def _softmax(emitter: IntegerEmitter, node: Node) -> str:
     """Powers of e by distance from the greatest code of the row, then one rounded quotient for
     each. UnsupportedError where a product might leave 62 bits."""
-    x, t = node.inputs
+    x, t, *rest = node.inputs
     a = node.attributes
     numerator, denominator = a["ratio"].as_integer_ratio()
     largest = emitter.largest(t)
@@ -245,11 +245,18 @@ def _softmax(emitter: IntegerEmitter, node: Node) -> str:
             a["ratio"],
             "use an output scale of at most 24 bits and shorter rows",
         )
-    wide = emitter.wide(x)
-    greatest = emitter.op("ReduceMax", wide, emitter.constant([-1], "int64"), keepdims=1)
-    distance = emitter.op("Sub", greatest, wide)
-    powers = emitter.op("Gather", emitter.wide(t), distance, axis=0)
-    total = emitter.op("ReduceSum", powers, emitter.constant([-1], "int64"), keepdims=1)
+    wide, last = emitter.wide(x), emitter.constant([-1], "int64")
+    nothing = emitter.constant(0, "int64")
+    mask = emitter.cast(rest[0], "bool") if rest else ""
+    if mask:  # the least code is no greater than those that count
+        least = emitter.constant(limits(emitter.dtype(x))[0], "int64")
+        wide = emitter.op("Where", mask, wide, least)
+    greatest = emitter.op("ReduceMax", wide, last, keepdims=1)
+    powers = emitter.op("Gather", emitter.wide(t), emitter.op("Sub", greatest, wide), axis=0)
+    if mask:
+        powers = emitter.op("Where", mask, powers, nothing)
+    total = emitter.op("ReduceSum", powers, last, keepdims=1)
+    total = emitter.extreme("Max", total, emitter.constant(1, "int64"), "int64") if mask else total
     codes = emitter.quotient(
         emitter.integer("Mul", powers, numerator), emitter.integer("Mul", total, denominator)
     )
