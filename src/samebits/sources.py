@@ -87,7 +87,7 @@ def _of_torch(source: Any, name: str, example: Any, shapes: Shapes | None) -> Ne
     refuse(shapes=shapes)
     if isinstance(source, ExportedProgram):
         refuse(example=example)
-        return Network(Model(name, import_program(source, name)))
+        return Network(Model(name, import_program(source, name, trusted=True)))
     if not isinstance(source, nn.Module):
         raise InputError(f"expected {SOURCES}, found {type(source).__name__}")
     if example is None:

@@ -73,7 +73,7 @@ def read_exported(path: Path) -> Graph:
                 f"{path}: expected at most {LARGEST_TENSORS} elements of tensors, found {total}"
             )
     with _silent():
-        return import_program(_loaded(path, kept), str(path))
+        return import_program(_loaded(path, kept), str(path), trusted=False)
 
 
 def _members(path: Path) -> Members:

@@ -42,17 +42,20 @@ def import_module(module: nn.Module, example_inputs: tuple[torch.Tensor, ...]) -
         # torch's own deprecations: nothing that a user of this function could change.
         warnings.simplefilter("ignore")
         program = _exported(module, example_inputs, name)
-    return _Import(program, name).run()
+    return _Import(program, name, True).run()
 
 
-def import_program(program: ExportedProgram, name: str) -> Graph:
+def import_program(program: ExportedProgram, name: str, trusted: bool) -> Graph:
     """The real graph of an exported program, for the shapes that it was exported with.
+
+    trusted: torch may compute what depends on constants alone by operators that have no rule; no
+             file says what that takes in time and memory
 
     Raises UnsupportedError as `import_module`, and for dimensions left open.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Import(_decomposed(program, name), name).run()
+        return _Import(_decomposed(program, name), name, trusted).run()
 
 
 @contextmanager
@@ -132,22 +135,26 @@ def _calls(program: ExportedProgram) -> list[fx.Node]:
 
 
 class _Import:
-    def __init__(self, program: ExportedProgram, name: str) -> None:
+    def __init__(self, program: ExportedProgram, name: str, trusted: bool) -> None:
         self.program, self.name = program, name
         self.builder = GraphBuilder(name)
         self.results: dict[fx.Node, Result] = {}
+        self.inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        self.fixed = self._fixed() if trusted else set()
+        self.tensors: dict[fx.Node, Any] = {}  # of fixed nodes, as far as they are known
 
     def run(self) -> Graph:
         calls = set(_calls(self.program))
         self._check(calls)
-        kinds = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
-                self._placeholder(node, kinds[node.name])
+                self._placeholder(node, self.inputs[node.name])
             elif node.target is operator.getitem:
                 self.results[node] = self.results[node.args[0]][node.args[1]]
-            elif node in calls:
+            elif node in calls and operator_name(node) in RULES:
                 self.results[node] = self._call(node)
+            elif node in calls:
+                self.results[node] = self.builder.constant(node.name, self._computed(node))
         return self.builder.build(self._outputs())
 
     def _check(self, calls: set[fx.Node]) -> None:
@@ -155,7 +162,7 @@ class _Import:
         that the module changes."""
         places: dict[str, list[str]] = {}
         for node in self.program.graph.nodes:
-            if node in calls and operator_name(node) not in RULES:
+            if node in calls and operator_name(node) not in RULES and node not in self.fixed:
                 path = module_path(node) or "the module itself"
                 found = places.setdefault(str(node.target), [])
                 if path not in found:
@@ -173,6 +180,50 @@ class _Import:
                 f"{', '.join(mutated.values())}; import it in a form without state"
             )
 
+    def _fixed(self) -> set[fx.Node]:
+        """The nodes that depend on no input of the module and on no random number."""
+        fixed: set[fx.Node] = set()
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                free = self.inputs[node.name].kind != InputKind.USER_INPUT
+            else:
+                random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+                free = node.op == "call_function" and not random
+            if free and fixed.issuperset(node.all_input_nodes):
+                fixed.add(node)
+        return fixed
+
+    def _computed(self, node: fx.Node) -> np.ndarray[Any, Any]:
+        """The value of a fixed node, by torch itself; of several results the first."""
+        needed, waiting = set(), [node]
+        while waiting:
+            found = waiting.pop()
+            if found not in needed and found not in self.tensors:
+                needed.add(found)
+                waiting += found.all_input_nodes
+        for each in self.program.graph.nodes:  # operands first
+            if each in needed and each.op == "placeholder":
+                self.tensors[each] = self._stored(each)
+            elif each in needed:
+                arguments = (each.args, each.kwargs)
+                args, kwargs = fx.node.map_arg(arguments, lambda n: self.tensors[n])
+                self.tensors[each] = each.target(*args, **kwargs)
+        value = self.tensors[node]
+        if not isinstance(value, torch.Tensor):
+            raise UnsupportedError(
+                f"aten.{operator_name(node)} in {module_path(node) or 'the module itself'}: "
+                "expected one tensor from an operator without a rule, found several; replace it "
+                "in the module"
+            )
+        dtype_name(value.dtype, node.name)
+        return np.array(value.detach().cpu().numpy())
+
+    def _stored(self, node: fx.Node) -> torch.Tensor:
+        """The parameter, buffer or constant of the module behind a placeholder."""
+        target = self.inputs[node.name].target
+        tensor = self.program.state_dict.get(target)
+        return self.program.constants[target] if tensor is None else tensor
+
     def _placeholder(self, node: fx.Node, spec: Any) -> None:
         """Enter an input of the program: one of `forward`, or a parameter, buffer or constant of
         the module that something reads."""
@@ -188,9 +239,7 @@ class _Import:
             return
         if not node.users:  # num_batches_tracked and the like
             return
-        tensor = self.program.state_dict.get(spec.target)
-        if tensor is None:
-            tensor = self.program.constants[spec.target]
+        tensor = self._stored(node)
         dtype_name(tensor.dtype, str(spec.target))
         array = np.array(tensor.detach().cpu().numpy())
         self.results[node] = self.builder.constant(str(spec.target), array)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from samebits.ir.foreign import Result
+from samebits.pytorch.aten.shape import nearest
 from samebits.pytorch.call import AtenCall, aten, binary32
 
 # --- products ---------------------------------------------------------------------------------
@@ -219,19 +220,37 @@ def _avg_pool(call: AtenCall) -> Result:
     *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
 )
 def _adaptive_pool(call: AtenCall) -> Result:
-    """A pool whose windows are equal; UnsupportedError where the sizes do not divide."""
+    """A pool where all windows are equal, copies of pixels where each holds one, else a mean or
+    maximum for every window."""
     x = call.tensor("self")
     rank = _spatial(call, x)
     size, out = call.shape_of(x)[2:], call.integers("output_size", rank)
     kind = "Max" if "max_pool" in call.op else "Average"
-    if any(n % m for n, m in zip(size, out, strict=True)):
-        raise call.unsupported("an output size that divides the input's", f"{size} and {out}")
     if out == (1,) * rank:
         y = call.emit(f"Global{kind}Pool", x)
-    else:
+    elif not any(n % m for n, m in zip(size, out, strict=True)):
         kernel = tuple(n // m for n, m in zip(size, out, strict=True))
         pads, dilations = (0,) * (2 * rank), (1,) * rank
         y = call.emit(
             f"{kind}Pool", x, kernel_shape=kernel, strides=kernel, pads=pads, dilations=dilations
         )
+    elif not any(m % n for n, m in zip(size, out, strict=True)):
+        y = nearest(call, x, (*call.shape_of(x)[:2], *out))
+    else:
+        y = _windows(call, x, out, "ReduceMax" if kind == "Max" else "ReduceMean")
     return y if isinstance(call.meta, torch.Tensor) else (y, "")
+
+
+def _windows(call: AtenCall, x: str, out: tuple[int, ...], op: str) -> str:
+    """Window i of m along an axis of n goes from floor(i * n / m) to ceil((i + 1) * n / m)."""
+    axes = tuple(range(2, 2 + len(out)))
+    size = call.shape_of(x)[2:]
+    made = []
+    for place in np.ndindex(*out):
+        bounds = list(zip(place, size, out, strict=True))
+        starts = tuple(i * n // m for i, n, m in bounds)
+        ends = tuple(-(-(i + 1) * n // m) for i, n, m in bounds)
+        steps = (1,) * len(out)
+        part = call.emit("Slice", x, starts=starts, ends=ends, steps=steps, axes=axes)
+        made.append(call.emit(op, part, axes=axes, keepdims=1))
+    return call.reshape(call.emit("Concat", *made, axis=-1), (*call.shape_of(x)[:2], *out))

@@ -237,10 +237,17 @@ def _upsample(call: AtenCall) -> Result:
         scales = (Fraction(1), Fraction(1), *(Fraction(float(scale)) for scale in given))
         ratios = [Fraction(a, b) for a, b in zip(out, size, strict=True)]
         scales = None if list(scales) == ratios else scales
+    return nearest(call, x, out, scales)
+
+
+def nearest(
+    call: AtenCall, x: str, sizes: tuple[int, ...], scales: tuple[Fraction, ...] | None = None
+) -> str:
+    """Output i reads floor(i / scale), the scale being that of the sizes unless one is given."""
     return call.emit(
         "Resize",
         x,
-        sizes=out,
+        sizes=sizes,
         scales=scales,
         mode="nearest",
         coordinate_transformation_mode="asymmetric",
