@@ -112,6 +112,7 @@ def quantize(
     Raises InputError for an option that does not apply to the network, and for samples that do not
     fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
+    from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
     from samebits.ir.steps import is_recurrent
     from samebits.quantization import (
@@ -136,7 +137,7 @@ def quantize(
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
         raise InputError(f"{net.source}: expected a float network, found: {net.kind}")
-    graph = tie_states(net.model.real, state)
+    graph = tie_states(fuse_normalisation(net.model.real), state)
     recurrent = is_recurrent(graph) or bool(graph.states)
     plain = {
         "scheme": scheme,
