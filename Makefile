@@ -32,7 +32,7 @@ test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
-		$(VENV)/.stamp-torchvision
+		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -105,6 +105,10 @@ $(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
 $(VENV)/.stamp-torchvision: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) --no-deps torchvision; then touch $@; else \
 		echo "could not install: torchvision; the tests that need it are skipped"; fi
+
+$(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) transformers; then touch $@; else \
+		echo "could not install: transformers; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python

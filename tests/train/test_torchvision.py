@@ -14,55 +14,12 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.train import SGD, BFPParameter, convert, cross_entropy, layers, model_input, set_step
 from samebits.train.deployed.deploy import calibrate, deployed, quantize_input
 from samebits.train.deployed.export import to_graph
-from torchvision_models import models
+from torchvision_models import NETS, build, marked, models
 
-NO_LOSSES_BETWEEN = {"aux_logits": False, "init_weights": False}
-SMALL = {  # a configuration of its own, as the named ones take 224 pixels
-    "image_size": 32,
-    "patch_size": 8,
-    "num_layers": 2,
-    "num_heads": 4,
-    "hidden_dim": 64,
-    "mlp_dim": 128,
-}
-NETS = {  # the side of a small image that each takes, and its options
-    "alexnet": (63, {}),
-    "vgg11_bn": (32, {}),
-    "resnet18": (32, {}),
-    "resnet50": (32, {}),
-    "resnext50_32x4d": (32, {}),
-    "squeezenet1_1": (32, {}),
-    "densenet121": (32, {}),
-    "googlenet": (32, NO_LOSSES_BETWEEN),
-    "inception_v3": (75, NO_LOSSES_BETWEEN),
-    "shufflenet_v2_x1_0": (32, {}),
-    "mobilenet_v2": (32, {}),
-    "mobilenet_v3_small": (32, {}),
-    "mnasnet1_0": (32, {}),
-    "efficientnet_b0": (32, {}),
-    "regnet_y_400mf": (32, {}),
-    "convnext_tiny": (32, {}),
-    "swin_t": (32, {}),
-    "VisionTransformer": (32, SMALL),
-}
 QUICK = ("squeezenet1_1", "mobilenet_v3_small")
 
 
-def marked(names):
-    return [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in names]
-
-
-def build(name, side=None, batch=2):
-    """A net of random weights, and images of the side that it takes or another."""
-    smallest, options = NETS[name]
-    torch.manual_seed(1)
-    if name != "VisionTransformer":
-        options = {"weights": None} | options
-    net = getattr(models(), name)(**options)
-    return net, torch.randn(batch, 3, *[side or smallest] * 2)
-
-
-@pytest.mark.parametrize("name", marked(NETS))
+@pytest.mark.parametrize("name", marked(NETS, QUICK))
 def test_a_step(name):
     net, images = build(name)
     twin = convert(net.train())
@@ -80,7 +37,7 @@ def test_a_step(name):
     assert any(not torch.equal(p.dequantize(), before[n]) for n, p in twin.named_parameters())
 
 
-@pytest.mark.parametrize("name", marked(["squeezenet1_1", "resnet18", "densenet121"]))
+@pytest.mark.parametrize("name", marked(["squeezenet1_1", "resnet18", "densenet121"], QUICK))
 def test_the_twin_computes_what_the_net_does(name):
     """Noise of 8 bits apart, which batch norms of few values magnify: a wrong window shows."""
     net, images = build(name, side=96, batch=4)

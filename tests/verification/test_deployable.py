@@ -59,7 +59,7 @@ ELSEWHERE = {
     *("BitwiseXor", "Conv", "ConvTranspose", "ConvInteger", "MatMulInteger", "Gather", "Gemm"),
     *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "QuantizeLinear", "PRelu"),
     *("DequantizeLinear", "DynamicQuantizeLinear", "BatchNormalization", "InstanceNormalization"),
-    "LayerNormalization",
+    *("LayerNormalization", "RMSNormalization", "GroupNormalization"),
 }
 
 
@@ -187,15 +187,15 @@ def test_more_random_networks_are_taken(tmp_path):
 # --- refusals ---------------------------------------------------------------------------------
 
 
-class Embedded(nn.Module):
-    """A table of rows, then a linear layer."""
+class Counted(nn.Module):
+    """A linear layer of whole numbers, which are read as real ones."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows, self.linear = nn.Embedding(10, 4), nn.Linear(4, 2)
+        self.linear = nn.Linear(3, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(self.rows(x))
+        return self.linear(x.float())
 
 
 class Begun(nn.Module):
@@ -210,15 +210,16 @@ class Begun(nn.Module):
         return self.lstm(x, (self.h, self.c))[0]
 
 
-NORMALIZED = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
+SCORED = nn.Sequential(nn.Linear(4, 8), nn.LogSoftmax(-1))
 NO_FORM = (
-    "node '1.layer_norm' (LayerNormalization): expected an operator with an integer form "
-    "(docs/spec/graph.md section 4), found LayerNormalization; replace it, or compute it outside "
-    "the network"
+    "node '1.log_softmax' (LogSoftmax): expected an operator with an integer form "
+    "(docs/spec/graph.md section 4), found LogSoftmax; replace it, or compute it outside the "
+    "network"
 )
 NO_INPUT = (
-    "input 'x': expected real numbers or codes of 8 or 16 bits, found int64; compute outside the "
-    "network what it selects or counts (an embedding's row, a mask), and give it that"
+    "input 'x': expected real numbers, codes of 8 or 16 bits, or whole numbers that select rows "
+    "(Gather), found int64 that '_to_copy' (Cast) reads; compute outside the network what it "
+    "counts or masks, and give it that"
 )
 NO_STATES = (
     "graph 'Begun': expected states that begin with zeros, found other values; make them inputs "
@@ -230,11 +231,11 @@ NO_STATES = (
     ("module", "calibration", "message"),
     [
         # NaN: these are refused before calibration would refuse it.
-        (NORMALIZED, np.full((2, 4), np.nan, np.float32), NO_FORM),
-        (Embedded(), np.zeros((2, 3), np.int64), NO_INPUT),
+        (SCORED, np.full((2, 4), np.nan, np.float32), NO_FORM),
+        (Counted(), np.zeros((2, 3), np.int64), NO_INPUT),
         (Begun(), np.random.default_rng(0).random((2, 5, 4)).astype(np.float32), NO_STATES),
     ],
-    ids=["LayerNorm", "Embedding", "given states"],
+    ids=["LogSoftmax", "counts", "given states"],
 )
 def test_what_compile_refuses_quantize_refuses(module, calibration, message):
     with pytest.raises(UnsupportedError) as caught:
@@ -243,7 +244,7 @@ def test_what_compile_refuses_quantize_refuses(module, calibration, message):
 
 
 def test_the_sentence_is_that_of_compile(tmp_path):
-    graph = sb.load(NORMALIZED.eval(), example=torch.zeros(1, 4)).model.real
+    graph = sb.load(SCORED.eval(), example=torch.zeros(1, 4)).model.real
     forced = sb.load(quantize_graph(graph, [[np.ones((1, 4), np.float32)]])[0])
     for use in (lambda: forced.compile(tmp_path / "c"), lambda: forced.verify("random:1")):
         with pytest.raises(UnsupportedError) as caught:

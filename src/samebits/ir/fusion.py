@@ -29,6 +29,7 @@ def fuse_normalisation(graph: Graph) -> Graph:
 
 
 def _normalised(edit: Edit, node: Node) -> list[Node] | None:
+    """A quotient by a root of means of its own squares, as one node."""
     if node.op == "Div":
         pairs = [(node.inputs[0], _root(edit, node.inputs[1]))]
     elif node.op == "Mul":
@@ -56,7 +57,7 @@ def _as_one(edit: Edit, node: Node, d: str, axis: int, epsilon: float) -> Node:
 
 
 def _root(edit: Edit, name: str) -> str | None:
-    """What a value is the square root of."""
+    """The value of which this is the square root, or None."""
     node = edit.producers.get(name)
     if node is None or not (node.op == "Sqrt" or _is_power(edit, node, 0.5)):
         return None
@@ -64,7 +65,7 @@ def _root(edit: Edit, name: str) -> str | None:
 
 
 def _inverse_root(edit: Edit, name: str) -> str | None:
-    """What a value is one over the square root of."""
+    """The value of which this is one over the square root, or None."""
     node = edit.producers.get(name)
     if node is None:
         return None
@@ -125,6 +126,8 @@ class _Follower:
 
 
 def _follower(edit: Edit, node: Node, op: str) -> _Follower | None:
+    """The normalisation before a node of this operator; None where another reads it too, or the
+    node's constant differs between vectors."""
     if node.op != op:
         return None
     for position in (0, 1):

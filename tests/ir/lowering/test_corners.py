@@ -163,7 +163,7 @@ def test_long_chains_of_movement_take_linear_time():
 def test_inputs_that_are_no_codes():
     b = GraphBuilder("flags")
     x = b.input("x", "bool", (1, 3))
-    with pytest.raises(UnsupportedError, match=r"input 'x': expected real numbers or codes"):
+    with pytest.raises(UnsupportedError, match=r"input 'x': expected real numbers, codes"):
         lower_graph(b.build([b.add("Identity", [x])]))
 
 

@@ -84,6 +84,8 @@ CASES = {
         ([IMAGE, (F, (6,)), (F, (6,))], {"axis": 3, "epsilon": number(1e-4)})
     ],
     "InstanceNormalization": [([IMAGE, (F, (4,)), (F, (4,))], {})],
+    "GroupNormalization": [([IMAGE, (F, (4,)), (F, (4,))], {"num_groups": 2})],
+    "RMSNormalization": [([IMAGE, (F, (5, 6))], {"axis": 2, "epsilon": number(1e-4)})],
     **{
         f"Reduce{kind}": [([IMAGE], {"axes": (1, 3), "keepdims": 0}), ([IMAGE], {"axes": (2,)})]
         for kind in REDUCTIONS

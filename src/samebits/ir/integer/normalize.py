@@ -36,6 +36,7 @@ def vector_length(shape: tuple[int, ...], a: Attributes) -> int:
 
 
 def _infer(values: Values, a: Attributes) -> list[Type]:
+    """The codes' type and the shape of x; ValueError outside the bounds of graph.md 3.1."""
     x, m, b = values
     expect_codes(x)
     rank = len(x.shape)

@@ -19,7 +19,7 @@ from samebits.ir.lowering.states import (
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
-    Masked,
+    MaskedScores,
     Order,
     Pointwise,
     State,
@@ -179,14 +179,14 @@ def _where(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     return [masked]
 
 
-def _masked(e: LoweringBuilder, node: Node, states: States) -> Masked | None:
+def _masked(e: LoweringBuilder, node: Node, states: States) -> MaskedScores | None:
     """Scores and the places that a Softmax takes of them; None for a node that is no mask."""
     mask = e.masks.get(node.output)
     if mask is None:
         return None
     rank = len(e.graph.values[node.output].shape)
     kept = mask.kept.reshape((1,) * (rank - mask.kept.ndim) + mask.kept.shape)
-    return Masked(activation(states[node.inputs.index(mask.scores)], e), kept)
+    return MaskedScores(activation(states[node.inputs.index(mask.scores)], e), kept)
 
 
 def _binary(e: LoweringBuilder, node: Node, states: States) -> list[State]:

@@ -20,7 +20,7 @@ from samebits.ir.lowering.states import (
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
-    Masked,
+    MaskedScores,
     Softmax,
     State,
     States,
@@ -457,7 +457,7 @@ def _reduce_sum(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 def _softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     scores, kept = states[0], None
-    if isinstance(scores, Masked):
+    if isinstance(scores, MaskedScores):
         kept, scores = scores.kept, scores.scores
     x = activation(scores, e)
     rank = len(e.graph.values[node.inputs[0]].shape)

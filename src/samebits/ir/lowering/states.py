@@ -135,7 +135,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedScores:
     """Scores of which a softmax takes the places that `kept` (bool, of their rank) holds."""
 
     scores: Affine
@@ -190,7 +190,9 @@ class ConstantReals:
         return reals.reshape(self.values.shape)
 
 
-State = Codes | Affine | Pointwise | Softmax | Masked | Normalized | ConstantCodes | ConstantReals
+State = (
+    Codes | Affine | Pointwise | Softmax | MaskedScores | Normalized | ConstantCodes | ConstantReals
+)
 States = Sequence[State | None]  # of the inputs of a node, None where one is left out
 
 

@@ -1,0 +1,174 @@
+"""Transformers, of torch.nn and of the package of that name: quantized, compiled, the same bits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import samebits as sb
+from samebits.train.architectures import build
+
+BACKENDS = ["reference", "torch", "c", "onnxruntime"]
+
+
+def check(net: nn.Module, x: torch.Tensor, most: float = 0.25) -> None:
+    """Every backend gives the same codes; they are near the float network's results."""
+    found = sb.quantize(net.eval(), x)
+    assert found.verify(x[:4].numpy(), BACKENDS)
+    (name,) = found.run(x[:4].numpy())
+    quantized = torch.from_numpy(found.run(x[:4].numpy())[name])
+    with torch.no_grad():
+        expected = net(x[:4])
+    error = (quantized - expected).pow(2).mean().sqrt() / expected.std()
+    assert error < most, float(error)
+
+
+# --- of torch.nn ------------------------------------------------------------------------------
+
+
+class Causal(nn.Module):
+    """Attention that sees no later place, by a mask of its own, and a root mean square norm."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.inner = how, nn.Linear(16, 48)
+        self.norm, self.outer = nn.RMSNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.inner(self.norm(x)).split(16, -1)
+        if self.how == "sdpa":
+            return x + self.outer(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        scores = q @ k.transpose(1, 2) / 4
+        length = x.shape[1]
+        if self.how == "fill":
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        else:
+            scores = scores + torch.full((length, length), -1e9).triu(1)
+        return x + self.outer(scores.softmax(-1) @ v)
+
+
+class Tokens(nn.Module):
+    """Rows for tokens and for their places, then an encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.places = nn.Embedding(20, 16), nn.Embedding(6, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.rows(x) + self.places(torch.arange(x.shape[1])))
+
+
+def encoder(norm_first: bool) -> nn.Module:
+    return nn.TransformerEncoderLayer(
+        16, 4, 32, 0.0, activation="gelu", batch_first=True, norm_first=norm_first
+    )
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "norm first": lambda: encoder(True),
+    "norm last": lambda: encoder(False),
+    "causal sdpa": lambda: Causal("sdpa"),
+    "causal fill": lambda: Causal("fill"),
+    "causal sum": lambda: Causal("sum"),
+    "layer norm": lambda: nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Tanh()),
+    "layer norm of axes": lambda: nn.Sequential(nn.LayerNorm((5, 16)), nn.Linear(16, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_vectors(name):
+    torch.manual_seed(2)
+    check(NETS[name](), torch.randn(24, 5, 16))
+
+
+def test_tokens():
+    torch.manual_seed(3)
+    check(Tokens(), torch.randint(0, 20, (24, 6)))
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm2d(8)]
+)
+def test_norms_of_images(norm):
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Conv2d(8, 4, 1))
+    check(net, torch.randn(24, 3, 6, 7))
+
+
+def test_a_vision_transformer():
+    torch.manual_seed(5)
+    check(build("vit", (1, 8, 8), 10), torch.rand(24, 1, 8, 8))
+
+
+# --- of the package ---------------------------------------------------------------------------
+
+
+class Only(nn.Module):
+    """One result of a model of several."""
+
+    def __init__(self, model: nn.Module, result: str = "last_hidden_state") -> None:
+        super().__init__()
+        self.model, self.result = model, result
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = getattr(self.model(x), self.result)
+        return found
+
+
+WIDTH, TOKENS = 32, 50
+TEXT = {"vocab_size": TOKENS, "max_position_embeddings": 16}
+
+
+def bert(package: Any) -> tuple[nn.Module, torch.Tensor]:
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = package.BertConfig(**TEXT, **sizes, intermediate_size=64)
+    return Only(package.BertModel(config)), torch.randint(0, TOKENS, (16, 8))
+
+
+def distilbert(package: Any) -> tuple[nn.Module, torch.Tensor]:
+    config = package.DistilBertConfig(**TEXT, dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=64)
+    return Only(package.DistilBertModel(config)), torch.randint(0, TOKENS, (16, 8))
+
+
+def gpt2(package: Any) -> tuple[nn.Module, torch.Tensor]:
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+    sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    config = package.GPT2Config(vocab_size=TOKENS, **sizes, **ends)
+    return Only(package.GPT2LMHeadModel(config), "logits"), torch.randint(0, TOKENS, (16, 8))
+
+
+def vit(package: Any) -> tuple[nn.Module, torch.Tensor]:
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = package.ViTConfig(**sizes, intermediate_size=64, image_size=16, patch_size=4)
+    return Only(package.ViTModel(config)), torch.randn(16, 3, 16, 16)
+
+
+def whisper(package: Any) -> tuple[nn.Module, torch.Tensor]:
+    sizes = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    config = package.WhisperConfig(
+        **sizes,
+        d_model=WIDTH,
+        num_mel_bins=8,
+        max_source_positions=16,
+        decoder_layers=1,
+        decoder_attention_heads=2,
+    )
+    return Only(package.WhisperModel(config).get_encoder()), torch.randn(16, 8, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [bert, distilbert, gpt2, vit, whisper])
+def test_models_of_transformers(make, monkeypatch):
+    monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
+    reason = "transformers is not installed; `make .venv/.stamp-transformers` installs it"
+    package = pytest.importorskip("transformers", reason=reason)
+    torch.manual_seed(6)
+    check(*make(package))
