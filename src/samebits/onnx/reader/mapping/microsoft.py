@@ -136,15 +136,3 @@ def _linear(node: OnnxNode) -> Result:
         return quantize_output(node, node.input(0), scale, zero_point, axis=axis)
     scales = parameters(node, scale, zero_point, node.dtype())
     return node.out("DequantizeLinear", node.input(0), *scales, axis=axis)
-
-
-@onnx_op("Gelu", "QuickGelu", "FastGelu", domain=MICROSOFT)
-def _gelu(node: OnnxNode) -> Result:
-    """Gelu; QuickGelu, x * sigmoid(alpha * x); FastGelu, Gelu by tanh of x and an optional bias."""
-    op = node.op
-    if op == "Gelu":
-        return node.out("Gelu", node.input(0))
-    if op == "QuickGelu":
-        return node.out("Swish", node.input(0), alpha=node.float_("alpha", 1.702))
-    x = node.emit("Add", node.input(0), node.input(1)) if node.has(1) else node.input(0)
-    return node.out("Gelu", x, approximate="tanh")
