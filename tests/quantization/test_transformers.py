@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import samebits as sb
 from samebits.train.architectures import build
 
-BACKENDS = ["reference", "torch", "c", "onnxruntime"]
+BACKENDS = ["reference", "torch", "c", "onnxruntime-integer"]
 
 
 def check(net: nn.Module, x: torch.Tensor, most: float = 0.25) -> None:
