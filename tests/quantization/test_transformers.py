@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,20 +13,23 @@ from torch import nn
 from torch.nn import functional as F
 
 import samebits as sb
+from samebits.errors import UnsupportedError
 from samebits.train.architectures import build
 
 BACKENDS = ["reference", "torch", "c", "onnxruntime-integer"]
 
 
-def check(net: nn.Module, x: torch.Tensor, most: float = 0.25) -> None:
+def check(net: nn.Module, *inputs: torch.Tensor, most: float = 0.25) -> None:
     """Every backend gives the same codes; they are near the float network's results."""
-    found = sb.quantize(net.eval(), x)
-    assert found.verify(x[:4].numpy(), BACKENDS)
-    (name,) = found.run(x[:4].numpy())
-    quantized = torch.from_numpy(found.run(x[:4].numpy())[name])
+    names = inspect.signature(net.forward).parameters
+    given = dict(zip(names, inputs, strict=True))
+    found = sb.quantize(net.eval(), given)
+    few = {name: x[:4].numpy() for name, x in given.items()}
+    assert found.verify(few, BACKENDS)
+    (quantized,) = found.run(few).values()
     with torch.no_grad():
-        expected = net(x[:4])
-    error = (quantized - expected).pow(2).mean().sqrt() / expected.std()
+        expected = net(*(x[:4] for x in inputs))
+    error = (torch.from_numpy(quantized) - expected).pow(2).mean().sqrt() / expected.std()
     assert error < most, float(error)
 
 
@@ -94,6 +98,49 @@ def test_tokens():
     check(Tokens(), torch.randint(0, 20, (24, 6)))
 
 
+class Padded(nn.Module):
+    """Attention to the places that an input of zeros and ones keeps, said in several ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.inner = how, nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.inner(x).split(16, -1)
+        scores, kept = q @ k.transpose(1, 2) / 4, mask[:, None, :]
+        if self.how == "sum":
+            scores = scores + (1.0 - kept.float()) * -1e9
+        elif self.how == "fill":
+            scores = scores.masked_fill(kept == 0, float("-inf"))
+        elif self.how == "choice":
+            scores = torch.where(kept.expand(-1, 5, -1).bool(), scores, torch.tensor(-1e30))
+        else:
+            lost = 1 - kept.to(scores.dtype)
+            scores = scores + lost.masked_fill(lost.bool(), torch.finfo(scores.dtype).min)
+        found: torch.Tensor = scores.softmax(-1) @ v
+        return found
+
+
+def padding() -> torch.Tensor:
+    """Texts of 1 to 5 places."""
+    return (torch.arange(5) <= torch.arange(24)[:, None] % 5).long()
+
+
+@pytest.mark.parametrize("how", ["sum", "fill", "choice", "inverted"])
+def test_padded_keys(how):
+    torch.manual_seed(7)
+    check(Padded(how), torch.randn(24, 5, 16), padding())
+
+
+def test_a_mask_that_counts_is_refused():
+    class Counting(Padded):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, mask) / mask.sum(1)[:, None, None]
+
+    with pytest.raises(UnsupportedError, match=r"'mask': .* found int64 that 'sum.*' \(ReduceSum"):
+        sb.quantize(Counting("sum").eval(), {"x": torch.randn(24, 5, 16), "mask": padding()})
+
+
 @pytest.mark.parametrize(
     "norm", [nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm2d(8)]
 )
@@ -120,6 +167,14 @@ class Only(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = getattr(self.model(x), self.result)
+        return found
+
+
+class WithPadding(Only):
+    """The same with its texts' padding."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        found: torch.Tensor = getattr(self.model(x, attention_mask=mask), self.result)
         return found
 
 
@@ -164,11 +219,23 @@ def whisper(package: Any) -> tuple[nn.Module, torch.Tensor]:
     return Only(package.WhisperModel(config).get_encoder()), torch.randn(16, 8, 32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [bert, distilbert, gpt2, vit, whisper])
-def test_models_of_transformers(make, monkeypatch):
+@pytest.fixture
+def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package, which is not to ask its hub for anything."""
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
     reason = "transformers is not installed; `make .venv/.stamp-transformers` installs it"
-    package = pytest.importorskip("transformers", reason=reason)
+    return pytest.importorskip("transformers", reason=reason)
+
+
+@pytest.mark.slow
+def test_bert_with_padding(transformers):
+    torch.manual_seed(8)
+    net, _ = bert(transformers)
+    check(WithPadding(net.model), torch.randint(0, TOKENS, (24, 5)), padding())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [bert, distilbert, gpt2, vit, whisper])
+def test_models_of_transformers(make, transformers):
     torch.manual_seed(6)
-    check(*make(package))
+    check(*make(transformers))

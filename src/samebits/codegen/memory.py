@@ -54,7 +54,7 @@ STACK = {
     "copy": 320,
     "fill": 128,
     "gather": 128,
-    "lookup": 128,
+    "take": 192,
 }
 STACK_OF_RUN = 256  # model_run itself
 

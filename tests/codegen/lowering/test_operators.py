@@ -326,7 +326,7 @@ def reduce_graphs() -> Iterator[Graph]:
         powers = np.round(2**24 * np.exp(-0.05 * np.arange(entries))).astype(np.int32)
         t = g.constant("t", powers)
         a = {"ratio": ratio, "zero": -128, "low": -128, "high": 127, "dtype": "int8"}
-        mask = g.input("mask", "uint8", (7, 1))
+        mask = g.input("mask", "uint8" if x_type == "int8" else "int64", (7, 1))
         pattern = np.tri(7, 5, -1, dtype=np.uint8)  # the first row is empty
         outputs = [g.add("softmax", [x, t], a), g.add("softmax", [x, t, mask], a)]
         outputs += [g.add("softmax", [x, t, g.constant("pattern", pattern)], a)]

@@ -386,6 +386,7 @@ def _softmax(site: Site) -> ValueCalls:
         "strides": tuple(steps[0]),
         "mask_strides": tuple(steps[1]),
         "mask_step": masked[-1],
+        "mask_type": 0 if kept is None else TYPES[kept.dtype],
         "columns": columns,
         "table": Data(table),
         "numerator": numerator,

@@ -107,6 +107,6 @@ def gather(site: Site) -> ValueCalls:
     }
     if indices is None:
         fields["type"] = TYPES[site.input(1).dtype]
-        return site.entry(site.call("lookup", "lookup", fields, *site.node.inputs))
+        return site.entry(site.call("take", "take", fields, *site.node.inputs))
     constant = Data(places(indices, x.shape[axis]).astype(np.int32))
     return site.entry(site.call("gather", "gather", {**fields, "indices": constant}))

@@ -62,7 +62,7 @@ void samebits_run_gather(const samebits_gather *c, const void *x, void *out) {
     }
 }
 
-void samebits_run_lookup(const samebits_lookup *c, const void *x, const void *indices, void *out) {
+void samebits_run_take(const samebits_take *c, const void *x, const void *indices, void *out) {
     const uint8_t *from = (const uint8_t *)x;
     uint8_t *to = (uint8_t *)out;
     int32_t outer, k;

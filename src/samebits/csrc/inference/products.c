@@ -183,22 +183,22 @@ void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out) {
     } while (samebits_next(&outer, index, c->kept_strides, &at, c->kept_strides, &unused));
 }
 
-/* The row of x from `start` on; `mask` is 0 or says which places count, `step` apart. */
+/* The row of x from `start` on; `mask`, unless 0, says from `at` on which places count. */
 static void samebits_softmax_row(const samebits_softmax *c, const void *x, int32_t start,
-                                 const uint8_t *mask, int32_t step, void *out) {
+                                 const void *mask, int32_t at, void *out) {
     int64_t largest = INT64_MIN, sum = 0;
     int32_t i;
     for (i = 0; i < c->columns; i++) {
-        if (mask && !mask[i * step]) continue;
+        if (mask && !samebits_get(mask, c->mask_type, at + i * c->mask_step)) continue;
         largest = SAMEBITS_MAX(largest, samebits_get(x, c->type, start + i));
     }
     for (i = 0; i < c->columns; i++) {
-        if (mask && !mask[i * step]) continue;
+        if (mask && !samebits_get(mask, c->mask_type, at + i * c->mask_step)) continue;
         sum += c->table[largest - samebits_get(x, c->type, start + i)];
     }
     for (i = 0; i < c->columns; i++) {
         int64_t code = 0;
-        if (!mask || mask[i * step]) {
+        if (!mask || samebits_get(mask, c->mask_type, at + i * c->mask_step)) {
             const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
             code = samebits_quotient(power * c->numerator, sum * c->denominator);
         }
@@ -209,11 +209,10 @@ static void samebits_softmax_row(const samebits_softmax *c, const void *x, int32
 
 void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
                                  void *out) {
-    const uint8_t *kept = (const uint8_t *)mask;
     int32_t index[SAMEBITS_MAX_RANK] = {0};
     int32_t start = 0, at = 0;
     do {
-        samebits_softmax_row(c, x, start, kept ? kept + at : 0, c->mask_step, out);
+        samebits_softmax_row(c, x, start, mask, at, out);
     } while (samebits_next(&c->leading, index, c->strides, &start, c->mask_strides, &at));
 }
 

@@ -170,14 +170,14 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_reduce;
 
-/* Rows of x `strides` apart, those of the mask `mask_strides`, its elements 0 or 1. */
+/* Rows of x `strides` apart, those of the mask `mask_strides`. */
 typedef struct {
     samebits_shape leading;
     int32_t strides[SAMEBITS_MAX_RANK], mask_strides[SAMEBITS_MAX_RANK];
     int32_t mask_step, columns;
     const int32_t *table;
     int64_t numerator, denominator, zero, low, high;
-    uint8_t type, out_type;
+    uint8_t type, out_type, mask_type;
 } samebits_softmax;
 
 /* A vector: `places` runs of channels / groups elements, in each of `samples`. */
@@ -217,7 +217,7 @@ typedef struct {
 typedef struct {
     int32_t outer, source, count, inner; /* inner: bytes */
     uint8_t type; /* of the indices */
-} samebits_lookup;
+} samebits_take;
 
 void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
@@ -242,6 +242,6 @@ void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
 void samebits_run_fill(const samebits_fill *c, void *out);
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out);
-void samebits_run_lookup(const samebits_lookup *c, const void *x, const void *indices, void *out);
+void samebits_run_take(const samebits_take *c, const void *x, const void *indices, void *out);
 
 #endif

@@ -110,8 +110,9 @@ def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
     x, t, *rest = values
     expect_codes(x)
     for mask in rest:
-        fits = mask.dtype == "uint8" and broadcast(mask.shape, x.shape) == x.shape
-        expect(fits, f"a uint8 mask that broadcasts to {list(x.shape)}", mask)
+        expect_integers(mask, "the mask")
+        fits = broadcast(mask.shape, x.shape) == x.shape
+        expect(fits, f"a mask that broadcasts to {list(x.shape)}", mask)
     low, high = limits(x.dtype)
     expect(t.shape == (high - low + 1,) and t.dtype == "int32", f"int32 [{high - low + 1}]", t)
     expect(len(x.shape) >= 1 and 1 <= x.shape[-1] < 1 << 31, "rows [..., C]", x)

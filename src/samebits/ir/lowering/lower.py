@@ -11,7 +11,7 @@ others it is a `table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
-from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
+from samebits.ir.integer.define import CODES, limits
 from samebits.ir.lowering import normalize, pointwise, products
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.sink import sink_quantize
@@ -47,6 +47,7 @@ from samebits.ir.lowering.states import (
     with_offset,
 )
 from samebits.ir.lowering.sums import rebuilt, shorten_sums
+from samebits.ir.masks import FLAGS, Flag, Mask, flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.rewrite import remove_dead
@@ -78,10 +79,11 @@ def check_lowerable(graph: Graph) -> None:
     Recurrent layers pass: their cells are lowered in their place. Raises UnsupportedError that
     names the first input or node without an integer form.
     """
-    for name in graph.inputs:
-        _check_input(graph, name)
+    _check_inputs(graph)
+    flags = flags_of(graph)
     for node in graph.nodes:
-        if node.op not in LAYERS and not has(node.op, Trait.QUANTIZES):
+        free = node.op in LAYERS or node.output in flags
+        if not free and not has(node.op, Trait.QUANTIZES):
             _rule(node)
 
 
@@ -134,6 +136,7 @@ class _Lowering:
     def run(self) -> Graph:
         """The integer graph, not yet optimised. Errors of a rule gain the node's name and operator;
         a ValueError (shapes that an integer operator does not take) becomes UnsupportedError."""
+        _check_inputs(self.graph)
         for name in self.graph.inputs:
             self._input(name)
         for name, array in self.graph.constants.items():
@@ -162,7 +165,6 @@ class _Lowering:
         """
         value = self.graph.values[name]
         order = tuple(range(len(value.shape)))
-        _check_input(self.graph, name)
         if not value.dtype.startswith("float"):
             self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
@@ -249,6 +251,9 @@ class _Lowering:
             return [self._quantize(node, states[0])]
         if node.op == "DequantizeLinear":
             return [self._dequantize(node, states[0])]
+        if node.output in self.builder.flags and not has(node.op, Trait.MOVEMENT):
+            flag = next(state for state in states if isinstance(state, Codes))
+            return [lower_shape.expanded(self.builder, node, flag)]
         return _rule(node)(self.builder, node, states)
 
     def _constants(self, node: Node, index: int) -> Array:
@@ -411,7 +416,9 @@ class _Lowering:
             self.builder.arranged(x.source, order),
             self.builder.constant(f"{to.name}.exp", powers),
         ]
-        if x.kept is not None:
+        if isinstance(x.kept, Codes):
+            inputs.append(self.builder.arranged(x.kept, order))
+        elif x.kept is not None:
             kept = x.kept.transpose(order).astype(np.uint8)
             inputs.append(self.builder.constant(f"{to.name}.mask", kept))
         ratio, ends = round_binary32(1 / to.scale), to.ends(Affine(x.source))
@@ -437,20 +444,37 @@ class _Lowering:
         return self._coded("reshape", [codes.name], order, to, f"{to.name}.reshape", shaped)
 
 
-def _check_input(graph: Graph, name: str) -> None:
-    """Real numbers, codes, or whole numbers that only select."""
-    value = graph.values[name]
-    if value.dtype.startswith("float") or value.dtype in CODES:
-        return
-    readers = [] if value.dtype not in ACCUMULATORS else graph.consumers()[name]
-    wrong = [n for n in readers if n.op != "Gather" or n.inputs[0] == name]
-    if value.dtype not in ACCUMULATORS or wrong:
-        others = f" that {wrong[0].name!r} ({wrong[0].op}) reads" if wrong else ""
-        raise UnsupportedError(
-            f"input {name!r}: expected real numbers, codes of 8 or 16 bits, or whole numbers that "
-            f"select rows (Gather), found {value.dtype}{others}; compute outside the network what "
-            "it counts or masks, and give it that"
-        )
+def _check_inputs(graph: Graph) -> None:
+    """Real numbers, codes, and whole numbers that select rows or the places of a softmax."""
+    flags = flags_of(graph)
+    for name in graph.inputs:
+        value = graph.values[name]
+        if value.dtype.startswith("float") or value.dtype in CODES:
+            continue
+        wrong = _misused(graph, name, flags, masks_of(graph)) if value.dtype in FLAGS else None
+        if value.dtype not in FLAGS or wrong is not None:
+            others = f" that {wrong.name!r} ({wrong.op}) reads" if wrong is not None else ""
+            raise UnsupportedError(
+                f"input {name!r}: expected real numbers, codes of 8 or 16 bits, or whole numbers "
+                f"that select rows (Gather) or the places of a softmax, found {value.dtype}"
+                f"{others}; compute outside the network what it counts, and give it that"
+            )
+
+
+def _misused(
+    graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[str, Mask]
+) -> Node | None:
+    """A node that reads an integer input, or what was made of it, for something else."""
+    readers, waiting = graph.consumers(), [name]
+    while waiting:
+        value = waiting.pop()
+        for node in readers[value]:
+            selects = node.op == "Gather" and node.inputs[0] != value
+            if node.output in flags:
+                waiting.append(node.output)
+            elif not selects and node.output not in masks:
+                return node
+    return None
 
 
 def _rule(node: Node) -> Rule:

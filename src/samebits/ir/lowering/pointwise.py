@@ -30,7 +30,7 @@ from samebits.ir.lowering.states import (
     point_of,
     with_offset,
 )
-from samebits.ir.ops import broadcast, op_named, ops_with
+from samebits.ir.ops import Attributes, broadcast, op_named, ops_with
 from samebits.ir.traits import Trait
 from samebits.spec.formats import round_binary32
 from samebits.tables.expression import Expression, apply
@@ -185,8 +185,24 @@ def _masked(e: LoweringBuilder, node: Node, states: States) -> MaskedScores | No
     if mask is None:
         return None
     rank = len(e.graph.values[node.output].shape)
-    kept = mask.kept.reshape((1,) * (rank - mask.kept.ndim) + mask.kept.shape)
-    return MaskedScores(activation(states[node.inputs.index(mask.scores)], e), kept)
+    scores = activation(states[node.inputs.index(mask.scores)], e)
+    if mask.kept is not None:
+        return MaskedScores(scores, mask.kept.reshape(_widened(mask.kept.shape, rank)))
+    flag = states[node.inputs.index(mask.flag)]
+    assert isinstance(flag, Codes)
+    name = e.arranged(flag, tuple(range(len(flag.order))))
+    name = e.add("clip", [name], {"low": 0, "high": 1}, f"{node.name}.flag")
+    if mask.where == 0:
+        inverted: Attributes = {"factors": (-1,), "offset": 1, "dtype": "int32"}
+        name = e.add("add", [name], inverted, f"{node.name}.kept")
+    shape = _widened(e.shape(name), rank)
+    if shape != e.shape(name):
+        name = e.add("reshape", [name], {"shape": shape}, f"{node.name}.mask")
+    return MaskedScores(scores, Codes(name, tuple(range(rank))))
+
+
+def _widened(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(shape)) + shape
 
 
 def _binary(e: LoweringBuilder, node: Node, states: States) -> list[State]:

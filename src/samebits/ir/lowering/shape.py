@@ -246,8 +246,12 @@ def _selection(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _expand(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    return [_with(states[0], expanded(e, node, _codes(states[0])))]
+
+
+def expanded(e: LoweringBuilder, node: Node, codes: Codes) -> Codes:
+    """Codes broadcast to the shape of a node's output."""
     shape = e.graph.values[node.output].shape
-    codes = _codes(states[0])
     name = e.arranged(codes, _identity_order(len(codes.order)))
     missing = len(shape) - len(codes.order)
     if missing:
@@ -255,7 +259,7 @@ def _expand(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         name = _emit(e, node, codes, name, "reshape", {"shape": wide})
     if e.shape(name) != shape:
         name = _emit(e, node, codes, name, "expand", {"shape": shape})
-    return [_with(states[0], Codes(name, _identity_order(len(shape))))]
+    return Codes(name, _identity_order(len(shape)))
 
 
 def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node
-from samebits.ir.masks import masks_of
+from samebits.ir.masks import flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.traits import Trait
 from samebits.ir.value import Quantization
@@ -131,15 +131,16 @@ class Softmax:
     source: Codes
     unit: Fraction
     axis: int
-    kept: Array | None
+    kept: Array | Codes | None
 
 
 @dataclass(frozen=True)
 class MaskedScores:
-    """Scores of which a softmax takes the places that `kept` (bool, of their rank) holds."""
+    """Scores of which a softmax takes some places: those that are true (bool), or codes of 1, in a
+    tensor of their rank."""
 
     scores: Affine
-    kept: Array
+    kept: Array | Codes
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class LoweringBuilder(GraphBuilder):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.name)
         self.graph = graph
-        self.masks = masks_of(graph)
+        self.masks, self.flags = masks_of(graph), flags_of(graph)
         self._arranged: dict[tuple[str, Order], str] = {}
         self._emitted: dict[tuple[Any, ...], str] = {}
 
