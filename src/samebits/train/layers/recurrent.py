@@ -45,7 +45,7 @@ class RecurrentBase(Layer):
     """Base: parameters as torch names them, and states, h and for an LSTM c."""
 
     STATES: tuple[str, ...] = ("h_0",)
-    EXACT = False  # whether h_0 keeps more than 8 bits
+    EXACT = True  # whether h_0 keeps more than 8 bits
 
     def __init__(self, parameters: dict[str, BFPParameter]) -> None:
         super().__init__()
@@ -190,6 +190,7 @@ class OfLSTM(RecurrentBase):
     """Layers whose cell is that of an LSTM."""
 
     STATES = ("h_0", "c_0")
+    EXACT = False
 
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
@@ -201,8 +202,6 @@ class OfLSTM(RecurrentBase):
 
 class OfGRU(RecurrentBase):
     """Layers whose cell is that of a GRU."""
-
-    EXACT = True
 
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
