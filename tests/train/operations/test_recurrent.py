@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +12,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from reference_nets import lstm_tables
 from samebits.errors import UnsupportedError
+from samebits.spec.formats import CODE_MAX
+from samebits.spec.training.cell import Direction
+from samebits.spec.training.gru import gru as spec_gru
+from samebits.spec.training.gru import gru_backward
+from samebits.spec.training.layers import Array, Parameter
+from samebits.spec.training.lstm import lstm as spec_lstm
+from samebits.spec.training.lstm import lstm_backward
+from samebits.spec.training.recurrent import STATE_BITS, stacked
+from samebits.spec.training.rnn import rnn as spec_rnn
+from samebits.spec.training.rnn import rnn_backward
 from samebits.train import SGD, BFPTensor, convert, cross_entropy, mse_loss, set_step
 from samebits.train.convert import model_input
 from samebits.train.deployed.deploy import calibrate
+from samebits.train.operations.gru import gru
+from samebits.train.operations.lstm import lstm
+from samebits.train.operations.recurrent import states as states_of
+from samebits.train.operations.rnn import rnn
+from samebits.train.tensor import BFPParameter
 
 KINDS: dict[str, Callable[..., nn.Module]] = {
     "lstm": nn.LSTM,
@@ -224,6 +242,131 @@ def test_dropout_is_between_layers_and_in_training_alone(kind: str) -> None:
     twin.eval()
     plain = convert(layer(kind, 3, 64, 3)).eval()
     assert torch.equal(values(stack(x)[0]), values(plain(x)[0]))
+
+
+# --- one layer in one direction, of any exponents ---------------------------------------------
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]] = {
+    "lstm": (lstm, spec_lstm, lstm_backward, 4),
+    "gru": (gru, spec_gru, gru_backward, 3),
+    "tanh": (rnn, functools.partial(spec_rnn, relu=False), rnn_backward, 1),
+    "relu": (
+        functools.partial(rnn, relu=True),
+        functools.partial(spec_rnn, relu=True),
+        rnn_backward,
+        1,
+    ),
+}
+
+
+class Draws:
+    """Tensors of random codes and exponents, as both sides have them."""
+
+    def __init__(self, seed: object, by_rows: bool) -> None:
+        self.rng, self.by_rows = random.Random(str(seed)), by_rows
+
+    def codes(self, count: int, bits: int) -> list[int]:
+        """Codes of which some are 0, and some the largest."""
+        largest = CODE_MAX[bits]
+        rng, span = self.rng, self.rng.choice((0, 1, 5, largest))
+        return [rng.choice((0, largest, rng.randint(-span, span))) for _ in range(count)]
+
+    def exponents(self, rows: int, spread: int) -> list[int]:
+        own = [self.rng.randint(-spread, spread) for _ in range(rows)]
+        return own if self.by_rows else own[:1] * rows
+
+    def tensor(self, shape: tuple[int, ...], bits: int, spread: int) -> tuple[BFPTensor, Array]:
+        size, count = shape[-1], math.prod(shape)
+        codes, own = self.codes(count, bits), self.exponents(count // shape[-1], spread)
+        own = [e - bits + 1 for e in own]
+        kind = {8: torch.int8, 16: torch.int16, 32: torch.int32}[bits]
+        exponent = torch.tensor(own).view(*shape[:-1], 1) if self.by_rows else own[0]
+        ours = BFPTensor(torch.tensor(codes, dtype=kind).view(shape), exponent)
+        each_own = tuple(e for e in own for _ in range(size))
+        return ours, Array(codes, shape, each_own if self.by_rows else own[0], bits)
+
+    def parameter(self, *shape: int) -> tuple[BFPParameter, Parameter]:
+        size, count = math.prod(shape[1:]), math.prod(shape)
+        codes = self.codes(count, 8)
+        delayed = [self.rng.randint(-(1 << 14), 1 << 14) for _ in codes]
+        own = [e - 7 for e in self.exponents(shape[0], 6)]
+        exponent: Any = own[0]
+        if self.by_rows and len(shape) > 1:
+            exponent = torch.tensor(own).view(-1, 1)
+            own = [e for e in own for _ in range(size)][::size]
+        ours = BFPParameter(
+            torch.tensor(codes, dtype=torch.int8).view(shape),
+            exponent,
+            torch.tensor(delayed, dtype=torch.int16).view(shape),
+        )
+        of_rows = tuple(own) if self.by_rows and len(shape) > 1 else own[0]
+        return ours, Parameter((codes, delayed, of_rows), shape)
+
+
+def same(found: Any, expected: Array, what: str) -> None:
+    codes, exponent = found.resolved()
+    assert codes.flatten().tolist() == expected.codes, what
+    if isinstance(exponent, Tensor):
+        assert tuple(exponent.expand(codes.shape).flatten().tolist()) == expected.exponent, what
+    else:
+        assert exponent == expected.exponent, what
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", list(OPERATIONS))
+def test_passes_of_any_exponents(kind: str, seed: int, by_rows: bool, realisation: str) -> None:
+    """Inputs, weights, states and gradients whose sizes differ by many binades."""
+    ours, theirs, backward, gates = OPERATIONS[kind]
+    draw = Draws((kind, seed), by_rows)
+    steps, samples, features, size = draw.rng.choice([(1, 1, 1, 1), (3, 2, 3, 2), (2, 3, 1, 4)])
+    x = draw.tensor((steps, samples, features), 8, 8)
+    outputs = gates * size
+    own = [
+        draw.parameter(outputs, features),
+        draw.parameter(outputs, size),
+        draw.parameter(outputs),
+        draw.parameter(outputs),
+    ]
+    reverse = seed % 2 == 1
+    widths = (8, 32) if kind == "lstm" else (32,)
+    states = [draw.tensor((samples, size), bits, 12) for bits in widths]
+    for tensor in (x[0], *(s for s, _ in states)):
+        tensor.requires_grad_()
+    state: Any = tuple(s for s, _ in states) if kind == "lstm" else states[0][0]
+    parameters = [p for p, _ in own]
+    y, last = ours(x[0], *parameters, reverse=reverse, state=state)
+    direction = Direction(*(p for _, p in own), reverse)
+    expected, run = theirs(x[1], direction, lstm_tables(), **given_to(kind, states))
+    same(y, expected, "output")
+    codes, exponent = run.last
+    same(last, Array(list(codes), (samples, size), exponent, 16), "last state")
+
+    g = draw.tensor(tuple(y.shape), 32, 20)
+    at_last = draw.tensor((samples, size), 32, 20)
+    torch.autograd.backward((y, last), (g[0], at_last[0]))
+    wanted = backward(g[1], x[1], direction, run, at_last[1])
+    same(x[0].grad, wanted.x, "gradient of x")
+    for p, array in zip(parameters, wanted.own, strict=True):
+        same(p.grad, array, "gradient of a parameter")
+    for (s, _), array in zip(states, wanted.states, strict=True):
+        same(s.grad, array, "gradient of a state")
+
+
+def given_to(kind: str, states: list[tuple[BFPTensor, Array]]) -> dict[str, Array]:
+    names = ("h", "c") if kind == "lstm" else ("state",)
+    return {name: array for name, (_, array) in zip(names, states, strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_states_of_layers_that_differ_by_any_number_of_binades(seed: int) -> None:
+    draw = Draws(seed, seed % 4 == 3)
+    spread = draw.rng.choice((3, 8, 40))
+    parts = [draw.tensor((2, 3), draw.rng.choice((8, 16)), spread) for _ in range(seed % 3 + 1)]
+    expected = stacked([(a.codes, a.exponent) for _, a in parts], (2, 3), 32, STATE_BITS)
+    found = states_of(*(t for t, _ in parts))
+    same(found, expected, "states")
+    assert found.bits == 32
 
 
 # --- errors -----------------------------------------------------------------------------------

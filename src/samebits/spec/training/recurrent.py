@@ -98,9 +98,9 @@ def stack(
             hidden.append(select(y, 0, 0 if p.backwards else -1))
         own.layers.append(Layer(x, [n for n, _ in both], [d for _, d in both], runs, dropped))
         x = _features(outputs)
-    after = [_stacked(last, hidden[0].shape, 32, STATE_BITS)]
+    after = [stacked(last, hidden[0].shape, 32, STATE_BITS)]
     if kind == "lstm":
-        after = [_stacked([(y.codes, y.exponent) for y in hidden], hidden[0].shape, 8, 0), *after]
+        after = [stacked([(y.codes, y.exponent) for y in hidden], hidden[0].shape, 8, 0), *after]
     return (swap(x) if own.batch_first else x), after, own
 
 
@@ -162,7 +162,7 @@ def _features(parts: Sequence[Array]) -> Array:
     return aligned(codes, own, (*parts[0].shape[:2], 2 * size), parts[0].by_rows)
 
 
-def _stacked(parts: Sequence[Part], shape: tuple[int, ...], bits: int, up: int) -> Array:
+def stacked(parts: Sequence[Part], shape: tuple[int, ...], bits: int, up: int) -> Array:
     """[layers, N, H] of the parts of layers: Concat, with `up` bits more. Section 5.
 
     Row by row, where rows have exponents of their own: nothing is rounded then.
