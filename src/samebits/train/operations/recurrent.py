@@ -293,12 +293,12 @@ class SteppedCell(Protocol):
 
 @dataclass(frozen=True)
 class _Weights:
-    """Matrices and vectors of a layer in one direction; biases as codes, delayed and exponent."""
+    """Matrices and joint vectors of a layer in one direction."""
 
     w_ih: Part
     w_hh: Part
-    b_ih: tuple[Tensor, Tensor, int] | None
-    b_hh: tuple[Tensor, Tensor, int] | None
+    b_ih: Part | None
+    b_hh: Part | None
 
     def values(self, acc_x: Tensor, e_x: Exponent, acc_h: Tensor, e_h: Exponent) -> Values:
         """The terms of one step from its two products [N, outputs] and the exponents of rows."""
@@ -307,8 +307,7 @@ class _Weights:
         for acc, e, e_w, bias in sides:
             found.append([(acc, e + by_output(e_w, 2), 30)])
             if bias is not None:
-                codes, delayed, e_b = bias
-                found[-1].append((kernels.of(acc).joint(codes, delayed), e_b, 23))
+                found[-1].append((*bias, 23))
         return Values(*found)
 
 
@@ -334,10 +333,7 @@ class Recurrent(TensorOperation):
         ctx.set_materialize_grads(False)
         check_kind(x, weight_ih)
         (codes, e_x), size = x.resolved(), weight_hh.shape[1]
-        biases = [
-            None if b is None else (b.codes, b.delayed, b.whole()[1] - formats.DELAYED_BITS)
-            for b in (bias_ih, bias_hh)
-        ]
+        biases = [None if b is None else b.joint() for b in (bias_ih, bias_hh)]
         own = _Weights(weight_ih.parts[0], weight_hh.parts[0], *biases)
         (steps, n), k, lookup = codes.shape[:2], kernels.of(codes), tables(str(codes.device))
         like = torch.empty(n, size, dtype=torch.int8, device=codes.device)
@@ -353,23 +349,21 @@ class Recurrent(TensorOperation):
         after = [found[t] for t in range(steps)]
         ctx.save_for_backward(
             *(codes, torch.stack([s for s, _ in after]), before[0], own.w_ih[0], own.w_hh[0]),
-            *(v for b in biases for v in (b[:2] if b else (None, None))),
+            *(b and b[0] for b in biases),
         )
         ctx.cell, ctx.reverse, ctx.bits = cell, reverse, weight_ih.widths.gradients
         ctx.exponents = e_x, [e for _, e in after], before[1], own.w_ih[1], own.w_hh[1]
-        ctx.of_biases = [b and b[2] for b in biases]
+        ctx.of_biases = [b and b[1] for b in biases]
         hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
         return BFPTensor(*at_one_exponent(hidden, 8)), BFPTensor(*last)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, at_last: Tensor | None) -> Any:
         """Through time, then one product a gradient."""
-        x, s, first, w_ih, w_hh, *state = ctx.saved_tensors
+        x, s, first, w_ih, w_hh, *joint = ctx.saved_tensors
         e_x, e_s, e_first, e_ih, e_hh = ctx.exponents
-        biases = [
-            None if e is None else (state[2 * i], state[2 * i + 1], e)
-            for i, e in enumerate(ctx.of_biases)
-        ]
+        pairs = zip(joint, ctx.of_biases, strict=True)
+        biases = [None if j is None else (j, e) for j, e in pairs]
         own = _Weights((w_ih, e_ih), (w_hh, e_hh), *biases)
         order, cell = order_of(len(s), ctx.reverse), ctx.cell
         of_states = [(s[t], e_s[t]) for t in range(len(s))]
