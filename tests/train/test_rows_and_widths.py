@@ -346,7 +346,8 @@ def test_training_steps(name, optimizer, exponents, wide, realisation):
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", list(CASES))
 def test_longer_training(name, optimizer, realisation):
-    compare_steps(name, optimizer, "row-shift", False, steps=12)
+    steps = 4 if name == "states" else 12  # the reference of its many layers is slow
+    compare_steps(name, optimizer, "row-shift", False, steps)
 
 
 # --- edges -------------------------------------------------------------------------------------
