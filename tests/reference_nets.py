@@ -16,15 +16,16 @@ from torch import nn
 
 from samebits.spec import formats
 from samebits.spec.philox import philox4x32
+from samebits.spec.training.cell import Tables
 from samebits.spec.training.layers import Parameter
-from samebits.spec.training.lstm import Tables
+from samebits.spec.training.recurrent import STATES
 from samebits.spec.training.step import Node
 from samebits.tables.activation import activation_table
 from samebits.train import BFPTensor
 from samebits.train.operations.attention import join_heads, split_heads
-from samebits.train.operations.lstm import tables
 from samebits.train.operations.matmul import product
 from samebits.train.operations.narrow import as_bfp
+from samebits.train.operations.recurrent import tables
 from samebits.train.operations.softmax import mask, softmax
 
 SEED = 11
@@ -68,7 +69,16 @@ class Graph(nn.Module):
         for node in self.nodes:
             if node.op != "input":
                 module = self._modules[node.name]
-                values[node.name] = first(module(*(values[n] for n in node.inputs)))
+                given = [values[n] for n in node.inputs]
+                if (names := STATES.get(node.op)) is not None:
+                    x, *states = given
+                    pair = len(names) > 1
+                    output, last = module(x, *([tuple(states)] if pair and states else states))
+                    last = last if pair else (last,)
+                    values |= {f"{node.name}.{n}": v for n, v in zip(names, last, strict=True)}
+                    values[node.name] = output
+                else:
+                    values[node.name] = module(*given)
         return values[self.nodes[-1].name]
 
 
@@ -298,6 +308,74 @@ RECURRENT = Case(
 )
 
 
+def states_nodes(samples: int) -> list[Node]:
+    """Recurrent layers of every kind that give and take states, with dropout between layers."""
+    tables = {"tables": lstm_tables()}
+    both = {"bidirectional": True, **tables}
+    return [
+        Node("x", "input"),
+        Node("up", "linear", ("x",)),
+        Node("start", "own"),
+        Node("starts", "expand", ("start",), {"shape": (2, samples, 3)}),
+        Node("gru", "gru", ("up", "starts"), {"num_layers": 2, "dropout": 0.25, **tables}),
+        Node("turned", "gru", ("gru", "gru.h_n"), both),
+        Node("code", "lstm", ("up",), {"num_layers": 2, "dropout": 0.3, **both}),
+        Node("decode", "lstm", ("turned", "code.h_n", "code.c_n"), {"num_layers": 2, **both}),
+        Node("first", "select", ("gru",), {"axis": 0, "index": 0}),
+        Node("seed", "select", ("code.c_n",), {"axis": 0, "index": 2}),
+        Node("relu", "rnn", ("decode",), {"num_layers": 2, "dropout": 0.5, "relu": True, **tables}),
+        Node("begin", "linear", ("relu.h_n",)),
+        Node("swapped", "lstm", ("x", "begin", "relu.h_n"), {"num_layers": 2, **tables}),
+        Node("tanh", "rnn", ("relu", "decode.h_n"), {"num_layers": 2, **both}),
+        Node("ends", "select", ("tanh",), {"axis": 0, "index": 1}),
+        Node("left", "select", ("turned.h_n",), {"axis": 0, "index": 1}),
+        Node("cell", "select", ("decode.c_n",), {"axis": 0, "index": 3}),
+        Node("last", "select", ("tanh.h_n",), {"axis": 0, "index": 0}),
+        Node("tail", "select", ("swapped",), {"axis": 0, "index": -1}),
+        Node("join", "concat", ("first", "seed", "ends", "left", "cell", "last", "tail")),
+        Node("fc", "linear", ("join",)),
+    ]
+
+
+def states_modules(samples: int) -> dict[str, nn.Module]:
+    return {
+        "up": nn.Linear(2, 3),
+        "start": Own(2, 1, 3),
+        "starts": Call(lambda x: x.expand(2, samples, 3)),
+        "gru": nn.GRU(3, 3, 2, dropout=0.25),
+        "turned": nn.GRU(3, 3, bidirectional=True),
+        "code": nn.LSTM(3, 2, 2, dropout=0.3, bidirectional=True),
+        "decode": nn.LSTM(6, 2, 2, bidirectional=True),
+        "first": Select(0, 0),
+        "seed": Select(0, 2),
+        "relu": nn.RNN(4, 2, 2, nonlinearity="relu", dropout=0.5),
+        "begin": nn.Linear(2, 2),
+        "swapped": nn.LSTM(2, 2, 2),
+        "tanh": nn.RNN(2, 2, 2, bidirectional=True, bias=False),
+        "ends": Select(0, 1),
+        "left": Select(0, 1),
+        "cell": Select(0, 3),
+        "last": Select(0, 0),
+        "tail": Select(0, -1),
+        "join": Concat(),
+        "fc": nn.Linear(18, 3),
+    }
+
+
+STEPS = 3
+
+
+def states_case(samples: int) -> Case:
+    return Case(
+        states_nodes(samples),
+        functools.partial(states_modules, samples),
+        {"x": (STEPS, samples, 2)},
+        "cross_entropy",
+        (samples, 3),
+        {"start": 2.0, "gru.bias_hh_l0": 3.0, "turned.weight_hh_l0": 1.5, "begin.weight": 2.0},
+    )
+
+
 class Own(nn.Module):
     """A module of a user, with a parameter of its own."""
 
@@ -523,6 +601,7 @@ def vectors_case(samples: int) -> Case:
 
 
 VECTORS = vectors_case(3)
+STATEFUL = states_case(3)
 CASES = {
     "residual": RESIDUAL,
     "everything": EVERYTHING,
@@ -530,6 +609,7 @@ CASES = {
     "attention": ATTENTION,
     "pooled": POOLED,
     "vectors": VECTORS,
+    "states": STATEFUL,
 }
 OF_ONE_SAMPLE = {
     "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
@@ -541,19 +621,28 @@ OF_ONE_SAMPLE = {
     ),
     "attention of one sample": attention_case(1),
     "vectors of one sample": vectors_case(1),
+    "states of one sample": states_case(1),
     "pooled of one sample": replace(POOLED, inputs={"x": (1, 2, 7, 6)}, targets=(1, 3)),
 }
 
 
 def dropout_words(case: Case, shapes: dict[str, int], step: int, shard: int):
     """Philox words by the formula, one dropout site after the other."""
-    sites = [node.name for node in case.nodes if node.op in ("dropout", "stochastic_depth")]
+    sites = [name for node in case.nodes for name in dropout_sites(node)]
     return {
         name: [
             philox4x32((i // 4, step, shard, 0), (SEED, site))[i % 4] for i in range(shapes[name])
         ]
         for site, name in enumerate(sites)
     }
+
+
+def dropout_sites(node: Node) -> list[str]:
+    """The names of the dropout layers of a node."""
+    if node.op in ("dropout", "stochastic_depth"):
+        return [node.name]
+    layers = node.attributes.get("num_layers", 1) if node.attributes.get("dropout") else 1
+    return [f"{node.name}.dropout_l{index}" for index in range(1, layers)]
 
 
 def dropout_sizes(case: Case) -> dict[str, int]:
@@ -563,6 +652,8 @@ def dropout_sizes(case: Case) -> dict[str, int]:
         each = {"drop1": HEADS * TOKENS * TOKENS}
     if any(node.op == "stochastic_depth" for node in case.nodes):
         return {"rows": samples, "all": 1}
+    if any(node.op == "gru" for node in case.nodes):
+        each = {f"{n}.dropout_l1": STEPS * w for n, w in (("gru", 3), ("code", 4), ("relu", 2))}
     return {name: samples * size for name, size in each.items()}
 
 

@@ -10,7 +10,7 @@ import torch
 import compare
 from samebits.kernels.eager import Eager
 from samebits.spec.formats import Q16, Q32, scaled
-from samebits.train.operations.lstm import tables
+from samebits.train.operations.recurrent import tables
 
 ROWS, UNITS = 3, 19
 STATES = ROWS * UNITS

@@ -111,6 +111,39 @@ def train_lstm() -> Pins:
     return found | named("2 shards, adam", trained(data, "lstm", shards=2, optimizer="adam"))
 
 
+class Speaker(nn.Module):
+    """Recurrent layers of every kind, whose states and dropout layers count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 8, 2, batch_first=True, dropout=0.2)
+        self.turned = nn.GRU(8, 4, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(8, 8, 2, batch_first=True, dropout=0.1)
+        self.relu = nn.RNN(8, 8, nonlinearity="relu", batch_first=True)
+        self.tanh, self.cell = nn.RNN(8, 6, batch_first=True), nn.LSTMCell(6, 6)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, state = self.gru(x)
+        y, _ = self.turned(y)
+        y, (_, c) = self.lstm(y, (state, state))
+        y, last = self.relu(y, c[:1])
+        y, end = self.tanh(y)
+        h, c = self.cell(y[:, 0], (end[0], last[0, :, :6]))
+        logits: torch.Tensor = self.head(torch.cat([h, c], 1))
+        return logits
+
+
+@route("training-recurrent")
+def train_recurrent() -> Pins:
+    """Kinds and states that the architecture lstm does not have."""
+    data, options = sequence_data(12, (6, 5), 64, 32), {"shards": 2, "lr": 0.1}
+    return {
+        **named("tensor", trained(data, "speaker", Speaker(), **options)),
+        **named("row", trained(data, "speaker", Speaker(), exponents="row", **options)),
+    }
+
+
 def resnet8_with_dropout() -> nn.Module:
     layers = list(build("resnet8", IMAGES, 4).children())
     return nn.Sequential(*layers[:-1], nn.Dropout(0.2), layers[-1])

@@ -57,6 +57,11 @@ EVERY_LAYER = [
     (nn.Embedding(3, 4), layers.Embedding),
     (nn.LSTM(3, 2, num_layers=2, bidirectional=True), layers.LSTM),
     (nn.LSTM(3, 2, bias=False, batch_first=True), layers.LSTM),
+    (nn.GRU(3, 2, num_layers=2, bidirectional=True), layers.GRU),
+    (nn.RNN(3, 2, nonlinearity="relu"), layers.RNN),
+    (nn.LSTMCell(3, 2), layers.LSTMCell),
+    (nn.GRUCell(3, 2, bias=False), layers.GRUCell),
+    (nn.RNNCell(3, 2), layers.RNNCell),
 ]
 
 
@@ -209,7 +214,7 @@ class OwnLinear(nn.Linear):
 def test_the_error_lists_every_layer_and_where_it_is():
     model = nn.Sequential(
         nn.Linear(3, 3),
-        nn.Sequential(nn.GRU(3, 3), nn.ReLU(), nn.Softmin(1)),
+        nn.Sequential(nn.Softsign(), nn.ReLU(), nn.Softmin(1)),
         Scaled(),
         Counting(),
         OwnLinear(2, 2),
@@ -220,7 +225,7 @@ def test_the_error_lists_every_layer_and_where_it_is():
     lines = str(caught.value).splitlines()
     assert lines[0] == "3 layer(s) cannot be trained in BFP:"
     assert lines[1:4] == [
-        "  1.0 (GRU): no rule for this layer",
+        "  1.0 (Softsign): no rule for this layer",
         "  1.2 (Softmin): no rule for this layer",
         "  5 (Conv2d): padding_mode 'reflect', expected 'zeros'",
     ]
@@ -248,7 +253,7 @@ class Tokens(nn.Module):
 
 
 def test_misfits_inside_misfits_are_listed_too():
-    model = nn.Sequential(Tokens(), nn.GRU(2, 2))
+    model = nn.Sequential(Tokens(), nn.Softmin(1))
     before = {key: value.clone() for key, value in model.state_dict().items()}
     children = dict(model.named_modules())
     with pytest.raises(UnsupportedError) as caught:
@@ -258,7 +263,7 @@ def test_misfits_inside_misfits_are_listed_too():
         "  0.embed (Conv2d): padding_mode 'circular', expected 'zeros'",
         "  0.blocks.a.inner.1 (Softsign): no rule for this layer",
         "  0.blocks.b.self_attn (MultiheadAttention): add_bias_kv or add_zero_attn",
-        "  1 (GRU): no rule for this layer",
+        "  1 (Softmin): no rule for this layer",
     ]
     assert dict(model.named_modules()) == children
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -288,7 +293,7 @@ def test_misfits_inside_misfits_are_listed_too():
         (nn.Softplus(beta=2.0), "beta=2.0, expected 1"),
         (nn.Embedding(3, 3, max_norm=1.0), "max_norm"),
         (nn.LSTM(3, 4, proj_size=2), "proj_size=2, expected 0"),
-        (nn.LSTM(3, 4, num_layers=2, dropout=0.1), "dropout=0.1 between its layers, expected 0"),
+        (nn.GRU(3, 4, num_layers=2, dropout=1.0), "dropout = 1 drops everything"),
         (nn.ConvTranspose2d(1, 1, 1), "no rule for this layer"),
     ],
 )

@@ -178,6 +178,9 @@ def compare_every_node(name: str, training: bool, exponents: str, wide: bool, se
     torch.autograd.backward(y, BFPTensor(codes, exponent))
     for node in case.nodes:
         if node.op != "input":
+            if node.name not in wanted.at_node:  # its states alone are used
+                assert outputs[node.name].grad is None
+                continue
             expected = reference.resolve(wanted.at_node[node.name])
             assert_same_array(outputs[node.name].grad, expected, f"gradient at {node.name}")
     for parameter, value in model.named_parameters():
@@ -331,6 +334,8 @@ def compare_steps(name: str, optimizer: str, exponents: str, wide: bool, steps: 
         ("vectors", "sgd", "row-shift", True),
         ("vectors", "momentum", "row-shift", False),
         ("vectors", "adam", "tensor", False),
+        ("states", "sgd", "row", True),
+        ("states", "adamw", "row-shift", False),
     ],
 )
 def test_training_steps(name, optimizer, exponents, wide, realisation):
@@ -341,7 +346,8 @@ def test_training_steps(name, optimizer, exponents, wide, realisation):
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", list(CASES))
 def test_longer_training(name, optimizer, realisation):
-    compare_steps(name, optimizer, "row-shift", False, steps=12)
+    steps = 4 if name == "states" else 12  # the reference of its many layers is slow
+    compare_steps(name, optimizer, "row-shift", False, steps)
 
 
 # --- edges -------------------------------------------------------------------------------------

@@ -70,6 +70,15 @@ class Eager(Kernels):
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 
+    def saturated(self, v: Tensor, exponent: Exponent, limit: int) -> Tensor:
+        # To the left: beyond the limit already, or small enough to be shifted.
+        if isinstance(exponent, Tensor):
+            v = torch.where(exponent > 0, v.clamp(-limit, limit).long(), v.long())
+            exponent = exponent.clamp(max=15)
+        elif exponent > 0:
+            v, exponent = v.clamp(-limit, limit), min(exponent, 15)
+        return self.scale(v, exponent).clamp(-limit, limit)
+
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         v = v.long()
         quotient = torch.div(v, divisor, rounding_mode="floor")
@@ -399,7 +408,7 @@ class Eager(Kernels):
             total = total + self.scale(acc_h, shifts[1])
         if bias is not None:
             total = total + bias
-        index = self._saturated(total, shifts[2], Q_GATE) + Q_GATE
+        index = self.saturated(total, shifts[2], Q_GATE) + Q_GATE
         i, f, g, o = index.chunk(4, 1)
         sigmoid, tanh = lookup
         return torch.cat([sigmoid[i], sigmoid[f], tanh[g], sigmoid[o]], 1)
@@ -414,7 +423,7 @@ class Eager(Kernels):
     def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
         product = gates.chunk(4, 1)[3].long() * self._state_tanh(c, shift, lookup)
         exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
-        return self._saturated(product, exponent, formats.Q8).to(torch.int8)
+        return self.saturated(product, exponent, formats.Q8).to(torch.int8)
 
     def lstm_hidden_grad_sum(
         self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
@@ -466,19 +475,9 @@ class Eager(Kernels):
             torch.cat([self.scale(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
         )
 
-    def _saturated(self, v: Tensor, exponent: Exponent, limit: int) -> Tensor:
-        """sat(rne(v * 2**exponent), limit) in int64; limit < 2**15."""
-        # To the left: beyond the limit already, or small enough to be shifted.
-        if isinstance(exponent, Tensor):
-            v = torch.where(exponent > 0, v.clamp(-limit, limit).long(), v.long())
-            exponent = exponent.clamp(max=15)
-        elif exponent > 0:
-            v, exponent = v.clamp(-limit, limit), min(exponent, 15)
-        return self.scale(v, exponent).clamp(-limit, limit)
-
     def _state_tanh(self, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
         """u of a cell state, int64 [n, H]."""
-        return lookup[1][self._saturated(c, shift, Q_GATE) + Q_GATE].long()
+        return lookup[1][self.saturated(c, shift, Q_GATE) + Q_GATE].long()
 
     def _sum(self, acc: Tensor) -> Sum:
         return acc, self.largest_of(acc)

@@ -133,6 +133,9 @@ class Kernels(Protocol):
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
 
+    def saturated(self, v: Tensor, exponent: Exponent, limit: int) -> Tensor:
+        """rne(v * 2**exponent) as int64, at most `limit` in magnitude; limit < 2**15."""
+
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         """rne(v / divisor) as int64; divisor > 0, and twice the divisor fits int64."""
 

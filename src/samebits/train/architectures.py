@@ -307,7 +307,7 @@ def initialise(model: nn.Module, seed: int) -> None:
     """Set every parameter from `seed` alone: no torch generator and no libm reach a weight.
 
     The i-th entry of `named_parameters()` takes Philox words of key (seed, i). Conv and Linear
-    weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in), LSTM
+    weights are uniform in +-sqrt(6 / fan_in), the last Linear's in +-sqrt(1 / fan_in), recurrent
     weights in +-sqrt(3 / fan_in), Embedding weights in +-sqrt(3); norm weights are 1; biases are
     0, but 1 for an LSTM's forget gate (bias_ih; Jozefowicz et al. 2015). Input weights of attention
     are as those of an LSTM. A parameter of a user's module that holds one number other than 0, a
@@ -321,10 +321,10 @@ def initialise(model: nn.Module, seed: int) -> None:
             owner_name, _, attribute = name.rpartition(".")
             owner = modules[owner_name]
             if attribute in ("bias", "in_proj_bias") or (
-                isinstance(owner, nn.LSTM) and parameter.dim() == 1
+                isinstance(owner, RECURRENT) and parameter.dim() == 1
             ):
                 parameter.zero_()
-                if attribute.startswith("bias_ih"):
+                if attribute.startswith("bias_ih") and isinstance(owner, (nn.LSTM, nn.LSTMCell)):
                     parameter[owner.hidden_size : 2 * owner.hidden_size] = 1.0
             elif attribute == "weight" and isinstance(owner, NORMS):
                 parameter.fill_(1.0)
@@ -334,7 +334,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                 fan_in = math.prod(parameter.shape[1:])
                 if isinstance(owner, nn.Embedding):
                     bound = math.sqrt(3.0)
-                elif isinstance(owner, (nn.LSTM, nn.MultiheadAttention)):
+                elif isinstance(owner, (*RECURRENT, nn.MultiheadAttention)):
                     bound = math.sqrt(3.0 / fan_in)
                 elif not isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear)):
                     bound = OWN_BOUND
@@ -348,7 +348,7 @@ def initialise(model: nn.Module, seed: int) -> None:
             else:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
-                    "expected weights of Conv1d, Conv2d, Linear, LSTM, Embedding, "
+                    "expected weights of Conv1d, Conv2d, Linear, LSTM, GRU, RNN, Embedding, "
                     "MultiheadAttention and norms, or parameters of a module of your own"
                 )
 
@@ -357,6 +357,7 @@ NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d),
 )
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0.02
 
 
@@ -370,7 +371,7 @@ def _is_gain(owner: nn.Module, parameter: torch.Tensor) -> bool:
 
 def _is_drawn(owner: nn.Module, attribute: str) -> bool:
     """Whether a parameter is drawn at random: a weight, or one of a module outside torch.nn."""
-    if isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, nn.LSTM)):
+    if isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, *RECURRENT)):
         return attribute.startswith("weight")
     if isinstance(owner, nn.MultiheadAttention):
         return attribute == "in_proj_weight"

@@ -258,14 +258,35 @@ def _embedding(m: nn.Embedding, name: str, how: Choices) -> nn.Module:
     return layers.Embedding(_parameter(m.weight, f"{name}.weight", how), m.padding_idx)
 
 
-def _lstm(m: nn.LSTM, name: str, how: Choices) -> nn.Module:
-    _require(m.proj_size == 0, f"proj_size={m.proj_size}, expected 0")
-    _require(
-        m.dropout == 0 or m.num_layers == 1,
-        f"dropout={m.dropout} between its layers, expected 0 (or nn.Dropout between LSTM modules)",
-    )
-    parameters = {key: _parameter(p, f"{name}.{key}", how) for key, p in m.named_parameters()}
-    return layers.LSTM(parameters, m.num_layers, m.bidirectional, m.batch_first)
+def _stack(kind: type[layers.RecurrentStack]) -> LayerRule:
+    """The rule of a torch.nn recurrent module."""
+
+    def rule(m: nn.RNNBase, name: str, how: Choices) -> nn.Module:
+        _require(m.proj_size == 0, f"proj_size={m.proj_size}, expected 0")
+        _require(m.dropout < 1, "dropout = 1 drops everything")
+        dropouts = []
+        for index in range(1, m.num_layers if m.dropout else 1):
+            dropouts.append(layers.Dropout(m.dropout, next(how.sites)))
+            dropouts[-1].name = f"{name}.dropout_l{index}"
+        settings = (m.num_layers, m.bidirectional, m.batch_first, dropouts)
+        return _of_relu(kind(_named(m, name, how), *settings), m)
+
+    return rule
+
+
+def _cell(kind: type[layers.RecurrentCell]) -> LayerRule:
+    """The rule of a torch.nn cell."""
+    return lambda m, name, how: _of_relu(kind(_named(m, name, how)), m)
+
+
+def _named(m: nn.Module, name: str, how: Choices) -> dict[str, BFPParameter]:
+    return {key: _parameter(p, f"{name}.{key}", how) for key, p in m.named_parameters()}
+
+
+def _of_relu(twin: layers.RecurrentBase, m: nn.Module) -> nn.Module:
+    if isinstance(twin, layers.OfRNN):
+        twin.relu = m.nonlinearity == "relu"
+    return twin
 
 
 RULES: dict[type[nn.Module], LayerRule] = {
@@ -312,7 +333,12 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Flatten: lambda m, name, how: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,
-    nn.LSTM: _lstm,
+    nn.LSTM: _stack(layers.LSTM),
+    nn.GRU: _stack(layers.GRU),
+    nn.RNN: _stack(layers.RNN),
+    nn.LSTMCell: _cell(layers.LSTMCell),
+    nn.GRUCell: _cell(layers.GRUCell),
+    nn.RNNCell: _cell(layers.RNNCell),
 }
 RULES_ELSEWHERE: dict[tuple[str, str], LayerRule] = {
     ("torchvision.ops.stochastic_depth", "StochasticDepth"): _stochastic_depth,

@@ -369,6 +369,11 @@ def interpreting(interpreter: Interpreter) -> Iterator[None]:
         _INTERPRETER.reset(token)
 
 
+def is_interpreted() -> bool:
+    """Whether operations compute something else than the training arithmetic (deployment does)."""
+    return _INTERPRETER.get() is not None
+
+
 Side = Literal["input", "weight"]
 _SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
 

@@ -20,8 +20,8 @@ from samebits.errors import UnsupportedError
 from samebits.model import Model
 from samebits.spec import formats
 from samebits.spec.training import deploy_lstm
+from samebits.spec.training.cell import Direction
 from samebits.spec.training.layers import Array
-from samebits.spec.training.lstm import Direction
 from samebits.train import convert
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed

@@ -10,12 +10,13 @@ from compare import assert_same
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.spec.training import lstm as lstm_rules
+from samebits.spec.training.cell import Direction, Tables
 from samebits.spec.training.layers import Array, Parameter, initial_parameter
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy
 from samebits.train.architectures import build, initialise
 from samebits.train.layers import LSTM
 from samebits.train.operations.lstm import lstm as layer
-from samebits.train.operations.lstm import tables
+from samebits.train.operations.recurrent import tables
 from samebits.train.run.measure import distinct_storages
 
 
@@ -49,10 +50,11 @@ def test_results_are_those_of_torch(settings: dict[str, bool]) -> None:
     x = sequence(6, 3, 5)
     output, (last, state) = convert(source)(x)
     with torch.no_grad():
-        expected, (expected_last, _) = source.double()(values(x))
+        expected, (expected_last, expected_state) = source.double()(values(x))
     assert output.shape == expected.shape
     assert last.shape == expected_last.shape
-    assert state is None
+    assert state.shape == expected_state.shape
+    assert float((values(state) - expected_state).abs().max()) < 0.03
     assert float((values(output) - expected).abs().max()) < 0.03
     assert float((values(last) - expected_last).abs().max()) < 0.03
 
@@ -73,7 +75,7 @@ def test_a_layer_of_its_parameters_alone_is_one_in_one_direction() -> None:
 
 def same_gradients(
     biases: list[list[float]], hidden: list[list[int]], e_hidden: int, g: list[list[int]]
-) -> lstm_rules.Array:
+) -> Array:
     """The gradients of two units over len(g) steps of one sample, compared with the definition's.
 
     biases: of i, f, g and o by unit; the weight of x is 0, and that of h `hidden` * 2**e_hidden.
@@ -82,15 +84,15 @@ def same_gradients(
     x = [5 + t for t in range(len(g))]
     shape = (len(g), 1, 2)
     bias = torch.tensor(biases, dtype=torch.float64).flatten()
-    theirs = lstm_rules.Direction(
+    theirs = Direction(
         Parameter(([0] * 8, [0] * 8, 0), (8, 1)),
         Parameter(([w for row in hidden for w in row], [0] * 16, e_hidden), (8, 2)),
         *(initial_parameter(v.tolist(), (8,)) for v in (bias, 0 * bias)),
     )
     signal = Array(x, (len(g), 1, 1), -3, 8)
-    _, steps = lstm_rules.lstm(signal, theirs, lstm_rules.Tables(*tables("cpu").tolist()))
+    _, run = lstm_rules.lstm(signal, theirs, Tables(*tables("cpu").tolist()))
     gradient = Array([v for step in g for v in step], shape, 0, 32)
-    down, own = lstm_rules.lstm_backward(gradient, signal, theirs, steps)
+    wanted = lstm_rules.lstm_backward(gradient, signal, theirs, run)
 
     ours = BFPTensor(torch.tensor(x, dtype=torch.int8).view(-1, 1, 1), -3).requires_grad_()
     ih, hh = (
@@ -102,12 +104,13 @@ def same_gradients(
     )
     biases_of_both = BFPParameter.from_real(bias), BFPParameter.from_real(0 * bias)
     codes = torch.tensor(g, dtype=torch.int32).view(shape)
-    layer(ours, ih, hh, *biases_of_both).backward(BFPTensor(codes, 0))
-    for found, wanted in zip((ours, ih, hh, *biases_of_both), (down, *own, own[-1]), strict=True):
+    layer(ours, ih, hh, *biases_of_both)[0].backward(BFPTensor(codes, 0))
+    pairs = zip((ours, ih, hh, *biases_of_both), (wanted.x, *wanted.own), strict=True)
+    for found, expected in pairs:
         codes, exponent = found.grad.resolved()
-        assert exponent == wanted.exponent
-        assert_same(codes, wanted.codes, range(codes.numel()))
-    return own[-1]
+        assert exponent == expected.exponent
+        assert_same(codes, expected.codes, range(codes.numel()))
+    return wanted.own[-1]
 
 
 def test_a_cell_gradient_far_above_that_of_its_hidden_state(realisation: str) -> None:
@@ -143,7 +146,7 @@ def test_sums_are_kept_30_bits_below_the_exponent_of_a_product(
     x = BFPTensor(torch.ones(1, 1, 1, dtype=torch.int8), 0)
     for bias, code in ((4.0, 0), (8.0, 97), (12.0, 97)):
         parameter = BFPParameter.from_real(torch.full((4,), bias))
-        found = layer(x, ih, hh, parameter)
+        found, _ = layer(x, ih, hh, parameter)
         assert (found.codes.tolist(), found.exponent) == ([[[code]]], -7)
 
 
@@ -249,12 +252,6 @@ def test_shapes_that_do_not_fit(shape: tuple[int, ...], text: str) -> None:
         twin(BFPTensor(torch.zeros(shape, dtype=torch.int8), 0))
 
 
-def test_an_initial_state_is_refused() -> None:
-    x = sequence(2, 1, 3)
-    with pytest.raises(UnsupportedError, match=r"LSTM\): expected no initial state"):
-        convert(lstm(3, 2))(x, (x, x))
-
-
 def test_too_many_units_are_refused() -> None:
     size = (1 << 14) + 1
     ih, hh = (
@@ -300,7 +297,7 @@ def test_a_layer_with_one_bias_has_the_gradients_that_it_has_with_both(given) ->
         for parameter in (w_ih, w_hh, bias):
             parameter.grad = None
         biases = [bias if own else other for own in given]
-        y = layer(sequence(5, 2, 4), w_ih, w_hh, *biases)
+        y, _ = layer(sequence(5, 2, 4), w_ih, w_hh, *biases)
         y.backward(BFPTensor.from_real(torch.ones(5, 2, 3)))
         found.append([values(p.grad).tolist() for p in (w_ih, w_hh, bias)])
     assert found[0] == found[1]

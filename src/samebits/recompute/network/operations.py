@@ -175,7 +175,8 @@ _OWN: dict[Any, Callable[[Any, Any], int]] = {
 }
 
 
-PRODUCTS = ("Conv2d", "Linear", "LSTM")  # kinds of BFP layers
+RECURRENT = ("LSTM", "GRU", "RNN")  # kinds of BFP layers
+PRODUCTS = ("Conv2d", "Linear", *RECURRENT)
 
 
 def layer_operations(
@@ -188,7 +189,7 @@ def layer_operations(
     """
     size = math.prod(output)
     weights = {} if module is None else dict(module.named_parameters(recurse=False))
-    if kind == "LSTM":
+    if kind in RECURRENT:
         samples = math.prod(inputs[0][:2])
         return 2 * samples * sum(p.numel() for n, p in weights.items() if n.startswith("weight"))
     if "weight" in weights and kind in ("Conv2d", "Linear"):

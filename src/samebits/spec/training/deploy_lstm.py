@@ -8,9 +8,10 @@ from fractions import Fraction
 
 from samebits.spec import formats
 from samebits.spec.formats import power
+from samebits.spec.training.cell import Direction, matrix_product
 from samebits.spec.training.deploy import offsets_of, own_grids, real_values
 from samebits.spec.training.layers import Array
-from samebits.spec.training.lstm import HIDDEN_EXPONENT, Direction, matrix_product
+from samebits.spec.training.lstm import HIDDEN_EXPONENT
 from samebits.spec.training.rows import each
 
 Function = Callable[[str, int, int], int]

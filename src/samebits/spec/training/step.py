@@ -4,7 +4,7 @@ A net is a list of `Node` in topological order; the last node is the output that
 unless losses of several nodes are given. What a linear or conv2d computes has 8 bits for another
 layer and 32 for a loss; `flatten` and `select` hand on either.
 `step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
-`layers`, `norm` and `lstm` (sections 5 and 7), losses in `loss` (section 6), optimizers in
+`layers`, `norm` and `recurrent` (sections 5 and 7), losses in `loss` (section 6), optimizers in
 `optimizer` (section 4). No torch, no numpy.
 
 Operators and their attributes (pairs are (vertical, horizontal)):
@@ -28,7 +28,9 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | dropout | x | p | |
 | stochastic_depth | x | p, mode (row) | |
 | embedding | index | | weight |
-| lstm | x | tables, num_layers (1), bidirectional, batch_first (False) | those of torch.nn.LSTM |
+| lstm | x, h_0, c_0 | tables, num_layers (1), bidirectional, batch_first, dropout | as torch |
+| gru | x, h_0 | those of lstm | as torch |
+| rnn | x, h_0 | those of lstm, relu (False) | as torch |
 | select | x | axis, index | |
 | rms_norm | x | eps (1e-5) | weight |
 | group_norm | x | groups, eps (1e-5) | weight, bias |
@@ -38,8 +40,12 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | expand | x | shape | |
 | split_heads, join_heads | x | heads | |
 
-`own` is a parameter of a user's module. Products, softmax, and add, scale and dropout of their
-results, have 32 bits (section 14); other operators take those as 8 bits.
+Initial states of lstm, gru and rnn may be left out. The states after the last step are the nodes
+`NAME.h_n` and `NAME.c_n` to others; words of the dropout before layer k are those of
+`NAME.dropout_l<k>`. `own` is a parameter of a user's module.
+
+Products, softmax, and add, scale and dropout of their results, have 32 bits (section 14); other
+operators take those as 8 bits.
 
 A linear, conv2d, batch_norm or layer_norm whose channels have shifts has the buffer `channel_peak`.
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
@@ -53,8 +59,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.spec.formats import Tensor
-from samebits.spec.training import attention, layers, moves, norm, pointwise, pooling, rows
-from samebits.spec.training import lstm as recurrent
+from samebits.spec.training import (
+    attention,
+    layers,
+    moves,
+    norm,
+    pointwise,
+    pooling,
+    recurrent,
+    rows,
+)
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
 from samebits.spec.training.optimizer import SGD, Adam
@@ -137,6 +151,8 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
     x = [done.outputs[name] for name in node.inputs]
     match node.op:
         case "matmul" | "softmax" | "add" | "scale" | "dropout" | "expand":
+            return x
+        case op if op in recurrent.STATES:  # states may have more
             return x
         case "embedding":  # of indices
             return x
@@ -309,9 +325,10 @@ def forward(
                     y = drop(x[0], saved)
             case "embedding":
                 y = pointwise.embedding(x[0], needed(weight))
-            case "lstm":
-                x[0] = layers.unshifted(x[0])
-                y, saved = recurrent.stack(x[0], a, parameters_of(node, parameters), a["tables"])
+            case "lstm" | "gru" | "rnn":
+                find, drawn = parameters_of(node, parameters), words_of(node, words, training)
+                y, after, saved = recurrent.stack(node.op, x, a, find, drawn)
+                done.outputs.update(zip(state_names(node), after, strict=True))
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
         done.outputs[node.name], done.saved[node.name] = with_axes(node, y, done), saved
@@ -323,6 +340,20 @@ def forward(
 def parameters_of(node: Node, parameters: Parameters) -> recurrent.Lookup:
     """A node's parameter by its own name; None where it has none."""
     return lambda part: parameters.get(f"{node.name}.{part}")
+
+
+def words_of(
+    node: Node, words: Mapping[str, Sequence[int]] | None, training: bool
+) -> recurrent.Words:
+    """The Philox words of a node's dropout by its own name; None where nothing is dropped."""
+    if not training or not node.attributes.get("dropout", 0):
+        return lambda name: None
+    return lambda name: (words or {})[f"{node.name}.{name}"]
+
+
+def state_names(node: Node) -> tuple[str, ...]:
+    """The states that a node gives beside its output, as names of nodes."""
+    return tuple(f"{node.name}.{state}" for state in recurrent.STATES.get(node.op, ()))
 
 
 def needed(parameter: Parameter | None) -> Parameter:
@@ -350,11 +381,12 @@ def backward(
     at_parameter: Gradients = {}
     given = {net[-1].name: gradient} if isinstance(gradient, Array) else gradient
     at_node: Gradients = {name: [g] for name, g in given.items()}
-    inner = {node.name for node in net if node.op != "input"}
+    inner = {name for node in net if node.op != "input" for name in (node.name, *state_names(node))}
     for node in reversed(net):
-        if node.op == "input" or node.name not in at_node:
+        outputs = [name for name in (node.name, *state_names(node)) if name in at_node]
+        if node.op == "input" or not outputs:
             continue
-        g = as_vectors(node, resolve(at_node[node.name]))
+        g = as_vectors(node, resolve(at_node[outputs[0]]))
         y, saved = done.outputs[node.name], done.saved[node.name]
         x = inputs_of(node, done)
         names = parameter_name(node, "weight"), parameter_name(node, "bias")
@@ -413,12 +445,15 @@ def backward(
                 down = [g if saved is None else pointwise.dropout_backward(g, saved)]
             case "embedding":
                 own.append(pointwise.embedding_weight_gradient(g, x[0], needed(weight)))
-            case "lstm":
-                parts, gradients = recurrent.stack_backward(g, a, saved)
+            case "lstm" | "gru" | "rnn":
+                last = [resolve(at_node[n]) if n in at_node else None for n in state_names(node)]
+                arrives = at_node.get(node.name, [])
+                parts, states, gradients = recurrent.stack_backward(arrives, last, saved)
                 for name, part in gradients.items():
                     at_parameter.setdefault(f"{node.name}.{name}", []).append(part)
-                if node.inputs[0] in inner:
-                    at_node.setdefault(node.inputs[0], []).extend(parts)
+                for name, several in zip(node.inputs, (parts, *states), strict=True):
+                    if name in inner:
+                        at_node.setdefault(name, []).extend(several)
             case "select":
                 down = [pointwise.select_backward(g, x[0].shape, a["axis"], a["index"])]
         for name, part in zip(names, own, strict=False):

@@ -39,7 +39,10 @@ CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
-LAYERS_WITHOUT = (layers.LayerNorm, layers.Embedding)
+LAYERS_WITHOUT = (
+    *(layers.LayerNorm, layers.Embedding, layers.GRU, layers.RNN),
+    layers.RecurrentCell,
+)
 _LONGEST_NAME = 1000
 
 
@@ -318,8 +321,8 @@ def _check_deployable(model: nn.Module) -> None:
         raise UnsupportedError(
             f"{len(wrong)} layer(s) cannot be deployed:\n  "
             + "\n  ".join(wrong)
-            + "\nexpected layers other than LayerNorm and Embedding; replace them, e.g. "
-            "LayerNorm by BatchNorm"
+            + "\nexpected layers other than LayerNorm, Embedding, GRU, RNN and cells; replace "
+            "them, e.g. LayerNorm by BatchNorm, GRU by LSTM"
         )
 
 

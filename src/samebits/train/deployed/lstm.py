@@ -19,7 +19,8 @@ from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import FrozenWeights, exponents_of, frozen_weights
-from samebits.train.operations.lstm import row_product, unrolled
+from samebits.train.operations.lstm import unrolled
+from samebits.train.operations.recurrent import row_product
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 GATES = "ifgo"  # rows of the weights, in this order
@@ -110,10 +111,7 @@ def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
     run = unrolled(*arguments)  # type: ignore[arg-type]
     live = [rows.largest_exponent(codes, e) for codes, e in zip(run.c, run.e_c, strict=True)]
     chosen = max((e for e in live if e is not None), default=None)
-    if isinstance(run.e_c[0], int):
-        return BFPTensor(run.h, HIDDEN_EXPONENT), chosen
-    own = torch.full((*run.h.shape[:2], 1), HIDDEN_EXPONENT, device=run.h.device)
-    return BFPTensor(run.h, own), chosen
+    return run.output, chosen
 
 
 def _product(rows: Tensor, weight: Tensor) -> Tensor:

@@ -21,7 +21,19 @@ from samebits.train.layers.pooling import (
     OverLines,
     Upsample,
 )
-from samebits.train.layers.sequence import LSTM, MultiheadAttention
+from samebits.train.layers.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    LSTMCell,
+    OfRNN,
+    RecurrentBase,
+    RecurrentCell,
+    RecurrentStack,
+    RNNCell,
+)
+from samebits.train.layers.sequence import MultiheadAttention
 from samebits.train.operations import (
     looking,  # noqa: F401 - torch.argmax and what else only reads
     reduction,  # noqa: F401 - torch.mean, torch.sum
@@ -29,7 +41,9 @@ from samebits.train.operations import (
 )
 
 __all__ = [
+    "GRU",
     "LSTM",
+    "RNN",
     "Activation",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
@@ -39,17 +53,24 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GroupNorm",
     "Holder",
+    "LSTMCell",
     "Layer",
     "LayerNorm",
     "Linear",
     "MaxPool2d",
     "MultiheadAttention",
+    "OfRNN",
     "OverLines",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "Rearranged",
+    "RecurrentBase",
+    "RecurrentCell",
+    "RecurrentStack",
     "SoftmaxLayer",
     "StochasticDepth",
     "Upsample",

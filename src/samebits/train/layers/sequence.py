@@ -1,4 +1,4 @@
-"""Layers over sequences: LSTM and attention."""
+"""Attention over sequences."""
 
 from __future__ import annotations
 
@@ -14,69 +14,8 @@ from samebits.train.layers.elementwise import Dropout
 from samebits.train.operations import attention, pointwise
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.linear import linear
-from samebits.train.operations.lstm import lstm
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.tensor import BFPParameter, BFPTensor
-
-
-class LSTM(Layer):
-    """A stack of LSTM layers with the parameters, arguments and results of torch.nn.LSTM.
-
-    Except: the state starts at zero, and the cell state stays inside (None in the result).
-    """
-
-    def __init__(
-        self,
-        parameters: dict[str, BFPParameter],
-        num_layers: int = 1,
-        bidirectional: bool = False,
-        batch_first: bool = False,
-    ) -> None:
-        super().__init__()
-        self.hold(**parameters)
-        self.num_layers, self.bidirectional = num_layers, bidirectional
-        self.batch_first = batch_first
-
-    def forward(  # type: ignore[override]
-        self, x: Tensor, state: None = None
-    ) -> tuple[BFPTensor, tuple[BFPTensor, None]]:
-        """[T, N, I] ([N, T, I] with batch_first) -> (output, (h_n, None)).
-
-        output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
-        directions; h_n [layers * directions, N, H] the last one of each.
-        """
-        with self.named() as where:
-            if state is not None:
-                raise UnsupportedError(
-                    f"{where}: expected no initial state (it starts at zero), found one"
-                )
-            x = as_bfp8(x, where)
-            if x.dim() != 3:
-                raise UnsupportedError(
-                    f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
-                )
-            y, last = self._run(transpose(x, 0, 1) if self.batch_first else x)
-            return (transpose(y, 0, 1) if self.batch_first else y), (last, None)
-
-    def _run(self, x: BFPTensor) -> tuple[BFPTensor, BFPTensor]:
-        """(output, h_n) of all layers in turn; x [T, N, I]."""
-        last = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for end in ("", "_reverse") if self.bidirectional else ("",):
-                parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-                ih, hh, *biases = (self._parameters.get(f"{part}_l{layer}{end}") for part in parts)
-                outputs.append(lstm(x, ih, hh, *biases, reverse=bool(end)))  # type: ignore[arg-type, misc]
-                last.append(indexed(outputs[-1], slice(0, 1) if end else slice(-1, None)))
-            x = pointwise.concat(outputs, 2) if self.bidirectional else outputs[0]
-        return x, (pointwise.concat(last, 0) if len(last) > 1 else last[0])
-
-    def extra_repr(self) -> str:
-        """The options, as torch prints them."""
-        return (
-            f"num_layers={self.num_layers}, bidirectional={self.bidirectional}, "
-            f"batch_first={self.batch_first}"
-        )
 
 
 class MultiheadAttention(Layer):

@@ -1,13 +1,10 @@
 """LSTM layers: backpropagation through time with exact sums (docs/spec/training.md 5 and 7).
 
-The input product of all steps is one product; so are, in the backward pass, the pre-activations
-(computed again from x and h), the input gradient and the weight gradients. Only the recurrent
-products and the cell go step by step.
+The pre-activations of all steps are computed again from x and h in one product each.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,54 +13,44 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, Kernels, conv_shape
+from samebits.kernels import Kernels
 from samebits.kernels.protocol import (
     ARGUMENT_EXPONENT,
     GATE_EXPONENT,
     HIDDEN_EXPONENT,
-    Q_GATE,
     Part,
 )
 from samebits.kernels.rows import Exponent, maximum
+from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
-from samebits.tables.expression import Variable, apply
-from samebits.tables.transfer import transfer_table
-from samebits.train.operations.linear import as_image, as_input, as_kernel
-from samebits.train.operations.products import (
-    bias_gradient,
-    by_output,
-    check_kind,
-    for_input,
-    for_weight,
-    weight_gradient,
+from samebits.train.operations.products import by_output, check_kind
+from samebits.train.operations.recurrent import (
+    Gradients,
+    at_one_exponent,
+    back_product,
+    check_sequence,
+    check_state,
+    first_state,
+    order_of,
+    row_product,
+    step_exponent,
+    tables,
 )
 from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
     TensorOperation,
-    as_gradient,
+    bfp32,
+    combined,
     gradient,
+    requantized,
 )
 
-MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 _SUM_BITS = 60  # of `combine`
 
 
-@functools.cache
-def tables(device: str) -> Tensor:
-    """int16 [2, 65535]: sigmoid and tanh of the arguments -32767..32767 (S and Th of section 5)."""
-    source = (formats.power(ARGUMENT_EXPONENT), 0, -Q_GATE, Q_GATE)
-    target = (formats.power(GATE_EXPONENT), 0, -Q_GATE, Q_GATE)
-    codes = [
-        transfer_table(apply(name, Variable()), source, target).codes
-        for name in ("Sigmoid", "Tanh")
-    ]
-    return torch.tensor(codes, dtype=torch.int16, device=device)
-
-
 class Lstm(TensorOperation):
-    """One layer in one direction, [T, N, I] -> [T, N, H].
+    """One layer in one direction, [T, N, I] -> [T, N, H], and c after the last step, [N, H].
 
     Saves x and h in one byte an element and c in two; the gates are computed again.
     """
@@ -77,68 +64,63 @@ class Lstm(TensorOperation):
         bias_ih: BFPParameter | None,
         bias_hh: BFPParameter | None,
         reverse: bool,
-    ) -> BFPTensor:
-        """Run all steps; `reverse` takes the last one first."""
+        h: BFPTensor | None = None,
+        c: BFPTensor | None = None,
+    ) -> tuple[BFPTensor, BFPTensor]:
+        """Run all steps; `reverse` takes the last one first. h, c [N, H]: before it."""
+        ctx.set_materialize_grads(False)
         check_kind(x, weight_ih)
-        run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse)
+        run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, h, c)
         (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
             x.resolved(),
             weight_ih.parts[0],
             weight_hh.parts[0],
         )
-        ctx.save_for_backward(codes, run.h, run.c, w_ih, w_hh, *run.state)
-        ctx.exponents, ctx.grid, ctx.reverse = (e_x, e_ih, e_hh, run.e_c), run.grid, reverse
+        (h_0, e_h), (c_0, e_c) = run.first
+        ctx.save_for_backward(codes, run.h, run.c, h_0, c_0, w_ih, w_hh, *run.state)
+        ctx.exponents = e_x, e_h, e_c, e_ih, e_hh, run.e_c
+        ctx.grids, ctx.reverse = (run.grid, run.first_grid), reverse
         ctx.bits = weight_ih.widths.gradients
-        if isinstance(run.e_c[0], int):
-            return BFPTensor(run.h, HIDDEN_EXPONENT)
-        own = torch.full((*run.h.shape[:2], 1), HIDDEN_EXPONENT, device=run.h.device)
-        return BFPTensor(run.h, own)
+        end = order_of(len(run.c), reverse)[-1]
+        last = BFPTensor(run.c[end], run.e_c[end])
+        return run.output, last
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, at_last: Tensor | None) -> Any:
         """Gates of all steps again, the recurrence through time, then one product a gradient."""
-        g, e_g = gradient(grad)
-        x, h, c, w_ih, w_hh, *state = ctx.saved_tensors
-        e_x, e_ih, e_hh, e_c = ctx.exponents
+        x, h, c, h_0, c_0, w_ih, w_hh, *state = ctx.saved_tensors
+        e_x, e_h, e_first, e_ih, e_hh, e_c = ctx.exponents
         steps, n, size = h.shape
-        k, lookup = kernels.of(g), tables(str(g.device))
-        rows = x.reshape(steps * n, -1)
-        past = _past(h, ctx.reverse).view(steps * n, size)
-        acc_x, acc_h = row_product(k, rows, w_ih), row_product(k, past, w_hh)
-        grid = ctx.grid.flat()
+        k, lookup, order = kernels.of(h), tables(str(h.device)), order_of(steps, ctx.reverse)
+        past = _past(h, ctx.reverse)
+        acc_x = row_product(k, x.reshape(steps * n, -1), w_ih)
+        acc_h = row_product(k, past.view(steps * n, size), w_hh)
+        grid, first = ctx.grids[0].flat(), order[0]
         gates = k.lstm_gates(acc_x, acc_h, grid.bias(k, state), grid.shifts, lookup)
+        gates = gates.view(steps, n, -1)
+        hidden: Part = past, HIDDEN_EXPONENT
+        if h_0 is not None:
+            own = ctx.grids[1]
+            acc = acc_x.view(steps, n, -1)[first], row_product(k, h_0, w_hh)
+            gates[first] = k.lstm_gates(*acc, own.bias(k, state), own.shifts, lookup)
+            hidden = _with_first(past, h_0, e_h, first)
         through_time = _ThroughTime(
-            k, lookup, gates.view(steps, n, -1), c, e_c, (w_hh, e_hh), ctx.bits
+            *(k, lookup, gates, c, e_c, (c_0, e_first), (w_hh, e_hh), ctx.bits)
         )
-        d, e_d = through_time.run(g.contiguous(), e_g, _order(steps, ctx.reverse))
-        dx = dw_ih = dw_hh = db_ih = db_hh = None
-        if ctx.needs_input_grad[0]:
-            g16, exponent = for_input(d, e_d, e_ih, ctx.bits)
-            acc, largest = k.conv_input_grad(
-                as_image(g16.view(steps * n, -1)), as_kernel(w_ih), _shape(rows, w_ih)
-            )
-            down = as_input(acc, rows).reshape(x.shape)
-            dx = BFPTensor(*as_gradient(k.requantize(down, largest, exponent, ctx.bits)))
-        if ctx.needs_input_grad[1]:
-            dw_ih = _weight_gradient(d, e_d, x, e_x, w_ih)
-        if ctx.needs_input_grad[2]:
-            e_h = HIDDEN_EXPONENT
-            dw_hh = _weight_gradient(d, e_d, past.view(h.shape), e_h, w_hh)
-        if any(ctx.needs_input_grad[3:5]):
-            part = bias_gradient(d, e_d).resolved()
-            db_ih, db_hh = (
-                BFPTensor(*part) if wanted else None for wanted in ctx.needs_input_grad[3:5]
-            )
-        return dx, dw_ih, dw_hh, db_ih, db_hh, None
+        d = through_time.run(grad, at_last, order)
+        parts = Gradients(d, d, (x, e_x), hidden, ((w_ih, e_ih), (w_hh, e_hh)), ctx.bits)
+        needs = [*ctx.needs_input_grad, False, False]
+        states = through_time.before_first(first, needs[6:8])
+        return *parts.wanted(needs[:5]), None, *states
 
 
-def _weight_gradient(
-    d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor
-) -> BFPTensor:
-    """The gradient of a weight from d [T, N, 4H] and x [T, N, inputs], over all steps."""
-    t, exponent = for_weight(d, e_d, e_x)
-    image, rows = as_image(t.flatten(0, 1)), x.flatten(0, 1)
-    return weight_gradient(image, as_image(rows), _shape(rows, weight), weight, exponent)
+def _with_first(past: Tensor, h: Tensor, e_h: Exponent, first: int) -> Part:
+    """The hidden states before all steps, of which the first had an exponent of its own."""
+    own: list[Exponent] = [HIDDEN_EXPONENT] * len(past)
+    if isinstance(e_h, Tensor):
+        own = [torch.full_like(e_h, HIDDEN_EXPONENT)] * len(past)
+    parts = [(h, e_h) if t == first else (past[t], e) for t, e in enumerate(own)]
+    return at_one_exponent(parts, 8)
 
 
 @dataclass(frozen=True)
@@ -185,15 +167,26 @@ class _Grid:
 class Unrolled:
     """A forward pass over T steps: states, and what its backward pass needs again.
 
-    h int8 and c int16, [T, N, H]; e_c: the exponent of c in each step; state: codes and delayed
-    updates of the biases.
+    h int8 and c int16, [T, N, H]; e_c: the exponent of c in each step; grid: of all steps;
+    first_grid: of the first, where h is given before it; state: codes and delayed updates of the
+    biases; first: h and c before the first step, no tensors where they are zero.
     """
 
     h: Tensor
     c: Tensor
     e_c: list[Exponent]
     grid: _Grid
+    first_grid: _Grid | None
     state: list[Tensor]
+    first: tuple[tuple[Tensor | None, Exponent], tuple[Tensor | None, Exponent]]
+
+    @property
+    def output(self) -> BFPTensor:
+        """h as a BFP tensor."""
+        if isinstance(self.e_c[0], int):
+            return BFPTensor(self.h, HIDDEN_EXPONENT)
+        own = torch.full((*self.h.shape[:2], 1), HIDDEN_EXPONENT, device=self.h.device)
+        return BFPTensor(self.h, own)
 
 
 def unrolled(
@@ -203,6 +196,8 @@ def unrolled(
     bias_ih: BFPParameter | None,
     bias_hh: BFPParameter | None,
     reverse: bool,
+    h_0: BFPTensor | None = None,
+    c_0: BFPTensor | None = None,
 ) -> Unrolled:
     """The forward pass of one layer in one direction, [T, N, I] -> [T, N, H] (training.md 5)."""
     (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
@@ -220,137 +215,159 @@ def unrolled(
         whole = (steps, n, 4 * size)
         e_first, e_second = (torch.as_tensor(e).expand(whole) for e in (e_first, e_second))
         e_zero = torch.full((n, 1), formats.EXPONENT_MIN, device=codes.device)
-    grid = _Grid.of(e_first, e_second, e_biases)
+    grid, order = _Grid.of(e_first, e_second, e_biases), order_of(steps, reverse)
     k, lookup = kernels.of(codes), tables(str(codes.device))
     one = grid.bias(k, state) if isinstance(e_zero, int) else None
     acc_x = row_product(k, codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
     h = torch.empty(steps, n, size, dtype=torch.int8, device=codes.device)
     c = torch.empty(steps, n, size, dtype=torch.int16, device=codes.device)
     e_c = [e_zero] * steps
-    last: int | None = None
-    for t in _order(steps, reverse):
-        acc_h = None if last is None else row_product(k, h[last], w_hh)
-        own = grid.at(t)
-        bias = one if isinstance(e_zero, int) else own.bias(k, state)
+    first_grid, hidden, e_h = None, None, HIDDEN_EXPONENT + 0 * e_zero
+    before, e_last = None, e_zero
+    if c_0 is not None:
+        before, e_last = first_state(c_0, h[0], not isinstance(e_zero, int), 16)
+    if h_0 is not None:
+        hidden, e_h = _first_hidden(h_0)
+        e_x_first = e_first if isinstance(e_first, int) else e_first[order[0]]
+        first_grid = _Grid.of(e_x_first, e_h + by_output(e_hh, 2), e_biases)
+    first = (hidden, e_h), (before, e_last)
+    for t in order:
+        own, bias = grid.at(t), one
+        if t == order[0] and first_grid is not None:
+            own, bias = first_grid, first_grid.bias(k, state)
+        elif one is None:
+            bias = own.bias(k, state)
+        acc_h = None if hidden is None else row_product(k, hidden, w_hh)
         gates = k.lstm_gates(acc_x[t], acc_h, bias, own.shifts, lookup)
-        e_last = e_zero if last is None else e_c[last]
         e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
         e = maximum(e_kept, e_new) + 30 - _SUM_BITS
-        before = None if last is None else c[last]
         acc, largest = k.lstm_state_sum(gates, before, (e_kept - e, e_new - e))
         c[t], e_c[t] = k.requantize(acc, largest, e, 16)
         h[t] = k.lstm_hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
-        last = t
-    return Unrolled(h, c, e_c, grid, state)
+        hidden, before, e_last = h[t], c[t], e_c[t]
+    return Unrolled(h, c, e_c, grid, first_grid, state, first)
 
 
-@dataclass(frozen=True)
+def _first_hidden(h: BFPTensor) -> Part:
+    """h before the first step; zeros have the exponent of all other steps."""
+    codes, e = h.resolved()
+    if isinstance(e, int):
+        return codes, e if bool(codes.any()) else HIDDEN_EXPONENT
+    return codes, torch.where(largest_rows(codes, e.shape) > 0, e, HIDDEN_EXPONENT)
+
+
+@dataclass
 class _ThroughTime:
-    """The backward recurrence: the gradients of all pre-activations from that of the output."""
+    """The backward recurrence: the gradients of all pre-activations from that of the output.
+
+    first: c before the first step; bits: of D where it meets the weight. What the step after has
+    for this one: to_h, of h, a product and its exponent; dc, of c; at_last, of c from outside.
+    """
 
     k: Kernels
     lookup: Tensor
     gates: Tensor
     c: Tensor
     e_c: list[Exponent]
+    first: tuple[Tensor | None, Exponent]
     weight_hh: Part
-    bits: int  # of D where it meets the weight
+    bits: int
+    to_h: Part | None = None
+    dc: Part | None = None
+    at_last: Part | None = None
 
-    def run(self, g: Tensor, e_g: Exponent, order: list[int]) -> Part:
-        """D int32 [T, N, 4H] and its exponent, of the output's gradient g [T, N, H].
+    @property
+    def by_rows(self) -> bool:
+        """Whether samples have exponents of their own."""
+        return not isinstance(self.e_c[0], int)
+
+    def run(self, grad: Tensor | None, at_last: Tensor | None, order: list[int]) -> Part:
+        """D int32 [T, N, 4H] and its exponent, of the gradients of the output and of the last c.
 
         order: the steps as the forward pass took them; this goes through them from the last to the
         first (training.md 7, steps 1 to 3), and then aligns the gradients of all steps.
         """
+        if at_last is not None:
+            g, e_g = gradient(at_last)
+            self.at_last = g, step_exponent(e_g, (1, *g.shape), self.by_rows)
+            if isinstance(self.at_last[1], Tensor):
+                self.at_last = g, self.at_last[1].reshape(-1, 1)
+        arrives: list[Part | None] = [None] * len(order)
+        if grad is not None:
+            g, e_g = gradient(grad)
+            g, own = g.contiguous(), step_exponent(e_g, g.shape, self.by_rows)
+            arrives = [(g[t], own if isinstance(own, int) else own[t]) for t in range(len(g))]
         found: dict[int, Part] = {}
         later: int | None = None
-        dc: Part | None = None
         for place in reversed(range(len(order))):
             t = order[place]
-            e_t = e_g if isinstance(e_g, int) else e_g.expand(*g.shape[:2], 1)[t]
-            dh = self._hidden(g[t], e_t, None if later is None else found[later])
-            dc = self._state(dh, t, later, dc)
-            found[t] = self._gates(dh, dc, t, order[place - 1] if place else None)
+            dh = self._hidden(arrives[t], t)
+            self.dc = self._state(dh, t, later)
+            found[t] = self._gates(dh, self.dc, t, order[place - 1] if place else None)
+            self.to_h = back_product(found[t], self.weight_hh, self.c[t], self.bits)
             later = t
-        return self._aligned([found[t] for t in range(len(order))])
+        return at_one_exponent([found[t] for t in range(len(order))], 32)
 
-    def _aligned(self, parts: list[Part]) -> Part:
-        """Parts, one a step, at the largest exponent of those that are not all zero.
+    def before_first(self, first: int, wanted: list[bool]) -> list[BFPTensor | None]:
+        """The gradients of h and c before the first step, where they are wanted."""
+        assert self.to_h is not None
+        assert self.dc is not None
+        dh = bfp32(*self.to_h) if wanted[0] else None
+        if not wanted[1]:
+            return [dh, None]
+        f = self.gates[first].chunk(4, 1)[1]
+        return [dh, bfp32(self.dc[0].long() * f, self.dc[1] + GATE_EXPONENT)]
 
-        With exponents by rows they stay what they are, [T, N, 1].
-        """
-        own = [e for _, e in parts if isinstance(e, Tensor)]
-        if own:
-            return torch.stack([codes for codes, _ in parts]), torch.stack(own)
-        parts = [(codes, int(e)) for codes, e in parts]
-        live = [e for codes, e in parts if e != formats.EXPONENT_MIN or bool(codes.any())]
-        exponent = max(live, default=formats.EXPONENT_MIN)
-        shifts = [min(e - exponent, 0) for _, e in parts]
-        rows = [
-            self.k.scale_to(codes, by, 32) if by else codes
-            for (codes, _), by in zip(parts, shifts, strict=True)
-        ]
-        return torch.stack(rows), exponent
-
-    def _hidden(self, g: Tensor, e_g: Exponent, after: Part | None) -> Part:
-        """dh of a step; `after`: D of the next."""
-        if not isinstance(self.e_c[0], int) and isinstance(e_g, int):
-            e_g = torch.full_like(self.e_c[0], e_g)
-        if after is None:
-            e = e_g + 31 - _SUM_BITS
-            return self.k.requantize(*self.k.lstm_hidden_grad_sum(g, None, (e_g - e, 0)), e, 16)
-        w, e_w = self.weight_hh
-        g16, e_back = for_input(*after, e_w, self.bits)
-        product, _ = self.k.conv_input_grad(as_image(g16), as_kernel(w), _shape(g, w))
+    def _hidden(self, arrives: Part | None, t: int) -> Part:
+        """dh of a step, from outside and from the next."""
+        if arrives is None:
+            if self.to_h is None:
+                return torch.zeros_like(self.c[t]), formats.EXPONENT_MIN + 0 * self.e_c[t]
+            return requantized(*combined((*self.to_h, 38)), 16)
+        (g, e_g), (back, e_back) = arrives, self.to_h or (None, arrives[1] - 7)
         e = maximum(e_g + 31, e_back + 38) - _SUM_BITS
-        shifts = (e_g - e, e_back - e)
-        acc = self.k.lstm_hidden_grad_sum(g, as_input(product, g), shifts)
-        return self.k.requantize(*acc, e, 16)
+        acc, largest = self.k.lstm_hidden_grad_sum(g, back, (e_g - e, e_back - e))
+        return self.k.requantize(acc, largest, e, 16)
 
-    def _state(self, dh: Part, t: int, later: int | None, dc: Part | None) -> Part:
-        """dc of step t from dh and from dc of the step after it."""
+    def _state(self, dh: Part, t: int, later: int | None) -> Part:
+        """dc of step t from dh and from dc of the step after it, or from outside."""
         e_through = dh[1] + 3 * GATE_EXPONENT
-        e_kept = e_through + 30 if dc is None else dc[1] + GATE_EXPONENT
-        e = maximum(e_through + 60, e_kept + 30) - _SUM_BITS
-        acc = self.k.lstm_state_grad_sum(
+        tops = [e_through + 60]
+        if later is not None:
+            assert self.dc is not None
+            tops.append(self.dc[1] + GATE_EXPONENT + 30)
+        elif self.at_last is not None:
+            tops.append(self.at_last[1] + 31)
+        e = maximum(*tops) - _SUM_BITS
+        after = None if later is None or self.dc is None else (self.dc[0], self.gates[later])
+        e_kept = e if after is None or self.dc is None else self.dc[1] + GATE_EXPONENT
+        acc, largest = self.k.lstm_state_grad_sum(
             *(dh[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT, self.lookup),
-            None if dc is None else (dc[0], self.gates[later]),
-            (e_through - e, e_kept - e),
+            *(after, (e_through - e, e_kept - e)),
         )
-        return self.k.requantize(*acc, e, 16)
+        if later is None and self.at_last is not None:
+            acc = acc + self.k.scale(self.at_last[0], self.at_last[1] - e)
+            largest = self.k.largest_of(acc)
+        return self.k.requantize(acc, largest, e, 16)
 
     def _gates(self, dh: Part, dc: Part, t: int, before: int | None) -> Part:
         """D of step t; `before`: the step whose cell state it started from."""
-        e_before: Exponent = formats.EXPONENT_MIN if before is None else self.e_c[before]
+        c_before, e_before = self.first if before is None else (self.c[before], self.e_c[before])
         e_i = e_g = dc[1] + 3 * GATE_EXPONENT
         e_f, e_o = dc[1] + e_before + 2 * GATE_EXPONENT, dh[1] + 3 * GATE_EXPONENT
         e = maximum(e_i, e_f, e_o)
         acc = self.k.lstm_gate_grads(
             *(dh[0], dc[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT),
-            *(self.lookup, None if before is None else self.c[before]),
+            *(self.lookup, c_before),
             (e_i - e, e_f - e, e_g - e, e_o - e),
         )
         return self.k.shorten(*acc, e)
-
-
-def _order(steps: int, reverse: bool) -> list[int]:
-    return list(reversed(range(steps)) if reverse else range(steps))
 
 
 def _past(h: Tensor, reverse: bool) -> Tensor:
     """The hidden state before every step; zero before the first."""
     zero = torch.zeros_like(h[:1])
     return torch.cat([h[1:], zero] if reverse else [zero, h[:-1]])
-
-
-def _shape(rows: Tensor, weight: Tensor) -> ConvShape:
-    return conv_shape((1, weight.shape[1], 1, rows.shape[0]), (*weight.shape, 1, 1))
-
-
-def row_product(k: Kernels, rows: Tensor, weight: Tensor) -> Tensor:
-    """Exact sums [rows, outputs] of 8-bit rows [rows, inputs] and a weight [outputs, inputs]."""
-    acc, _ = k.conv(as_image(rows), as_kernel(weight), _shape(rows, weight))
-    return as_input(acc, rows)
 
 
 def lstm(
@@ -360,18 +377,16 @@ def lstm(
     bias_ih: BFPParameter | None = None,
     bias_hh: BFPParameter | None = None,
     reverse: bool = False,
-) -> BFPTensor:
-    """Hidden states [T, N, H] of a sequence [T, N, I]; `reverse` takes its last step first.
+    state: tuple[BFPTensor, BFPTensor] | None = None,
+) -> Any:
+    """Hidden states [T, N, H] of a sequence [T, N, I], and c after it, [N, H] of 16 bits.
 
     Parameters as in torch.nn.LSTM: weights [4H, I] and [4H, H], biases [4H], gates i, f, g, o.
-    Raises UnsupportedError for an empty sequence, other shapes, or more than 2**14 units.
+    `reverse` takes the last step first; state: h of 8 bits and c, [N, H], before it. In deployed
+    arithmetic c stays inside: the hidden states alone. Raises UnsupportedError for an empty
+    sequence, other shapes, or more than 2**14 units.
     """
-    size, features = weight_hh.shape[1], weight_ih.shape[1]
-    if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:
-        raise UnsupportedError(
-            f"LSTM: expected a sequence of at least one step of [samples, {features}], found shape "
-            f"{tuple(x.shape)}"
-        )
-    if size > MAX_HIDDEN:
-        raise UnsupportedError(f"LSTM: expected at most {MAX_HIDDEN} units, found {size}")
-    return Lstm.apply(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse)
+    check_sequence("LSTM", x, weight_ih, weight_hh.shape[1])
+    for part in state or ():
+        check_state("LSTM", part, x)
+    return Lstm.apply(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *(state or ()))

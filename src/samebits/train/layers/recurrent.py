@@ -1,0 +1,256 @@
+"""Recurrent layers: stacks of LSTM, GRU and RNN layers, and their cells as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from samebits.errors import UnsupportedError
+from samebits.train.layers.base import Layer
+from samebits.train.layers.elementwise import Dropout
+from samebits.train.operations import pointwise
+from samebits.train.operations.broadcast import constant
+from samebits.train.operations.gru import gru
+from samebits.train.operations.indexing import indexed, transpose
+from samebits.train.operations.lstm import lstm
+from samebits.train.operations.narrow import as_bfp8, as_decided
+from samebits.train.operations.recurrent import states
+from samebits.train.operations.rnn import rnn
+from samebits.train.tensor import BFPParameter, BFPTensor, is_interpreted
+
+Given = list[BFPTensor]
+Own = tuple[Any, Any, Any, Any]  # parameters, in the order of PARTS
+PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class Inside:
+    """A cell state that deployed arithmetic does not give: any use of it is an error."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedError(
+            f"{self._where}: expected a model that reads the hidden states in deployed arithmetic, "
+            "found one that reads the cell state; evaluate it in the training arithmetic"
+        )
+
+    __getitem__ = __add__ = __mul__ = __getattr__
+
+
+class RecurrentBase(Layer):
+    """Base: parameters as torch names them, and states, h and for an LSTM c."""
+
+    STATES: tuple[str, ...] = ("h_0",)
+    EXACT = True  # whether h_0 keeps more than 8 bits
+
+    def __init__(self, parameters: dict[str, BFPParameter]) -> None:
+        super().__init__()
+        self.hold(**parameters)
+
+    def compute_layer(
+        self, x: BFPTensor, own: Own, reverse: bool, given: Given
+    ) -> tuple[BFPTensor, BFPTensor | None]:
+        """One layer in one direction: its output, and its last state; every kind defines it."""
+        raise TypeError(f"{type(self).__name__} defines no compute_layer()")
+
+    def given(self, where: str, state: Any, x: BFPTensor, shape: tuple[int, ...]) -> Given:
+        """Initial states; none: []. Constants are quantized as real inputs are.
+
+        Raises UnsupportedError for other shapes and types, and in deployed arithmetic.
+        """
+        if state is None:
+            return []
+        found = [state] if len(self.STATES) == 1 else state
+        what = " and ".join(self.STATES)
+        fits = isinstance(found, tuple | list) and len(found) == len(self.STATES)
+        if not fits or not all(isinstance(s, Tensor) for s in found):
+            raise UnsupportedError(
+                f"{where}: expected {what} as initial state, found {state!r:.80}"
+            )
+        if is_interpreted():
+            raise UnsupportedError(
+                f"{where}: expected no initial state in deployed arithmetic, where states start at "
+                "zero, found one; leave it out, or evaluate the model in the training arithmetic"
+            )
+        taken = []
+        for index, (name, s) in enumerate(zip(self.STATES, found, strict=True)):
+            if tuple(s.shape) != shape:
+                raise UnsupportedError(
+                    f"{where}: expected {name} of shape {shape}, found {tuple(s.shape)}"
+                )
+            exact = self.EXACT or index > 0
+            value = constant(s, x, name, exact)
+            taken.append(as_decided(value, where) if exact else as_bfp8(value, where))
+        return taken
+
+
+class RecurrentStack(RecurrentBase):
+    """Layers and directions, dropout between layers, and states, as torch has them.
+
+    dropouts: between layers, one fewer than there are layers, or none
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, BFPParameter],
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+        dropouts: Sequence[Dropout] = (),
+    ) -> None:
+        super().__init__(parameters)
+        self.num_layers, self.bidirectional = num_layers, bidirectional
+        self.batch_first = batch_first
+        for index, dropout in enumerate(dropouts, 1):
+            self.add_module(f"dropout_l{index}", dropout)
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        """[T, N, I] ([N, T, I] with batch_first) -> (output, last states).
+
+        output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
+        directions. States, given or last: [layers * directions, N, H], of an LSTM a pair.
+        """
+        with self.named() as where:
+            if isinstance(x, PackedSequence):
+                raise UnsupportedError(
+                    f"{where}: expected a tensor of sequences of one length, found a "
+                    "PackedSequence; pad them (torch.nn.utils.rnn.pad_packed_sequence)"
+                )
+            x = as_bfp8(x, where)
+            if x.dim() != 3:
+                raise UnsupportedError(
+                    f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
+                )
+            x = transpose(x, 0, 1) if self.batch_first else x
+            hidden = self.get_parameter("weight_hh_l0").shape[1]
+            count = self.num_layers * (2 if self.bidirectional else 1)
+            y, last = self._run(x, self.given(where, state, x, (count, x.shape[1], hidden)))
+            return (transpose(y, 0, 1) if self.batch_first else y), last
+
+    def _run(self, x: BFPTensor, given: Given) -> tuple[BFPTensor, Any]:
+        """(output, last states) of all layers in turn; x [T, N, I]."""
+        last: list[BFPTensor] = []
+        memory: list[BFPTensor | None] = []
+        for layer in range(self.num_layers):
+            if (dropout := self._modules.get(f"dropout_l{layer}")) is not None:
+                x = dropout(x)
+            outputs = []
+            for end in ("", "_reverse") if self.bidirectional else ("",):
+                own: Any = tuple(self._parameters.get(f"{part}_l{layer}{end}") for part in PARTS)
+                before = [indexed(s, len(last)) for s in given]
+                y, after = self.compute_layer(x, own, bool(end), before)
+                outputs.append(y)
+                memory.append(after)
+                last.append(indexed(y, slice(0, 1) if end else slice(-1, None)))
+            x = pointwise.concat(outputs, 2) if self.bidirectional else outputs[0]
+        return x, self.last_states(last, memory)
+
+    def last_states(self, outputs: list[BFPTensor], memory: list[BFPTensor | None]) -> Any:
+        """The last states, from the last outputs [1, N, H] and states [N, H] of all layers."""
+        return states(*memory)  # type: ignore[arg-type]
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them."""
+        return (
+            f"num_layers={self.num_layers}, bidirectional={self.bidirectional}, "
+            f"batch_first={self.batch_first}"
+        )
+
+
+class RecurrentCell(RecurrentBase):
+    """One step at a time, with the parameters and results of torch's LSTMCell, GRUCell, RNNCell."""
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        """[N, I] -> the state after this step [N, H]; of an LSTM the pair (h, c)."""
+        with self.named() as where:
+            x = as_bfp8(x, where)
+            if x.dim() != 2:
+                raise UnsupportedError(
+                    f"{where}: expected a batch [samples, features], found shape {tuple(x.shape)}"
+                )
+            own: Any = tuple(self._parameters.get(part) for part in PARTS)
+            shape = (x.shape[0], own[1].shape[1])
+            given = self.given(where, state, x, shape)
+            y, after = self.compute_layer(pointwise.reshape(x, (1, *x.shape)), own, False, given)
+            return self.result(pointwise.reshape(y, shape), where, after)
+
+    def result(self, y: BFPTensor, where: str, after: BFPTensor | None) -> Any:
+        """The result of a step, from the output [N, H] and the state [N, H]."""
+        return indexed(states(after), 0)  # type: ignore[arg-type]
+
+
+# --- kinds ------------------------------------------------------------------------------------
+
+
+class OfLSTM(RecurrentBase):
+    """Layers whose cell is that of an LSTM."""
+
+    STATES = ("h_0", "c_0")
+    EXACT = False
+
+    def compute_layer(
+        self, x: BFPTensor, own: Own, reverse: bool, given: Given
+    ) -> tuple[BFPTensor, BFPTensor | None]:
+        state = (given[0], given[1]) if given else None
+        result = lstm(x, *own, reverse, state)
+        return (result, None) if isinstance(result, BFPTensor) else result
+
+
+class OfGRU(RecurrentBase):
+    """Layers whose cell is that of a GRU."""
+
+    def compute_layer(
+        self, x: BFPTensor, own: Own, reverse: bool, given: Given
+    ) -> tuple[BFPTensor, BFPTensor | None]:
+        y, after = gru(x, *own, reverse, given[0] if given else None)
+        return y, after
+
+
+class OfRNN(RecurrentBase):
+    """Layers whose cell is tanh, or relu, of one sum."""
+
+    relu = False
+
+    def compute_layer(
+        self, x: BFPTensor, own: Own, reverse: bool, given: Given
+    ) -> tuple[BFPTensor, BFPTensor | None]:
+        state = given[0] if given else None
+        y, after = rnn(x, *own, reverse, state, self.relu)
+        return y, after
+
+
+class LSTM(OfLSTM, RecurrentStack):
+    """A stack of LSTM layers with the parameters, arguments and results of torch.nn.LSTM."""
+
+    def last_states(self, outputs: list[BFPTensor], memory: list[BFPTensor | None]) -> Any:
+        h = pointwise.concat(outputs, 0) if len(outputs) > 1 else outputs[0]
+        if any(c is None for c in memory):
+            return h, Inside(f"layer {self.name!r} (LSTM)")
+        return h, super().last_states(outputs, memory)
+
+
+class GRU(OfGRU, RecurrentStack):
+    """A stack of GRU layers with the parameters, arguments and results of torch.nn.GRU."""
+
+
+class RNN(OfRNN, RecurrentStack):
+    """A stack of RNN layers with the parameters, arguments and results of torch.nn.RNN."""
+
+
+class LSTMCell(OfLSTM, RecurrentCell):
+    """torch.nn.LSTMCell."""
+
+    def result(self, y: BFPTensor, where: str, after: BFPTensor | None) -> Any:
+        return y, Inside(where) if after is None else super().result(y, where, after)
+
+
+class GRUCell(OfGRU, RecurrentCell):
+    """torch.nn.GRUCell."""
+
+
+class RNNCell(OfRNN, RecurrentCell):
+    """torch.nn.RNNCell."""

@@ -1,0 +1,112 @@
+"""GRU layers (docs/spec/training.md 5 and 7): the cell; what goes over steps is in `recurrent`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.kernels.protocol import GATE_EXPONENT, Part
+from samebits.train.operations.recurrent import (
+    Recurrent,
+    Term,
+    Values,
+    check_sequence,
+    check_state,
+    largest,
+    looked_up,
+)
+from samebits.train.tensor import BFPParameter, BFPTensor, combined, requantized
+
+ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
+
+
+class Gru(Recurrent):
+    """As its base, of `GruCell`."""
+
+
+@dataclass(frozen=True)
+class _Gates:
+    """int64 [N, H]: r, z and n, of exponent -15, and the product of h that r lets in."""
+
+    r: Tensor
+    z: Tensor
+    n: Tensor
+    m: Part
+
+
+@dataclass(frozen=True)
+class GruCell:
+    """Gates r, z, n; a state of 16 bits."""
+
+    bits = 16
+
+    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
+        """s = z * s + (1 - z) * n."""
+        (s, e_s), v = before, _gates(values, lookup)
+        kept: Term = (v.z * s, e_s + GATE_EXPONENT, 30)
+        return requantized(*combined(kept, ((ONE - v.z) * v.n, 2 * GATE_EXPONENT, 30)), 16)
+
+    def gradients(
+        self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
+    ) -> tuple[Part, Part, list[Term]]:
+        """At the product of h, D of n has the factor r."""
+        (s, e_s), (g, e_g), v = states[0], ds, _gates(values, lookup)
+        (m, e_m), g = v.m, g.long()
+        dn, e_n = requantized(
+            g * (ONE - v.z) * (ONE_SQUARED - v.n * v.n), e_g + 3 * GATE_EXPONENT, 16
+        )
+        dr: Term = (dn * m.long() * (v.r * (ONE - v.r)), e_n + e_m + 2 * GATE_EXPONENT, 58)
+        dz = g * (v.z * (ONE - v.z))
+        kept: Term = (dz * s, e_g + e_s + 2 * GATE_EXPONENT, 58)
+        lost: Term = (-dz * v.n, e_g + 3 * GATE_EXPONENT, 58)
+        at_x: Term = (dn, e_n, 15)
+        at_h: Term = (dn * v.r, e_n + GATE_EXPONENT, 30)
+        d_x, d_h = (_shortened([[dr], [kept, lost], [of_n]]) for of_n in (at_x, at_h))
+        return d_x, d_h, [(g * v.z, e_g + GATE_EXPONENT, 30)]
+
+
+def _gates(values: Values, lookup: Tensor) -> _Gates:
+    sigmoid, tanh = lookup
+    size = values.of_x[0][0].shape[1] // 3
+    of_x, of_h = values.columns(0, 2 * size)
+    r, z = looked_up(sigmoid, *combined(*of_x, *of_h)).chunk(2, 1)
+    of_x, of_h = values.columns(2 * size, 3 * size)
+    m, e_m = requantized(*combined(*of_h), 16)
+    n = looked_up(tanh, *combined(*of_x, (r * m, e_m + GATE_EXPONENT, 30)))
+    return _Gates(r, z, n, (m, e_m))
+
+
+def _shortened(gates: list[list[Term]]) -> Part:
+    """The sums of every gate's terms side by side, as 32 bits of one exponent, or one a sample."""
+    k, e = kernels.of(gates[0][0][0]), largest(*(term for gate in gates for term in gate))
+    sums = []
+    for first, *others in gates:
+        total = k.scale(first[0], first[1] - e)
+        for v, own, _ in others:
+            total = total + k.scale(v, own - e)
+        sums.append(total)
+    acc = torch.cat(sums, 1)
+    return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
+
+
+def gru(
+    x: BFPTensor,
+    weight_ih: BFPParameter,
+    weight_hh: BFPParameter,
+    bias_ih: BFPParameter | None = None,
+    bias_hh: BFPParameter | None = None,
+    reverse: bool = False,
+    state: BFPTensor | None = None,
+) -> Any:
+    """Hidden states [T, N, H] of a sequence [T, N, I], and the state after it, [N, H] of 16 bits.
+
+    Parameters as in torch.nn.GRU, gates r, z, n; `reverse` takes the last step first; state [N, H]:
+    before the first. Raises UnsupportedError as `lstm` does.
+    """
+    check_sequence("GRU", x, weight_ih, weight_hh.shape[1])
+    check_state("GRU", state, x)
+    return Gru.apply(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)

@@ -1,0 +1,429 @@
+"""Recurrent layers (training.md 5, 7, 12 and 13): products over all steps, exponents of steps,
+states, and the two passes of cells whose state has an exponent in every step.
+
+The input product of all steps is one product; so are, in the backward pass, that with the hidden
+states, the input gradient and the weight gradients. Only the recurrent products and the cell go
+step by step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import UnsupportedError
+from samebits.kernels import ConvShape, Kernels, conv_shape
+from samebits.kernels.protocol import (
+    ARGUMENT_EXPONENT,
+    GATE_EXPONENT,
+    Q_GATE,
+    Part,
+)
+from samebits.kernels.rows import Exponent, maximum
+from samebits.spec import formats
+from samebits.tables.expression import Variable, apply
+from samebits.tables.transfer import transfer_table
+from samebits.train.operations.linear import as_image, as_input, as_kernel
+from samebits.train.operations.products import (
+    bias_gradient,
+    by_output,
+    check_kind,
+    for_input,
+    for_weight,
+    weight_gradient,
+)
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    as_gradient,
+    bfp32,
+    combined,
+    gradient,
+    requantized,
+)
+
+MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
+STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
+Term = tuple[Tensor, Exponent, int]  # integers, their exponent and bits
+
+
+@functools.cache
+def tables(device: str) -> Tensor:
+    """int16 [2, 65535]: sigmoid and tanh of the arguments -32767..32767 (S and Th of section 5)."""
+    source = (formats.power(ARGUMENT_EXPONENT), 0, -Q_GATE, Q_GATE)
+    target = (formats.power(GATE_EXPONENT), 0, -Q_GATE, Q_GATE)
+    codes = [
+        transfer_table(apply(name, Variable()), source, target).codes
+        for name in ("Sigmoid", "Tanh")
+    ]
+    return torch.tensor(codes, dtype=torch.int16, device=device)
+
+
+def looked_up(table: Tensor, acc: Tensor, exponent: Exponent) -> Tensor:
+    """The table's code for each acc * 2**exponent, rounded to an argument; int64."""
+    k = kernels.of(acc)
+    return table[k.saturated(acc, exponent - ARGUMENT_EXPONENT, Q_GATE) + Q_GATE].long()
+
+
+# --- products and steps -----------------------------------------------------------------------
+
+
+def order_of(steps: int, reverse: bool) -> list[int]:
+    """The steps as a direction takes them."""
+    return list(reversed(range(steps)) if reverse else range(steps))
+
+
+def product_shape(rows: Tensor, weight: Tensor) -> ConvShape:
+    """A product of rows as a convolution of one image."""
+    return conv_shape((1, weight.shape[1], 1, rows.shape[0]), (*weight.shape, 1, 1))
+
+
+def row_product(k: Kernels, rows: Tensor, weight: Tensor) -> Tensor:
+    """Exact sums [rows, outputs] of 8-bit rows [rows, inputs] and a weight [outputs, inputs]."""
+    acc, _ = k.conv(as_image(rows), as_kernel(weight), product_shape(rows, weight))
+    return as_input(acc, rows)
+
+
+def back_product(d: Part, weight: Part, like: Tensor, bits: int) -> Part:
+    """D [n, outputs] in so many bits times W: exact sums [n, inputs]; like: a tensor [n, inputs]"""
+    w, e_w = weight
+    g16, exponent = for_input(*d, e_w, bits)
+    acc, _ = kernels.of(g16).conv_input_grad(as_image(g16), as_kernel(w), product_shape(like, w))
+    return as_input(acc, like), exponent
+
+
+def at_one_exponent(parts: Sequence[Part], bits: int) -> Part:
+    """Parts, one a step, at the largest exponent of those that are not all zero.
+
+    With exponents by rows they stay what they are, [T, N, 1].
+    """
+    own = [e for _, e in parts if isinstance(e, Tensor)]
+    if own:
+        return torch.stack([codes for codes, _ in parts]), torch.stack(own)
+    one = [(codes, int(e)) for codes, e in parts]
+    live = [e for codes, e in one if e != formats.EXPONENT_MIN and bool(codes.any())]
+    top = max(live, default=formats.EXPONENT_MIN)
+    if all(e == top for _, e in one):
+        return torch.stack([codes for codes, _ in one]), top
+    k = kernels.of(one[0][0])
+    return torch.stack([k.scale_to(codes, min(e - top, 0), bits) for codes, e in one]), top
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Where the gradients of a layer in one direction come from.
+
+    d_x, d_h: those of its pre-activations, [T, N, outputs], at the products of x and of h, the same
+    tensor where they are equal; x, past: what these products took
+    """
+
+    d_x: Part
+    d_h: Part
+    x: Part
+    past: Part
+    weights: tuple[Part, Part]
+    bits: int
+
+    def wanted(self, needs: Sequence[bool]) -> list[BFPTensor | None]:
+        """Those of x, weight_ih, weight_hh, bias_ih and bias_hh that are needed."""
+        (w_ih, e_ih), (w_hh, _) = self.weights
+        found: list[BFPTensor | None] = [None] * 5
+        if needs[0]:
+            found[0] = self._input(w_ih, e_ih)
+        if needs[1]:
+            found[1] = _weight_gradient(*self.d_x, *self.x, w_ih)
+        if needs[2]:
+            found[2] = _weight_gradient(*self.d_h, *self.past, w_hh)
+        if any(needs[3:5]):
+            at_x = at_h = bias_gradient(*(self.d_x if needs[3] else self.d_h)).resolved()
+            if all(needs[3:5]) and self.d_h is not self.d_x:
+                at_h = bias_gradient(*self.d_h).resolved()
+            parts = (at_x, at_h)
+            found[3:5] = [
+                BFPTensor(*p) if n else None for p, n in zip(parts, needs[3:5], strict=True)
+            ]
+        return found
+
+    def _input(self, w_ih: Tensor, e_ih: Exponent) -> BFPTensor:
+        d, e_d = self.d_x
+        k, rows = kernels.of(d), self.x[0].reshape(d.shape[0] * d.shape[1], -1)
+        g16, exponent = for_input(d, e_d, e_ih, self.bits)
+        acc, largest = k.conv_input_grad(
+            as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), product_shape(rows, w_ih)
+        )
+        down = as_input(acc, rows).reshape(self.x[0].shape)
+        return BFPTensor(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
+
+
+def _weight_gradient(
+    d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor
+) -> BFPTensor:
+    """The gradient of a weight from d [T, N, outputs] and x [T, N, inputs], over all steps."""
+    t, exponent = for_weight(d, e_d, e_x)
+    image, rows = as_image(t.flatten(0, 1)), x.flatten(0, 1)
+    return weight_gradient(image, as_image(rows), product_shape(rows, weight), weight, exponent)
+
+
+def check_sequence(what: str, x: BFPTensor, weight_ih: BFPParameter, hidden: int) -> None:
+    """UnsupportedError for an empty sequence, other shapes, or too many units."""
+    features = weight_ih.shape[1]
+    if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:
+        raise UnsupportedError(
+            f"{what}: expected a sequence of at least one step of [samples, {features}], found "
+            f"shape {tuple(x.shape)}"
+        )
+    if hidden > MAX_HIDDEN:
+        raise UnsupportedError(f"{what}: expected at most {MAX_HIDDEN} units, found {hidden}")
+
+
+def step_exponent(e_g: Exponent, shape: Sequence[int], by_rows: bool) -> Exponent:
+    """The exponent of a gradient [T, N, H]; by rows [T, N, 1]."""
+    if isinstance(e_g, int) and not by_rows:
+        return e_g
+    own = torch.as_tensor(e_g)
+    return own.expand(*shape[:2], 1)
+
+
+# --- states -----------------------------------------------------------------------------------
+
+
+class States(TensorOperation):
+    """States [N, H] of layers as one tensor [layers, N, H] of 32 bits, in which none is rounded.
+
+    But where layers of one exponent each differ by more than 15 binades.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *states: BFPTensor) -> BFPTensor:
+        parts = [s.resolved() for s in states]
+        codes = torch.stack([c for c, _ in parts]).long()
+        own = [e for _, e in parts if isinstance(e, Tensor)]
+        if own:
+            live = (codes != 0).any(-1, keepdim=True)
+            exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
+            return BFPTensor.wide((codes << STATE_BITS).to(torch.int32), exponent, 8)
+        k = kernels.of(codes)
+        of_live = [int(e) for c, e in parts if bool(c.any())]
+        if not of_live:
+            return BFPTensor.wide(codes.to(torch.int32), formats.EXPONENT_MIN, 8)
+        top = max(of_live) - STATE_BITS
+        scaled = [k.scale(c, min(int(e) - top, STATE_BITS)) for c, e in parts]
+        return BFPTensor.wide(torch.stack(scaled).to(torch.int32), top, 8)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e = gradient(grad)
+        return tuple(BFPTensor(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
+
+
+def states(*parts: BFPTensor) -> BFPTensor:
+    """The last states of recurrent layers, [N, H] each, as one wide tensor [layers, N, H]."""
+    return States.apply(*parts)
+
+
+def first_state(state: BFPTensor | None, like: Tensor, by_rows: bool, bits: int) -> Part:
+    """A state [N, H] before the first step in so many bits; zero where none is given.
+
+    like: int8 [N, H]
+    """
+    if state is not None:
+        return requantized(*state.resolved(), bits)
+    zero = torch.zeros_like(like, dtype=torch.int8 if bits == 8 else torch.int16)
+    if not by_rows:
+        return zero, formats.EXPONENT_MIN
+    return zero, torch.full((len(like), 1), formats.EXPONENT_MIN, device=like.device)
+
+
+def check_state(what: str, state: BFPTensor | None, x: BFPTensor) -> None:
+    """UnsupportedError where a state has exponents by rows and x has not, or the reverse."""
+    if state is not None and state.by_rows != x.by_rows:
+        kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (x, state)]
+        raise UnsupportedError(
+            f"{what}: expected initial states with {kinds[0]}, as the input has, found {kinds[1]}: "
+            "quantize them with samebits.train.model_input(model, state)"
+        )
+
+
+# --- cells with a state of an exponent in every step ------------------------------------------
+
+
+@dataclass(frozen=True)
+class Values:
+    """The terms of a step's pre-activations [N, outputs], from x and from h."""
+
+    of_x: list[Term]
+    of_h: list[Term]
+
+    def columns(self, first: int, last: int) -> tuple[list[Term], list[Term]]:
+        """The same columns of all terms."""
+
+        def cut(term: Term) -> Term:
+            v, e, bits = term
+            return v[..., first:last], e if isinstance(e, int) else e[..., first:last], bits
+
+        return [cut(t) for t in self.of_x], [cut(t) for t in self.of_h]
+
+
+class SteppedCell(Protocol):
+    """A cell whose state, of which h is a narrower form or itself, has an exponent in every step.
+
+    bits: of the state, 8 or 16
+    """
+
+    bits: int
+
+    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
+        """The state after a step; before: that before it. lookup: `tables`."""
+
+    def gradients(
+        self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
+    ) -> tuple[Part, Part, list[Term]]:
+        """D at the products of x and of h, and what of ds the state before keeps.
+
+        states: before and after the step; ds: of the state after it.
+        """
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Matrices and joint vectors of a layer in one direction."""
+
+    w_ih: Part
+    w_hh: Part
+    b_ih: Part | None
+    b_hh: Part | None
+
+    def values(self, acc_x: Tensor, e_x: Exponent, acc_h: Tensor, e_h: Exponent) -> Values:
+        """The terms of one step from its two products [N, outputs] and the exponents of rows."""
+        sides = ((acc_x, e_x, self.w_ih[1], self.b_ih), (acc_h, e_h, self.w_hh[1], self.b_hh))
+        found: list[list[Term]] = []
+        for acc, e, e_w, bias in sides:
+            found.append([(acc, e + by_output(e_w, 2), 30)])
+            if bias is not None:
+                found[-1].append((*bias, 23))
+        return Values(*found)
+
+
+class Recurrent(TensorOperation):
+    """One layer in one direction, [T, N, I] -> [T, N, H], and the state after its last step [N, H].
+
+    Saves x in one byte an element and states in one or two; all else is computed again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cell: SteppedCell,
+        x: BFPTensor,
+        weight_ih: BFPParameter,
+        weight_hh: BFPParameter,
+        bias_ih: BFPParameter | None,
+        bias_hh: BFPParameter | None,
+        reverse: bool,
+        state: BFPTensor | None,
+    ) -> tuple[BFPTensor, BFPTensor]:
+        """Run all steps; `reverse` takes the last one first."""
+        ctx.set_materialize_grads(False)
+        check_kind(x, weight_ih)
+        (codes, e_x), size = x.resolved(), weight_hh.shape[1]
+        biases = [None if b is None else b.joint() for b in (bias_ih, bias_hh)]
+        own = _Weights(weight_ih.parts[0], weight_hh.parts[0], *biases)
+        (steps, n), k, lookup = codes.shape[:2], kernels.of(codes), tables(str(codes.device))
+        like = torch.empty(n, size, dtype=torch.int8, device=codes.device)
+        before = first_state(state, like, isinstance(e_x, Tensor), cell.bits)
+        products = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
+        found: dict[int, Part] = {}
+        last = before
+        for t in order_of(steps, reverse):
+            h, e_h = requantized(*last, 8) if cell.bits > 8 else last
+            acc_h = row_product(k, h, own.w_hh[0])
+            values = own.values(products[t], _at(e_x, t), acc_h, e_h)
+            last = found[t] = cell.after(values, last, lookup)
+        after = [found[t] for t in range(steps)]
+        ctx.save_for_backward(
+            *(codes, torch.stack([s for s, _ in after]), before[0], own.w_ih[0], own.w_hh[0]),
+            *(b and b[0] for b in biases),
+        )
+        ctx.cell, ctx.reverse, ctx.bits = cell, reverse, weight_ih.widths.gradients
+        ctx.exponents = e_x, [e for _, e in after], before[1], own.w_ih[1], own.w_hh[1]
+        ctx.of_biases = [b and b[1] for b in biases]
+        hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
+        return BFPTensor(*at_one_exponent(hidden, 8)), BFPTensor(*last)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, at_last: Tensor | None) -> Any:
+        """Through time, then one product a gradient."""
+        x, s, first, w_ih, w_hh, *joint = ctx.saved_tensors
+        e_x, e_s, e_first, e_ih, e_hh = ctx.exponents
+        pairs = zip(joint, ctx.of_biases, strict=True)
+        biases = [None if j is None else (j, e) for j, e in pairs]
+        own = _Weights((w_ih, e_ih), (w_hh, e_hh), *biases)
+        order, cell = order_of(len(s), ctx.reverse), ctx.cell
+        of_states = [(s[t], e_s[t]) for t in range(len(s))]
+        before = {order[0]: (first, e_first)}
+        before |= {t: of_states[order[i]] for i, t in enumerate(order[1:])}
+        past = [before[t] for t in range(len(s))]
+        past = past if cell.bits == 8 else [requantized(*v, 8) for v in past]
+        values = _all_values(own, (x, e_x), past)
+        by_rows = not isinstance(e_first, int)
+        terms: list[Term] = []
+        if at_last is not None:
+            g, e_g = gradient(at_last)
+            terms = [(g, _by_sample(e_g, len(g), by_rows), 31)]
+        if grad is not None:
+            g, e_g = gradient(grad)
+            g, e_g = g.contiguous(), step_exponent(e_g, g.shape, by_rows)
+        d_x, d_h = dict[int, Part](), dict[int, Part]()
+        lookup = tables(str(x.device))
+        for t in reversed(order):
+            if grad is not None:
+                terms = [(g[t], _at(e_g, t), 31), *terms]
+            ds = requantized(*combined(*terms), 16)
+            both = before[t], of_states[t]
+            d_x[t], d_h[t], kept = cell.gradients(values[t], both, ds, lookup)
+            product = back_product(d_h[t], own.w_hh, first, ctx.bits)
+            terms = [(*product, 38), *kept]
+        at_x = at_h = at_one_exponent([d_x[t] for t in range(len(s))], 32)
+        if any(d_x[t] is not d_h[t] for t in order):
+            at_h = at_one_exponent([d_h[t] for t in range(len(s))], 32)
+        parts = Gradients(
+            *(at_x, at_h, (x, e_x), at_one_exponent(past, 8)), (own.w_ih, own.w_hh), ctx.bits
+        )
+        needs = ctx.needs_input_grad
+        at_first = None
+        if needs[7]:
+            at_first = bfp32(*(combined(*terms) if len(terms) > 1 else terms[0][:2]))
+        return None, *parts.wanted(needs[1:6]), None, at_first
+
+
+def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:
+    """The terms of all steps, from one product of x and one of the hidden states before them."""
+    (codes, e_x), k = x, kernels.of(x[0])
+    steps, n = codes.shape[:2]
+    acc_x = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
+    hidden = torch.stack([h for h, _ in past]).reshape(steps * n, -1)
+    acc_h = row_product(k, hidden, own.w_hh[0]).view(steps, n, -1)
+    return [own.values(acc_x[t], _at(e_x, t), acc_h[t], past[t][1]) for t in range(steps)]
+
+
+def _at(exponent: Exponent, step: int) -> Exponent:
+    return exponent if isinstance(exponent, int) else exponent[step]
+
+
+def _by_sample(exponent: Exponent, samples: int, by_rows: bool) -> Exponent:
+    """The exponent of a gradient [N, H]; by rows [N, 1]."""
+    if isinstance(exponent, int) and not by_rows:
+        return exponent
+    return torch.as_tensor(exponent).expand(samples, 1)
+
+
+def largest(*terms: Term) -> Exponent:
+    """The exponent of `combine` for these terms (training.md 3)."""
+    return maximum(*(e + bits for _, e, bits in terms)) - 60
