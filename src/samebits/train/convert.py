@@ -236,10 +236,11 @@ def _drop_path(m: Any, name: str, how: Choices) -> nn.Module:
     return layers.StochasticDepth(m.drop_prob, next(how.sites))
 
 
-def _softmax(m: nn.Softmax, name: str, how: Choices) -> nn.Module:
+def _softmax(m: nn.Softmax | nn.LogSoftmax, name: str, how: Choices) -> nn.Module:
     _require(m.dim is not None, "no dim, expected an axis")
     assert m.dim is not None
-    return layers.SoftmaxLayer(m.dim)
+    kind = layers.SoftmaxLayer if isinstance(m, nn.Softmax) else layers.LogSoftmaxLayer
+    return kind(m.dim)
 
 
 def _gelu(m: nn.GELU, name: str, how: Choices) -> nn.Module:
@@ -281,6 +282,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.InstanceNorm2d: _instance_norm,
     nn.MultiheadAttention: _attention,
     nn.Softmax: _softmax,
+    nn.LogSoftmax: _softmax,
     nn.ReLU: lambda m, name, how: layers.ReLU(),
     nn.ReLU6: lambda m, name, how: layers.ReLU6(),
     nn.LeakyReLU: lambda m, name, how: layers.Activation("leaky_relu", m.negative_slope),

@@ -270,6 +270,18 @@ def test_dropout_and_identity_leave_no_node():
     assert operators(check(convert(model), make_images(1, 2))) == [("Flatten", "1"), ("Gemm", "3")]
 
 
+@pytest.mark.parametrize("layers", [(), (nn.ReLU(),)])
+def test_a_model_ends_before_log_softmax(layers):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3), *layers)
+    images = make_images(2, 2)
+    ends = [convert(net) for net in (model, nn.Sequential(model, nn.LogSoftmax(1)))]
+    frozen = [calibrate(end, [images]) for end in ends]
+    found, wanted = (deployed(*pair).codes(images) for pair in zip(ends, frozen, strict=True))
+    assert torch.equal(found[0], wanted[0])
+    assert found[1] == wanted[1]
+    check(ends[1], images)
+
+
 def test_constants_beyond_float32_are_refused():
     layer = nn.Linear(72, 2, bias=True)
     with torch.no_grad():

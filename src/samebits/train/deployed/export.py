@@ -32,6 +32,7 @@ from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.softmax import LogSoftmax
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 Array = np.ndarray[Any, Any]
@@ -256,6 +257,9 @@ class _Writer:
     def narrow(self, path: str, inputs: Sequence[str], x: BFPTensor) -> str:
         return inputs[0]  # the QuantizeLinear that follows is all there is to do
 
+    def log_softmax(self, path: str, inputs: Sequence[str], x: BFPTensor, along: int) -> str:
+        return inputs[0]  # the logits
+
     def reshape(
         self, path: str, inputs: Sequence[str], x: BFPTensor, shape: tuple[int, ...]
     ) -> str:
@@ -311,6 +315,7 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     pointwise.Reshape: _Writer.reshape,
     Permute: _Writer.permute,
     Indexed: _Writer.indexed,
+    LogSoftmax: _Writer.log_softmax,
 }
 _BEFORE_RELU = (
     Products,

@@ -32,6 +32,7 @@ from samebits.train.operations.linear import Products, as_image, as_input, as_ke
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.softmax import LogSoftmax
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 MAX_WINDOW = 1 << 23  # positions averaged
@@ -195,6 +196,7 @@ RULES: dict[type[TensorOperation], Rule] = {
     pointwise.Reshape: _THE_SAME,
     Permute: _THE_SAME,
     Indexed: _THE_SAME,
+    LogSoftmax: _THE_SAME,
     Lstm: Rule(lstm.lstm, chosen=lstm.chosen),
 }
 
