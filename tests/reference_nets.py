@@ -523,6 +523,58 @@ def vectors_case(samples: int) -> Case:
 
 
 VECTORS = vectors_case(3)
+
+
+def decoder_nodes() -> list[Node]:
+    """What makes images larger."""
+    grouped = {"stride": 2, "padding": 1, "output_padding": (1, 0), "groups": 2}
+    return [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"stride": 2, "padding": 1}),
+        Node("norm1", "batch_norm", ("conv1",)),
+        Node("relu1", "relu", ("norm1",)),
+        Node("grouped", "conv_transpose2d", ("relu1",), grouped),
+        Node("clip", "relu6", ("grouped",)),
+        Node(
+            "dilated",
+            "conv_transpose2d",
+            ("clip",),
+            {"padding": (0, 1), "dilation": (1, 2), "stride": (3, 1), "output_padding": (2, 0)},
+        ),
+        Node("point", "conv_transpose2d", ("clip",), {"stride": (3, 1), "output_padding": (2, 0)}),
+        Node("sum", "add", ("dilated", "point")),
+        Node("mean", "avg_pool", ("sum",), {"kernel": (3, 2)}),
+        Node("flat", "flatten", ("mean",)),
+        Node("fc", "linear", ("flat",)),
+    ]
+
+
+def decoder_modules() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(2, 4, 3, 2, 1),
+        "norm1": nn.BatchNorm2d(4),
+        "relu1": nn.ReLU(),
+        "grouped": nn.ConvTranspose2d(4, 6, 3, 2, 1, (1, 0), groups=2),
+        "clip": nn.ReLU6(),
+        "dilated": nn.ConvTranspose2d(
+            6, 3, (2, 3), (3, 1), (0, 1), (2, 0), dilation=(1, 2), bias=False
+        ),
+        "point": nn.ConvTranspose2d(6, 3, (2, 3), (3, 1), 0, (2, 0)),
+        "sum": Sum(),
+        "mean": nn.AvgPool2d((3, 2)),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(24, 3),
+    }
+
+
+DECODER = Case(
+    decoder_nodes(),
+    decoder_modules,
+    {"x": (3, 2, 4, 4)},
+    "cross_entropy",
+    (3, 3),
+    {"point.bias": 2.0, "grouped.weight": 1e-7},
+)
 CASES = {
     "residual": RESIDUAL,
     "everything": EVERYTHING,
@@ -530,6 +582,7 @@ CASES = {
     "attention": ATTENTION,
     "pooled": POOLED,
     "vectors": VECTORS,
+    "decoder": DECODER,
 }
 OF_ONE_SAMPLE = {
     "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
@@ -541,6 +594,7 @@ OF_ONE_SAMPLE = {
     ),
     "attention of one sample": attention_case(1),
     "vectors of one sample": vectors_case(1),
+    "decoder of one sample": replace(DECODER, inputs={"x": (1, 2, 4, 4)}, targets=(1, 3)),
     "pooled of one sample": replace(POOLED, inputs={"x": (1, 2, 7, 6)}, targets=(1, 3)),
 }
 

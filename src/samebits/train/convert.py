@@ -46,8 +46,8 @@ class Choices:
 
 
 SHIFTING = (
-    *(layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm),
-    layers.GroupNorm,
+    *(layers.Linear, layers.Conv2d, layers.ConvTranspose2d),
+    *(layers.BatchNorm, layers.LayerNorm, layers.GroupNorm),
 )
 """Layers that round what they compute, so that its channels may have shifts."""
 
@@ -102,6 +102,21 @@ def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
         return layers.Conv1d(weight, bias, *sizes, m.groups)
     sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
     return layers.Conv2d(weight, bias, *sizes, m.groups)
+
+
+def _conv_transpose(
+    m: nn.ConvTranspose1d | nn.ConvTranspose2d, name: str, how: Choices
+) -> nn.Module:
+    sizes = zip(m.output_padding, m.stride, strict=True)
+    fits = all(more < step for more, step in sizes)
+    _require(fits, f"output_padding {m.output_padding}, expected below the stride {m.stride}")
+    weight, bias = _parameters(m, name, how)
+    if isinstance(m, nn.ConvTranspose1d):
+        extra = _line(m.output_padding, 0)
+        line = _line(m.stride), _line(m.padding, 0), extra, _line(m.dilation)
+        return layers.ConvTranspose1d(weight, bias, *line, m.groups)
+    image = pair(m.stride), pair(m.padding), pair(m.output_padding), pair(m.dilation)  # type: ignore[arg-type]
+    return layers.ConvTranspose2d(weight, bias, *image, m.groups)
 
 
 def _line(v: Any, beside: int = 1) -> Pair:
@@ -273,6 +288,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
     nn.Conv1d: _conv,
+    nn.ConvTranspose2d: _conv_transpose,
+    nn.ConvTranspose1d: _conv_transpose,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,

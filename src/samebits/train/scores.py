@@ -1,4 +1,4 @@
-"""What log_softmax gives: logits that stand for their log-probabilities (training.md 6.6)."""
+"""Results of log_softmax: logits that stand for their log-probabilities (training.md 6.6)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LogProbabilities(BFPTensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What is detached or cloned goes on being log-probabilities."""
+        """A detached or cloned tensor goes on being log-probabilities."""
         twin = super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(args[0], LogProbabilities) and func is not torch.ops.aten.zero_.default:
             return LogProbabilities.of(twin, args[0].along)

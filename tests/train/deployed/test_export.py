@@ -282,6 +282,14 @@ def test_a_model_ends_before_log_softmax(layers):
     check(ends[1], images)
 
 
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_lines(rows):
+    torch.manual_seed(3)
+    layers = (nn.Conv1d(2, 4, 3, 2), nn.ReLU(), nn.ConvTranspose1d(4, 3, 4, 3, 1, 1))
+    model = nn.Sequential(nn.Flatten(2), *layers, nn.ReLU())
+    check(convert(model, rows), make_images(2, 2))
+
+
 def test_constants_beyond_float32_are_refused():
     layer = nn.Linear(72, 2, bias=True)
     with torch.no_grad():

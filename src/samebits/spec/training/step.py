@@ -14,6 +14,7 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | input | none | | |
 | linear | x | | weight, bias |
 | conv2d | x | stride, padding, dilation, groups | weight, bias |
+| conv_transpose2d | x | those of conv2d, output_padding ((0, 0)) | weight, bias |
 | batch_norm | x | eps (1e-5), momentum (0.1) | weight, bias, running_mean, running_var |
 | layer_norm | x | eps (1e-5) | weight, bias |
 | relu, relu6, flatten | x | | |
@@ -53,7 +54,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.spec.formats import Tensor
-from samebits.spec.training import attention, layers, moves, norm, pointwise, pooling, rows
+from samebits.spec.training import (
+    attention,
+    layers,
+    moves,
+    norm,
+    pointwise,
+    pooling,
+    rows,
+    transposed,
+)
 from samebits.spec.training import lstm as recurrent
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
@@ -183,6 +193,17 @@ def geometry_of(node: Node) -> Geometry | None:
     return Geometry(pair(stride), pair(padding), pair(dilation), a.get("groups", 1))
 
 
+def sums_of(
+    node: Node, x: Array, weight: Parameter, bias: Parameter | None
+) -> tuple[list[int], tuple[int, ...], rows.Exponent]:
+    """The exact sums of a linear, conv2d or conv_transpose2d, their shape and exponent."""
+    geometry = geometry_of(node)
+    if geometry is None or node.op != "conv_transpose2d":
+        return layers.exact_sums(x, weight, bias, geometry)
+    extra = pair(node.attributes.get("output_padding", 0))
+    return transposed.exact_sums(x, weight, bias, geometry, extra)
+
+
 def pooling_of(
     node: Node, shape: tuple[int, ...]
 ) -> tuple[layers.Pair, layers.Pair, layers.Pair, bool]:
@@ -234,9 +255,9 @@ def forward(
         match node.op:
             case "input":
                 y = inputs[node.name]
-            case "linear" | "conv2d":
+            case "linear" | "conv2d" | "conv_transpose2d":
                 bits = needed(weight).widths[0]
-                sums = layers.exact_sums(x[0], needed(weight), bias, geometry_of(node))
+                sums = sums_of(node, x[0], needed(weight), bias)
                 y = replace(layers.wide(*sums), layer_bits=bits)
                 done.wide[node.name] = with_axes(node, y, done)
                 if node.name in taken:
@@ -369,6 +390,13 @@ def backward(
                     own.append(layers.bias_gradient(g, geometry))
                 if node.inputs[0] in inner:
                     down = [layers.affine_input_gradient(g, x[0], needed(weight), geometry)]
+            case "conv_transpose2d":
+                swapped = geometry_of(node) or Geometry()
+                own.append(transposed.weight_gradient(g, x[0], needed(weight), swapped))
+                if names[1] in parameters:
+                    own.append(layers.bias_gradient(g, swapped))
+                if node.inputs[0] in inner:
+                    down = [transposed.input_gradient(g, x[0], needed(weight), swapped)]
             case "batch_norm":
                 dz, *own = norm.batch_norm_backward(g, x[0], saved)
                 down = [dz]

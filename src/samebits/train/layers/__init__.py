@@ -1,6 +1,13 @@
 """Layers as ordinary `nn.Module`s over BFP tensors. `convert` builds them from torch.nn layers."""
 
-from samebits.train.layers.affine import Conv1d, Conv2d, Embedding, Linear
+from samebits.train.layers.affine import (
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    Embedding,
+    Linear,
+)
 from samebits.train.layers.base import Holder, Layer, holding, load_state
 from samebits.train.layers.elementwise import (
     Activation,
@@ -37,6 +44,8 @@ __all__ = [
     "BatchNorm",
     "Conv1d",
     "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "Dropout",
     "Embedding",
     "Flatten",

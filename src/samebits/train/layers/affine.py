@@ -8,6 +8,7 @@ from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.pointwise import embedding, over_lines
+from samebits.train.operations.transposed import conv_transpose2d
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -62,6 +63,44 @@ class Conv2d(Layer):
 
 class Conv1d(Conv2d):
     """[n, ci, l] -> [n, co, ol]: the convolution of images of height 1, by a weight [co, ci, k]."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return over_lines(x, super().compute)
+
+
+class ConvTranspose2d(Layer):
+    """[n, ci, h, w] -> [n, co, oh, ow]: a Conv2d with its roles swapped (training.md 14.7)."""
+
+    weight: BFPParameter
+    bias: BFPParameter | None
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter | None,
+        stride: Pair,
+        padding: Pair,
+        output_padding: Pair,
+        dilation: Pair,
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.dilation, self.groups = dilation, groups
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[1] * self.groups
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        sizes = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return conv_transpose2d(x, self.weight, self.bias, *sizes, self.peaks)
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """[n, ci, l] -> [n, co, ol], of images of height 1, by a weight [ci, co / groups, k]."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         return over_lines(x, super().compute)
