@@ -544,7 +544,13 @@ def decoder_nodes() -> list[Node]:
         Node("point", "conv_transpose2d", ("clip",), {"stride": (3, 1), "output_padding": (2, 0)}),
         Node("sum", "add", ("dilated", "point")),
         Node("mean", "avg_pool", ("sum",), {"kernel": (3, 2)}),
-        Node("flat", "flatten", ("mean",)),
+        Node("reflected", "copies", ("mean",), {"along": {2: [1, 0, 1, 2, 3], 3: [0, 1, 0]}}),
+        Node("between", "interpolate", ("reflected",), {"size": (7, 4)}),
+        Node("mix", "conv2d", ("between",)),
+        Node("edge", "copies", ("mix",), {"along": {2: [0, 0, 1, 2, 3, 4, 5, 6]}}),
+        Node("corners", "interpolate", ("edge",), {"size": (3, 6), "corners": True}),
+        Node("twice", "copies", ("corners",), {"along": {2: [0, 0, 1, 1, 2, 2]}}),
+        Node("flat", "flatten", ("twice",)),
         Node("fc", "linear", ("flat",)),
     ]
 
@@ -562,8 +568,14 @@ def decoder_modules() -> dict[str, nn.Module]:
         "point": nn.ConvTranspose2d(6, 3, (2, 3), (3, 1), 0, (2, 0)),
         "sum": Sum(),
         "mean": nn.AvgPool2d((3, 2)),
+        "reflected": nn.ReflectionPad2d((0, 1, 1, 0)),
+        "between": nn.Upsample((7, 4), mode="bilinear"),
+        "mix": nn.Conv2d(3, 2, 1),
+        "edge": nn.ReplicationPad2d((0, 0, 1, 0)),
+        "corners": nn.Upsample((3, 6), mode="bilinear", align_corners=True),
+        "twice": nn.Upsample(scale_factor=(2.0, 1.0)),
         "flat": nn.Flatten(),
-        "fc": nn.Linear(24, 3),
+        "fc": nn.Linear(72, 3),
     }
 
 

@@ -14,8 +14,9 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair, Window, pair
 from samebits.train import layers
 from samebits.train.islands import island_of
-from samebits.train.operations.indexing import pad, pixel_shuffle, pixel_unshuffle, unflatten
+from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
+from samebits.train.operations.resampling import MODES, pad
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -88,20 +89,22 @@ def _linear(m: nn.Linear, name: str, how: Choices) -> nn.Module:
 
 
 def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
-    _require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}, expected 'zeros'")
-    padding = m.padding
-    if padding == "valid":
-        padding = (0,) * len(m.kernel_size)
-    elif padding == "same":
-        spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
-        _require(all(s % 2 == 0 for s in spans), "padding 'same' of an even kernel")
-        padding = tuple(s // 2 for s in spans)
+    """A Conv1d or 2d; a padding of other numbers, or that is uneven, comes before it (14.4)."""
+    spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
+    sides = {"valid": [(0, 0) for _ in spans], "same": [(s // 2, s - s // 2) for s in spans]}.get(
+        str(m.padding), [(p, p) for p in m.padding if isinstance(p, int)]
+    )
+    padding, around = tuple(low for low, _ in sides), None
+    if m.padding_mode != "zeros" or any(low != high for low, high in sides):
+        mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+        around = (tuple(itertools.chain(*reversed(sides))), mode)
+        padding = (0,) * len(sides)
     weight, bias = _parameters(m, name, how)
     if isinstance(m, nn.Conv1d):
         sizes = _line(m.stride), _line(padding, 0), _line(m.dilation)
-        return layers.Conv1d(weight, bias, *sizes, m.groups)
-    sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
-    return layers.Conv2d(weight, bias, *sizes, m.groups)
+        return layers.Conv1d(weight, bias, *sizes, m.groups, around)
+    sizes = pair(m.stride), pair(padding), pair(m.dilation)
+    return layers.Conv2d(weight, bias, *sizes, m.groups, around)
 
 
 def _conv_transpose(
@@ -130,12 +133,31 @@ def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Mod
 
 
 def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
-    _require(m.mode in ("nearest", "nearest-exact"), f"mode {m.mode!r}, expected 'nearest'")
-    _require(m.size is None, "a size, expected a scale_factor")
-    factors = m.scale_factor if isinstance(m.scale_factor, tuple) else (m.scale_factor,) * 2
-    whole = all(f is not None and f == int(f) and f >= 1 for f in factors) and len(factors) == 2
-    _require(whole, f"scale_factor {m.scale_factor}, expected whole factors")
-    return layers.Upsample((int(factors[0] or 1), int(factors[1] or 1)))
+    modes = sorted({mode for known in MODES.values() for mode in known})
+    _require(m.mode in modes, f"mode {m.mode!r}, expected one of {', '.join(modes)}")
+    return layers.Upsample(
+        size=m.size,
+        scale_factor=m.scale_factor,
+        mode=m.mode,
+        align_corners=m.align_corners,
+        recompute_scale_factor=m.recompute_scale_factor,
+    )
+
+
+def _pad(m: Any, name: str, how: Choices) -> nn.Module:
+    value = getattr(m, "value", 0)
+    _require(value == 0, f"value={value}, expected 0")
+    mode = PADDINGS[type(m)]
+    return layers.Rearranged(lambda x: pad(x, m.padding, mode))
+
+
+PADDINGS: dict[type[nn.Module], str] = {
+    **dict.fromkeys((nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d), "constant"),
+    **dict.fromkeys((nn.ReflectionPad1d, nn.ReflectionPad2d), "reflect"),
+    **dict.fromkeys((nn.ReplicationPad1d, nn.ReplicationPad2d), "replicate"),
+    **dict.fromkeys((nn.CircularPad1d, nn.CircularPad2d), "circular"),
+}
+"""Modes of padding modules."""
 
 
 def _unflatten(m: nn.Unflatten, name: str, how: Choices) -> nn.Module:
@@ -320,6 +342,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.AdaptiveAvgPool1d: _adaptive_pool1d,
     nn.Upsample: _upsample,
     nn.UpsamplingNearest2d: _upsample,
+    nn.UpsamplingBilinear2d: _upsample,
     nn.PixelShuffle: lambda m, name, how: layers.Rearranged(
         lambda x: pixel_shuffle(x, m.upscale_factor)
     ),
@@ -327,7 +350,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
         lambda x: pixel_unshuffle(x, m.downscale_factor)
     ),
     nn.Unflatten: _unflatten,
-    nn.ZeroPad2d: lambda m, name, how: layers.Rearranged(lambda x: pad(x, m.padding)),
+    **dict.fromkeys(PADDINGS, _pad),
     nn.Flatten: lambda m, name, how: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,

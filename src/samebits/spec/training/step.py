@@ -38,6 +38,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | softmax | x | allowed (None): bool of every element | |
 | expand | x | shape | |
 | split_heads, join_heads | x | heads | |
+| copies | x | along: axis -> which elements | |
+| interpolate | x | size, corners (False) | |
 
 `own` is a parameter of a user's module. Products, softmax, and add, scale and dropout of their
 results, have 32 bits (section 14); other operators take those as 8 bits.
@@ -100,7 +102,7 @@ class Pass:
     saved: dict[str, Any] = field(default_factory=dict)
 
 
-MOVES = ("flatten", "select", "split_heads", "join_heads")
+MOVES = ("flatten", "select", "split_heads", "join_heads", "copies")
 OF_VECTORS = ("linear", "layer_norm", "rms_norm")
 """Operators to which a tensor of four axes is no image (section 12.2)."""
 PEAKS = "channel_peak"
@@ -120,6 +122,8 @@ def moved(node: Node, x: Array) -> Array:
     """The output of one of MOVES."""
     if node.op == "split_heads":
         return moves.placed(x, *moves.split_heads(x.shape, node.attributes["heads"]))
+    if node.op == "copies":
+        return moves.placed(x, *moves.chosen(x.shape, node.attributes["along"]))
     if node.op == "join_heads":
         return moves.placed(x, *_joined(x.shape, node.attributes["heads"]))
     if node.op == "select":
@@ -316,7 +320,9 @@ def forward(
                 y, saved = attention.softmax(wide, a.get("allowed"))
             case "expand":
                 y = moves.expand(x[0], a["shape"])
-            case "flatten" | "select" | "split_heads" | "join_heads":
+            case "interpolate":
+                y = pooling.interpolated(x[0], a["size"], a.get("corners", False))
+            case op if op in MOVES:
                 y = moved(node, x[0])
                 if node.inputs[0] in done.wide:
                     done.wide[node.name] = moved(node, done.wide[node.inputs[0]])
@@ -414,6 +420,11 @@ def backward(
                 down = [attention.softmax_backward(g, saved)]
             case "expand":
                 down = [moves.expand_backward(g, x[0].shape)]
+            case "copies":
+                down = [moves.chosen_backward(g, x[0].shape, a["along"])]
+            case "interpolate":
+                corners = a.get("corners", False)
+                down = [pooling.interpolated_backward(g, x[0].shape, corners)]
             case "split_heads" | "join_heads":
                 down = [heads_backward(node, g, x[0].shape)]
             case "relu":

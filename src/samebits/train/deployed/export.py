@@ -37,6 +37,7 @@ from samebits.train.operations.linear import Products, as_kernel
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.resampling import Copies, Pad, Selection
 from samebits.train.operations.softmax import LogSoftmax
 from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
@@ -278,6 +279,20 @@ class _Writer:
     def narrow(self, path: str, inputs: Sequence[str], x: BFPTensor) -> str:
         return inputs[0]  # the QuantizeLinear that follows is all there is to do
 
+    def copies(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, selections: tuple[Selection, ...]
+    ) -> str:
+        (value,) = inputs
+        for axis, index in selections:
+            chosen = self.builder.constant(f"{path}.index", index.cpu().numpy())
+            value = self.builder.add("Gather", [value, chosen], {"axis": axis}, path)
+        return value
+
+    def pad(self, path: str, inputs: Sequence[str], x: BFPTensor, sizes: tuple[int, ...]) -> str:
+        whole = (*sizes, *[0] * (2 * x.dim() - len(sizes)))  # of the last axis first
+        pads = (*whole[::2][::-1], *whole[1::2][::-1])
+        return self.builder.add("Pad", inputs, {"pads": pads}, path)
+
     def log_softmax(self, path: str, inputs: Sequence[str], x: BFPTensor, along: int) -> str:
         return inputs[0]  # the logits
 
@@ -336,6 +351,8 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     pointwise.Reshape: _Writer.reshape,
     Permute: _Writer.permute,
     Indexed: _Writer.indexed,
+    Copies: _Writer.copies,
+    Pad: _Writer.pad,
     LogSoftmax: _Writer.log_softmax,
 }
 _BEFORE_RELU = (

@@ -38,6 +38,7 @@ from samebits.train.operations.linear import Products, as_image, as_input, as_ke
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.resampling import Copies, Pad
 from samebits.train.operations.softmax import LogSoftmax
 from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
@@ -226,6 +227,8 @@ RULES: dict[type[TensorOperation], Rule] = {
     pointwise.Reshape: _THE_SAME,
     Permute: _THE_SAME,
     Indexed: _THE_SAME,
+    Copies: _THE_SAME,
+    Pad: _THE_SAME,
     LogSoftmax: _THE_SAME,
     Lstm: Rule(lstm.lstm, chosen=lstm.chosen),
 }
@@ -237,6 +240,7 @@ def rule_of(operation: type[TensorOperation]) -> Rule:
     if rule is None:
         raise UnsupportedError(
             f"{operation.word()} cannot be deployed: expected linear, convolutions, batch norm, "
-            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing or LSTM"
+            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing, pad, nearest "
+            "upsampling or LSTM"
         )
     return rule

@@ -8,6 +8,7 @@ from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.pointwise import embedding, over_lines
+from samebits.train.operations.resampling import pad
 from samebits.train.operations.transposed import conv_transpose2d
 from samebits.train.tensor import BFPParameter, BFPTensor
 
@@ -32,7 +33,10 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups."""
+    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups.
+
+    around: what `pad` puts around the input before, sizes of the last axis first, and a mode
+    """
 
     weight: BFPParameter
     bias: BFPParameter | None
@@ -45,11 +49,12 @@ class Conv2d(Layer):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         groups: int = 1,
+        around: tuple[tuple[int, ...], str] | None = None,
     ) -> None:
         super().__init__()
         self.hold(weight=weight, bias=bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
-        self.groups = groups
+        self.groups, self.around = groups, around
 
     @property
     def channels(self) -> int:
@@ -58,6 +63,8 @@ class Conv2d(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
+        if self.around is not None:
+            x = pad(x, *self.around)
         return conv2d(x, self.weight, self.bias, *geometry, self.peaks)
 
 
