@@ -56,6 +56,7 @@ LayerRule = Callable[[Any, str, Choices], nn.Module]
 
 CONTAINERS = (
     *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity),
+    *(nn.ParameterList, nn.ParameterDict),
     *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
     *(nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer),
 )
@@ -497,6 +498,8 @@ def _convert(
             if how.shifts and isinstance(twin, SHIFTING):
                 twin.shift_channels(twin.channels)
         else:
+            compiled = type(module).__name__ == "OptimizedModule"
+            _require(not compiled, "compiled by torch.compile, expected the module in _orig_mod")
             foreign = type(module).__module__.startswith("torch.nn")
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
             inside = module._modules

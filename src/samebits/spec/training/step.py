@@ -41,8 +41,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | copies | x | along: axis -> which elements | |
 | interpolate | x | size, corners (False) | |
 
-`own` is a parameter of a user's module. Products, softmax, and add, scale and dropout of their
-results, have 32 bits (section 14); other operators take those as 8 bits.
+`own` is a parameter of a user's module. Products, softmax, and add, multiply, scale and dropout of
+their results, have 32 bits (section 14); other operators take those as 8 bits.
 
 A linear, conv2d, batch_norm or layer_norm whose channels have shifts has the buffer `channel_peak`.
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
@@ -150,7 +150,7 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
     """A node's inputs, of 8 bits unless it takes more."""
     x = [done.outputs[name] for name in node.inputs]
     match node.op:
-        case "matmul" | "softmax" | "add" | "scale" | "dropout" | "expand":
+        case "matmul" | "softmax" | "add" | "multiply" | "scale" | "dropout" | "expand":
             return x
         case "embedding":  # of indices
             return x
@@ -304,7 +304,7 @@ def forward(
             case "add":
                 y = attention.add_wide(*x) if is_wide(*x) else pointwise.add(*x)
             case "multiply":
-                y = pointwise.multiply(*x)
+                y = attention.multiply_wide(*x) if is_wide(*x) else pointwise.multiply(*x)
             case "scale":
                 times = attention.scale_wide if is_wide(*x) else pointwise.scale
                 y = times(x[0], a["factor"])
