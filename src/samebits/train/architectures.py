@@ -334,7 +334,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                 fan_in = math.prod(parameter.shape[1:])
                 if isinstance(owner, TRANSPOSED):
                     fan_in = parameter[:, 0].numel() // owner.groups
-                if isinstance(owner, nn.Embedding):
+                if isinstance(owner, nn.Embedding | nn.EmbeddingBag):
                     bound = math.sqrt(3.0)
                 elif isinstance(owner, (nn.LSTM, nn.MultiheadAttention)):
                     bound = math.sqrt(3.0 / fan_in)
@@ -373,7 +373,7 @@ def _is_gain(owner: nn.Module, parameter: torch.Tensor) -> bool:
 
 def _is_drawn(owner: nn.Module, attribute: str) -> bool:
     """Whether a parameter is drawn at random: a weight, or one of a module outside torch.nn."""
-    drawn = (nn.Conv1d, nn.Conv2d, *TRANSPOSED, nn.Linear, nn.Embedding, nn.LSTM)
+    drawn = (nn.Conv1d, nn.Conv2d, *TRANSPOSED, nn.Linear, nn.Embedding, nn.EmbeddingBag, nn.LSTM)
     if isinstance(owner, drawn):
         return attribute.startswith("weight")
     if isinstance(owner, nn.MultiheadAttention):

@@ -297,6 +297,14 @@ def _embedding(m: nn.Embedding, name: str, how: Choices) -> nn.Module:
     return layers.Embedding(_parameter(m.weight, f"{name}.weight", how), m.padding_idx)
 
 
+def _embedding_bag(m: nn.EmbeddingBag, name: str, how: Choices) -> nn.Module:
+    _require(m.max_norm is None, "max_norm")
+    _require(not m.scale_grad_by_freq, "scale_grad_by_freq")
+    _require(m.padding_idx is None, "padding_idx, which shortens bags")
+    _require(not m.include_last_offset, "include_last_offset")
+    return layers.EmbeddingBag(_parameter(m.weight, f"{name}.weight", how), m.mode)
+
+
 def _lstm(m: nn.LSTM, name: str, how: Choices) -> nn.Module:
     _require(m.proj_size == 0, f"proj_size={m.proj_size}, expected 0")
     _require(
@@ -355,6 +363,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Flatten: lambda m, name, how: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,
+    nn.EmbeddingBag: _embedding_bag,
     nn.LSTM: _lstm,
 }
 RULES_ELSEWHERE: dict[tuple[str, str], LayerRule] = {

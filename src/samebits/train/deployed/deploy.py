@@ -39,7 +39,7 @@ CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
-LAYERS_WITHOUT = (layers.LayerNorm, layers.Embedding)
+LAYERS_WITHOUT = (layers.LayerNorm, layers.Embedding, layers.EmbeddingBag)
 _LONGEST_NAME = 1000
 
 

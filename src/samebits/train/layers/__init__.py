@@ -6,6 +6,7 @@ from samebits.train.layers.affine import (
     ConvTranspose1d,
     ConvTranspose2d,
     Embedding,
+    EmbeddingBag,
     Linear,
 )
 from samebits.train.layers.base import Holder, Layer, holding, load_state
@@ -32,7 +33,6 @@ from samebits.train.layers.pooling import (
 from samebits.train.layers.sequence import LSTM, MultiheadAttention
 from samebits.train.operations import (
     looking,  # noqa: F401 - torch.argmax and what else only reads
-    reduction,  # noqa: F401 - torch.mean, torch.sum
     selection,  # noqa: F401 - torch.where
 )
 
@@ -48,6 +48,7 @@ __all__ = [
     "ConvTranspose2d",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GroupNorm",
     "Holder",

@@ -8,6 +8,7 @@ from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.pointwise import embedding, over_lines
+from samebits.train.operations.reduction import embedding_bag
 from samebits.train.operations.resampling import pad
 from samebits.train.operations.transposed import conv_transpose2d
 from samebits.train.tensor import BFPParameter, BFPTensor
@@ -125,3 +126,19 @@ class Embedding(Layer):
 
     def forward(self, x: Tensor) -> BFPTensor:
         return embedding(x, self.weight, self.padding_idx)
+
+
+class EmbeddingBag(Layer):
+    """Bags of integer indices -> the sum, mean or maximum of their rows [bags, d]."""
+
+    weight: BFPParameter
+
+    def __init__(self, weight: BFPParameter, mode: str) -> None:
+        super().__init__()
+        self.hold(weight=weight)
+        self.mode = mode
+
+    def forward(self, x: Tensor, offsets: Tensor | None = None) -> BFPTensor:
+        """[bags, length], or [n] with the offsets of bags of one length."""
+        with self.named():
+            return embedding_bag(x, self.weight, self.mode, offsets)
