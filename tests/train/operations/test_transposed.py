@@ -169,6 +169,20 @@ def test_what_does_not_fit(make, shape, message):
 
 
 @pytest.mark.parametrize(
+    ("size", "sides", "message"),
+    [
+        ((4097, 1, 4, 4), (1, 1), "sum of 65552 products: expected at most 65536"),
+        ((1, 1, 1, 1), (2049, 2049), "gradient over 16785409 positions: expected at most 16777216"),
+    ],
+)
+def test_bounds(size, sides, message):
+    layer = convert(nn.ConvTranspose2d(size[0], size[1], size[2:], stride=2))
+    codes = torch.zeros(1, dtype=torch.int8).expand(1, size[0], *sides)
+    with pytest.raises(UnsupportedError, match=message):
+        layer(BFPTensor(codes, 0))
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda x, w: functional.conv_transpose2d(x, torch.ones(2, 2, 1, 1)), "as weight, found T"),

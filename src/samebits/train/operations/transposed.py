@@ -12,7 +12,7 @@ from torch.nn import functional
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
-from samebits.kernels.geometry import MAX_PRODUCTS, Pair, pair
+from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair, pair
 from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent, along_channels
 from samebits.spec import formats
@@ -187,6 +187,11 @@ def conv_transpose2d(
         raise UnsupportedError(
             f"transposed convolution: expected padding that leaves an output, found {padding} and "
             f"an output {y}"
+        )
+    if (positions := y[0] * y[2] * y[3]) > MAX_SUMMED:
+        raise UnsupportedError(
+            f"bias gradient over {positions} positions: expected at most {MAX_SUMMED}; use smaller "
+            "shards"
         )
     shape = conv_shape(y, size, stride, padding, dilation, groups)
     return TransposedProducts.apply(as_bfp8(x, "conv_transpose2d"), weight, bias, shape, peaks)
