@@ -183,8 +183,32 @@ def pools_net():
     return nodes, modules
 
 
-NETS = {"image": image_net, "vector": vector_net, "pools": pools_net}
+def decoder_net():
+    """What makes images larger, also as what the net returns."""
+    first = {"stride": (2, 1), "padding": (1, 0), "output_padding": (1, 0), "groups": 2}
+    nodes = [
+        Node("x", "input"),
+        Node("conv", "conv2d", ("x",), {"stride": 3, "padding": 1}),
+        Node("grouped", "conv_transpose2d", ("conv",), first),
+        Node("relu", "relu", ("grouped",)),
+        Node(
+            "dilated", "conv_transpose2d", ("relu",), {"dilation": (1, 2), "output_padding": (0, 0)}
+        ),
+        Node("last", "conv_transpose2d", ("dilated",), {"stride": 3, "output_padding": (2, 1)}),
+    ]
+    modules = {
+        "conv": nn.Conv2d(2, 4, 3, 3, 1),
+        "grouped": nn.ConvTranspose2d(4, 6, 3, (2, 1), (1, 0), (1, 0), groups=2),
+        "relu": nn.ReLU(),
+        "dilated": nn.ConvTranspose2d(6, 5, (1, 2), dilation=(1, 2), bias=False),
+        "last": nn.ConvTranspose2d(5, 3, 2, 3, 0, (2, 1)),
+    }
+    return nodes, modules
+
+
+NETS = {"image": image_net, "vector": vector_net, "pools": pools_net, "decoder": decoder_net}
 SHAPE = (2, 6, 6)
+OF_SUMS = ("linear", "conv2d", "conv_transpose2d")
 ROUNDING = (
     "input",
     "batch_norm",
@@ -234,7 +258,7 @@ def rounding_nodes(nodes):
     return [
         node.name
         for node in nodes
-        if node.op in ROUNDING or (node.op in ("linear", "conv2d") and node.name in taken)
+        if node.op in ROUNDING or (node.op in OF_SUMS and node.name in taken)
     ]
 
 

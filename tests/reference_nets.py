@@ -428,7 +428,9 @@ def attention_nodes(samples: int) -> list[Node]:
         Node("scaled", "scale", ("scores",), {"factor": 3**-0.5}),
         Node("softmax", "softmax", ("scaled",), {"allowed": causal(samples)}),
         Node("drop1", "dropout", ("softmax",), {"p": 0.2}),
-        Node("mixed", "matmul", ("drop1", "values")),
+        Node("open", "softmax", ("scaled",)),
+        Node("gated", "multiply", ("drop1", "open")),
+        Node("mixed", "matmul", ("gated", "values")),
         Node("joined", "join_heads", ("mixed",), heads),
         Node("out", "linear", ("joined",)),
         Node("residual", "add", ("out", "sum")),
@@ -453,6 +455,8 @@ def attention_modules(samples: int) -> dict[str, nn.Module]:
         "scaled": Call(lambda x: x * 3**-0.5),
         "softmax": Call(masked_softmax),
         "drop1": nn.Dropout(0.2),
+        "open": nn.Softmax(-1),
+        "gated": Call(torch.mul),
         "mixed": Call(torch.matmul),
         "joined": Call(lambda x: join_heads(x, HEADS)),
         "out": nn.Linear(6, 6),
@@ -602,6 +606,70 @@ def vectors_case(samples: int) -> Case:
 
 VECTORS = vectors_case(3)
 STATEFUL = states_case(3)
+
+
+def decoder_nodes() -> list[Node]:
+    """What makes images larger."""
+    grouped = {"stride": 2, "padding": 1, "output_padding": (1, 0), "groups": 2}
+    return [
+        Node("x", "input"),
+        Node("conv1", "conv2d", ("x",), {"stride": 2, "padding": 1}),
+        Node("norm1", "batch_norm", ("conv1",)),
+        Node("relu1", "relu", ("norm1",)),
+        Node("grouped", "conv_transpose2d", ("relu1",), grouped),
+        Node("clip", "relu6", ("grouped",)),
+        Node(
+            "dilated",
+            "conv_transpose2d",
+            ("clip",),
+            {"padding": (0, 1), "dilation": (1, 2), "stride": (3, 1), "output_padding": (2, 0)},
+        ),
+        Node("point", "conv_transpose2d", ("clip",), {"stride": (3, 1), "output_padding": (2, 0)}),
+        Node("sum", "add", ("dilated", "point")),
+        Node("mean", "avg_pool", ("sum",), {"kernel": (3, 2)}),
+        Node("reflected", "copies", ("mean",), {"along": {2: [1, 0, 1, 2, 3], 3: [0, 1, 0]}}),
+        Node("between", "interpolate", ("reflected",), {"size": (7, 4)}),
+        Node("mix", "conv2d", ("between",)),
+        Node("edge", "copies", ("mix",), {"along": {2: [0, 0, 1, 2, 3, 4, 5, 6]}}),
+        Node("corners", "interpolate", ("edge",), {"size": (3, 6), "corners": True}),
+        Node("twice", "copies", ("corners",), {"along": {2: [0, 0, 1, 1, 2, 2]}}),
+        Node("flat", "flatten", ("twice",)),
+        Node("fc", "linear", ("flat",)),
+    ]
+
+
+def decoder_modules() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(2, 4, 3, 2, 1),
+        "norm1": nn.BatchNorm2d(4),
+        "relu1": nn.ReLU(),
+        "grouped": nn.ConvTranspose2d(4, 6, 3, 2, 1, (1, 0), groups=2),
+        "clip": nn.ReLU6(),
+        "dilated": nn.ConvTranspose2d(
+            6, 3, (2, 3), (3, 1), (0, 1), (2, 0), dilation=(1, 2), bias=False
+        ),
+        "point": nn.ConvTranspose2d(6, 3, (2, 3), (3, 1), 0, (2, 0)),
+        "sum": Sum(),
+        "mean": nn.AvgPool2d((3, 2)),
+        "reflected": nn.ReflectionPad2d((0, 1, 1, 0)),
+        "between": nn.Upsample((7, 4), mode="bilinear"),
+        "mix": nn.Conv2d(3, 2, 1),
+        "edge": nn.ReplicationPad2d((0, 0, 1, 0)),
+        "corners": nn.Upsample((3, 6), mode="bilinear", align_corners=True),
+        "twice": nn.Upsample(scale_factor=(2.0, 1.0)),
+        "flat": nn.Flatten(),
+        "fc": nn.Linear(72, 3),
+    }
+
+
+DECODER = Case(
+    decoder_nodes(),
+    decoder_modules,
+    {"x": (3, 2, 4, 4)},
+    "cross_entropy",
+    (3, 3),
+    {"point.bias": 2.0, "grouped.weight": 1e-7},
+)
 CASES = {
     "residual": RESIDUAL,
     "everything": EVERYTHING,
@@ -610,6 +678,7 @@ CASES = {
     "pooled": POOLED,
     "vectors": VECTORS,
     "states": STATEFUL,
+    "decoder": DECODER,
 }
 OF_ONE_SAMPLE = {
     "residual of one sample": replace(RESIDUAL, inputs={"x": (1, 3, 6, 6)}, targets=(1, 4)),
@@ -622,6 +691,7 @@ OF_ONE_SAMPLE = {
     "attention of one sample": attention_case(1),
     "vectors of one sample": vectors_case(1),
     "states of one sample": states_case(1),
+    "decoder of one sample": replace(DECODER, inputs={"x": (1, 2, 4, 4)}, targets=(1, 3)),
     "pooled of one sample": replace(POOLED, inputs={"x": (1, 2, 7, 6)}, targets=(1, 3)),
 }
 

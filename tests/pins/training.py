@@ -252,6 +252,33 @@ def train_parts() -> Pins:
     return trained(image_data(11, IMAGES, 64, 32), "parts", Parts(), shards=2)
 
 
+class Decoder(nn.Module):
+    """Padding modes, transposed convolutions, linear upsampling, log-probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, 2, padding=1, padding_mode="reflect")
+        self.norm, self.up = nn.BatchNorm2d(6), nn.ConvTranspose2d(6, 4, 3, 2, 1, 1, groups=2)
+        self.line = nn.ConvTranspose1d(4, 4, 3, 2, dilation=2)
+        self.between = nn.Upsample(scale_factor=1.5, mode="bilinear")
+        self.edge, self.head = nn.ReplicationPad2d((1, 0, 0, 2)), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.up(torch.relu(self.norm(self.stem(x)))))
+        x = self.edge(self.between(x))
+        x = self.head(x).mean((2, 3)) + self.line(x.flatten(2)).mean(2)
+        return torch.log_softmax(x, 1)
+
+
+@route("training-decoder")
+def train_decoder() -> Pins:
+    data = image_data(12, IMAGES, 64, 32)
+    return {
+        **named("tensor", trained(data, "decoder", Decoder(), shards=2)),
+        **named("row-shift", trained(data, "decoder", Decoder(), exponents="row-shift")),
+    }
+
+
 @route("training-mobilenetv2")
 def train_mobilenetv2() -> Pins:
     return trained(image_data(7, IMAGES, 16, 8), "mobilenetv2", batch=8, epochs=1)

@@ -218,7 +218,7 @@ def test_the_error_lists_every_layer_and_where_it_is():
         Scaled(),
         Counting(),
         OwnLinear(2, 2),
-        nn.Conv2d(1, 1, 3, padding_mode="reflect"),
+        nn.MaxPool2d(2, dilation=2),
     )
     with pytest.raises(UnsupportedError) as caught:
         convert(model)
@@ -227,7 +227,7 @@ def test_the_error_lists_every_layer_and_where_it_is():
     assert lines[1:4] == [
         "  1.0 (Softsign): no rule for this layer",
         "  1.2 (Softmin): no rule for this layer",
-        "  5 (Conv2d): padding_mode 'reflect', expected 'zeros'",
+        "  5 (MaxPool2d): dilation 2, expected 1",
     ]
     assert lines[4].startswith("supported: AdaptiveAvgPool1d, AdaptiveAvgPool2d, AvgPool1d,")
 
@@ -244,7 +244,7 @@ class Tokens(nn.Module):
     def __init__(self):
         super().__init__()
         self.token = nn.Parameter(torch.zeros(1, 1, 8))
-        self.embed = nn.Conv2d(3, 8, 4, 4, padding_mode="circular")
+        self.embed = nn.MaxPool2d(4, dilation=3)
         self.blocks = nn.ModuleDict({"a": Scaled(), "b": encoder_layer()})
         self.blocks["a"].inner = nn.Sequential(nn.Linear(8, 8), nn.Softsign(), Counting())
         self.blocks["a"].again = self.blocks["a"].inner
@@ -260,7 +260,7 @@ def test_misfits_inside_misfits_are_listed_too():
         convert(model)
     assert str(caught.value).splitlines()[:5] == [
         "4 layer(s) cannot be trained in BFP:",
-        "  0.embed (Conv2d): padding_mode 'circular', expected 'zeros'",
+        "  0.embed (MaxPool2d): dilation 3, expected 1",
         "  0.blocks.a.inner.1 (Softsign): no rule for this layer",
         "  0.blocks.b.self_attn (MultiheadAttention): add_bias_kv or add_zero_attn",
         "  1 (Softmin): no rule for this layer",
@@ -272,7 +272,6 @@ def test_misfits_inside_misfits_are_listed_too():
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.Conv2d(1, 1, 2, padding="same"), "padding 'same' of an even kernel"),
         (nn.BatchNorm2d(3, affine=False), "affine=False"),
         (nn.BatchNorm2d(3, track_running_stats=False), "track_running_stats=False"),
         (nn.BatchNorm2d(3, momentum=None), "momentum=None"),
@@ -294,7 +293,7 @@ def test_misfits_inside_misfits_are_listed_too():
         (nn.Embedding(3, 3, max_norm=1.0), "max_norm"),
         (nn.LSTM(3, 4, proj_size=2), "proj_size=2, expected 0"),
         (nn.GRU(3, 4, num_layers=2, dropout=1.0), "dropout = 1 drops everything"),
-        (nn.ConvTranspose2d(1, 1, 1), "no rule for this layer"),
+        (nn.ConvTranspose3d(1, 1, 1), "no rule for this layer"),
     ],
 )
 def test_settings_that_are_not_realised(layer, reason):

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bfp_arrays import array, same, tensor
 from samebits.errors import UnsupportedError
-from samebits.spec.training import moves
 from samebits.train import SGD, BFPTensor, convert, cross_entropy, model_input
 
 LINE = (3, 4, 9)
@@ -90,24 +88,6 @@ def test_a_float_state_of_lines_is_taken():
     assert twin[0].weight.shape == (6, 4, 3)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "row"])
-@pytest.mark.parametrize("factors", [(2, 2), (1, 3)])
-def test_repeated_pixels(factors, kind, realisation):
-    x = tensor((2, 3, 2, 2), kind).requires_grad_()
-    out = functional.interpolate(x, scale_factor=factors)
-    h, w = (2 * factor for factor in factors)
-    planes = [
-        (p * 2 + i // factors[0]) * 2 + j // factors[1]
-        for p in range(6)
-        for i in range(h)
-        for j in range(w)
-    ]
-    same(out, moves.placed(array(x), planes, (2, 3, h, w)))
-    g = tensor((2, 3, h, w), kind, 32, 5)
-    out.backward(g)
-    same(x.grad, moves.summed_at(array(g), planes, (2, 3, 2, 2), False))
-
-
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
@@ -117,6 +97,15 @@ def test_repeated_pixels(factors, kind, realisation):
         (nn.PixelUnshuffle(2), (2, 2, 4, 6)),
         (nn.Unflatten(1, (2, 4)), (2, 8, 3)),
         (nn.ZeroPad2d((1, 0, 2, 1)), (2, 3, 2, 2)),
+        (nn.ConstantPad1d((1, 2), 0.0), (2, 3, 2)),
+        (nn.ReflectionPad2d((2, 0, 1, 1)), (2, 3, 2, 3)),
+        (nn.ReflectionPad1d(3), (2, 3, 4)),
+        (nn.ReplicationPad2d((1, 5, 0, 2)), (2, 3, 2, 2)),
+        (nn.ReplicationPad1d((0, 4)), (2, 3, 1)),
+        (nn.CircularPad2d((2, 1, 0, 2)), (2, 3, 2, 2)),
+        (nn.CircularPad1d(4), (2, 3, 4)),
+        (nn.Upsample((5, 3)), (2, 3, 2, 2)),
+        (nn.Upsample(size=5, mode="nearest-exact"), (2, 3, 3)),
     ],
 )
 def test_what_moves_elements_does_what_torch_does(layer, shape):
@@ -133,14 +122,9 @@ def test_what_moves_elements_does_what_torch_does(layer, shape):
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.Conv1d(2, 2, 2, padding="same"), "padding 'same' of an even kernel"),
-        (nn.Conv1d(2, 2, 3, padding_mode="circular"), "padding_mode 'circular'"),
         (nn.MaxPool1d(2, dilation=2), "dilation 2, expected 1"),
         (nn.MaxPool1d(2, return_indices=True), "return_indices"),
         (nn.AvgPool1d(2, padding=2), "padding beyond half the window"),
-        (nn.Upsample(scale_factor=1.5), "scale_factor 1.5, expected whole factors"),
-        (nn.Upsample(scale_factor=2, mode="bilinear"), "mode 'bilinear', expected 'nearest'"),
-        (nn.Upsample(size=4), "a size, expected a scale_factor"),
     ],
 )
 def test_settings_without_a_rule(layer, reason):
@@ -151,9 +135,6 @@ def test_settings_without_a_rule(layer, reason):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: functional.interpolate(x, scale_factor=1.5), "interpolate: expected images"),
-        (lambda x: functional.interpolate(x, size=(3, 4)), "interpolate: expected images"),
-        (lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), "mode bilinear"),
         (lambda x: functional.pixel_shuffle(x, 2), "multiple of 4 channels, found 3"),
         (lambda x: functional.pixel_unshuffle(x, 3), "multiples of 3"),
         (lambda x: convert(nn.Conv1d(3, 2, 1))(x), r"expected \[n, c, l\], found shape"),

@@ -217,6 +217,7 @@ def run_and_compare(name: str, optimizer_name: str, steps: int):
         *(("recurrent", name) for name in ("sgd large", "momentum", "adamw")),
         *(("attention", name) for name in ("sgd", "momentum", "adam")),
         ("pooled", "adam"),
+        *(("decoder", name) for name in ("momentum", "adamw")),
         *(("vectors", name) for name in ("nesterov", "adam nearest")),
         *(("states", name) for name in ("momentum", "adam")),
     ],

@@ -776,3 +776,65 @@ def test_what_is_deployed_is_near_the_float_module(name, exponents):
     else:
         with pytest.raises(UnsupportedError, match=r"that forward\(\) makes by itself"):
             to_graph(model, found, (4,), 5)
+
+
+class Lists(nn.Module):
+    """Parameters in the containers that torch has for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.gains = nn.ParameterList(nn.Parameter(torch.randn(4)) for _ in range(2))
+        self.named = nn.ParameterDict({"mix": torch.randn(4, 3), "shift": torch.randn(3)})
+
+    def forward(self, x):
+        for gain in self.gains:
+            x = x * gain
+        return x @ self.named["mix"] + self.named["shift"]
+
+
+class Alone(nn.Module):
+    """The same with parameters of its own."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.first, self.second = of.gains
+        self.mix, self.shift = of.named["mix"], of.named["shift"]
+
+    def forward(self, x):
+        return (x * self.first * self.second) @ self.mix + self.shift
+
+
+@pytest.mark.parametrize("exponents", EXPONENTS)
+def test_lists_of_parameters(exponents):
+    torch.manual_seed(7)
+    net = Lists()
+    models = [convert(net, exponents), convert(Alone(net), exponents)]
+    for model in models:
+        optimizer = SGD(model.parameters(), lr=0.1, rounding="nearest")
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+        for _ in range(2):
+            cross_entropy(model(model_input(model, x)), torch.tensor([0, 1, 2, 1, 0])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    lists, alone = models
+    assert len(lists.gains) == 2
+    assert list(lists.named) == sorted(net.named)
+    pairs = [
+        *zip(lists.gains, (alone.first, alone.second), strict=True),
+        *((lists.named[name], getattr(alone, name)) for name in ("mix", "shift")),
+    ]
+    for ours, wanted in pairs:
+        assert torch.equal(ours.joint()[0], wanted.joint()[0])
+    again = convert(Lists(), exponents)
+    load_state(again, copy.deepcopy(lists).state_dict())
+    assert torch.equal(again.gains[1].codes, lists.gains[1].codes)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again.named["mix"].codes, convert(net, exponents).named["mix"].codes)
+
+
+def test_a_compiled_module_is_refused():
+    inner = nn.Linear(2, 2)
+    model = nn.Sequential(torch.compile(inner), nn.ReLU())
+    with pytest.raises(UnsupportedError, match=r"0 \(OptimizedModule\): compiled by torch.compile"):
+        convert(model)
+    assert isinstance(convert(inner), nn.Module)

@@ -63,14 +63,21 @@ def drawn_widths(net: nn.Module, seed: int) -> Layers:
     return found | {"input": (rng.randint(4, 8), 16, 32)}
 
 
+def channels_of(layer: nn.Module) -> int:
+    """The channels of a layer's output."""
+    transposed = isinstance(layer, nn.ConvTranspose2d)
+    return layer.out_channels if transposed else layer.weight.shape[0]
+
+
 def peaks_of(case: Case, net: nn.Module, seed: int) -> dict[str, list[float]]:
     """Magnitudes of channels before the pass, some of them outliers."""
     rng = random.Random(f"peaks {seed}")
     shifting = ("linear", "conv2d", "batch_norm", "layer_norm", "rms_norm", "group_norm")
+    shifting += ("conv_transpose2d",)
     return {
         f"{node.name}.{PEAKS}": [
             rng.choice((0.0, 1.0, 1.5, 40.0, 700.0, 1e4, 1e9))
-            for _ in range(dict(net.named_parameters())[f"{node.name}.weight"].shape[0])
+            for _ in range(channels_of(dict(net.named_children())[node.name]))
         ]
         for node in case.nodes
         if node.op in shifting

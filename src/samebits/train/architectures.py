@@ -332,11 +332,13 @@ def initialise(model: nn.Module, seed: int) -> None:
                 pass
             elif _is_drawn(owner, attribute):
                 fan_in = math.prod(parameter.shape[1:])
-                if isinstance(owner, nn.Embedding):
+                if isinstance(owner, TRANSPOSED):
+                    fan_in = parameter[:, 0].numel() // owner.groups
+                if isinstance(owner, nn.Embedding | nn.EmbeddingBag):
                     bound = math.sqrt(3.0)
                 elif isinstance(owner, (*RECURRENT, nn.MultiheadAttention)):
                     bound = math.sqrt(3.0 / fan_in)
-                elif not isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear)):
+                elif not isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear, *TRANSPOSED)):
                     bound = OWN_BOUND
                 elif linears and owner is linears[-1]:
                     bound = math.sqrt(1.0 / fan_in)
@@ -348,8 +350,8 @@ def initialise(model: nn.Module, seed: int) -> None:
             else:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
-                    "expected weights of Conv1d, Conv2d, Linear, LSTM, GRU, RNN, Embedding, "
-                    "MultiheadAttention and norms, or parameters of a module of your own"
+                    "expected weights of Conv and ConvTranspose 1d and 2d, Linear, LSTM, GRU, RNN, "
+                    "Embedding, MultiheadAttention and norms, or parameters of a module of your own"
                 )
 
 
@@ -358,6 +360,7 @@ NORMS = (
     *(nn.InstanceNorm1d, nn.InstanceNorm2d),
 )
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d)
 OWN_BOUND = 0.035  # of parameters of a user's module: a standard deviation of 0.02
 
 
@@ -371,7 +374,8 @@ def _is_gain(owner: nn.Module, parameter: torch.Tensor) -> bool:
 
 def _is_drawn(owner: nn.Module, attribute: str) -> bool:
     """Whether a parameter is drawn at random: a weight, or one of a module outside torch.nn."""
-    if isinstance(owner, (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, *RECURRENT)):
+    drawn = (nn.Conv1d, nn.Conv2d, *TRANSPOSED, nn.Linear, nn.Embedding, nn.EmbeddingBag)
+    if isinstance(owner, (*drawn, *RECURRENT)):
         return attribute.startswith("weight")
     if isinstance(owner, nn.MultiheadAttention):
         return attribute == "in_proj_weight"

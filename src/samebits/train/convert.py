@@ -14,8 +14,9 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair, Window, pair
 from samebits.train import layers
 from samebits.train.islands import island_of
-from samebits.train.operations.indexing import pad, pixel_shuffle, pixel_unshuffle, unflatten
+from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
+from samebits.train.operations.resampling import MODES, pad
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -46,8 +47,8 @@ class Choices:
 
 
 SHIFTING = (
-    *(layers.Linear, layers.Conv2d, layers.BatchNorm, layers.LayerNorm),
-    layers.GroupNorm,
+    *(layers.Linear, layers.Conv2d, layers.ConvTranspose2d),
+    *(layers.BatchNorm, layers.LayerNorm, layers.GroupNorm),
 )
 """Layers that round what they compute, so that its channels may have shifts."""
 
@@ -55,6 +56,7 @@ LayerRule = Callable[[Any, str, Choices], nn.Module]
 
 CONTAINERS = (
     *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity),
+    *(nn.ParameterList, nn.ParameterDict),
     *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
     *(nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer),
 )
@@ -88,20 +90,37 @@ def _linear(m: nn.Linear, name: str, how: Choices) -> nn.Module:
 
 
 def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
-    _require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}, expected 'zeros'")
-    padding = m.padding
-    if padding == "valid":
-        padding = (0,) * len(m.kernel_size)
-    elif padding == "same":
-        spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
-        _require(all(s % 2 == 0 for s in spans), "padding 'same' of an even kernel")
-        padding = tuple(s // 2 for s in spans)
+    """A Conv1d or 2d; a padding of other numbers, or that is uneven, comes before it (14.4)."""
+    spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
+    sides = {"valid": [(0, 0) for _ in spans], "same": [(s // 2, s - s // 2) for s in spans]}.get(
+        str(m.padding), [(p, p) for p in m.padding if isinstance(p, int)]
+    )
+    padding, around = tuple(low for low, _ in sides), None
+    if m.padding_mode != "zeros" or any(low != high for low, high in sides):
+        mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+        around = (tuple(itertools.chain(*reversed(sides))), mode)
+        padding = (0,) * len(sides)
     weight, bias = _parameters(m, name, how)
     if isinstance(m, nn.Conv1d):
         sizes = _line(m.stride), _line(padding, 0), _line(m.dilation)
-        return layers.Conv1d(weight, bias, *sizes, m.groups)
-    sizes = pair(m.stride), pair(padding), pair(m.dilation)  # type: ignore[arg-type]
-    return layers.Conv2d(weight, bias, *sizes, m.groups)
+        return layers.Conv1d(weight, bias, *sizes, m.groups, around)
+    sizes = pair(m.stride), pair(padding), pair(m.dilation)
+    return layers.Conv2d(weight, bias, *sizes, m.groups, around)
+
+
+def _conv_transpose(
+    m: nn.ConvTranspose1d | nn.ConvTranspose2d, name: str, how: Choices
+) -> nn.Module:
+    sizes = zip(m.output_padding, m.stride, strict=True)
+    fits = all(more < step for more, step in sizes)
+    _require(fits, f"output_padding {m.output_padding}, expected below the stride {m.stride}")
+    weight, bias = _parameters(m, name, how)
+    if isinstance(m, nn.ConvTranspose1d):
+        extra = _line(m.output_padding, 0)
+        line = _line(m.stride), _line(m.padding, 0), extra, _line(m.dilation)
+        return layers.ConvTranspose1d(weight, bias, *line, m.groups)
+    image = pair(m.stride), pair(m.padding), pair(m.output_padding), pair(m.dilation)  # type: ignore[arg-type]
+    return layers.ConvTranspose2d(weight, bias, *image, m.groups)
 
 
 def _line(v: Any, beside: int = 1) -> Pair:
@@ -115,12 +134,31 @@ def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Mod
 
 
 def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
-    _require(m.mode in ("nearest", "nearest-exact"), f"mode {m.mode!r}, expected 'nearest'")
-    _require(m.size is None, "a size, expected a scale_factor")
-    factors = m.scale_factor if isinstance(m.scale_factor, tuple) else (m.scale_factor,) * 2
-    whole = all(f is not None and f == int(f) and f >= 1 for f in factors) and len(factors) == 2
-    _require(whole, f"scale_factor {m.scale_factor}, expected whole factors")
-    return layers.Upsample((int(factors[0] or 1), int(factors[1] or 1)))
+    modes = sorted({mode for known in MODES.values() for mode in known})
+    _require(m.mode in modes, f"mode {m.mode!r}, expected one of {', '.join(modes)}")
+    return layers.Upsample(
+        size=m.size,
+        scale_factor=m.scale_factor,
+        mode=m.mode,
+        align_corners=m.align_corners,
+        recompute_scale_factor=m.recompute_scale_factor,
+    )
+
+
+def _pad(m: Any, name: str, how: Choices) -> nn.Module:
+    value = getattr(m, "value", 0)
+    _require(value == 0, f"value={value}, expected 0")
+    mode = PADDINGS[type(m)]
+    return layers.Rearranged(lambda x: pad(x, m.padding, mode))
+
+
+PADDINGS: dict[type[nn.Module], str] = {
+    **dict.fromkeys((nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d), "constant"),
+    **dict.fromkeys((nn.ReflectionPad1d, nn.ReflectionPad2d), "reflect"),
+    **dict.fromkeys((nn.ReplicationPad1d, nn.ReplicationPad2d), "replicate"),
+    **dict.fromkeys((nn.CircularPad1d, nn.CircularPad2d), "circular"),
+}
+"""Modes of padding modules."""
 
 
 def _unflatten(m: nn.Unflatten, name: str, how: Choices) -> nn.Module:
@@ -236,10 +274,11 @@ def _drop_path(m: Any, name: str, how: Choices) -> nn.Module:
     return layers.StochasticDepth(m.drop_prob, next(how.sites))
 
 
-def _softmax(m: nn.Softmax, name: str, how: Choices) -> nn.Module:
+def _softmax(m: nn.Softmax | nn.LogSoftmax, name: str, how: Choices) -> nn.Module:
     _require(m.dim is not None, "no dim, expected an axis")
     assert m.dim is not None
-    return layers.SoftmaxLayer(m.dim)
+    kind = layers.SoftmaxLayer if isinstance(m, nn.Softmax) else layers.LogSoftmaxLayer
+    return kind(m.dim)
 
 
 def _gelu(m: nn.GELU, name: str, how: Choices) -> nn.Module:
@@ -256,6 +295,14 @@ def _embedding(m: nn.Embedding, name: str, how: Choices) -> nn.Module:
     _require(m.max_norm is None, "max_norm")
     _require(not m.scale_grad_by_freq, "scale_grad_by_freq")
     return layers.Embedding(_parameter(m.weight, f"{name}.weight", how), m.padding_idx)
+
+
+def _embedding_bag(m: nn.EmbeddingBag, name: str, how: Choices) -> nn.Module:
+    _require(m.max_norm is None, "max_norm")
+    _require(not m.scale_grad_by_freq, "scale_grad_by_freq")
+    _require(m.padding_idx is None, "padding_idx, which shortens bags")
+    _require(not m.include_last_offset, "include_last_offset")
+    return layers.EmbeddingBag(_parameter(m.weight, f"{name}.weight", how), m.mode)
 
 
 def _stack(kind: type[layers.RecurrentStack]) -> LayerRule:
@@ -293,6 +340,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
     nn.Conv1d: _conv,
+    nn.ConvTranspose2d: _conv_transpose,
+    nn.ConvTranspose1d: _conv_transpose,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: _layer_norm,
@@ -302,6 +351,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.InstanceNorm2d: _instance_norm,
     nn.MultiheadAttention: _attention,
     nn.Softmax: _softmax,
+    nn.LogSoftmax: _softmax,
     nn.ReLU: lambda m, name, how: layers.ReLU(),
     nn.ReLU6: lambda m, name, how: layers.ReLU6(),
     nn.LeakyReLU: lambda m, name, how: layers.Activation("leaky_relu", m.negative_slope),
@@ -322,6 +372,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.AdaptiveAvgPool1d: _adaptive_pool1d,
     nn.Upsample: _upsample,
     nn.UpsamplingNearest2d: _upsample,
+    nn.UpsamplingBilinear2d: _upsample,
     nn.PixelShuffle: lambda m, name, how: layers.Rearranged(
         lambda x: pixel_shuffle(x, m.upscale_factor)
     ),
@@ -329,10 +380,11 @@ RULES: dict[type[nn.Module], LayerRule] = {
         lambda x: pixel_unshuffle(x, m.downscale_factor)
     ),
     nn.Unflatten: _unflatten,
-    nn.ZeroPad2d: lambda m, name, how: layers.Rearranged(lambda x: pad(x, m.padding)),
+    **dict.fromkeys(PADDINGS, _pad),
     nn.Flatten: lambda m, name, how: layers.Flatten(m.start_dim, m.end_dim),
     nn.Dropout: _dropout,
     nn.Embedding: _embedding,
+    nn.EmbeddingBag: _embedding_bag,
     nn.LSTM: _stack(layers.LSTM),
     nn.GRU: _stack(layers.GRU),
     nn.RNN: _stack(layers.RNN),
@@ -481,6 +533,8 @@ def _convert(
             if how.shifts and isinstance(twin, SHIFTING):
                 twin.shift_channels(twin.channels)
         else:
+            compiled = type(module).__name__ == "OptimizedModule"
+            _require(not compiled, "compiled by torch.compile, expected the module in _orig_mod")
             foreign = type(module).__module__.startswith("torch.nn")
             _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
             inside = module._modules

@@ -270,6 +270,52 @@ def test_dropout_and_identity_leave_no_node():
     assert operators(check(convert(model), make_images(1, 2))) == [("Flatten", "1"), ("Gemm", "3")]
 
 
+@pytest.mark.parametrize("layers", [(), (nn.ReLU(),)])
+def test_a_model_ends_before_log_softmax(layers):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3), *layers)
+    images = make_images(2, 2)
+    ends = [convert(net) for net in (model, nn.Sequential(model, nn.LogSoftmax(1)))]
+    frozen = [calibrate(end, [images]) for end in ends]
+    found, wanted = (deployed(*pair).codes(images) for pair in zip(ends, frozen, strict=True))
+    assert torch.equal(found[0], wanted[0])
+    assert found[1] == wanted[1]
+    check(ends[1], images)
+
+
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_copies_and_pads(rows):
+    torch.manual_seed(5)
+    model = nn.Sequential(
+        nn.ReflectionPad2d((1, 0, 2, 1)),
+        nn.Conv2d(2, 3, 3, 2, padding=1, padding_mode="circular"),
+        nn.Upsample((5, 9)),
+        nn.Conv2d(3, 2, (2, 1), padding="same"),
+        nn.ReLU(),
+        nn.ReplicationPad2d((0, 3, 0, 0)),
+        nn.ZeroPad2d((0, 1, 2, 0)),
+        nn.Conv2d(2, 2, 1),
+    )
+    graph = check(convert(model, rows), make_images(2, 2))
+    counts = [op for op, _ in operators(graph)]
+    assert (counts.count("Gather"), counts.count("Pad")) == (6, 2)
+
+
+def test_linear_upsampling_is_not_deployed():
+    model = convert(nn.Sequential(nn.Identity(), nn.Upsample(8, mode="bilinear")))
+    with pytest.raises(
+        UnsupportedError, match=r"layer '1' \(Upsample\): Interpolate cannot be dep"
+    ):
+        calibrate(model, [make_images(1, 1)])
+
+
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_lines(rows):
+    torch.manual_seed(3)
+    layers = (nn.Conv1d(2, 4, 3, 2), nn.ReLU(), nn.ConvTranspose1d(4, 3, 4, 3, 1, 1))
+    model = nn.Sequential(nn.Flatten(2), *layers, nn.ReLU())
+    check(convert(model, rows), make_images(2, 2))
+
+
 def test_constants_beyond_float32_are_refused():
     layer = nn.Linear(72, 2, bias=True)
     with torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 
 from bfp_arrays import array, same, tensor
 from samebits.spec.training import attention as reference
+from samebits.spec.training import moves, pointwise
 from samebits.train.operations.addition import add
 from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import scale
@@ -90,6 +91,33 @@ def test_wide_sums(bits, kinds, realisation):
     out.backward(g)
     same(a.grad, array(g))
     same(b.grad, array(g))
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("bits", [(32, 32), (32, 8), (8, 32)], ids=str)
+def test_wide_products(bits, kinds, realisation):
+    a, b = far_apart(kinds, bits)
+    out = a * b
+    same(out, reference.multiply_wide(array(a), array(b)))
+    for width in (16, 32):
+        a.grad = b.grad = None
+        g = tensor((2, 3, 4), "row" if "row" in kinds else "tensor", width, 5)
+        torch.autograd.backward(out, g, retain_graph=True)
+        same(a.grad, pointwise.multiply_backward(array(g), array(a), array(b)))
+        same(b.grad, pointwise.multiply_backward(array(g), array(b), array(a)))
+
+
+def test_a_temperature_is_repeated_beside_scores(realisation):
+    scores = tensor((2, 3, 4), "tensor", 32, 1).requires_grad_()
+    temperature = tensor((2, 1, 1), "tensor", 8, 2).requires_grad_()
+    out = scores * temperature
+    assert out.is_wide
+    g = tensor((2, 3, 4), "tensor", 32, 5)
+    out.backward(g)
+    own = moves.expand(array(temperature), (2, 3, 4))
+    same(out, reference.multiply_wide(array(scores), own))
+    down = pointwise.multiply_backward(array(g), own, array(scores))
+    same(temperature.grad, moves.expand_backward(down, (2, 1, 1)))
 
 
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from samebits.recompute.network.sublayer import SEPARABLE
+
 Shape = tuple[int, ...]
 aten = torch.ops.aten
 
@@ -175,8 +177,8 @@ _OWN: dict[Any, Callable[[Any, Any], int]] = {
 }
 
 
-RECURRENT = ("LSTM", "GRU", "RNN")  # kinds of BFP layers
-PRODUCTS = ("Conv2d", "Linear", *RECURRENT)
+RECURRENT = ("LSTM", "GRU", "RNN")
+PRODUCTS = (*SEPARABLE, *RECURRENT)  # kinds of BFP layers
 
 
 def layer_operations(
@@ -192,8 +194,9 @@ def layer_operations(
     if kind in RECURRENT:
         samples = math.prod(inputs[0][:2])
         return 2 * samples * sum(p.numel() for n, p in weights.items() if n.startswith("weight"))
-    if "weight" in weights and kind in ("Conv2d", "Linear"):
-        return 2 * size * math.prod(weights["weight"].shape[1:])
+    if "weight" in weights and (kind.startswith("Conv") or kind == "Linear"):
+        rows = math.prod(inputs[0]) if kind.startswith("ConvTranspose") else size
+        return 2 * rows * math.prod(weights["weight"].shape[1:])
     if "Pool" in kind:
         return math.prod(inputs[0])
     return PER_ELEMENT.get(kind, 1) * size

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-SEPARABLE = ("Conv1d", "Conv2d", "Linear")  # kinds whose two gradients are products apart
+SEPARABLE = ("Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Linear")
+"""Kinds whose two gradients are products apart."""
 LIGHT = 8  # what a sub-layer saves besides values is always kept if below 1/8 of its output
 
 

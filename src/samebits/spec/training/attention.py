@@ -181,6 +181,15 @@ def add_wide(a: Array, b: Array) -> Array:
     return replace(wide(codes, a.shape, exponent), layer_bits=max(width(a), width(b)))
 
 
+def multiply_wide(a: Array, b: Array) -> Array:
+    """The product of two tensors of one shape of which one has 32 bits. Section 14.2."""
+    a, b = unshifted(a), unshifted(b)
+    codes = [p * q for p, q in zip(a.codes, b.codes, strict=True)]
+    return replace(
+        wide(codes, a.shape, plus(a.exponent, b.exponent)), layer_bits=max(width(a), width(b))
+    )
+
+
 def where_wide(chosen: Sequence[bool], a: Array, b: Array) -> Array:
     """a where it is chosen, else b, of two tensors of which one has 32 bits. Section 14.2."""
     first = [c if at else 0 for c, at in zip(unshifted(a).codes, chosen, strict=True)]

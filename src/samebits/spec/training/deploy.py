@@ -9,14 +9,15 @@ bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 from samebits.spec import formats
 from samebits.spec.formats import power
-from samebits.spec.training import layers, pointwise, pooling
-from samebits.spec.training.layers import Array, Geometry, Parameter, channel_of
+from samebits.spec.training import layers, moves, pointwise, pooling, rows, transposed
+from samebits.spec.training.layers import Array, Geometry, Pair, Parameter, channel_of
 from samebits.spec.training.norm import coded
 from samebits.spec.training.rows import each
 from samebits.spec.training.step import (
@@ -26,6 +27,7 @@ from samebits.spec.training.step import (
     Parameters,
     geometry_of,
     means_of,
+    pair,
     parameter_name,
     pooling_of,
     taken_by_layers,
@@ -54,7 +56,7 @@ def evaluate(
         if node.op == "input":
             codes = [sat8(r / power(site)) for r in formats.reals(images)]
             done[node.name] = Array(codes, shape, site, 8)
-        elif node.op in ("linear", "conv2d", "batch_norm"):
+        elif node.op in ("linear", "conv2d", "conv_transpose2d", "batch_norm"):
             rounds = node.name in taken
             done[node.name] = _with_parameters(node, x[0], site, rounds, parameters, buffers)
         else:
@@ -67,6 +69,9 @@ def _with_parameters(
 ) -> Array:
     weight = parameters[parameter_name(node, "weight")]
     bias = parameters.get(parameter_name(node, "bias"))
+    if node.op == "conv_transpose2d":
+        geometry, extra = geometry_of(node) or Geometry(), pair(node.attributes["output_padding"])
+        return transposed_products(x, weight, bias, geometry, extra, site if rounds else None)
     if node.op != "batch_norm":
         return products(x, weight, bias, geometry_of(node), site if rounds else None)
     assert bias is not None
@@ -87,12 +92,54 @@ def products(
         shape: tuple[int, ...] = (x.shape[0], outputs)
     else:
         shape = layers.conv_shape(x.shape, weight.shape, geometry)
-    grids = tuple(x.one_exponent + e for e in each(weight.exponent, outputs))
-    biases = [0 * power(0)] * outputs if bias is None else real_values(bias)
-    codes, grids = (one_grid if site is None else own_grids)(weight.codes, grids, biases)
+    taps = layers.taps_of(x, weight, geometry)
+    return _sums(x, weight.codes, each(weight.exponent, outputs), bias, shape, taps, site)
+
+
+def transposed_products(
+    x: Array,
+    weight: Parameter,
+    bias: Parameter | None,
+    geometry: Geometry,
+    extra: Pair,
+    site: int | None,
+) -> Array:
+    """ConvTranspose2d: the same with weights whose output channels have exponents. Section 14.7."""
+    shape = transposed.output_shape(x.shape, weight.shape, geometry, extra)
+    inputs, per_group, *window = weight.shape
+    size, outputs = math.prod(window), per_group * geometry.groups
+    # Of every weight its output channel, and its place behind those of the channels before.
+    channels, places = [], []
+    for i, o, t in product(range(inputs), range(per_group), range(size)):
+        group, inside = divmod(i, inputs // geometry.groups)
+        channels.append(group * per_group + o)
+        places.append((channels[-1] * (inputs // geometry.groups) + inside) * size + t)
+    codes, own = weight.codes, each(weight.exponent, outputs)
+    if not isinstance(weight.exponent, int):
+        exponents = layers.by_output(weight, [i // (per_group * size) for i in range(len(codes))])
+        of = channels if geometry.groups == 1 else [0] * len(codes)
+        codes, found = rows.requantize(codes, exponents, of, 8)
+        own = tuple(dict(zip(channels, found, strict=True))[o] for o in range(outputs))
+    taps = ((o, i, places[w]) for o, i, w in transposed.taps(shape, weight, geometry))
+    return _sums(x, [codes[p] for p in moves.inverse(places)], own, bias, shape, taps, site)
+
+
+def _sums(
+    x: Array,
+    codes: Sequence[int],
+    exponents: Sequence[int],
+    bias: Parameter | None,
+    shape: tuple[int, ...],
+    taps: Iterable[layers.Tap],
+    site: int | None,
+) -> Array:
+    """The sums of weights [O, ...], whose output channels have these exponents, at a site."""
+    grids = tuple(x.one_exponent + e for e in exponents)
+    biases = [0 * power(0)] * len(grids) if bias is None else real_values(bias)
+    codes, grids = (one_grid if site is None else own_grids)(codes, grids, biases)
     offsets = offsets_of(biases, grids)
     acc = [offsets[c] for c in channel_of(shape)]
-    for o, i, w in layers.taps_of(x, weight, geometry):
+    for o, i, w in taps:
         acc[o] += x.codes[i] * codes[w]
     own = [grids[c] for c in channel_of(shape)]
     if site is None:

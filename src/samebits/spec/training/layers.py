@@ -302,15 +302,23 @@ def exact_sums(
     for o, i, w in taps_of(x, weight, geometry):
         acc[o] += inputs[i] * weight.codes[w]
     exponent = plus(by_row(x, len(acc)), by_output(weight, channels))
-    if bias is not None and any(bias.joint[0]):
-        joint, e_b = bias.joint
-        least = e_b + max(map(abs, joint)).bit_length() - 30
-        acc = [
-            formats.scaled(a, e - max(e, least)) + formats.scaled(joint[c], e_b - max(e, least))
-            for a, e, c in zip(acc, each(exponent, len(acc)), channels, strict=True)
-        ]
-        exponent = larger(exponent, least)
+    acc, exponent = with_bias(acc, exponent, bias, channels)
     return acc, shape, exponent
+
+
+def with_bias(
+    acc: list[int], exponent: Exponent, bias: Parameter | None, channels: Sequence[int]
+) -> tuple[list[int], Exponent]:
+    """Sums and a bias at a common exponent; `channels`: of every sum. Section 5."""
+    if bias is None or not any(bias.joint[0]):
+        return acc, exponent
+    joint, e_b = bias.joint
+    least = e_b + max(map(abs, joint)).bit_length() - 30
+    total = [
+        formats.scaled(a, e - max(e, least)) + formats.scaled(joint[c], e_b - max(e, least))
+        for a, e, c in zip(acc, each(exponent, len(acc)), channels, strict=True)
+    ]
+    return total, larger(exponent, least)
 
 
 def by_row(x: Array, count: int) -> Exponent:

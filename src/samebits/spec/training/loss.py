@@ -153,6 +153,11 @@ def logits_rows(z: Array) -> list[Row]:
 # --- cross-entropy ----------------------------------------------------------------------------
 
 
+def log_probabilities(z: Array) -> list[float]:
+    """The log-probabilities of logits [N, C, ...], row after row: minus each class's loss (6.6)."""
+    return [-(LN_2 * real(r.loss(1, d), -24)) for r in logits_rows(z) for d in r.distances]
+
+
 def cross_entropy(
     z: Array,
     targets: Sequence[int],

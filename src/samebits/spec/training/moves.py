@@ -7,7 +7,7 @@ indices; a place of -1 is a zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from samebits.spec import formats
@@ -90,6 +90,39 @@ def padded(
     places = product(*(range(-low, size + high) for size, low, high in around))
     inside = [at(shape, p) if _is_in(p, shape) else -1 for p in places]
     return inside, tuple(size + low + high for size, low, high in around)
+
+
+def around(mode: str, size: int, low: int, high: int) -> list[int]:
+    """Which of `size` elements the positions from -low to size + high take. Section 14.4."""
+    found = []
+    for i in range(-low, size + high):
+        if mode == "reflect":
+            i = -i if i < 0 else 2 * (size - 1) - i if i >= size else i
+        elif mode == "circular":
+            i %= size
+        found.append(min(max(i, 0), size - 1))
+    return found
+
+
+def nearest(size: int, count: int, exact: bool = False) -> list[int]:
+    """Which of `size` elements `count` positions take. Section 14.4."""
+    if exact:
+        return [(2 * o + 1) * size // (2 * count) for o in range(count)]
+    return [o * size // count for o in range(count)]
+
+
+def chosen(
+    shape: tuple[int, ...], along: Mapping[int, Sequence[int]]
+) -> tuple[list[int], tuple[int, ...]]:
+    """The places of elements chosen along axes, and the shape."""
+    lines = [along.get(axis, range(size)) for axis, size in enumerate(shape)]
+    return [at(shape, place) for place in product(*lines)], tuple(len(line) for line in lines)
+
+
+def chosen_backward(g: Array, shape: tuple[int, ...], along: Mapping[int, Sequence[int]]) -> Array:
+    """The sum of g over the copies of every element; `shape` is the input's."""
+    ends = 1 if len(g.shape) == 4 else len(g.shape) - 1  # of the axes that count rows
+    return summed_at(g, chosen(shape, along)[0], shape, any(axis < ends for axis in along))
 
 
 def _is_in(place: Sequence[int], shape: Sequence[int]) -> bool:

@@ -135,12 +135,73 @@ def averages_backward(
     for code, window, d in zip(g.codes, members, by, strict=True):
         for i in window:
             acc[i] += code * (common // d)
+    return _divided(g, acc, shape, common, 30 + common.bit_length() - max(by).bit_length())
+
+
+def _divided(g: Array, acc: list[int], shape: tuple[int, ...], common: int, bits: int) -> Array:
+    """acc / common with the exponents of g, of acc with at least `bits` bits. Section 7."""
     exponent = by_row(g, len(acc))
     own = list(each(exponent, len(acc)))
-    bits = 30 + common.bit_length() - max(by).bit_length()
     for at in rows.members(rows_of(shape) if g.by_rows else [0] * len(acc)).values():
         t = max(0, bits - max(abs(acc[i]) for i in at).bit_length())
         for i in at:
             acc[i] = formats.round_ratio(acc[i] << t, common)
             own[i] -= t
     return wide(acc, shape, tuple(own) if g.by_rows else own[0])
+
+
+# --- between pixels -------------------------------------------------------------------------
+
+Line = tuple[list[dict[int, int]], int]
+"""For every position along an axis the weights of those it lies between, and their sum."""
+
+
+def line(size: int, count: int, corners: bool) -> Line:
+    """`count` positions between `size` ones. Section 14.4."""
+    found, whole = [], max(count - 1, 1) if corners else 2 * count
+    for o in range(count):
+        position = o * (size - 1) if corners else max((2 * o + 1) * size - count, 0)
+        first, weight = divmod(position, whole)
+        if first == size - 1:
+            weight = 0
+        found.append({first: whole - weight, **({first + 1: weight} if weight else {})})
+    common = math.gcd(whole, *(w for weights in found for w in weights.values()))
+    return [{i: w // common for i, w in weights.items()} for weights in found], whole // common
+
+
+def interpolated(x: Array, size: Pair, corners: bool) -> Array:
+    """Pixels between those of images. Section 14.4."""
+    shape, taps, whole = _between(x.shape, size, corners)
+    acc, source = [0] * math.prod(shape), [0] * math.prod(shape)
+    for o, i, weight in taps:
+        acc[o] += x.codes[i] * weight
+        source[o] = i
+    own = tuple(x.exponents[i] for i in source) if x.by_rows else x.exponent
+    return narrow(acc, shape, own, x.bits, whole, x.shifts)
+
+
+def interpolated_backward(g: Array, shape: tuple[int, ...], corners: bool) -> Array:
+    """The weighted sums of g, divided as the pixels were; `shape` is the input's."""
+    _, taps, whole = _between(shape, (g.shape[2], g.shape[3]), corners)
+    acc = [0] * math.prod(shape)
+    for o, i, weight in taps:
+        acc[i] += g.codes[o] * weight
+    return _divided(g, acc, shape, whole, 30 + whole.bit_length())
+
+
+def _between(
+    shape: tuple[int, ...], size: Pair, corners: bool
+) -> tuple[tuple[int, ...], list[tuple[int, int, int]], int]:
+    """The output's shape, (output, input, weight) of every product, and what divides the sums."""
+    n, c, height, width = shape
+    (down, tall), (across, broad) = (line(shape[2 + a], size[a], corners) for a in (0, 1))
+    taps = [
+        (
+            (plane * size[0] + y) * size[1] + x,
+            (plane * height + h) * width + v,
+            down[y][h] * across[x][v],
+        )
+        for plane, y, x in product(range(n * c), range(size[0]), range(size[1]))
+        for h, v in product(down[y], across[x])
+    ]
+    return (n, c, *size), taps, tall * broad

@@ -14,6 +14,7 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | input | none | | |
 | linear | x | | weight, bias |
 | conv2d | x | stride, padding, dilation, groups | weight, bias |
+| conv_transpose2d | x | those of conv2d, output_padding ((0, 0)) | weight, bias |
 | batch_norm | x | eps (1e-5), momentum (0.1) | weight, bias, running_mean, running_var |
 | layer_norm | x | eps (1e-5) | weight, bias |
 | relu, relu6, flatten | x | | |
@@ -39,13 +40,15 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 | softmax | x | allowed (None): bool of every element | |
 | expand | x | shape | |
 | split_heads, join_heads | x | heads | |
+| copies | x | along: axis -> which elements | |
+| interpolate | x | size, corners (False) | |
 
 Initial states of lstm, gru and rnn may be left out. The states after the last step are the nodes
 `NAME.h_n` and `NAME.c_n` to others; words of the dropout before layer k are those of
 `NAME.dropout_l<k>`. `own` is a parameter of a user's module.
 
-Products, softmax, and add, scale and dropout of their results, have 32 bits (section 14); other
-operators take those as 8 bits.
+Products, softmax, and add, multiply, scale and dropout of their results, have 32 bits (section 14);
+other operators take those as 8 bits.
 
 A linear, conv2d, batch_norm or layer_norm whose channels have shifts has the buffer `channel_peak`.
 Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weight"` shares one.
@@ -68,6 +71,7 @@ from samebits.spec.training import (
     pooling,
     recurrent,
     rows,
+    transposed,
 )
 from samebits.spec.training.layers import Array, Geometry, Parameter, resolve
 from samebits.spec.training.loss import cross_entropy, mse
@@ -104,7 +108,7 @@ class Pass:
     saved: dict[str, Any] = field(default_factory=dict)
 
 
-MOVES = ("flatten", "select", "split_heads", "join_heads")
+MOVES = ("flatten", "select", "split_heads", "join_heads", "copies")
 OF_VECTORS = ("linear", "layer_norm", "rms_norm")
 """Operators to which a tensor of four axes is no image (section 12.2)."""
 PEAKS = "channel_peak"
@@ -124,6 +128,8 @@ def moved(node: Node, x: Array) -> Array:
     """The output of one of MOVES."""
     if node.op == "split_heads":
         return moves.placed(x, *moves.split_heads(x.shape, node.attributes["heads"]))
+    if node.op == "copies":
+        return moves.placed(x, *moves.chosen(x.shape, node.attributes["along"]))
     if node.op == "join_heads":
         return moves.placed(x, *_joined(x.shape, node.attributes["heads"]))
     if node.op == "select":
@@ -150,7 +156,7 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
     """A node's inputs, of 8 bits unless it takes more."""
     x = [done.outputs[name] for name in node.inputs]
     match node.op:
-        case "matmul" | "softmax" | "add" | "scale" | "dropout" | "expand":
+        case "matmul" | "softmax" | "add" | "multiply" | "scale" | "dropout" | "expand":
             return x
         case op if op in recurrent.STATES:  # states may have more
             return x
@@ -197,6 +203,17 @@ def geometry_of(node: Node) -> Geometry | None:
     a = node.attributes
     stride, padding, dilation = a.get("stride", 1), a.get("padding", 0), a.get("dilation", 1)
     return Geometry(pair(stride), pair(padding), pair(dilation), a.get("groups", 1))
+
+
+def sums_of(
+    node: Node, x: Array, weight: Parameter, bias: Parameter | None
+) -> tuple[list[int], tuple[int, ...], rows.Exponent]:
+    """The exact sums of a linear, conv2d or conv_transpose2d, their shape and exponent."""
+    geometry = geometry_of(node)
+    if geometry is None or node.op != "conv_transpose2d":
+        return layers.exact_sums(x, weight, bias, geometry)
+    extra = pair(node.attributes.get("output_padding", 0))
+    return transposed.exact_sums(x, weight, bias, geometry, extra)
 
 
 def pooling_of(
@@ -250,9 +267,9 @@ def forward(
         match node.op:
             case "input":
                 y = inputs[node.name]
-            case "linear" | "conv2d":
+            case "linear" | "conv2d" | "conv_transpose2d":
                 bits = needed(weight).widths[0]
-                sums = layers.exact_sums(x[0], needed(weight), bias, geometry_of(node))
+                sums = sums_of(node, x[0], needed(weight), bias)
                 y = replace(layers.wide(*sums), layer_bits=bits)
                 done.wide[node.name] = with_axes(node, y, done)
                 if node.name in taken:
@@ -295,7 +312,7 @@ def forward(
             case "add":
                 y = attention.add_wide(*x) if is_wide(*x) else pointwise.add(*x)
             case "multiply":
-                y = pointwise.multiply(*x)
+                y = attention.multiply_wide(*x) if is_wide(*x) else pointwise.multiply(*x)
             case "scale":
                 times = attention.scale_wide if is_wide(*x) else pointwise.scale
                 y = times(x[0], a["factor"])
@@ -311,7 +328,9 @@ def forward(
                 y, saved = attention.softmax(wide, a.get("allowed"))
             case "expand":
                 y = moves.expand(x[0], a["shape"])
-            case "flatten" | "select" | "split_heads" | "join_heads":
+            case "interpolate":
+                y = pooling.interpolated(x[0], a["size"], a.get("corners", False))
+            case op if op in MOVES:
                 y = moved(node, x[0])
                 if node.inputs[0] in done.wide:
                     done.wide[node.name] = moved(node, done.wide[node.inputs[0]])
@@ -401,6 +420,13 @@ def backward(
                     own.append(layers.bias_gradient(g, geometry))
                 if node.inputs[0] in inner:
                     down = [layers.affine_input_gradient(g, x[0], needed(weight), geometry)]
+            case "conv_transpose2d":
+                swapped = geometry_of(node) or Geometry()
+                own.append(transposed.weight_gradient(g, x[0], needed(weight), swapped))
+                if names[1] in parameters:
+                    own.append(layers.bias_gradient(g, swapped))
+                if node.inputs[0] in inner:
+                    down = [transposed.input_gradient(g, x[0], needed(weight), swapped)]
             case "batch_norm":
                 dz, *own = norm.batch_norm_backward(g, x[0], saved)
                 down = [dz]
@@ -418,6 +444,11 @@ def backward(
                 down = [attention.softmax_backward(g, saved)]
             case "expand":
                 down = [moves.expand_backward(g, x[0].shape)]
+            case "copies":
+                down = [moves.chosen_backward(g, x[0].shape, a["along"])]
+            case "interpolate":
+                corners = a.get("corners", False)
+                down = [pooling.interpolated_backward(g, x[0].shape, corners)]
             case "split_heads" | "join_heads":
                 down = [heads_backward(node, g, x[0].shape)]
             case "relu":

@@ -40,7 +40,7 @@ EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
 LAYERS_WITHOUT = (
-    *(layers.LayerNorm, layers.Embedding, layers.GRU, layers.RNN),
+    *(layers.LayerNorm, layers.Embedding, layers.EmbeddingBag, layers.GRU, layers.RNN),
     layers.RecurrentCell,
 )
 _LONGEST_NAME = 1000

@@ -25,13 +25,21 @@ from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
 from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
-from samebits.train.deployed.weights import frozen_sums, frozen_weights
+from samebits.train.deployed.weights import (
+    frozen_sums,
+    frozen_weights,
+    transposed_inputs,
+    transposed_outputs,
+)
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.indexing import Indexed, Permute
-from samebits.train.operations.linear import Products
+from samebits.train.operations.linear import Products, as_kernel
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.resampling import Copies, Pad, Selection
+from samebits.train.operations.softmax import LogSoftmax
+from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 Array = np.ndarray[Any, Any]
@@ -83,7 +91,7 @@ class _Writer:
                 path = f"{path}.{step.operation.word().lower()}".lstrip(".")
             if step.operation is Lstm:
                 value = self.lstm(path, inputs[0], step)
-            elif step.operation is Products:
+            elif step.operation in (Products, TransposedProducts):
                 value = self.products(path, inputs, step)
             else:
                 value = _RULES[step.operation](self, path, inputs, *step.arguments)
@@ -142,10 +150,10 @@ class _Writer:
         )
         return self.builder.add("DequantizeLinear", [codes, *parameters], name=f"{path}.dequantize")
 
-    def constant(self, path: str, codes: Array, exponents: Sequence[int]) -> str:
-        """Codes of the exponents of their rows as DequantizeLinear of int8 or int32 constants."""
+    def constant(self, path: str, codes: Array, exponents: Sequence[int], axis: int = 0) -> str:
+        """Codes of the exponents along an axis as DequantizeLinear of int8 or int32 constants."""
         parameters = self.parameters(path, exponents, codes.dtype.name)
-        attributes = {"axis": 0} if self.builder.values[parameters[0]].shape else {}
+        attributes = {"axis": axis} if self.builder.values[parameters[0]].shape else {}
         stored = self.builder.constant(f"{path}.codes", codes)
         inputs = [stored, *parameters]
         return self.builder.add("DequantizeLinear", inputs, attributes, path)
@@ -153,12 +161,15 @@ class _Writer:
     # --- operations ---------------------------------------------------------------------------
 
     def products(self, path: str, inputs: Sequence[str], step: DeployedOperation) -> str:
-        """Gemm or Conv of constants, with the bias on the grid of the sums."""
+        """Gemm, Conv or ConvTranspose of constants, with the bias on the grid of the sums."""
         x, weight, bias, shape, _ = step.arguments
-        own = (frozen_sums if step.site is None else frozen_weights)(x, weight, bias)
-        codes, e_x = own.codes.cpu().contiguous().numpy(), x.whole()[1]
-        of_weight = [e - e_x for e in own.exponents]
-        names = [*inputs, self.constant(f"{path}.weight", codes, of_weight)]
+        swapped = step.operation is TransposedProducts
+        outputs = transposed_outputs(weight, shape.groups) if swapped else weight
+        own = (frozen_sums if step.site is None else frozen_weights)(x, outputs, bias)
+        kernel = transposed_inputs(own.codes, shape.groups) if swapped else own.codes
+        of_weight = [e - x.whole()[1] for e in own.exponents]
+        codes = (kernel if kernel.dim() == 2 else as_kernel(kernel)).cpu().contiguous().numpy()
+        names = [*inputs, self.constant(f"{path}.weight", codes, of_weight, int(swapped))]
         if bias is not None:
             offsets = np.array(own.offsets, np.int32)
             names.append(self.constant(f"{path}.bias", offsets, own.exponents))
@@ -170,7 +181,19 @@ class _Writer:
             "dilations": shape.dilation,
             "group": shape.groups,
         }
-        return self.builder.add("Conv", names, attributes, path)
+        if not swapped:
+            return self.builder.add("Conv", names, attributes, path)
+        extra = tuple(
+            (size + 2 * pad - dilated * (k - 1) - 1) % stride
+            for size, k, stride, pad, dilated in zip(
+                (shape.h, shape.w),
+                (shape.kh, shape.kw),
+                *(shape.stride, shape.padding, shape.dilation),
+                strict=True,
+            )
+        )
+        attributes = {**attributes, "output_padding": extra}
+        return self.builder.add("ConvTranspose", names, attributes, path)
 
     def batch_norm(self, path: str, inputs: Sequence[str], x: BFPTensor, *arguments: Any) -> str:
         gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
@@ -256,6 +279,23 @@ class _Writer:
     def narrow(self, path: str, inputs: Sequence[str], x: BFPTensor) -> str:
         return inputs[0]  # the QuantizeLinear that follows is all there is to do
 
+    def copies(
+        self, path: str, inputs: Sequence[str], x: BFPTensor, selections: tuple[Selection, ...]
+    ) -> str:
+        (value,) = inputs
+        for axis, index in selections:
+            chosen = self.builder.constant(f"{path}.index", index.cpu().numpy())
+            value = self.builder.add("Gather", [value, chosen], {"axis": axis}, path)
+        return value
+
+    def pad(self, path: str, inputs: Sequence[str], x: BFPTensor, sizes: tuple[int, ...]) -> str:
+        whole = (*sizes, *[0] * (2 * x.dim() - len(sizes)))  # of the last axis first
+        pads = (*whole[::2][::-1], *whole[1::2][::-1])
+        return self.builder.add("Pad", inputs, {"pads": pads}, path)
+
+    def log_softmax(self, path: str, inputs: Sequence[str], x: BFPTensor, along: int) -> str:
+        return inputs[0]  # the logits
+
     def reshape(
         self, path: str, inputs: Sequence[str], x: BFPTensor, shape: tuple[int, ...]
     ) -> str:
@@ -311,9 +351,13 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     pointwise.Reshape: _Writer.reshape,
     Permute: _Writer.permute,
     Indexed: _Writer.indexed,
+    Copies: _Writer.copies,
+    Pad: _Writer.pad,
+    LogSoftmax: _Writer.log_softmax,
 }
 _BEFORE_RELU = (
     Products,
+    TransposedProducts,
     normalization.BatchNormFunction,
     activations.TableActivation,
     pooling.AveragePool,

@@ -25,13 +25,22 @@ from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import lstm
 from samebits.train.deployed.rounding import saturated
-from samebits.train.deployed.weights import frozen_sums, frozen_weights
+from samebits.train.deployed.weights import (
+    FrozenWeights,
+    frozen_sums,
+    frozen_weights,
+    transposed_inputs,
+    transposed_outputs,
+)
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.resampling import Copies, Pad
+from samebits.train.operations.softmax import LogSoftmax
+from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
 MAX_WINDOW = 1 << 23  # positions averaged
@@ -54,14 +63,36 @@ def products(
     codes = x.whole()[0]
     own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
     acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
+    found, exponent = _of_sums(acc, own, site)
+    return as_input(found, codes), exponent
+
+
+def transposed_products(
+    site: int | None,
+    x: BFPTensor,
+    weight: BFPParameter,
+    bias: BFPParameter | None,
+    shape: ConvShape,
+    peaks: object,
+) -> Part:
+    """ConvTranspose2d: `products` with weights whose output channels have exponents."""
+    codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
+    own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
+    kernel = as_kernel(transposed_inputs(own.codes, shape.groups))
+    acc, _ = kernels.of(codes).conv_input_grad(codes.to(torch.int16), kernel, shape)
+    return _of_sums(acc, own, site)
+
+
+def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None) -> Part:
+    """Sums with their offsets at the site, or as int32 at the finest exponent."""
     offsets, grids = (
         torch.tensor(values, device=acc.device).view(1, -1, 1, 1)
         for values in (own.offsets, own.exponents)
     )
     acc = acc.long() + offsets
     if site is None:
-        return as_input((acc << (grids - own.finest)).to(torch.int32), codes), own.finest
-    return as_input(saturated(acc, grids - site), codes), site
+        return (acc << (grids - own.finest)).to(torch.int32), own.finest
+    return saturated(acc, grids - site), site
 
 
 def batch_norm(
@@ -182,6 +213,7 @@ class Rule:
 _THE_SAME = Rule(None, False)
 RULES: dict[type[TensorOperation], Rule] = {
     Products: Rule(products, None),
+    TransposedProducts: Rule(transposed_products, None),
     normalization.BatchNormFunction: Rule(batch_norm),
     activations.Relu: _THE_SAME,
     activations.TableActivation: Rule(table),
@@ -195,6 +227,9 @@ RULES: dict[type[TensorOperation], Rule] = {
     pointwise.Reshape: _THE_SAME,
     Permute: _THE_SAME,
     Indexed: _THE_SAME,
+    Copies: _THE_SAME,
+    Pad: _THE_SAME,
+    LogSoftmax: _THE_SAME,
     Lstm: Rule(lstm.lstm, chosen=lstm.chosen),
 }
 
@@ -204,7 +239,8 @@ def rule_of(operation: type[TensorOperation]) -> Rule:
     rule = RULES.get(operation)
     if rule is None:
         raise UnsupportedError(
-            f"{operation.word()} cannot be deployed: expected linear, convolution, batch norm, "
-            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing or LSTM"
+            f"{operation.word()} cannot be deployed: expected linear, convolutions, batch norm, "
+            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing, pad, nearest "
+            "upsampling or LSTM"
         )
     return rule

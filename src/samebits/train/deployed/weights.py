@@ -9,6 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
@@ -44,8 +45,37 @@ def exponents_of(weight: BFPParameter) -> list[int]:
     return [exponent] * codes.shape[0]
 
 
+Outputs = tuple[Tensor, list[int]]
+"""Codes [o, ...] of a weight, an output channel after the other, and the exponent of each."""
+
+
+def transposed_outputs(weight: BFPParameter, groups: int) -> Outputs:
+    """The weight [i, o / groups, ...] of a transposed convolution as [o, i / groups, ...].
+
+    Where rows have exponents, which are those of input channels there, every output channel is
+    rounded to one of its own, and with groups all to one: ONNX has scales for its second axis.
+    """
+    codes, exponent = weight.parts[0]
+    sizes = (groups, -1, *codes.shape[1:])
+    swapped = codes.reshape(sizes).transpose(1, 2).flatten(0, 1)
+    if isinstance(exponent, int):
+        return swapped.contiguous(), [exponent] * len(swapped)
+    own = exponent.expand(codes.shape).reshape(sizes).transpose(1, 2).flatten(0, 1)
+    size = [1 if groups > 1 else len(swapped), *[1] * (swapped.dim() - 1)]
+    found, chosen = rows.requantize(swapped.contiguous(), own, size, 8, k=kernels.of(codes))
+    return found.to(torch.int8), chosen.flatten().expand(len(swapped)).tolist()
+
+
+def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
+    """The inverse of `transposed_outputs`, of codes [o, i / groups, ...]."""
+    return codes.reshape(groups, -1, *codes.shape[1:]).transpose(1, 2).flatten(0, 1).contiguous()
+
+
 def frozen_weights(
-    x: BFPTensor, weight: BFPParameter, *biases: BFPParameter | None, what: str = "sums"
+    x: BFPTensor,
+    weight: BFPParameter | Outputs,
+    *biases: BFPParameter | None,
+    what: str = "sums",
 ) -> FrozenWeights:
     """The constants of sums x * weight + biases, every channel on a grid of its own.
 
@@ -66,7 +96,9 @@ def frozen_weights(
             raise _too_large(what, max(reach))
 
 
-def frozen_sums(x: BFPTensor, weight: BFPParameter, bias: BFPParameter | None) -> FrozenWeights:
+def frozen_sums(
+    x: BFPTensor, weight: BFPParameter | Outputs, bias: BFPParameter | None
+) -> FrozenWeights:
     """The constants of sums that are no site: 32 bits hold them all at the finest exponent.
 
     Channels with a grid that is too fine for that are raised. Raises UnsupportedError where the
@@ -86,10 +118,15 @@ class _Grids:
     """A weight and biases, and the exponents that the sums of x and it have by themselves."""
 
     def __init__(
-        self, x: BFPTensor, weight: BFPParameter, biases: Sequence[BFPParameter | None]
+        self,
+        x: BFPTensor,
+        weight: BFPParameter | Outputs,
+        biases: Sequence[BFPParameter | None],
     ) -> None:
         e_x = x.whole()[1]
-        self.codes, self.own = weight.parts[0][0], [e_x + e for e in exponents_of(weight)]
+        if isinstance(weight, BFPParameter):
+            weight = weight.parts[0][0], exponents_of(weight)
+        self.codes, self.own = weight[0], [e_x + e for e in weight[1]]
         self.values = [Fraction(0)] * len(self.own)  # of the sum of the biases
         for bias in biases:
             if bias is not None:

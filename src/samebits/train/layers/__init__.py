@@ -1,11 +1,20 @@
 """Layers as ordinary `nn.Module`s over BFP tensors. `convert` builds them from torch.nn layers."""
 
-from samebits.train.layers.affine import Conv1d, Conv2d, Embedding, Linear
+from samebits.train.layers.affine import (
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    Embedding,
+    EmbeddingBag,
+    Linear,
+)
 from samebits.train.layers.base import Holder, Layer, holding, load_state
 from samebits.train.layers.elementwise import (
     Activation,
     Dropout,
     Flatten,
+    LogSoftmaxLayer,
     Rearranged,
     ReLU,
     ReLU6,
@@ -36,7 +45,6 @@ from samebits.train.layers.recurrent import (
 from samebits.train.layers.sequence import MultiheadAttention
 from samebits.train.operations import (
     looking,  # noqa: F401 - torch.argmax and what else only reads
-    reduction,  # noqa: F401 - torch.mean, torch.sum
     selection,  # noqa: F401 - torch.where
 )
 
@@ -50,8 +58,11 @@ __all__ = [
     "BatchNorm",
     "Conv1d",
     "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GRUCell",
     "GroupNorm",
@@ -60,6 +71,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Linear",
+    "LogSoftmaxLayer",
     "MaxPool2d",
     "MultiheadAttention",
     "OfRNN",

@@ -8,6 +8,9 @@ from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
 from samebits.train.operations.pointwise import embedding, over_lines
+from samebits.train.operations.reduction import embedding_bag
+from samebits.train.operations.resampling import pad
+from samebits.train.operations.transposed import conv_transpose2d
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
@@ -31,7 +34,10 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups."""
+    """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups.
+
+    around: what `pad` puts around the input before, sizes of the last axis first, and a mode
+    """
 
     weight: BFPParameter
     bias: BFPParameter | None
@@ -44,11 +50,12 @@ class Conv2d(Layer):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         groups: int = 1,
+        around: tuple[tuple[int, ...], str] | None = None,
     ) -> None:
         super().__init__()
         self.hold(weight=weight, bias=bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
-        self.groups = groups
+        self.groups, self.around = groups, around
 
     @property
     def channels(self) -> int:
@@ -57,11 +64,51 @@ class Conv2d(Layer):
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
+        if self.around is not None:
+            x = pad(x, *self.around)
         return conv2d(x, self.weight, self.bias, *geometry, self.peaks)
 
 
 class Conv1d(Conv2d):
     """[n, ci, l] -> [n, co, ol]: the convolution of images of height 1, by a weight [co, ci, k]."""
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        return over_lines(x, super().compute)
+
+
+class ConvTranspose2d(Layer):
+    """[n, ci, h, w] -> [n, co, oh, ow]: a Conv2d with its roles swapped (training.md 14.7)."""
+
+    weight: BFPParameter
+    bias: BFPParameter | None
+
+    def __init__(
+        self,
+        weight: BFPParameter,
+        bias: BFPParameter | None,
+        stride: Pair,
+        padding: Pair,
+        output_padding: Pair,
+        dilation: Pair,
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.hold(weight=weight, bias=bias)
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.dilation, self.groups = dilation, groups
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the output."""
+        return self.weight.shape[1] * self.groups
+
+    def compute(self, x: BFPTensor) -> BFPTensor:
+        sizes = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return conv_transpose2d(x, self.weight, self.bias, *sizes, self.peaks)
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """[n, ci, l] -> [n, co, ol], of images of height 1, by a weight [ci, co / groups, k]."""
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         return over_lines(x, super().compute)
@@ -79,3 +126,19 @@ class Embedding(Layer):
 
     def forward(self, x: Tensor) -> BFPTensor:
         return embedding(x, self.weight, self.padding_idx)
+
+
+class EmbeddingBag(Layer):
+    """Bags of integer indices -> the sum, mean or maximum of their rows [bags, d]."""
+
+    weight: BFPParameter
+
+    def __init__(self, weight: BFPParameter, mode: str) -> None:
+        super().__init__()
+        self.hold(weight=weight)
+        self.mode = mode
+
+    def forward(self, x: Tensor, offsets: Tensor | None = None) -> BFPTensor:
+        """[bags, length], or [n] with the offsets of bags of one length."""
+        with self.named():
+            return embedding_bag(x, self.weight, self.mode, offsets)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
 from samebits.train.operations.narrow import as_bfp, as_decided
-from samebits.train.operations.softmax import softmax
+from samebits.train.operations.softmax import log_softmax, softmax
 from samebits.train.tensor import BFPTensor
 
 
@@ -66,6 +66,15 @@ class SoftmaxLayer(Layer):
         """As torch.nn.Softmax; what was masked by -inf gives 0."""
         with self.named():
             return softmax(x, self.dim)  # type: ignore[arg-type]
+
+
+class LogSoftmaxLayer(SoftmaxLayer):
+    """Along an axis, for a loss of classes (training.md 6.6)."""
+
+    def forward(self, x: Tensor) -> BFPTensor:
+        """As torch.nn.LogSoftmax."""
+        with self.named():
+            return log_softmax(x, self.dim)  # type: ignore[arg-type]
 
 
 class Dropout(Layer):

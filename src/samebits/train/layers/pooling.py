@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from samebits.kernels.geometry import Pair, Window
+from typing import Any
+
+from samebits.kernels.geometry import Window
 from samebits.train.layers.base import Layer
-from samebits.train.operations import indexing, pooling
+from samebits.train.operations import pooling
 from samebits.train.operations.pointwise import over_lines
+from samebits.train.operations.resampling import interpolate
 from samebits.train.tensor import BFPTensor
 
 
@@ -56,11 +59,15 @@ class OverLines(Layer):
 
 
 class Upsample(Layer):
-    """[n, c, h, w] -> [n, c, h * factor, w * factor], every pixel repeated."""
+    """Lines or images with other sides, whose pixels are repeated or lie between neighbours."""
 
-    def __init__(self, factors: Pair) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.factors = factors
+        self.options = options
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return indexing.upsample(x, self.factors)
+        return interpolate(x, **self.options)
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them."""
+        return ", ".join(f"{key}={v!r}" for key, v in self.options.items() if v is not None)

@@ -13,11 +13,11 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels import softmax
 from samebits.spec.training.loss import fixed
 from samebits.train.losses.reduction import (
+    check_values,
     gradient_of,
     is_mean,
     real,
     real_target,
-    refuse_masked,
     reported,
     times,
 )
@@ -76,7 +76,7 @@ def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: in
         raise UnsupportedError(
             f"{what}: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
         )
-    refuse_masked(what, y)
+    check_values(what, y)
     return DifferenceLoss.apply(y, real_target(what, target, y.shape), bits, measure)
 
 

@@ -16,11 +16,11 @@ from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.loss import GRID, IGNORED, LN_2, MANY, POINT
 from samebits.train.losses.reduction import (
+    check_values,
     gradient_of,
     is_mean,
     real,
     real_target,
-    refuse_masked,
     reported,
     times,
 )
@@ -181,7 +181,7 @@ def _check_logits(logits: Any) -> torch.Size:
             f"cross-entropy: expected BFP logits [n, classes, ...], found {type(logits).__name__} "
             f"of shape {tuple(shape)}"
         )
-    refuse_masked("cross-entropy", logits)
+    check_values("cross-entropy", logits, along=1)
     if 0 in shape:
         raise UnsupportedError(
             f"cross-entropy: expected at least one row, found an empty batch {tuple(shape)}"
@@ -319,7 +319,7 @@ def binary_cross_entropy_with_logits(
             f"{what}: expected non-empty BFP logits, found {type(logits).__name__} "
             f"{tuple(logits.shape)}"
         )
-    refuse_masked(what, logits)
+    check_values(what, logits)
     mean = is_mean(what, reduction)
     on = _probabilities(what, target, logits.shape)
     x, one, positive = 0, torch.tensor(1 << POINT), torch.tensor(1 << POINT)

@@ -15,6 +15,7 @@ from samebits.errors import UnsupportedError
 from samebits.spec.training.loss import IGNORED
 from samebits.train.losses.difference import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cross_entropy
+from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 
 
@@ -70,6 +71,25 @@ def _cross_entropy(
         reduction=reduction,
         label_smoothing=label_smoothing,
     )
+
+
+def _nll(
+    input: BFPTensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = IGNORED,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`cross_entropy` of the logits in log-probabilities. UnsupportedError for another input."""
+    _refuse("nll_loss", size_average=size_average, reduce=reduce)
+    if not isinstance(input, LogProbabilities) or target.is_floating_point():
+        raise UnsupportedError(
+            "nll_loss: expected what log_softmax gives, and class indices, found "
+            f"{type(input).__name__} and {target.dtype}; give the logits to cross_entropy"
+        )
+    return cross_entropy(input, target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
 def _binary_cross_entropy(
@@ -137,6 +157,7 @@ def _huber(
 FUNCTIONS.update(
     {
         F.cross_entropy: _cross_entropy,
+        F.nll_loss: _nll,
         F.binary_cross_entropy_with_logits: _binary_cross_entropy,
         F.mse_loss: _mse,
         F.l1_loss: _l1,

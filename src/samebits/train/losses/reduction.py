@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec import formats
+from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import BFPTensor, bfp32
 
 REDUCTIONS = ("mean", "sum")
@@ -23,8 +24,16 @@ def is_mean(what: str, reduction: str) -> bool:
     return reduction == "mean"
 
 
-def refuse_masked(what: str, y: BFPTensor) -> None:
-    """Refuse a tensor of which a mask excludes places, as a loss would count them."""
+def check_values(what: str, y: BFPTensor, along: int | None = None) -> None:
+    """Refuse a tensor of which a mask excludes places, as a loss would count them.
+
+    And log-probabilities, but along the axis `along`.
+    """
+    if isinstance(y, LogProbabilities) and y.along != along:
+        only = "which only losses of classes take" if along is None else f"expected along {along}"
+        raise UnsupportedError(
+            f"{what}: found log-probabilities along axis {y.along}, {only}; give it the logits"
+        )
     if y.allowed is not None:
         raise UnsupportedError(
             f"{what}: expected finite values, found a tensor masked by -inf or by numbers below "
@@ -42,7 +51,7 @@ def real_target(what: str, target: Tensor, shape: torch.Size) -> Tensor:
             f"{what}: expected a target of shape {tuple(shape)}, found {tuple(target.shape)}"
         )
     if isinstance(target, BFPTensor):
-        refuse_masked(f"{what}, target", target)
+        check_values(f"{what}, target", target)
     if target.requires_grad:
         raise UnsupportedError(
             f"{what}: expected a target without a gradient, found one that requires it; detach it"

@@ -16,7 +16,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
 from samebits.train.operations.broadcast import GATHERED
-from samebits.train.operations.narrow import as_bfp, as_decided
+from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import (
     FUNCTIONS,
@@ -223,100 +223,6 @@ def roll(
     return Roll.apply(as_bfp(x, "roll"), by, axes)
 
 
-class Pad(TensorOperation):
-    """x with zeros around it, or, of negative sizes, less of it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, sizes: tuple[int, ...]) -> BFPTensor:
-        """Zeros have no exponent: those of rows follow from the elements around them."""
-        codes, exponent = x.resolved()
-        ctx.sizes = sizes
-        padded = functional.pad(codes, sizes)
-        if isinstance(exponent, Tensor):
-            own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
-            padded, exponent = rows.moved(padded, own, lambda v: v)
-        y = BFPTensor(padded, exponent, bits=x.bits)
-        return BFPTensor.wide(padded, exponent, x.layer_bits) if x.is_wide else y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        back = [-size for size in ctx.sizes]
-        return BFPTensor(*moved_part(gradient(grad), lambda v: functional.pad(v, back))), None
-
-
-def pad(
-    x: BFPTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
-) -> BFPTensor:
-    """x with zeros around its last axes, as torch.nn.functional.pad has their sizes.
-
-    Raises UnsupportedError for other modes and values, and for negative sizes.
-    """
-    if mode != "constant" or value or min(pad, default=0) < 0:
-        raise UnsupportedError(
-            f"pad: expected sizes of at least 0, mode constant and value 0, found {tuple(pad)}, "
-            f"{mode} and {value}"
-        )
-    return Pad.apply(as_decided(x, "pad"), tuple(pad)) if any(pad) else x
-
-
-class RepeatPixels(TensorOperation):
-    """[n, c, h, w] -> [n, c, h * a, w * b]; the gradient of a pixel is the sum over its copies."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, factors: tuple[int, int]) -> BFPTensor:
-        ctx.factors = factors
-        a, b = factors
-        return x.moved(lambda v: v.repeat_interleave(a, 2).repeat_interleave(b, 3))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, exponent = gradient(grad)
-        (a, b), (n, c, h, w) = ctx.factors, g.shape
-        acc = g.long().view(n, c, h // a, a, w // b, b).sum((3, 5))
-        return bfp32(acc, exponent), None
-
-
-def upsample(x: BFPTensor, factors: tuple[int, int]) -> BFPTensor:
-    """Every pixel of [n, c, h, w] repeated along the height and the width.
-
-    Raises UnsupportedError for other shapes, and for factors below 1 or above 2**12.
-    """
-    if x.dim() != 4 or not all(1 <= factor <= 1 << 12 for factor in factors):
-        raise UnsupportedError(
-            f"upsample: expected [n, c, h, w] and factors of 1 to 4096, found {tuple(x.shape)} and "
-            f"{factors}"
-        )
-    return RepeatPixels.apply(as_bfp(x, "upsample"), factors)
-
-
-def _interpolate(
-    x: BFPTensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-    antialias: bool = False,
-) -> BFPTensor:
-    """torch.nn.functional.interpolate by whole factors, nearest. Raises UnsupportedError."""
-    sides = tuple(x.shape[2:])
-    if size is not None:
-        wanted = (size,) * len(sides) if isinstance(size, int) else tuple(size)
-        whole = len(wanted) == len(sides) and all(
-            w % s == 0 for w, s in zip(wanted, sides, strict=True)
-        )
-        factors = tuple(w // s for w, s in zip(wanted, sides, strict=True)) if whole else ()
-    else:
-        given = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * 2
-        factors = tuple(int(f) for f in given if f is not None and f == int(f))
-    if mode not in ("nearest", "nearest-exact") or len(factors) != 2 or len(sides) != 2:
-        raise UnsupportedError(
-            "interpolate: expected images, mode nearest and whole factors, found shape "
-            f"{tuple(x.shape)}, mode {mode}, size {size} and scale_factor {scale_factor}"
-        )
-    return upsample(x, (factors[0], factors[1]))
-
-
 def pixel_shuffle(x: BFPTensor, factor: int) -> BFPTensor:
     """[n, c * r * r, h, w] -> [n, c, h * r, w * r], as torch.nn.PixelShuffle."""
     n, channels, h, w = _image_sizes("pixel_shuffle", x, factor)
@@ -359,12 +265,10 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 FUNCTIONS.update(
     {
-        functional.interpolate: _interpolate,
         functional.pixel_shuffle: pixel_shuffle,
         functional.pixel_unshuffle: pixel_unshuffle,
         torch.roll: roll,
         torch.Tensor.roll: roll,
-        functional.pad: pad,
         torch.Tensor.new_zeros: _float_like(torch.Tensor.new_zeros),
         torch.Tensor.new_ones: _float_like(torch.Tensor.new_ones),
         torch.Tensor.new_full: _float_like(torch.Tensor.new_full),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,26 +64,7 @@ class Products(TensorOperation):
         ctx.save_for_backward(codes, w)
         ctx.exponents, ctx.shape, ctx.bits = (e_x, e_w), shape, weight.widths.gradients
         ctx.shifts = up
-        states = _states(weight, bias)
-
-        def again() -> Tensor:
-            """The sums once more. Raises UnsupportedError where the parameters have changed."""
-            if any(
-                now[0] is not then[0] or now[1:] != then[1:]
-                for now, then in zip(_states(weight, bias), states, strict=True)
-            ):
-                raise UnsupportedError(
-                    "the 32-bit value of this Linear or Conv2d is gone: a layer took it as 8 bits, "
-                    "and the weights have changed since; read it, or compute its loss, before the "
-                    "update"
-                )
-            return exact_sums(codes, e_x, weight, bias, shape, up)[0]
-
-        found = exact_sums(codes, e_x, weight, bias, shape, up)
-        shifts = None if peaks is None else peaks.shifts()
-        sums = Sums(*found, again, weight.widths.values, shifts)
-        if peaks is not None:
-            peaks.see(found[0], found[2])
+        sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
         if codes.dim() == 4:
             return BFPTensor.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow), codes)
         moves = (as_rows,) if isinstance(sums.exponent, int) else ()
@@ -108,6 +90,38 @@ class Products(TensorOperation):
         if ctx.needs_input_grad[2] and is_wanted("weight"):
             db = bias_gradient(g, e_g)
         return dx, dw, db, None, None
+
+
+def sums_of(
+    compute: Callable[[], tuple[Tensor, int, Exponent]],
+    weight: BFPParameter,
+    bias: BFPParameter | None,
+    peaks: ChannelPeaks | None,
+) -> Sums:
+    """The sums that `compute` gives with their largest magnitude and exponent, of parameters.
+
+    peaks: of the output's channels, which have shifts by them (training.md 12.4)
+    """
+    states = _states(weight, bias)
+
+    def again() -> Tensor:
+        """The sums once more. Raises UnsupportedError where the parameters have changed."""
+        if any(
+            now[0] is not then[0] or now[1:] != then[1:]
+            for now, then in zip(_states(weight, bias), states, strict=True)
+        ):
+            raise UnsupportedError(
+                "the 32-bit value of this Linear or Conv2d is gone: a layer took it as 8 bits, and "
+                "the weights have changed since; read it, or compute its loss, before the update"
+            )
+        return compute()[0]
+
+    found = compute()
+    shifts = None if peaks is None else peaks.shifts()
+    sums = Sums(*found, again, weight.widths.values, shifts)
+    if peaks is not None:
+        peaks.see(found[0], found[2])
+    return sums
 
 
 def exact_sums(
@@ -231,7 +245,7 @@ def linear(
 def _linear(x: BFPTensor, weight: BFPTensor, bias: BFPParameter | None = None) -> BFPTensor:
     """torch.nn.functional.linear of a module's own parameters, or of an activation as weight."""
     if isinstance(weight, BFPParameter):
-        _check_parameters("linear", weight, bias, 2)
+        check_parameters("linear", weight, bias, 2)
         return linear(x, weight, bias)
     y = product(x, weight, transposed=True)
     return y if bias is None else add(y, bias)
@@ -252,14 +266,17 @@ def _conv2d(
             "conv2d: expected a parameter of a module as weight, and padding as numbers, found "
             f"{type(weight).__name__} and {padding!r}"
         )
-    _check_parameters("conv2d", weight, bias, 4)
+    check_parameters("conv2d", weight, bias, 4)
     return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
 
 
-def _check_parameters(what: str, weight: BFPParameter, bias: Any, rank: int) -> None:
-    """The shapes of layers. Raises UnsupportedError."""
+def check_parameters(
+    what: str, weight: BFPParameter, bias: Any, rank: int, outputs: int | None = None
+) -> None:
+    """The shapes of layers; outputs: as many as the weight has rows. Raises UnsupportedError."""
+    size = (weight.shape[0] if outputs is None else outputs,)
     if weight.dim() != rank or not (
-        bias is None or (isinstance(bias, BFPParameter) and bias.shape == weight.shape[:1])
+        bias is None or (isinstance(bias, BFPParameter) and bias.shape == size)
     ):
         found = "none" if bias is None else f"{type(bias).__name__} {tuple(bias.shape)}"
         raise UnsupportedError(

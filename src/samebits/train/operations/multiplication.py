@@ -15,7 +15,7 @@ from samebits.kernels.geometry import MAX_SUMMED
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
-from samebits.train.operations.narrow import as_bfp8, as_decided
+from samebits.train.operations.narrow import as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
 
@@ -28,6 +28,8 @@ class Multiply(TensorOperation):
         (u, e_a), (v, e_b) = a.resolved(), b.resolved()
         ctx.save_for_backward(u, v)
         ctx.exponents = e_a, e_b
+        if a.is_wide or b.is_wide:
+            return bfp32(u.long() * v, e_a + e_b, max(a.layer_bits, b.layer_bits))
         return narrowed(u.long() * v, e_a + e_b, max(a.bits, b.bits), None)
 
     @staticmethod
@@ -45,7 +47,8 @@ def _gradient(
 ) -> BFPTensor:
     """The sums of g * other over the axes that an operand of a shape was repeated along.
 
-    |g| < 2**31 and |other| < 2**7, so that sums of 2**24 products stay below 2**62.
+    |g| < 2**31 and |other| < 2**7, so that sums of 2**24 products stay below 2**62; an operand
+    beside one of 32 bits is not repeated here, and every product is below 2**62.
     """
     axes = [axis for axis, size in enumerate(shape) if size < g.shape[axis]]
     acc = g.long() * other
@@ -53,7 +56,7 @@ def _gradient(
 
 
 def multiply(a: Any, b: Any) -> BFPTensor:
-    """a * b of two tensors, or of a tensor and a number, as bfp8.
+    """a * b of two tensors, or of a tensor and a number, as bfp8; of 32 bits where one has (14.2).
 
     Sizes are equal or 1, as torch joins them. One of them may be a float tensor, a constant. Raises
     UnsupportedError for other shapes, and for a float tensor that wants a gradient.
@@ -63,9 +66,10 @@ def multiply(a: Any, b: Any) -> BFPTensor:
     b = _number(b, "multiply")
     if isinstance(b, int | float) and not isinstance(b, bool):
         return scale(a, float(b))
-    x = as_bfp8(a, "multiply")
-    y = as_bfp8(constant(b, x, "multiply"), "multiply")
-    return Multiply.apply(*_alike(x, y))
+    x = as_decided(a, "multiply")
+    y = as_decided(constant(b, x, "multiply", x.is_wide), "multiply")
+    wide = x.is_wide or y.is_wide
+    return Multiply.apply(*(broadcast("multiply", x, y) if wide else _alike(x, y)))
 
 
 def _number(value: Any, what: str) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
+from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation, bfp32, gradient
 
 
@@ -69,11 +70,22 @@ def as_bfp(x: Tensor, where: str) -> BFPTensor:
 
 def as_bfp8(x: Tensor, where: str) -> BFPTensor:
     """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
-    x = as_bfp(x, where)
+    x = _computed(x, where)
     return x if x.bits <= 8 else Narrow.apply(x)
 
 
 def as_decided(x: Tensor, where: str) -> BFPTensor:
     """x as bfp8, or as the bfp32 that it is (training.md 14.2). Raises as `as_bfp`."""
-    x = as_bfp(x, where)
+    x = _computed(x, where)
     return x if x.is_wide else as_bfp8(x, where)
+
+
+def _computed(x: Tensor, where: str) -> BFPTensor:
+    """x, to compute with. Raises as `as_bfp`, and for log-probabilities."""
+    x = as_bfp(x, where)
+    if isinstance(x, LogProbabilities):
+        raise UnsupportedError(
+            f"{where}: found log-probabilities, which only nll_loss, cross_entropy, softmax and "
+            "exp take; compute with the logits, before log_softmax"
+        )
+    return x

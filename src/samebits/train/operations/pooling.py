@@ -14,6 +14,7 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import Window, rows
 from samebits.kernels.averages import Averages, adaptive_averages, window_averages
 from samebits.kernels.geometry import Pair, pair
+from samebits.kernels.rows import Exponent
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
@@ -93,11 +94,23 @@ class AveragePool(TensorOperation):
         else:
             acc, largest = k.span_sum(g, *means.holders(*ctx.shape[2:]))
         bits = 30 + means.common.bit_length() - means.largest.bit_length()
-        if isinstance(e_g, Tensor):
-            rows_up = (bits - rows.bit_length(rows.largest(acc, e_g.shape))).clamp(min=0)
-            return bfp32(k.divide(acc << rows_up, means.common), e_g - rows_up), None
-        up = max(0, bits - largest.bit_length())
-        return bfp32(k.divide(acc << up, means.common), e_g - up), None
+        return divided(acc, largest, e_g, means.common, bits), None
+
+
+def divided(
+    acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int
+) -> BFPTensor:
+    """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7).
+
+    largest: max|acc|, where it is known
+    """
+    k = kernels.of(acc)
+    if isinstance(exponent, Tensor):
+        rows_up = (bits - rows.bit_length(rows.largest(acc, exponent.shape))).clamp(min=0)
+        return bfp32(k.divide(acc << rows_up, divisor), exponent - rows_up)
+    top = k.largest_of(acc) if largest is None else largest
+    up = max(0, bits - top.bit_length())
+    return bfp32(k.divide(acc << up, divisor), exponent - up)
 
 
 def window_sums(codes: Tensor, means: Averages) -> tuple[Tensor, int]:

@@ -86,8 +86,13 @@ def weight_gradient(
 
     exponent: of the sums; an int, [o, 1], or that of every weight, flat: [o, weights].
     """
-    k = kernels.of(g)
-    acc, largest = k.conv_weight_grad(g, x, shape)
+    sums = kernels.of(g).conv_weight_grad(g, x, shape)
+    return of_weight(*sums, weight, exponent)
+
+
+def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> BFPTensor:
+    """The gradient of a weight from its sums, whose exponent is as `weight_gradient` has it."""
+    k = kernels.of(acc)
     if isinstance(exponent, Tensor):
         codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
         return BFPTensor(codes.to(torch.int32).view(weight.shape), int(own))

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from samebits.errors import UnsupportedError
 from samebits.kernels.geometry import Window
 from samebits.train.operations.indexing import permute
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import reshape
-from samebits.train.operations.pooling import adaptive_avg_pool2d, avg_pool2d
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.operations.pointwise import embedding, reshape
+from samebits.train.operations.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 
 
 def mean(
@@ -73,8 +74,67 @@ def _reduced(
     return reshape(y, tuple(sizes))
 
 
+BAGS = ("sum", "mean", "max")
+
+
+def embedding_bag(
+    index: Tensor, weight: BFPParameter, mode: str = "mean", offsets: Tensor | None = None
+) -> BFPTensor:
+    """The sum, mean or maximum of rows of W over bags of one length: [bags, d], as bfp8.
+
+    index: [bags, length], or all bags in a row [n], which begin at `offsets`. Raises
+    UnsupportedError for other modes and shapes, and bags of several lengths.
+    """
+    if offsets is not None and index.dim() == 1 and len(offsets):
+        ends = torch.cat([offsets, offsets.new_tensor([len(index)])])
+        lengths = set((ends[1:] - ends[:-1]).tolist())
+        if int(offsets[0]) == 0 and len(lengths) == 1:
+            index, offsets = index.view(len(offsets), -1), None
+    if mode not in BAGS or offsets is not None or index.dim() != 2 or 0 in index.shape:
+        raise UnsupportedError(
+            f"embedding bag: expected mode {', '.join(BAGS)} and bags of one length, at least 1, "
+            f"found {mode}, indices {tuple(index.shape)} and "
+            f"{'no' if offsets is None else 'other'} offsets"
+        )
+    rows = embedding(index, weight)
+    if mode != "max":
+        return (total if mode == "sum" else mean)(rows, 1)
+    bags, length, size = rows.shape
+    image = reshape(permute(rows, (0, 2, 1)), (bags, size, length, 1))
+    kernel = (length, 1)
+    return reshape(max_pool2d(image, Window(kernel, kernel, (0, 0))), (bags, size))
+
+
+def _embedding_bag(
+    input: Tensor,
+    weight: BFPParameter,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> BFPTensor:
+    """torch.nn.functional.embedding_bag. Raises UnsupportedError for options with other values."""
+    given = (max_norm, per_sample_weights, padding_idx)
+    if any(v is not None for v in given) or scale_grad_by_freq or include_last_offset:
+        raise UnsupportedError(
+            "embedding bag: expected no max_norm, scale_grad_by_freq, per_sample_weights, "
+            "include_last_offset or padding_idx"
+        )
+    if not isinstance(weight, BFPParameter):
+        raise UnsupportedError(
+            f"embedding bag: expected a parameter of a module, found {type(weight).__name__}"
+        )
+    return embedding_bag(input, weight, mode, offsets)
+
+
 FUNCTIONS.update(
     {
+        torch.nn.functional.embedding_bag: _embedding_bag,
         torch.mean: mean,
         torch.Tensor.mean: mean,
         torch.sum: total,

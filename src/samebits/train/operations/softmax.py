@@ -16,6 +16,7 @@ from samebits.spec.training.attention import SOFTMAX_EXPONENT
 from samebits.train.operations.broadcast import expand, joint_shape
 from samebits.train.operations.indexing import transpose
 from samebits.train.operations.narrow import as_bfp, as_decided
+from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import (
     FUNCTIONS,
     BFPTensor,
@@ -91,24 +92,73 @@ def softmax(
     What a product of activations gives enters with its 32 bits; places that were masked by -inf
     give 0. Raises UnsupportedError for no axis, longer ones, and a dtype.
     """
-    rank = x.dim()
-    if dim is None or not -rank <= dim < rank or dtype not in (None, torch.float32):
-        raise UnsupportedError(
-            f"softmax: expected an axis of shape {tuple(x.shape)} and no dtype, found {dim} and "
-            f"{dtype}"
-        )
-    if x.shape[dim] > MAX_CLASSES:
-        raise UnsupportedError(
-            f"softmax: expected at most {MAX_CLASSES} places, found {x.shape[dim]}"
-        )
+    dim = _checked("softmax", x, dim, dtype)
     allowed = x.allowed if isinstance(x, BFPTensor) else None
     if allowed is None:
         x = _undecided(x, "softmax")
-    if dim % x.dim() == x.dim() - 1:
+    if dim == x.dim() - 1:
         return SoftmaxFunction.apply(x)
     if allowed is not None:
         raise UnsupportedError("softmax: expected the last axis of masked values, found another")
     return transpose(SoftmaxFunction.apply(transpose(x, dim, -1)), dim, -1)
+
+
+def _checked(what: str, x: BFPTensor, dim: int | None, dtype: torch.dtype | None) -> int:
+    """The axis of a softmax, counted from the first. Raises UnsupportedError."""
+    rank = x.dim()
+    if dim is None or not -rank <= dim < rank or dtype not in (None, torch.float32):
+        raise UnsupportedError(
+            f"{what}: expected an axis of shape {tuple(x.shape)} and no dtype, found {dim} and "
+            f"{dtype}"
+        )
+    axis = dim % rank
+    if x.shape[axis] > MAX_CLASSES:
+        raise UnsupportedError(
+            f"{what}: expected at most {MAX_CLASSES} places, found {x.shape[axis]}"
+        )
+    if isinstance(x, LogProbabilities) and x.along != axis:
+        raise UnsupportedError(
+            f"{what}: expected the axis {x.along} of these log-probabilities, found {axis}; give "
+            "it the logits"
+        )
+    return axis
+
+
+class LogSoftmax(TensorOperation):
+    """The same logits, of which differences along an axis count from here on (6.6)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, along: int) -> BFPTensor:
+        return LogProbabilities.of(x, along)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return BFPTensor(*gradient(grad)), None
+
+
+def log_softmax(
+    x: BFPTensor,
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: torch.dtype | None = None,
+) -> BFPTensor:
+    """Log-probabilities along an axis of at most 2**14 places, for a loss of classes (6.6).
+
+    They hold the logits, of the width of their use, and hand the gradient by these on. Raises
+    UnsupportedError as `softmax`, and for masked values.
+    """
+    axis = _checked("log_softmax", x, dim, dtype)
+    return LogSoftmax.apply(as_bfp(x, "log_softmax"), axis)
+
+
+def exponential(x: BFPTensor) -> BFPTensor:
+    """The softmax that log-probabilities are the logarithm of. UnsupportedError for others."""
+    if not isinstance(x, LogProbabilities):
+        raise UnsupportedError(
+            "exp of BFP tensors: expected what log_softmax gives, found another tensor; use an "
+            "activation, or softmax"
+        )
+    return softmax(x, x.along)
 
 
 class Masked(TensorOperation):
@@ -136,7 +186,8 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
         raise UnsupportedError(f"mask: expected a bool tensor, found {allowed.dtype}")
     shape = joint_shape("mask", x, allowed)
     if x.allowed is None:
-        x = _undecided(x, "mask")
+        plain = x.sums is None or isinstance(x, LogProbabilities)
+        x = (as_decided if plain else as_bfp)(x, "mask")
     if shape != x.shape:
         x = expand(x, shape)
     return Masked.apply(x, allowed.to(x.device).expand(shape))
@@ -145,7 +196,8 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
 def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     """x as bfp8 or bfp32; the sums of a Linear or Conv2d have no width yet (14.3)."""
     x = as_bfp(x, where)
-    return as_decided(x, where) if x.sums is None else x
+    wide = isinstance(x, LogProbabilities) or x.sums is not None
+    return x if wide else as_decided(x, where)
 
 
 FUNCTIONS.update(
@@ -153,5 +205,10 @@ FUNCTIONS.update(
         torch.softmax: softmax,
         torch.Tensor.softmax: softmax,
         functional.softmax: softmax,
+        torch.log_softmax: log_softmax,
+        torch.Tensor.log_softmax: log_softmax,
+        functional.log_softmax: log_softmax,
+        torch.exp: exponential,
+        torch.Tensor.exp: exponential,
     }
 )

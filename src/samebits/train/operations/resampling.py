@@ -1,0 +1,295 @@
+"""Images and lines with other sides: padding, nearest and linear upsampling (training.md 14.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows
+from samebits.kernels.geometry import MAX_SUMMED
+from samebits.spec import formats
+from samebits.train.operations.broadcast import GATHERED
+from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
+from samebits.train.operations.pointwise import over_lines
+from samebits.train.operations.pooling import divided
+from samebits.train.shifts import narrowed
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    moved_part,
+)
+
+Selection = tuple[int, Tensor]  # an axis, and which elements along it, int64
+MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
+MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
+
+
+class Copies(TensorOperation):
+    """Elements chosen along axes, some several times; a gradient is the sum over the copies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, selections: tuple[Selection, ...]) -> BFPTensor:
+        ctx.shape, ctx.selections = x.shape, selections
+        return x.moved(lambda codes: _selected(codes, selections))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """At one exponent where rows meet in a sum (12.1, gather)."""
+        g, exponent = gradient(grad)
+        acc, own = g.long(), exponent
+        meet = any(axis in rows.row_axes(g.dim()) for axis, _ in ctx.selections)
+        if isinstance(exponent, Tensor) and meet:
+            acc, common = rows.at_one(acc, exponent, GATHERED)
+            own = torch.full(rows.row_size(ctx.shape), common, device=g.device)
+        for axis, index in ctx.selections:
+            acc = _added(acc, axis, index, ctx.shape[axis])
+        return bfp32(acc, own), None
+
+
+def _selected(codes: Tensor, selections: Sequence[Selection]) -> Tensor:
+    for axis, index in selections:
+        codes = codes.index_select(axis, index.to(codes.device))
+    return codes
+
+
+def _added(v: Tensor, axis: int, index: Tensor, size: int) -> Tensor:
+    """The inverse of a selection along an axis of a size: sums over the copies of an element."""
+    shape = [size if at == axis else n for at, n in enumerate(v.shape)]
+    return torch.zeros(shape, dtype=v.dtype, device=v.device).index_add_(axis, index, v)
+
+
+def _copies(what: str, x: BFPTensor, selections: dict[int, Tensor]) -> BFPTensor:
+    """`Copies` whose sums of gradients are exact. Raises UnsupportedError for others."""
+    most = math.prod(int(torch.bincount(index).max()) for index in selections.values())
+    if most > MAX_SUMMED:
+        raise UnsupportedError(
+            f"{what}: expected every element at most {MAX_SUMMED} times, found {most}"
+        )
+    at = tuple((axis, index.to(x.device)) for axis, index in selections.items())
+    return Copies.apply(as_bfp(x, what), at)
+
+
+# --- padding --------------------------------------------------------------------------------
+
+
+class Pad(TensorOperation):
+    """x with zeros around it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, sizes: tuple[int, ...]) -> BFPTensor:
+        """Zeros have no exponent: those of rows follow from the elements around them."""
+        codes, exponent = x.resolved()
+        ctx.sizes = sizes
+        padded = functional.pad(codes, sizes)
+        if isinstance(exponent, Tensor):
+            own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
+            padded, exponent = rows.moved(padded, own, lambda v: v)
+        y = BFPTensor(padded, exponent, bits=x.bits)
+        return BFPTensor.wide(padded, exponent, x.layer_bits) if x.is_wide else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        back = [-size for size in ctx.sizes]
+        return BFPTensor(*moved_part(gradient(grad), lambda v: functional.pad(v, back))), None
+
+
+def _around(mode: str, size: int, low: int, high: int) -> Tensor:
+    """Which of `size` elements every position from -low to size + high takes."""
+    most = {"reflect": size - 1, "circular": size}.get(mode)
+    if most is not None and max(low, high) > most:
+        raise UnsupportedError(
+            f"pad: expected sizes of at most {most} of an axis of {size}, mode {mode}, found "
+            f"{(low, high)}"
+        )
+    at = torch.arange(-low, size + high)
+    if mode == "reflect":
+        return size - 1 - (size - 1 - at.abs()).abs()
+    return at % size if mode == "circular" else at.clamp(0, size - 1)
+
+
+def pad(
+    x: BFPTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> BFPTensor:
+    """x with zeros, or with its own elements, around its last axes.
+
+    As torch.nn.functional.pad has sizes and modes. Raises UnsupportedError for other values than 0,
+    for negative sizes, and where elements do not suffice.
+    """
+    known = ("constant", "reflect", "replicate", "circular")
+    pairs = [tuple(pad[at : at + 2]) for at in range(0, len(pad), 2)]  # of the last axis first
+    fits = len(pad) % 2 == 0 and len(pairs) <= x.dim()
+    if mode not in known or value or min(pad, default=0) < 0 or not fits:
+        raise UnsupportedError(
+            f"pad: expected two sizes of at least 0 for each of the last axes, mode "
+            f"{', '.join(known)} and value 0, found {tuple(pad)}, {mode} and {value}"
+        )
+    if not any(pad):
+        return x
+    if mode == "constant":
+        return Pad.apply(as_decided(x, "pad"), tuple(pad))
+    axes = {x.dim() - 1 - at: sizes for at, sizes in enumerate(pairs) if any(sizes)}
+    return _copies("pad", x, {a: _around(mode, x.shape[a], *s) for a, s in axes.items()})
+
+
+# --- upsampling -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """How positions along an axis follow from others: `first` and `second`, int64, which have the
+    weights `whole - weight` and `weight`, int64."""
+
+    first: Tensor
+    second: Tensor
+    weight: Tensor
+    whole: int
+
+    def apply(self, v: Tensor, axis: int) -> Tensor:
+        """The weighted sums along an axis of int64."""
+        pairs = ((self.first, self.whole - self.weight), (self.second, self.weight))
+        shape = [-1 if at == axis else 1 for at in range(v.dim())]
+        low, high = (v.index_select(axis, at) * w.view(shape) for at, w in pairs)
+        return low + high
+
+    def back(self, v: Tensor, axis: int, size: int) -> Tensor:
+        """The sums over all positions that hold an element, of an axis of a size."""
+        pairs = ((self.first, self.whole - self.weight), (self.second, self.weight))
+        shape = [-1 if at == axis else 1 for at in range(v.dim())]
+        low, high = (_added(v * w.view(shape), axis, at, size) for at, w in pairs)
+        return low + high
+
+    def to(self, device: torch.device) -> Line:
+        """The same on a device."""
+        first, second, weight = (v.to(device) for v in (self.first, self.second, self.weight))
+        return Line(first, second, weight, self.whole)
+
+
+def _line(n: int, m: int, corners: bool) -> Line:
+    """The line from n to m positions. Raises UnsupportedError for weights that are too large."""
+    at = torch.arange(m)
+    if corners:
+        position, whole = at * (n - 1), max(m - 1, 1)
+    else:
+        position, whole = ((2 * at + 1) * n - m).clamp(min=0), 2 * m
+    first = position.div(whole, rounding_mode="floor")
+    weight = torch.where(first < n - 1, position - whole * first, 0)
+    common = math.gcd(whole, *weight.tolist())
+    whole //= common
+    if whole > MAX_WEIGHT:
+        raise UnsupportedError(
+            f"interpolate: expected sides whose weights have a common denominator of at most "
+            f"{MAX_WEIGHT}, found {whole} of {n} to {m} positions; take sides with a simpler ratio"
+        )
+    return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole)
+
+
+class Interpolate(TensorOperation):
+    """Weighted means of neighbours in an image: exact sums, one rounding."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BFPTensor, down: Line, across: Line) -> BFPTensor:
+        codes = x.codes
+        ctx.shape, ctx.lines = codes.shape, (down, across)
+        acc = across.apply(down.apply(codes.long(), 2), 3)
+        divisor = down.whole * across.whole
+        return narrowed(acc, x.exponent, x.bits, x.shifts, divisor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g, e_g = gradient(grad)
+        down, across = ctx.lines
+        acc = down.back(across.back(g.long(), 3, ctx.shape[3]), 2, ctx.shape[2])
+        divisor = down.whole * across.whole
+        return divided(acc, None, e_g, divisor, 30 + divisor.bit_length()), None, None
+
+
+def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
+    """An image [n, c, h, w] with sides between whose pixels it interpolates."""
+    lines = [_line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
+    met = [
+        line.back(torch.ones(m, dtype=torch.int64), 0, n)
+        for line, n, m in zip(lines, x.shape[2:], sides, strict=True)
+    ]
+    if (most := math.prod(int(v.max()) for v in met)) >= MAX_WEIGHTS:
+        raise UnsupportedError(
+            f"interpolate: expected weights of a pixel that add up to less than {MAX_WEIGHTS}, "
+            f"found {most}; upsample in two steps"
+        )
+    down, across = (line.to(x.device) for line in lines)
+    return Interpolate.apply(as_bfp8(x, "interpolate"), down, across)
+
+
+def _nearest(x: BFPTensor, sides: tuple[int, int], exact: bool) -> BFPTensor:
+    """An image [n, c, h, w] with sides whose pixels it repeats or leaves out."""
+    chosen = {}
+    for axis, m in zip((2, 3), sides, strict=True):
+        n, at = x.shape[axis], torch.arange(m)
+        index = (2 * at + 1) * n // (2 * m) if exact else at * n // m
+        if not torch.equal(index, torch.arange(n)):
+            chosen[axis] = index
+    return _copies("interpolate", x, chosen) if chosen else x
+
+
+MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear")}
+"""Modes of lines and of images, by their axes."""
+
+
+def interpolate(
+    x: BFPTensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> BFPTensor:
+    """torch.nn.functional.interpolate of lines and images, by exact ratios of their sides.
+
+    Nearest ones keep their width, linear ones are bfp8. Raises UnsupportedError for other shapes
+    and modes, factors that do not give whole sides, and weights that are too large.
+    """
+    if mode not in MODES.get(x.dim(), ()) or antialias:
+        raise UnsupportedError(
+            "interpolate: expected lines or images, mode nearest, nearest-exact, or linear of "
+            f"lines and bilinear of images, no antialias, found shape {tuple(x.shape)}, mode "
+            f"{mode} and antialias {antialias}"
+        )
+    sides = _sides(tuple(x.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
+    whole = sides if len(sides) == 2 else (1, *sides)
+
+    def image(v: BFPTensor) -> BFPTensor:
+        if "linear" in mode:
+            return _linear(v, (whole[0], whole[1]), bool(align_corners))
+        return _nearest(v, (whole[0], whole[1]), mode == "nearest-exact")
+
+    return image(x) if x.dim() == 4 else over_lines(x, image)
+
+
+def _sides(own: tuple[int, ...], size: Any, factor: Any, recompute: bool) -> tuple[int, ...]:
+    """The sides of the result. Raises UnsupportedError."""
+    given = factor if size is None else size
+    each = tuple(given) if isinstance(given, Sequence | torch.Size) else (given,) * len(own)
+    found: tuple[int, ...] = ()
+    if None not in each and len(each) == len(own):
+        exact = each if size is not None else [n * f for n, f in zip(own, each, strict=True)]
+        if recompute or all(v == int(v) for v in exact):
+            found = tuple(int(v) for v in exact)
+    if not found or min(found) < 1:
+        raise UnsupportedError(
+            "interpolate: expected a size, or factors that give whole sides, of at least 1, found "
+            f"size {size} and scale_factor {factor} of sides {own}"
+        )
+    return found
+
+
+FUNCTIONS.update({functional.interpolate: interpolate, functional.pad: pad})

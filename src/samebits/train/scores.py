@@ -1,0 +1,105 @@
+"""Results of log_softmax: logits that stand for their log-probabilities (training.md 6.6)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.errors import UnsupportedError
+from samebits.kernels import rows, softmax
+from samebits.spec.training.loss import LN_2, real
+from samebits.train.tensor import BFPTensor, Move
+
+FITTING = -8  # shifts of d * log2(e) up to which the loss of a class fits int64
+
+
+class LogProbabilities(BFPTensor):
+    """Logits, of which all that counts is a difference along an axis: log-probabilities.
+
+    `codes` and `exponent` are those of the logits, which losses take as they are. `dequantize()`
+    gives the log-probabilities: minus the loss of every class.
+
+    along: the axis of the classes, counted from the first
+    """
+
+    along: int
+
+    @staticmethod
+    def of(logits: BFPTensor, along: int) -> LogProbabilities:
+        """The log-probabilities of logits; no width is decided."""
+        twin = torch.Tensor._make_wrapper_subclass(
+            LogProbabilities, logits.shape, dtype=torch.float32, device=logits.device
+        )
+        assert isinstance(twin, LogProbabilities)
+        vars(twin).update({name: v for name, v in vars(logits).items() if name != "_sum"})
+        twin.along = along
+        return twin
+
+    def moved(self, move: Move) -> BFPTensor:
+        """The same in other places. Raises UnsupportedError where a vector comes apart."""
+        y = super().moved(move)
+        size = self.shape[self.along]
+        own = [1] * self.dim()
+        own[self.along] = size
+        place = move(torch.arange(size, device=self.device).view(own).expand(self.shape))
+        vector_size = [1 if axis == self.along else n for axis, n in enumerate(self.shape)]
+        vectors = torch.arange(math.prod(vector_size), device=self.device).view(vector_size)
+        vector = move(vectors.expand(self.shape))
+        for axis, n in enumerate(y.shape):
+            along = place.transpose(axis, -1)
+            whole = n == size and torch.equal(
+                along, torch.arange(n, device=self.device) + 0 * along
+            )
+            if whole and torch.equal(vector, vector.narrow(axis, 0, 1).expand(vector.shape)):
+                return LogProbabilities.of(y, axis)
+        raise UnsupportedError(
+            f"expected vectors of log-probabilities along axis {self.along} of "
+            f"{tuple(self.shape)} that stay whole, found {tuple(y.shape)}; do this to the logits, "
+            "before log_softmax"
+        )
+
+    def dequantize(self) -> Tensor:
+        """The log-probabilities as float64: minus the loss of every class (6.2)."""
+        z, exponent = self.resolved()
+        if isinstance(exponent, Tensor) and exponent.shape[self.along] > 1:
+            z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
+        z = z.movedim(self.along, -1)
+        if isinstance(exponent, Tensor):
+            sizes = [1 if axis == self.along else n for axis, n in enumerate(self.shape)]
+            exponent = exponent.expand(sizes).movedim(self.along, -1).reshape(-1, 1)
+        vectors = z.reshape(-1, z.shape[-1]).long()
+        d = vectors.amax(1, keepdim=True) - vectors
+        total = softmax.exponentials(d, exponent).sum(1)
+        logarithms = softmax.logs(total).to(d.device).view(-1, 1)
+        found = class_losses(logarithms, d, exponent)
+        return -(LN_2 * found).view(z.shape).movedim(-1, self.along)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """A detached or cloned tensor goes on being log-probabilities."""
+        twin = super().__torch_dispatch__(func, types, args, kwargs)
+        if isinstance(args[0], LogProbabilities) and func is not torch.ops.aten.zero_.default:
+            return LogProbabilities.of(twin, args[0].along)
+        return twin
+
+
+def class_losses(logarithms: Tensor, distances: Tensor, exponent: int | Tensor) -> Tensor:
+    """R * 2**-24 of every class as the target, A = 1 and D = d (6.1): float64 [n, classes].
+
+    logarithms int64 [n, 1], distances int64 in [0, 2**32) [n, classes], the exponent one or [n, 1].
+    """
+    shifts = torch.as_tensor(exponent, device=distances.device).expand(len(distances), 1) - 14
+    if int(shifts.max()) <= FITTING:
+        right = (-shifts).clamp(max=63)
+        units = logarithms + (((distances * softmax.LOG2_E) >> right) << 8)
+        return units.double() * 2.0**-24
+    found = [
+        [real(softmax.loss_units(log, None, torch.tensor([d]), by + 14), -24) for d in own.tolist()]
+        for log, own, by in zip(logarithms.cpu(), distances, shifts.flatten().tolist(), strict=True)
+    ]
+    return torch.tensor(found, dtype=torch.float64, device=distances.device)
