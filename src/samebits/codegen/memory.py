@@ -49,6 +49,7 @@ STACK = {
     "reduce": 1600,
     "softmax": 576,
     "argmax": 256,
+    "tree_ensemble": 1728,
     "copy": 320,
     "fill": 128,
     "gather": 128,

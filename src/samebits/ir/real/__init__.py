@@ -1,5 +1,25 @@
 """Real operators, one record each; importing this room registers them. docs/spec/graph.md 2."""
 
-from samebits.ir.real import indexing, linear, pointwise, quantize, recurrent, reduce, shape, window
+from samebits.ir.real import (
+    indexing,
+    linear,
+    pointwise,
+    quantize,
+    recurrent,
+    reduce,
+    shape,
+    trees,
+    window,
+)
 
-__all__ = ["indexing", "linear", "pointwise", "quantize", "recurrent", "reduce", "shape", "window"]
+__all__ = [
+    "indexing",
+    "linear",
+    "pointwise",
+    "quantize",
+    "recurrent",
+    "reduce",
+    "shape",
+    "trees",
+    "window",
+]
