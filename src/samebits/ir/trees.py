@@ -79,18 +79,17 @@ class Ensemble:
         np.put_along_axis(out, self.targets[:, None] + np.arange(width), self.weights, 1)
         return out
 
-    def ends(self, targets: int) -> tuple[Array, Array]:
-        """The least and the greatest sums, [targets] each, of weights that are integers: tree by
-        tree those of its leaves."""
-        dense = self.dense(targets).astype(np.int64)
-        low, high = (
-            np.concatenate([np.zeros((self.branches, targets), np.int64), dense]) for _ in range(2)
-        )
+    def largest(self, dense: Array) -> Array:
+        """For each tree and sum the largest of its leaves' entries of dense [L, K]: [R, K]."""
+        found = np.concatenate([np.zeros((self.branches, dense.shape[1]), dense.dtype), dense])
         for branch in range(self.branches - 1, -1, -1):
-            yes, no = self.yes[branch], self.no[branch]
-            low[branch] = np.minimum(low[yes], low[no])
-            high[branch] = np.maximum(high[yes], high[no])
-        return low[self.roots].astype(object).sum(0), high[self.roots].astype(object).sum(0)
+            found[branch] = np.maximum(found[self.yes[branch]], found[self.no[branch]])
+        return np.asarray(found[self.roots])
+
+    def ends(self, targets: int) -> tuple[Array, Array]:
+        """The least and the greatest sums, [targets] each, of weights that are integers."""
+        dense = self.dense(targets).astype(object)
+        return -self.largest(-dense).sum(0), self.largest(dense).sum(0)
 
 
 def _within(name: str, numbers: Array, end: int) -> None:

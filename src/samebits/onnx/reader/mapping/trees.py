@@ -7,7 +7,7 @@ same trees are the same tables however a file lists them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,19 +158,23 @@ def _ensemble(node: OnnxNode, nodes: _Nodes, base: list[Weights], targets: int) 
 
 def _numbers(node: OnnxNode, name: str, finite: bool = True) -> tuple[float, ...]:
     """A list of binary32 numbers, from an attribute of this name or from one `name_as_tensor`."""
-    found = node.floats(name, finite)
-    array = node.tensor(f"{name}_as_tensor")
-    if array is None:
-        return found or ()
+    found, array = node.floats(name, finite), node.tensor(f"{name}_as_tensor")
+    return found or () if array is None else _binary32(array, name, finite)
+
+
+def _binary32(array: Any, name: str, finite: bool = True) -> tuple[float, ...]:
+    """The numbers of a tensor of floating point, which binary32 has to hold."""
+    if array is None or array.ndim != 1 or array.dtype.kind != "f":
+        raise InputError(f"expected a list of real numbers as {name}, found none")
     narrow = array.astype(np.float32)
-    if array.ndim != 1 or array.dtype.kind != "f" or (narrow != array).any():
+    if (narrow != array).any():
         raise UnsupportedError(f"expected binary32 numbers of {name}, found others; convert them")
     if finite and not np.isfinite(narrow).all():
-        raise InputError(f"expected finite {name}")
-    return tuple(map(float, narrow))
+        raise InputError(f"expected finite numbers of {name}, found others")
+    return tuple(narrow.tolist())
 
 
-def _same_length(lists: dict[str, Sequence[Any]]) -> int:
+def _same_length(lists: Mapping[str, Sequence[Any]]) -> int:
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) != 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -305,43 +309,35 @@ def _targets(node: OnnxNode, count: int) -> int:
 def _tree_ensemble(node: OnnxNode) -> Result:
     """Of version 5: branches and leaves apart, each in its own tensors and lists."""
     targets = _targets(node, node.int_("n_targets", 1))
-    modes, splits, weights = (
-        node.tensor(name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")
-    )
+    codes, splits = node.tensor("nodes_modes"), node.tensor("nodes_splits")
+    if codes is None or codes.ndim != 1 or codes.dtype.kind not in "iu":
+        raise InputError("expected a list of integers as nodes_modes, found none")
     keys = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
     features, yes, no, yes_leaf, no_leaf = (node.ints(f"nodes_{key}") or () for key in keys)
-    if modes is None or splits is None or weights is None:
-        raise InputError("expected nodes_modes, nodes_splits and leaf_weights, found one left out")
-    if modes.dtype.kind not in "iu":
-        raise InputError(f"expected integers of nodes_modes, found {modes.dtype}")
-    _note_missing(node)
-    given = (*(features, yes, no, yes_leaf, no_leaf), splits.reshape(-1))
-    count = _same_length(
-        {"modes": modes.reshape(-1), **dict(zip((*keys, "splits"), given, strict=True))}
-    )
-    leaf_targets = node.ints("leaf_targetids") or ()
-    leaves = _same_length({"targetids": leaf_targets, "weights": weights.reshape(-1)})
-    if count + 2 * count + leaves > MAX_TREE_NODES:
+    modes, ends = codes.tolist(), _binary32(splits, "nodes_splits", finite=False)
+    lists = dict(zip(keys, (features, yes, no, yes_leaf, no_leaf), strict=True))
+    count = _same_length({**lists, "modes": modes, "splits": ends})
+    weights = _binary32(node.tensor("leaf_weights"), "leaf_weights")
+    of = node.ints("leaf_targetids") or ()
+    if 3 * count > MAX_TREE_NODES:
         raise UnsupportedError(f"expected at most {MAX_TREE_NODES} nodes of trees, found {count}")
-    for what, array in (("splits", splits), ("leaf weights", weights)):
-        if array.dtype.kind != "f" or (array.astype(np.float32) != array).any():
-            raise UnsupportedError(f"expected binary32 numbers of {what}; convert them")
-    if not np.isfinite(weights).all() or not all(0 <= t < targets for t in leaf_targets):
-        raise InputError(f"expected finite weights of targets below {targets}, found others")
-    found = _Nodes([], list(features), splits.reshape(-1).tolist(), [], [], [])
+    if not all(0 <= target < targets for target in of):
+        raise InputError(f"expected targets of leaves below {targets}, found others")
+    own = {"targetids": of, "weights": weights}
+    limits = (count, _same_length(own))  # of references, to branches and to leaves
+    _note_missing(node)
+    found = _Nodes([], list(features), list(ends), [], [], [])
 
-    def way(branch: int, leaf: int) -> int:
+    def way(reference: int, leaf: int) -> int:
         """A branch, or a leaf as a node of its own: a file may refer to one twice."""
-        if not 0 <= branch < (leaves if leaf else count):
-            raise InputError(f"expected a reference to a node, found {branch}")
-        if not leaf:
-            return branch
-        extra.append([(leaf_targets[branch], float(flat[branch]))])
-        return count + len(extra) - 1
+        if leaf not in (0, 1) or not 0 <= reference < limits[leaf]:
+            raise InputError(f"expected a reference below {limits[leaf != 0]}, found {reference}")
+        if leaf:
+            found.leaves[count + len(found.leaves)] = [(of[reference], weights[reference])]
+            return count + len(found.leaves) - 1
+        return reference
 
-    extra: list[Weights] = []
-    flat = weights.reshape(-1)
-    for place, mode in enumerate(modes.reshape(-1).tolist()):
+    for place, mode in enumerate(modes):
         if not 0 <= mode < len(NUMBERED):
             raise UnsupportedError(f"expected modes from 0 to {len(NUMBERED) - 1}, found {mode}")
         kind, swapped = MODES[NUMBERED[mode]]
@@ -349,9 +345,8 @@ def _tree_ensemble(node: OnnxNode) -> Result:
         found.modes.append(kind)
         found.yes.append(ways[swapped])
         found.no.append(ways[not swapped])
-    found.modes += [LEAF] * len(extra)
-    found.leaves = {count + index: leaf for index, leaf in enumerate(extra)}
     found.roots = [way(root, 0) for root in node.ints("tree_roots") or ()]
+    found.modes += [LEAF] * len(found.leaves)
     aggregate = node.int_("aggregate_function", 1)
     if aggregate not in (0, 1):
         raise UnsupportedError(
