@@ -146,6 +146,7 @@ def sqnr(signal: float, noise: float) -> float | None:
 
 
 def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> TensorReport:
+    """What one activation became, and what that cost."""
     numbers = tensor.numbers
     each = tensor.features or (numbers,)
     return TensorReport(

@@ -270,7 +270,7 @@ class _Lowering:
         return _scale(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
 
     def _input_quantization(self, node: Node) -> Quantization:
-        """What the codes of an input stand for: one scale, or one for each index of the last
+        """The zero point and the scale of an input, or the scales of the indices of its last
         axis."""
         scales = self._constants(node, 1)
         rank = len(self.graph.values[node.inputs[0]].shape)

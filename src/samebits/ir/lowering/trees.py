@@ -44,6 +44,7 @@ def _rows(e: LoweringBuilder, x: State | None) -> tuple[Affine, str]:
 
 
 def _trees(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """The sums of `tree_ensemble`, in the unit of its weights."""
     x, rows = _rows(e, states[0])
     if not all(isinstance(state, ConstantReals) for state in states[1:]):
         raise UnsupportedError("expected constant trees, found computed ones")

@@ -55,7 +55,8 @@ class _Nodes:
     leaves: dict[int, Weights] = field(default_factory=dict)
 
     def check(self, features: int) -> None:
-        """Every node has one parent, or is one root: what a walk meets are trees, then."""
+        """Every node has one parent, or is a root, and a walk from the roots meets all of them:
+        they are trees, then."""
         count = len(self.modes)
         parents = np.zeros(count, np.int64)
         for place, mode in enumerate(self.modes):
@@ -73,14 +74,21 @@ class _Nodes:
             raise InputError("expected one parent of each node of a tree, found more")
         if parents[self.roots].any() or len(set(self.roots)) < len(self.roots):
             raise InputError("expected roots without a parent, found some with")
+        waiting, met = list(self.roots), 0
+        while waiting:
+            place, met = waiting.pop(), met + 1
+            if self.modes[place] != LEAF:
+                waiting += [self.yes[place], self.no[place]]
+        if met < count:
+            raise InputError(f"expected a way to each of {count} nodes from a root, found {met}")
 
 
 def _decided(nodes: _Nodes, place: int) -> int | None:
     """The way on from a branch that no finite number leaves by the other; None for the rest."""
-    end, mode = nodes.thresholds[place], nodes.modes[place]
-    if mode == LEAF or not math.isinf(end):
+    mode = nodes.modes[place]
+    if mode == LEAF or not math.isinf(nodes.thresholds[place]):
         return None
-    return nodes.yes[place] if end > 0 and mode != EQUAL else nodes.no[place]
+    return nodes.yes[place] if nodes.thresholds[place] > 0 and mode != EQUAL else nodes.no[place]
 
 
 def _tables(node: OnnxNode, nodes: _Nodes, base: list[Weights], features: int) -> list[Any]:
@@ -144,13 +152,20 @@ def _leaf_tables(node: OnnxNode, leaves: list[Weights]) -> tuple[Any, Any]:
     return targets, weights
 
 
-def _ensemble(node: OnnxNode, nodes: _Nodes, base: list[Weights], targets: int) -> str:
-    """The TreeEnsemble of the nodes; the name of its sums."""
+def _ensemble(
+    node: OnnxNode,
+    nodes: _Nodes,
+    base: list[Weights],
+    targets: int,
+    outputs: Sequence[str] = (),
+) -> str:
+    """The TreeEnsemble of the nodes; the name of its sums. outputs: that name, if it is known."""
     x, features = features_of(node)
     if not nodes.roots:
         raise InputError("expected at least one tree, found none")
-    tables = _tables(node, nodes, base, features)
-    return node.emit("TreeEnsemble", x, *map(node.constant, tables), targets=targets)
+    tables = map(node.constant, _tables(node, nodes, base, features))
+    attributes = {"targets": targets}
+    return node.builder.add_all("TreeEnsemble", [x, *tables], attributes, node.hint, outputs)[0]
 
 
 # --- lists of nodes ---------------------------------------------------------------------------
@@ -274,7 +289,9 @@ def _regressor(node: OnnxNode) -> Result:
     nodes = _listed(node, "target", targets)
     if node.string("aggregate_function", "SUM", ("SUM", "AVERAGE")) == "AVERAGE":
         _scaled(nodes.leaves, len(nodes.roots))
-    return transformed(node, _ensemble(node, nodes, _base(node, targets), targets))
+    plain = node.string("post_transform", "NONE") == "NONE"
+    scores = _ensemble(node, nodes, _base(node, targets), targets, node.outputs if plain else ())
+    return transformed(node, scores)
 
 
 @onnx_op("TreeEnsembleClassifier", domain=CLASSICAL)
@@ -307,7 +324,9 @@ def _targets(node: OnnxNode, count: int) -> int:
 
 @onnx_op("TreeEnsemble", domain=CLASSICAL)
 def _tree_ensemble(node: OnnxNode) -> Result:
-    """Of version 5: branches and leaves apart, each in its own tensors and lists."""
+    """Branches and leaves apart, each in tensors and lists of their own, since version 5. Of the
+    numbers of transformations the standard says that 1 is SOFTMAX; onnxruntime 1.31 takes it for
+    LOGISTIC, and 2 for SOFTMAX."""
     targets = _targets(node, node.int_("n_targets", 1))
     codes, splits = node.tensor("nodes_modes"), node.tensor("nodes_splits")
     if codes is None or codes.ndim != 1 or codes.dtype.kind not in "iu":
