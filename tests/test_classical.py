@@ -27,7 +27,9 @@ def classifiers() -> dict[str, Any]:
     scaled = pipeline.make_pipeline
     mlp = neural_network.MLPClassifier((16,), max_iter=300, **seeded)
     return {
-        "logistic": scaled(preprocessing.StandardScaler(), linear_model.LogisticRegression(max_iter=500)),
+        "logistic": scaled(
+            preprocessing.StandardScaler(), linear_model.LogisticRegression(max_iter=500)
+        ),
         "svc": scaled(preprocessing.MinMaxScaler(), svm.LinearSVC(**seeded)),
         "mlp": scaled(preprocessing.StandardScaler(), mlp),
         "tree": tree.DecisionTreeClassifier(**seeded),
