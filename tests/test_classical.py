@@ -21,7 +21,7 @@ QUICK = {("iris", "tree"), ("iris", "boosting"), ("breast_cancer", "mlp")}
 
 
 def classifiers() -> dict[str, Any]:
-    from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, svm, tree
+    from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, tree
 
     seeded = {"random_state": 0}
     scaled = pipeline.make_pipeline
@@ -30,7 +30,7 @@ def classifiers() -> dict[str, Any]:
         "logistic": scaled(
             preprocessing.StandardScaler(), linear_model.LogisticRegression(max_iter=500)
         ),
-        "svc": scaled(preprocessing.MinMaxScaler(), svm.LinearSVC(**seeded)),
+        "svm": scaled(preprocessing.MinMaxScaler(), linear_model.SGDClassifier(**seeded)),
         "mlp": scaled(preprocessing.StandardScaler(), mlp),
         "tree": tree.DecisionTreeClassifier(**seeded),
         "forest": ensemble.RandomForestClassifier(20, max_depth=8, **seeded),
@@ -142,7 +142,7 @@ def margins(scores: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # no matter here
-@pytest.mark.parametrize(("name", "kind"), matrix(("logistic", "svc", "mlp", *TREES)))
+@pytest.mark.parametrize(("name", "kind"), matrix(("logistic", "svm", "mlp", *TREES)))
 def test_classifiers(name, kind, tmp_path):
     needed()
     pytest.importorskip("onnxruntime", reason="runs the integer file")
