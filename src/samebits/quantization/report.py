@@ -146,7 +146,7 @@ def sqnr(signal: float, noise: float) -> float | None:
 
 
 def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> TensorReport:
-    """What one activation became, and what that cost."""
+    """The line of one activation."""
     numbers = tensor.numbers
     each = tensor.features or (numbers,)
     return TensorReport(
