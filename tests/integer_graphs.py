@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from random_trees import random_trees
 from samebits.ir import Graph, GraphBuilder
 
 CODES = ("int8", "uint8", "int16", "uint16")
@@ -62,7 +63,7 @@ class Case(GraphBuilder):
 
 def operator_graphs() -> Iterator[tuple[str, Graph]]:
     """(id, graph) of every operator, in every variant that a realisation may treat apart."""
-    for make in (_products, _pointwise, _requantizations, _pools, _movement):
+    for make in (_products, _pointwise, _requantizations, _pools, _trees, _movement):
         for case, out in make():
             yield case.name, case.build([out])
 
@@ -242,6 +243,22 @@ def _pools() -> Iterator[tuple[Case, str]]:
             for op in ("reduce_max", "reduce_min"):
                 case = Case(f"{op}-{dtype}-{len(axes)}")
                 yield case, case.add(op, [case.image(dtype, (2, 3, 5))], attributes)
+
+
+def _trees() -> Iterator[tuple[Case, str]]:
+    kinds = ((4, 0, 20, 1 << 20), (70, 1, 20, 100), (2, 0, 40_000, 9), (1, 0, 1, 1 << 29))
+    for dtype, (targets, width, branches, size) in zip(CODES, kinds, strict=True):
+        case = Case(f"tree_ensemble-{dtype}")
+        x = case.image(dtype, (3, 7))
+        tables = random_trees(case.rng, 7, targets, limits(dtype), 6, branches, width, size)
+        names = [case.constant("t", table) for table in tables]
+        attributes = {"targets": targets, "dtype": "int64" if size > 1 << 21 else "int32"}
+        total = case.add("tree_ensemble", [x, *names], attributes)
+        if dtype == "uint16":
+            yield case, total
+            continue
+        rounded = {"ratios": (Fraction(3, 7 * size),), "low": -100, "high": 100, "dtype": "int8"}
+        yield case, case.add("requantize", [total], rounded)
 
 
 def _movement() -> Iterator[tuple[Case, str]]:

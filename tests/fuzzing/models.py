@@ -11,6 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from onnx import TensorProto, helper, numpy_helper
 
 from fuzzing.mutations import NUMBERS, REALS, TEXTS
+from onnx_trees import ML, random_lists
 
 
 def i64(*values: int) -> np.ndarray[Any, Any]:
@@ -38,6 +39,44 @@ def model(
     )
     imports = [helper.make_opsetid(d, v) for d, v in (("", opset), ("com.microsoft", 1), ("f", 1))]
     return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=9)
+
+
+def classical() -> onnx.ModelProto:
+    """A scaler, trees with a label, a linear model, labels that are texts."""
+    node, lists = helper.make_node, random_lists(np.random.default_rng(1), 3, 2, prefix="class")
+    labels: dict[str, Any] = {"classlabels_strings": ["a", "b"]}
+    nodes = [
+        node("Scaler", ["x"], ["s"], domain=ML, offset=[0.5, 0.0, 1.0], scale=[2.0]),
+        node("TreeEnsembleClassifier", ["s"], ["k", "p"], domain=ML, **lists, **labels),
+        node("ZipMap", ["p"], ["z"], domain=ML, **labels),
+        node("LinearClassifier", ["s"], ["l", "c"], domain=ML, coefficients=[0.5] * 3,
+             intercepts=[1.0], post_transform="LOGISTIC", **labels),
+        node("Normalizer", ["c"], ["n"], domain=ML, norm="L2"),
+        node("ArrayFeatureExtractor", ["names", "l"], ["y"], domain=ML),
+    ]  # fmt: skip
+    texts = helper.make_tensor("names", TensorProto.STRING, [2], [b"a", b"b"])
+    made = model(nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, ["z", "n", "y"], {})
+    made.graph.initializer.append(texts)
+    made.opset_import.append(helper.make_opsetid(ML, 3))
+    return made
+
+
+def trees() -> onnx.ModelProto:
+    """The ensemble of version 5."""
+    tensors = {
+        "nodes_modes": np.array([0, 4], np.uint8),
+        "nodes_splits": f32(1, 0),
+        "leaf_weights": f32(2, -1),
+    }
+    attributes = {key: numpy_helper.from_array(array) for key, array in tensors.items()}
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["y"], domain=ML, n_targets=2, nodes_featureids=[0, 1],
+        nodes_truenodeids=[0, 1], nodes_trueleafs=[1, 1], nodes_falsenodeids=[1, 0],
+        nodes_falseleafs=[0, 1], leaf_targetids=[0, 1], tree_roots=[0], **attributes,
+    )  # fmt: skip
+    made = model([node], {"x": (TensorProto.FLOAT, [1, 2])}, ["y"], {})
+    made.opset_import.append(helper.make_opsetid(ML, 5))
+    return made
 
 
 def convolutional() -> onnx.ModelProto:

@@ -43,7 +43,10 @@ SMALL = ("average_pool", "conv1x1", "gru")  # programs whose images are small
 
 def onnx() -> Iterator[bytes]:
     """Models of all kinds of operators."""
-    for make in (models.convolutional, models.quantized, models.shaping, models.nested):
+    for make in (
+        *(models.convolutional, models.quantized, models.shaping, models.nested),
+        *(models.classical, models.trees),
+    ):
         yield bytes(make().SerializeToString())
     with tempfile.TemporaryDirectory() as folder:
         yield quantized_file(Path(folder) / "q.onnx").read_bytes()

@@ -59,7 +59,7 @@ ELSEWHERE = {
     *("BitwiseXor", "Conv", "ConvTranspose", "ConvInteger", "MatMulInteger", "Gather", "Gemm"),
     *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "QuantizeLinear", "PRelu"),
     *("DequantizeLinear", "DynamicQuantizeLinear", "BatchNormalization", "InstanceNormalization"),
-    *("LayerNormalization", "RMSNormalization", "GroupNormalization"),
+    *("LayerNormalization", "RMSNormalization", "GroupNormalization", "TreeEnsemble"),
 }
 
 

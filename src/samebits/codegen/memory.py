@@ -51,6 +51,7 @@ STACK = {
     "masked_softmax": 576,
     "normalize": 640,
     "argmax": 256,
+    "tree_ensemble": 1728,
     "copy": 320,
     "fill": 128,
     "gather": 128,

@@ -132,7 +132,7 @@ def _type(value: Value) -> str:
     text = f"{value.dtype} {list(value.shape)}"
     if value.quantization is None:
         return text
-    return f"{text} {value.quantization.scale} {value.quantization.zero_point}"
+    return f"{text} {value.quantization}"
 
 
 def _text(value: Any) -> str:

@@ -38,9 +38,15 @@ def _value(value: Value) -> str:
     shape = "x".join(map(str, value.shape)) or "scalar"
     line = f"{_name(value.name)}: {value.dtype} {shape}"
     if value.quantization is not None:
-        scale, zero = value.quantization.scale, value.quantization.zero_point
-        line += f" (scale {_fraction(scale)}" + (f", zero point {zero})" if zero else ")")
+        scales, zero = value.quantization.scales, value.quantization.zero_point
+        line += f" (scale {_scales(scales)}" + (f", zero point {zero})" if zero else ")")
     return line
+
+
+def _scales(scales: tuple[Fraction, ...]) -> str:
+    if len(scales) == 1:
+        return _fraction(scales[0])
+    return f"{_fraction(min(scales))} to {_fraction(max(scales))} by feature"
 
 
 def _attribute(value: Any) -> str:

@@ -48,6 +48,9 @@ class Trait(Enum):
     WEIGHTED = auto()
     # The means of elements of one operand, over axes or windows: a sum, then a division.
     AVERAGE = auto()
+    # The sums of constants that comparisons of the first operand choose: it changes no number, and
+    # no operand scales the result, which may leave a graph, and be ranked, without codes.
+    TALLIES = auto()
     # The axes that `axes` lists are reduced; they stay, with size 1, where `keepdims` is.
     REDUCES = auto()
     # It works along `axis` and does the same in every place of the others, which the result has

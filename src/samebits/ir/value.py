@@ -9,14 +9,28 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Quantization:
-    """value = scale * (code - zero_point), exactly."""
+    """value = scale * (code - zero_point), exactly.
+
+    factors: with them, scale * factors[c] * (code - zero_point), c along the last axis
+    """
 
     scale: Fraction
     zero_point: int = 0
+    factors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
             raise ValueError(f"expected a positive scale, found {self.scale}")
+        if any(factor <= 0 for factor in self.factors):
+            raise ValueError(f"expected positive factors, found {self.factors}")
+
+    @property
+    def scales(self) -> tuple[Fraction, ...]:
+        """One for each index of the last axis, or one for all."""
+        return tuple(self.scale * factor for factor in self.factors or (1,))
+
+    def __str__(self) -> str:
+        return f"{' '.join(map(str, self.scales))} {self.zero_point}"
 
 
 @dataclass(frozen=True)

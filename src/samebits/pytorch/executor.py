@@ -37,6 +37,7 @@ from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import vector_length
 from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
 
@@ -161,6 +162,7 @@ class _BoundedNode:
         self.attributes: dict[str, Any] = dict(node.attributes)
         self.intervals = [intervals[name] for name in node.inputs]
         self.values = [graph.values[name] for name in node.inputs]
+        self.arrays: list[Any] = [graph.constants.get(name) for name in node.inputs]
 
     def largest(self, index: int, zero: int = 0) -> int:
         """The greatest magnitude of an input less a zero point, max |x - zero|."""
@@ -447,6 +449,28 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[[_BoundedNode], Functio
     return prepare
 
 
+def _trees(node: _BoundedNode) -> Function:
+    """All trees one branch further at a time, as often as the longest way asks; leaves refer to
+    themselves."""
+    trees = ensemble_of(node.arrays)
+    branches, leaves = trees.branches, len(trees.targets)
+    levels = trees.check(node.values[0].shape[1], node.attributes["targets"])
+    own = np.arange(branches, branches + leaves)
+    links = node.tensor(np.stack([np.append(link, own) for link in (trees.no, trees.yes)]))
+    end = np.zeros(leaves, np.int64)
+    features = node.tensor(np.append(trees.features, end))
+    ends = node.tensor(np.append(node.arrays[THRESHOLDS], end))
+    dense, roots = node.tensor(trees.dense(node.attributes["targets"])), node.tensor(trees.roots)
+
+    def run(x: Tensor, *tables: Tensor) -> Tensor:
+        at = roots.expand(len(x), -1)
+        for _ in range(levels):
+            at = links[(x.gather(1, features[at]) <= ends[at]).long(), at]
+        return dense[at - branches].sum(1)
+
+    return run
+
+
 def _argmax(node: _BoundedNode) -> Function:
     a = node.attributes
     return lambda x: torch.argmax(x, a["axis"], keepdim=a["keepdims"])
@@ -513,6 +537,7 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "softmax": _softmax,
     "normalize": _normalize,
     "argmax": _argmax,
+    "tree_ensemble": _trees,
     "reshape": lambda node: lambda x: x.reshape(node.attributes["shape"]),
     "transpose": lambda node: lambda x: x.permute(node.attributes["perm"]),
     "expand": lambda node: lambda x: x.expand(node.attributes["shape"]),

@@ -14,11 +14,18 @@ from typing import Any
 import numpy as np
 
 from samebits.ir import Graph, GraphBuilder, Node, Trait, has
+from samebits.ir.real.trees import THRESHOLDS, WEIGHTS
 from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range
 from samebits.quantization.observe import Statistics, merged, statistics
-from samebits.quantization.placement import Placement, is_movement
+from samebits.quantization.placement import Placement, is_movement, ranks
 from samebits.quantization.settings import Settings, code_type, narrow
+from samebits.quantization.trees import (
+    FEATURE,
+    rounded_thresholds,
+    rounded_weights,
+    thresholds_on,
+)
 from samebits.quantization.weights import (
     WeightCodes,
     bias_codes,
@@ -36,6 +43,7 @@ class QuantizedTensor:
     """An activation with codes: its name in the float graph, and what became of it.
 
     real: the value before rounding; codes, dequantized: after QuantizeLinear, DequantizeLinear
+    features: the numbers of each feature, () where `numbers` are those of all
     """
 
     name: str
@@ -44,6 +52,7 @@ class QuantizedTensor:
     codes: str
     dequantized: str
     numbers: Calibrated
+    features: tuple[Calibrated, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +82,18 @@ def convert(
     settings: Settings,
     fixed: Mapping[str, Calibrated] = MappingProxyType({}),
     finest: Fraction = Fraction(0),
+    features: Mapping[str, tuple[Calibrated, ...]] = MappingProxyType({}),
 ) -> Converted:
     """Insert the quantization of `placement` with scales from the statistics `seen`.
 
     fixed:  group -> its numbers, where calibration does not choose them
     finest: the smallest scale of the products of linear operators; weights are no finer
+    features: input -> the numbers of each of its features, of those that `placement` says
 
     Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
     """
     numbers = group_numbers(graph, placement, seen, settings, fixed)
-    return _Conversion(graph, placement, settings, numbers, finest).run()
+    return _Conversion(graph, placement, settings, numbers, finest, features).run()
 
 
 # --- scales of groups -------------------------------------------------------------------------
@@ -105,21 +116,25 @@ def group_numbers(
             numbers[group] = fixed[group]
             continue
         fmt = settings.output_format if group in outputs else settings.activation_format
+        compared = [thresholds_on(graph, name)[1] for name in members]
+        if any(map(len, compared)):
+            fmt = FEATURE
         values = [name for name in members if name in quantized]
         constants = [name for name in members if name in graph.constants]
         if not constants and all(n in producers and producers[n].op == "Softmax" for n in values):
             numbers[group] = softmax_numbers(fmt)
             continue
         parts = [seen[name] for name in values if name in seen]
+        parts += [statistics(thresholds) for thresholds in compared if len(thresholds)]
         for name in constants:
             check_constant(graph.constants[name], name)
             if graph.constants[name].size:
                 parts.append(statistics(graph.constants[name]))
         if not parts:
             numbers[group] = from_range(Fraction(0), Fraction(0), fmt, group)
-        elif values:
+        elif values and fmt is not FEATURE:
             numbers[group] = calibrate(merged(parts), fmt, settings, group)
-        else:  # constants alone are known exactly: their whole range
+        else:  # constants alone are known exactly: their whole range; so is what trees ask for
             whole = merged(parts)
             numbers[group] = from_range(Fraction(whole.low), Fraction(whole.high), fmt, group)
     return numbers
@@ -158,8 +173,11 @@ class _Conversion:
         settings: Settings,
         numbers: Mapping[str, Calibrated],
         finest: Fraction,
+        features: Mapping[str, tuple[Calibrated, ...]],
     ) -> None:
         """numbers: the calibrated scale of each group of `placement`."""
+        self.features = features
+        self.real: dict[str, str] = {}  # value of the float graph -> what was rounded
         self.graph = graph
         self.placement = placement
         self.settings = settings
@@ -206,6 +224,10 @@ class _Conversion:
         attributes = dict(node.attributes)
         if has(node.op, Trait.PRODUCT) and self.placement.weights:
             return self.linear(node, attributes), attributes
+        if has(node.op, Trait.TALLIES):
+            return self.trees(node), attributes
+        if ranks(node) and has(self.producer(node.inputs[0]), Trait.TALLIES):
+            return [self.real.get(node.inputs[0], self.value(node.inputs[0]))], attributes
         summed = next((name for name in node.inputs if name in self.placement.biases), "")
         inputs = []
         for position, name in enumerate(node.inputs):
@@ -221,6 +243,27 @@ class _Conversion:
             else:
                 inputs.append(self.value(name))
         return inputs, attributes
+
+    def trees(self, node: Node) -> list[str]:
+        """Inputs of decision trees: thresholds are rounded to codes, the weights of leaves to a
+        common unit."""
+        inputs = [self.value(name) for name in node.inputs]
+        x = node.inputs[0]
+        listed = self.features.get(x) or (self.numbers[self.placement.group[x]],)
+        ends = rounded_thresholds(self.graph, node, [each.scale for each in listed])
+        hint = self.fresh(f"{node.inputs[THRESHOLDS]}.rounded")
+        inputs[THRESHOLDS] = self.builder.constant(hint, ends)
+        weights, codes = rounded_weights(self.graph, node)
+        name = node.inputs[WEIGHTS]
+        self.constants.append(
+            QuantizedConstant(name, node.name, node.op, self.graph.constants[name], codes)
+        )
+        inputs[WEIGHTS] = self.builder.constant(self.fresh(f"{name}.rounded"), weights)
+        return inputs
+
+    def producer(self, name: str) -> str:
+        """The operator that gives a value, "" for none."""
+        return next((node.op for node in self.graph.nodes if name in node.outputs), "")
 
     # --- activations ------------------------------------------------------------------------
 
@@ -240,12 +283,19 @@ class _Conversion:
                 name=self.fresh(f"{name}.clip"),
                 outputs=[self.fresh(f"{name}.clipped")],
             )
+        listed = self.features.get(name, ())
+        if listed:
+            numbers = max(listed, key=lambda each: each.scale)
         scale, zero_point = self.parameters(
-            (numbers.scale,), (numbers.zero_point,), code_type(numbers.format)
+            [each.scale for each in listed or (numbers,)],
+            [each.zero_point for each in listed or (numbers,)],
+            code_type(numbers.format),
         )
+        axis = {"axis": 1} if listed else {}
         codes = self.builder.add(
             "QuantizeLinear",
             [source, scale, zero_point],
+            axis,
             name=self.fresh(f"{name}.quantize"),
             outputs=[self.fresh(f"{name}.codes")],
         )
@@ -253,10 +303,12 @@ class _Conversion:
         dequantized = self.builder.add(
             "DequantizeLinear",
             [codes, scale, zero_point],
+            axis,
             name=self.fresh(f"{name}.dequantize"),
             outputs=[name if plain else self.fresh(f"{name}.dequantized")],
         )
-        self.tensors.append(QuantizedTensor(name, op, real, codes, dequantized, numbers))
+        self.real[name] = real
+        self.tensors.append(QuantizedTensor(name, op, real, codes, dequantized, numbers, listed))
         return dequantized
 
     def scale_of(self, name: str) -> Fraction:

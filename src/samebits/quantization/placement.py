@@ -11,6 +11,10 @@ The rules, for the operators of docs/spec/graph.md section 2:
 * Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
   step graph that of its next value.
 * What leaves places out of a Softmax (`ir.masks`) has no codes: the scores before it have.
+* The sums of decision trees are integers whatever is quantized: a graph output and an ArgMax take
+  them as they are, everything else that reads them their codes.
+* An input [N, F] that only trees read, and additions and products with a constant for each feature
+  (scalers), has a scale for each feature.
 * With `exact_sums` the terms of a sum that are products (of matrices, of tensors, of a tensor and a
   constant) or sums themselves, and that nothing else reads, stay exact: the sum alone is quantized.
 """
@@ -36,6 +40,7 @@ class Placement:
     operands:  (node name, position of an input) where a constant is read as codes
     biases:    output of a MatMul -> the constant that an Add merged with it adds
     weights:   whether the weights and biases of linear operators get codes
+    features:  inputs with a scale for each feature, the last axis
     """
 
     quantized: tuple[str, ...]
@@ -43,6 +48,7 @@ class Placement:
     operands: frozenset[tuple[str, int]]
     biases: dict[str, str]
     weights: bool = True
+    features: frozenset[str] = frozenset()
 
     def members(self) -> dict[str, list[str]]:
         """Group -> its quantized values and constants."""
@@ -63,6 +69,11 @@ def is_movement(node: Node) -> bool:
 def moved_inputs(node: Node) -> tuple[int, ...]:
     """Positions of the inputs whose elements a movement moves."""
     return (0,) if node.op == "Gather" else tuple(range(len(node.inputs)))
+
+
+def ranks(node: Node) -> bool:
+    """Whether it gives the index of a greatest or least number: exact, if the numbers are."""
+    return has(node.op, Trait.DECISION) and has(node.op, Trait.SCORING)
 
 
 def place(graph: Graph, exact_sums: bool = False, tied: Sequence[Sequence[str]] = ()) -> Placement:
@@ -110,13 +121,18 @@ class _Search:
         self.consumers = self.graph.consumers()
         self.masked = masks_of(self.graph)
         for name in (*self.graph.inputs, *self.graph.outputs):
-            self.require(name)
+            if not self.tallied(name):
+                self.require(name)
 
     def is_real(self, name: str) -> bool:
         return bool(name) and self.graph.values[name].dtype == "float32"
 
     def is_variable(self, name: str) -> bool:
         return bool(name) and name not in self.graph.constants
+
+    def tallied(self, name: str) -> bool:
+        """Whether it holds the sums of decision trees."""
+        return name in self.producers and has(self.producers[name].op, Trait.TALLIES)
 
     def require(self, name: str) -> None:
         """This value needs codes: it is quantized, or what it is moved from."""
@@ -181,6 +197,11 @@ class _Search:
                 self.shared.append([*inputs, output])
         if has(node.op, Trait.ACCUMULATES):
             return [*variables, *self.accumulator(node)]
+        if has(node.op, Trait.TALLIES):
+            coded = any(not ranks(reader) for reader in self.consumers[output])
+            return [*variables, output] if coded else variables
+        if ranks(node):
+            return [name for name in variables if not self.tallied(name)]
         return [*(name for name in variables if name not in self.masked), *node.outputs]
 
     def term(self, name: str) -> str:
@@ -271,7 +292,29 @@ class _Search:
             {name: find(name) for name in (*coded, *sorted(constants))},
             frozenset(self.operands),
             self.biases,
+            features=frozenset(filter(self.by_feature, self.graph.own_inputs)),
         )
+
+    def by_feature(self, name: str) -> bool:
+        """Whether an input may have a scale for each feature, and gains by it."""
+        shape, alone = self.graph.values[name].shape, name not in self.graph.outputs
+        if len(shape) != 2 or shape[1] == 1 or not self.is_real(name):
+            return False
+        gains, waiting = False, [name]
+        while waiting and alone:
+            value = waiting.pop()
+            for node in self.consumers[value]:
+                if has(node.op, Trait.TALLIES):
+                    alone &= value == name
+                    gains = True
+                    continue
+                constants = [n for n in node.inputs if n in self.graph.constants]
+                scaled = has(node.op, Trait.ACCUMULATES) and len(constants) == 1
+                alone &= has(node.op, Trait.POINTWISE) and (scaled or node.op in MERGING)
+                gains |= self.axis.get(node.output, 0) == 1
+                if node.output not in self.required:
+                    waiting.append(node.output)
+        return alone and gains
 
 
 def _varying(shape: tuple[int, ...], rank: int) -> set[int]:

@@ -16,6 +16,7 @@ from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import place
 from samebits.quantization.report import QuantizationReport, report
 from samebits.quantization.settings import Settings
+from samebits.quantization.trees import feature_numbers, feature_ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -44,18 +45,23 @@ def quantize_graph(
     kept: list[Sequence[Array]] = []
     count = 0
     scales: dict[str, tuple[Fraction, int]] = {}
+    ranges: dict[str, tuple[Array, Array]] = {}  # of the features of inputs
 
     def more(sample: Sequence[Array], seen: Mapping[str, Statistics]) -> bool:
         """Keep what the report compares; False where the last `stop_early` samples changed no scale
         and no zero point."""
         nonlocal count, scales
         count += 1
+        feature_ranges(ranges, placement.features, dict(zip(graph.inputs, sample, strict=True)))
         if len(kept) < settings.report_samples:
             kept.append([np.array(array) for array in sample])
         if settings.stop_early is None or count % settings.stop_early:
             return True
         numbers = group_numbers(graph, placement, seen, settings)
         before, scales = scales, {name: (n.scale, n.zero_point) for name, n in numbers.items()}
+        for name, ends in ranges.items():
+            each = feature_numbers(graph, name, *ends)
+            scales |= {f"{name}[{i}]": (n.scale, n.zero_point) for i, n in enumerate(each)}
         if before != scales:
             return True
         progress.note(
@@ -65,6 +71,7 @@ def quantize_graph(
         return False
 
     seen = observe(graph, samples, placement.quantized, more)
-    converted = convert(graph, placement, seen, settings)
+    features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
+    converted = convert(graph, placement, seen, settings, features=features)
     progress.stage("comparing with the float network")
     return converted.graph, report(graph, converted, seen, kept, count, settings)

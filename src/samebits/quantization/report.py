@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One activation. low, high: the range its scale was chosen for; seen: in calibration.
+    """One activation. low, high: the range its scale was chosen for; seen: in calibration. scale:
+    the largest, where each feature has one.
 
     clip_rate: share of the elements of the compared samples beyond the codes
     sqnr_db:   10 log10(sum x**2 / sum (x - y)**2), x from the float graph and y from the quantized
@@ -130,7 +131,8 @@ def report(
 def clipped(x: Array, tensor: QuantizedTensor) -> int:
     """The number of elements more than half a step beyond the least and greatest code."""
     numbers = tensor.numbers
-    steps = x / float(numbers.scale)
+    scales = [float(each.scale) for each in tensor.features or (numbers,)]
+    steps = x / (np.array(scales) if tensor.features else scales[0])
     low = numbers.format.code_min - numbers.zero_point
     high = numbers.format.code_max - numbers.zero_point
     return int(np.count_nonzero((steps < low - 0.5) | (steps > high + 0.5)))
@@ -144,15 +146,17 @@ def sqnr(signal: float, noise: float) -> float | None:
 
 
 def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> TensorReport:
+    """The line of one activation."""
     numbers = tensor.numbers
+    each = tensor.features or (numbers,)
     return TensorReport(
         tensor.name,
         tensor.op,
-        numbers.format.name,
+        numbers.format.name + (" by feature" if tensor.features else ""),
         float(numbers.scale),
         numbers.zero_point,
-        float(numbers.low),
-        float(numbers.high),
+        float(min(one.low for one in each)),
+        float(max(one.high for one in each)),
         stats.low if stats else 0.0,
         stats.high if stats else 0.0,
         sums.clipped / sums.count if sums.count else 0.0,

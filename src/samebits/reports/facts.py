@@ -159,8 +159,11 @@ def _port_lines(graph: Graph) -> list[str]:
 def _value(value: Value) -> str:
     line = shown(value)
     if value.quantization is not None:
-        scale, zero = value.quantization.scale, value.quantization.zero_point
-        line += f", scale {float(scale):.9g}, zero point {zero}"
+        scales = [float(scale) for scale in value.quantization.scales]
+        shown_scales = f"{min(scales):.9g}"
+        if len(scales) > 1:
+            shown_scales += f" to {max(scales):.9g} by feature"
+        line += f", scale {shown_scales}, zero point {value.quantization.zero_point}"
     return line
 
 
@@ -171,7 +174,8 @@ def _port(value: Value) -> dict[str, Any]:
         "shape": list(value.shape),
     }
     if value.quantization is not None:
-        found["scale"] = float(value.quantization.scale)
+        scales = [float(scale) for scale in value.quantization.scales]
+        found["scale"] = scales[0] if len(scales) == 1 else scales
         found["zero_point"] = value.quantization.zero_point
     return found
 

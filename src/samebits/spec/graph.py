@@ -331,6 +331,25 @@ def argmax(arrays: Sequence[Array], a: Attributes) -> Array:
     return _reduced(arrays[0], (a["axis"],), a["keepdims"], lambda codes: codes.index(max(codes)))
 
 
+def tree_ensemble(arrays: Sequence[Array], a: Attributes) -> Array:
+    """Sums of the weights of leaves that the rows of x [N, F] reach, one leaf in each tree."""
+    x, roots, features, thresholds, yes, no, first, weights = arrays
+    out = _empty((x.shape[0], a["targets"]))
+    for n in range(x.shape[0]):
+        sums = [0] * a["targets"]
+        for root in roots:
+            at = int(root)
+            while at < len(features):
+                small = int(x[n, int(features[at])]) <= int(thresholds[at])
+                at = int(yes[at]) if small else int(no[at])
+            leaf = at - len(features)
+            for j in range(weights.shape[1]):
+                sums[int(first[leaf]) + j] += int(weights[leaf, j])
+        for k, total in enumerate(sums):
+            out[n, k] = total
+    return out
+
+
 def maximum(arrays: Sequence[Array], a: Attributes) -> Array:
     """The larger of a and b, broadcast."""
     left, right = arrays
@@ -438,7 +457,7 @@ _ALL = (
     *(conv, conv_transpose, linear, matmul, affine, add, multiply, requantize, table, clip),
     *(softmax, normalize, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax),
     *(maximum, minimum),
-    *(reshape, transpose, expand, slice_, concat, pad, gather),
+    *(reshape, transpose, expand, slice_, concat, pad, gather, tree_ensemble),
 )
 REFERENCE: dict[str, Callable[[Sequence[Array], Attributes], Array]] = {
     operator.__name__.rstrip("_"): operator for operator in _ALL

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
-from samebits.ir import Graph, Value
+from samebits.ir import Graph, Quantization, Value
 from samebits.ir.integer.define import limits, magnitude
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
@@ -37,7 +37,7 @@ def quantize_samples(array: Array, value: Value) -> Array:
         )
     low, high = limits(value.dtype)
     with np.errstate(over="ignore"):
-        codes = np.rint(x / float(value.quantization.scale)) + value.quantization.zero_point
+        codes = np.rint(x / _floats(value.quantization)) + value.quantization.zero_point
     return np.clip(codes, low, high).astype(value.dtype)
 
 
@@ -45,13 +45,22 @@ def dequantize(codes: Array, value: Value) -> Array:
     """Codes as binary32 reals: the exact value, rounded once where it has more than 24 bits."""
     if value.quantization is None:
         return codes
-    scale, zero = value.quantization.scale, value.quantization.zero_point
-    centred = codes.astype(np.int64) - zero
-    bits = magnitude(centred).bit_length() + scale.numerator.bit_length()
-    if bits <= EXACT_BITS and Fraction(float(scale)) == scale:  # the product is exact in binary64
-        return (centred * float(scale)).astype(np.float32)
-    reals = [_binary32(int(c) * scale) for c in centred.reshape(-1)]
+    scales = value.quantization.scales
+    centred = codes.astype(np.int64) - value.quantization.zero_point
+    bits = magnitude(centred).bit_length()
+    exact = all(
+        bits + s.numerator.bit_length() <= EXACT_BITS and Fraction(float(s)) == s for s in scales
+    )
+    if exact:  # the products are, in binary64
+        return np.asarray(centred * _floats(value.quantization), np.float32)
+    reals = [_binary32(int(c) * scales[i % len(scales)]) for i, c in enumerate(centred.reshape(-1))]
     return np.array(reals, np.float32).reshape(codes.shape)
+
+
+def _floats(quantization: Quantization) -> Array:
+    """The scale, of rank 0, or one for each index of the last axis."""
+    scales = np.array([float(scale) for scale in quantization.scales])
+    return scales if quantization.factors else scales.reshape(())
 
 
 def _binary32(value: Fraction) -> float:

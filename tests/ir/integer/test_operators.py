@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import assert_same
-from samebits.errors import RangeError
+from random_trees import random_trees
+from samebits.errors import InputError, RangeError
 from samebits.ir import GraphBuilder, Value
 from samebits.ir.interpreter import run
 from samebits.ir.ops import known_ops, op_named
@@ -22,7 +23,7 @@ PAIRS = list(itertools.product(CODES, CODES))
 # The type that the specification gives an operator's result: of x, of t, or as named.
 ACCUMULATING = {
     *("conv", "conv_transpose", "linear", "matmul", "affine", "add", "multiply"),
-    *("sum_pool", "reduce_sum"),
+    *("sum_pool", "reduce_sum", "tree_ensemble"),
 }
 TYPED = {"requantize", "softmax", "normalize"}
 
@@ -733,3 +734,69 @@ def test_attributes_are_known_and_complete():
     with pytest.raises(ValueError, match=r"^here: clip needs the attribute 'high'$"):
         builder.add("clip", [x], {"low": 0}, "here")
     assert not builder.nodes
+
+
+# --- trees ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize(("targets", "width"), [(1, 1), (3, 1), (3, 2), (5, 5)])
+def test_tree_ensemble(dtype, targets, width):
+    rng = np.random.default_rng([targets, width])
+    ends = LEAST[dtype], GREATEST[dtype]
+    for seed in range(5):
+        tables = random_trees(rng, 4, targets, ends, 7, 12, width)
+        check("tree_ensemble", [codes(dtype, (6, 4), seed), *tables], targets=targets)
+
+
+def test_tree_ensemble_at_thresholds():
+    """A code equal to the threshold goes on to `yes`; of one tree that is a leaf, to nothing."""
+    x = np.array([[-128], [3], [4], [127]], np.int8)
+    tables = [[0, 1], [0], [3], [2], [1], [0, 0], [[7], [5]]]
+    arrays = [np.array(table, np.int32) for table in tables]
+    found = check("tree_ensemble", [x, *arrays], targets=1)
+    assert found.reshape(-1).tolist() == [12, 12, 14, 14]
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (1, 5, r"roots in \[0, 5\), found 5"),
+        (1, -1, r"roots in \[0, 5\), found -1"),
+        (2, 4, r"features in \[0, 4\), found 4"),
+        (4, 1, r"later ones, found 1 to 1"),
+        (5, 9, r"no in \[0, 5\), found 9"),
+        (6, 2, r"targets in \[0, 2\), found 2"),
+    ],
+)
+def test_trees_that_are_none(position, value, message):
+    tables = [[0, 2], [0, 3], [3, 9], [1, 2], [2, 3], [0, 1, 1], [[7, 8]] * 3]
+    arrays = [codes("int8", (2, 4)), *(np.array(table, np.int32) for table in tables)]
+    arrays[position][-1] = value
+    with pytest.raises(InputError, match=message):
+        check("tree_ensemble", arrays, targets=3)
+
+
+def test_a_way_that_is_too_long():
+    count = 300
+    after = np.arange(1, count + 1)
+    tables = [[0], [0] * count, [3] * count, after, after, [0], [[1]]]
+    arrays = [codes("int8", (2, 4)), *(np.array(table, np.int32) for table in tables)]
+    with pytest.raises(InputError, match="at most 256 branches on a way"):
+        check("tree_ensemble", arrays, targets=1)
+
+
+def test_trees_with_wrong_types():
+    table = ("int32", (3,))
+    names = [("int8", (2, 4)), table, table, table, table, table, table, ("int32", (3, 2))]
+    for position, found, message in (
+        (0, ("int32", (2, 4)), "codes for x"),
+        (0, ("int8", (2, 4, 1)), r"rows of features"),
+        (2, ("int64", (3,)), "int32 numbers of features"),
+        (3, ("int32", (2,)), "as many features"),
+        (7, ("int32", (2, 2)), r"int32 \[3, W\]"),
+        (7, ("int32", (3, 9)), "at least 9 targets"),
+    ):
+        changed = [found if i == position else name for i, name in enumerate(names)]
+        with pytest.raises(ValueError, match=message):
+            infer("tree_ensemble", changed, targets=2)

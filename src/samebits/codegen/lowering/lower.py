@@ -51,6 +51,7 @@ from samebits.codegen.lowering.move import concat, gather, moved, pad
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
+from samebits.codegen.lowering.trees import tree_ensemble
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, Node, Trait, ops_with
 from samebits.ir.integer.bounds import bounds
@@ -449,6 +450,7 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     "softmax": _softmax,
     "normalize": _normalize,
     "argmax": _argmax,
+    "tree_ensemble": tree_ensemble,
     "reshape": lambda site: site.view(),
     "transpose": moved,
     "expand": moved,

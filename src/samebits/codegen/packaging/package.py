@@ -34,7 +34,7 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
-    *("elementwise.c", "products.c", "normalize.c", "move.c"),
+    *("elementwise.c", "products.c", "normalize.c", "trees.c", "move.c"),
 )
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
@@ -170,7 +170,7 @@ def _described(value: Value) -> dict[str, Any]:
         "shape": list(value.shape),
     }
     if value.quantization is not None:
-        found["scale"] = str(value.quantization.scale)
+        found["scale"] = " ".join(map(str, value.quantization.scales))
         found["zero_point"] = value.quantization.zero_point
     return found
 

@@ -195,6 +195,18 @@ typedef struct {
     uint8_t type;
 } samebits_argmax;
 
+/* Tables of decision trees; trees.c says how they are walked. */
+typedef struct {
+    int32_t rows, features, targets, trees, branches, width;
+    const void *roots, *links; /* [trees], [branches][2]: uint16_t or int32_t */
+    const uint16_t *feature;   /* [branches] */
+    const void *thresholds;    /* [branches], of the type of x */
+    const void *starts;        /* [leaves]: the first target of each */
+    const void *weights;       /* [leaves][width] */
+    uint8_t type, link_type, start_type, weight_type;
+    samebits_rescale rescale;
+} samebits_trees;
+
 typedef struct {
     samebits_shape shape;
     int32_t from[SAMEBITS_MAX_RANK], to[SAMEBITS_MAX_RANK]; /* strides */
@@ -239,6 +251,7 @@ void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const
                                  void *out);
 void samebits_run_normalize(const samebits_normalize *c, const void *x, void *out);
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
+void samebits_run_tree_ensemble(const samebits_trees *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
 void samebits_run_fill(const samebits_fill *c, void *out);
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out);

@@ -1,5 +1,5 @@
 """Integer operators, one record each; importing this room registers them."""
 
-from samebits.ir.integer import normalize, pointwise, products, reduce, shape
+from samebits.ir.integer import normalize, pointwise, products, reduce, shape, trees
 
-__all__ = ["normalize", "pointwise", "products", "reduce", "shape"]
+__all__ = ["normalize", "pointwise", "products", "reduce", "shape", "trees"]

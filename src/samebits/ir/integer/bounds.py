@@ -17,6 +17,7 @@ from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
 from samebits.ir.integer.shape import places
+from samebits.ir.integer.trees import ensemble_of
 from samebits.ir.integer.windows import balance_factors, window_counts
 from samebits.ir.ops import has, ops_with
 from samebits.ir.traits import Trait
@@ -293,6 +294,19 @@ def _argmax(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     return Interval((0,), (size - 1,))
 
 
+def _trees(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    """Tree by tree the least and the greatest weight that it can add to a sum."""
+    tables = [graph.constants.get(name) for name in node.inputs[1:]]
+    if any(table is None for table in tables):
+        raise RangeError(f"node {node.name!r} ({node.op}): expected constant trees")
+    trees, targets = ensemble_of([None, *tables]), node.attributes["targets"]
+    try:
+        trees.check(graph.values[node.inputs[0]].shape[1], targets)
+    except ValueError as error:
+        raise RangeError(f"node {node.name!r} ({node.op}): {error}") from None
+    return interval(list(zip(*trees.ends(targets), strict=True)))
+
+
 def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     """Data movement: per channel where the last axis stays what it was, else the hull."""
     shape, out = graph.values[node.inputs[0]].shape, graph.values[node.output].shape
@@ -340,6 +354,7 @@ _RULES: dict[str, Rule] = {
     "maximum": _pair(max),
     "minimum": _pair(min),
     "argmax": _argmax,
+    "tree_ensemble": _trees,
     "max_pool": lambda graph, node, ins: ins[0],
     **dict.fromkeys(ops_with(Trait.MOVEMENT, integer=True), _moved),
 }

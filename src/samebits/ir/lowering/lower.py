@@ -22,7 +22,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import CODES, limits
-from samebits.ir.lowering import normalize, pointwise, products
+from samebits.ir.lowering import normalize, pointwise, products, trees
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
@@ -58,7 +58,8 @@ from samebits.tables.interval import CodeRange
 from samebits.tables.transfer import exp_table, transfer_table
 
 SOFTMAX_OUTPUT = Fraction(1, 1 << 16)  # of a Softmax that leaves the graph: uint16
-LARGEST_SUM = 1 << 31
+LARGEST_SUM, LARGEST_WIDE_SUM = 1 << 31, 1 << 62
+BYTE = 255  # the span of 8-bit codes
 LARGEST_TABLE = 1 << 24  # entries of one per-channel table
 Rule = Callable[[LoweringBuilder, Node, States], list[State]]
 
@@ -170,7 +171,7 @@ class _Lowering:
             return
         readers = self.graph.consumers()[name]
         wanted = {
-            (*self._scale_and_zero(node), self.graph.values[node.output].dtype)
+            (self._input_quantization(node), self.graph.values[node.output].dtype)
             for node in readers
             if node.op == "QuantizeLinear" and node.inputs[0] == name
         }
@@ -179,9 +180,9 @@ class _Lowering:
                 f"input {name!r}: expected one QuantizeLinear that reads it, found "
                 f"{', '.join(node.op for node in readers) or 'nothing'}; quantize the model first"
             )
-        scale, zero, dtype = wanted.pop()
-        codes = self.builder.input(name, dtype, value.shape, Quantization(scale, zero))
-        self.states[name] = Affine(Codes(codes, order), scale, zero)
+        quantization, dtype = wanted.pop()
+        codes = Codes(self.builder.input(name, dtype, value.shape, quantization), order)
+        self.states[name] = Affine(codes, quantization.scale, quantization.zero_point)
 
     def _output(self, name: str) -> str:
         """An output of the integer graph: codes, or an accumulator in one unit, with the
@@ -274,6 +275,24 @@ class _Lowering:
             )
         return _scale(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
 
+    def _input_quantization(self, node: Node) -> Quantization:
+        """The zero point and the scale of an input, or the scales of the indices of its last
+        axis."""
+        scales = self._constants(node, 1)
+        rank = len(self.graph.values[node.inputs[0]].shape)
+        if scales.size == 1 or node.attributes["axis"] % max(rank, 1) != rank - 1:
+            return Quantization(*self._scale_and_zero(node))
+        _no_blocks(node)
+        zeros = set(self._constants(node, 2).reshape(-1).tolist())
+        if len(zeros) > 1:
+            raise UnsupportedError(
+                f"node {node.name!r} (QuantizeLinear): expected one zero point for an input, found "
+                f"{len(zeros)}"
+            )
+        exact = [_scale(s) for s in scales.reshape(-1)]
+        unit = common_unit(exact)
+        return Quantization(unit, int(zeros.pop()), tuple(int(s / unit) for s in exact))
+
     def _dequantize(self, node: Node, x: State | None) -> State:
         """The numbers scale * (code - zero point): constants with their zero points subtracted, or
         codes with one zero point and one scale for all or for each index of an axis."""
@@ -302,6 +321,8 @@ class _Lowering:
         """The codes that a QuantizeLinear makes of its input, each rounded once from the exact
         number."""
         _no_blocks(node)
+        if node.inputs[0] in self.graph.inputs and isinstance(x, Affine):
+            return x.codes  # `_input` has made these codes the input
         target = _Target(
             *self._scale_and_zero(node), self.graph.values[node.output].dtype, node.output
         )
@@ -365,18 +386,27 @@ class _Lowering:
         return self._table(point_of(x), to)
 
     def _affine(self, x: Affine, name: str) -> Affine | None:
-        """gain * unit * (code - zero) + offset as integers m * code + b in one common unit, or None
-        where those are too large."""
+        """gain * unit * (code - zero) + offset as integers m * code + b in one common unit, of
+        16-bit codes in one for each channel; None where those are too large."""
         source = x.codes
         assert x.axis is not None
         size = self.builder.shape(source.name)[source.order.index(x.axis)]
         pairs = [(gain * x.unit, offset - gain * x.unit * x.zero) for gain, offset in x.over(size)]
-        unit = common_unit([v for pair in pairs for v in pair])
-        m = [int(a / unit) for a, _ in pairs]
-        b = [int(c / unit) for _, c in pairs]
-        reach = max(map(abs, limits(self.builder.dtype(source.name))))
-        if any(abs(mc) * reach + abs(bc) >= LARGEST_SUM for mc, bc in zip(m, b, strict=True)):
+        low, high = limits(self.builder.dtype(source.name))
+
+        def multiples(units: Sequence[Fraction], largest: int) -> list[tuple[int, int]] | None:
+            found = [(int(a / u), int(c / u)) for (a, c), u in zip(pairs, units, strict=True)]
+            reach = max(-low, high)
+            return found if all(abs(m) * reach + abs(b) < largest for m, b in found) else None
+
+        units = [common_unit([v for pair in pairs for v in pair])]
+        found = multiples(units * size, LARGEST_SUM)
+        if found is None and high - low > BYTE:  # tables of 16-bit codes are large
+            units = [common_unit(pair) for pair in pairs]
+            found = multiples(units, LARGEST_WIDE_SUM)
+        if found is None:
             return None
+        m, b = ([pair[i] for pair in found] for i in range(2))
         order = source.last(x.axis)
         inputs = (
             self.builder.arranged(source, order),
@@ -384,7 +414,8 @@ class _Lowering:
             self.builder.constant(f"{name}.b", integers(b)),
         )
         total = Sum("affine", inputs, {}, order, f"{name}.affine")
-        return Affine(total, gain=(unit,), low=x.low, high=x.high)
+        axis = x.axis if len(units) > 1 else None
+        return Affine(total, gain=tuple(units), axis=axis, low=x.low, high=x.high)
 
     def _table(self, x: Pointwise, to: _Target) -> Codes:
         """A transfer table: every code of the input through the function, correctly rounded."""
@@ -503,4 +534,5 @@ RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **normalize.RULES,
     **lower_shape.RULES,
+    **trees.RULES,
 }

@@ -28,6 +28,8 @@ from samebits.ir.lowering.states import (
     Order,
     State,
     States,
+    Sum,
+    quantization_of,
     weights,
 )
 from samebits.ir.ops import op_named, ops_with
@@ -370,11 +372,20 @@ def _reduce_max(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     return [_maximum(e, node, x, codes, axes, bool(node.attributes["keepdims"]))]
 
 
+def _ranked(e: LoweringBuilder, x: State | None) -> Codes:
+    """Codes, or a sum with one scale, whose order is that of their values."""
+    if not (isinstance(x, Affine) and isinstance(x.source, Sum)):
+        return _ordered(e, x)[1]
+    if quantization_of(x) is None:
+        raise UnsupportedError("expected sums with one positive scale; put a QuantizeLinear there")
+    return e.stored(x)
+
+
 def _argmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     a = node.attributes
     if a["select_last_index"]:
         raise UnsupportedError("expected select_last_index = 0")
-    _, codes = _ordered(e, states[0])
+    codes = _ranked(e, states[0])
     axis = a["axis"] % len(codes.order)
     keepdims = bool(a["keepdims"])
     stored = codes.order.index(axis)

@@ -9,6 +9,7 @@ from samebits.ir.real import (
     recurrent,
     reduce,
     shape,
+    trees,
     window,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "recurrent",
     "reduce",
     "shape",
+    "trees",
     "window",
 ]

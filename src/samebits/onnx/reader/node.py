@@ -20,6 +20,7 @@ Rule = Callable[["OnnxNode"], Result]
 
 RULES: dict[tuple[str, str], Rule] = {}  # (domain, operator) -> rule
 MICROSOFT = "com.microsoft"
+CLASSICAL = "ai.onnx.ml"
 
 
 def onnx_op(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
@@ -155,10 +156,10 @@ class OnnxNode(ForeignNode):
             return tuple(int(v) for v in found.ints)
         return tuple(default) if default is not None else None
 
-    def floats(self, name: str) -> tuple[float, ...] | None:
-        """A list of finite numbers, None where it is not given."""
+    def floats(self, name: str, finite: bool = True) -> tuple[float, ...] | None:
+        """A list of numbers, finite unless said otherwise, None where it is not given."""
         found = self._attribute(name, AttributeProto.FLOATS, False)
-        if found and not all(map(math.isfinite, found.floats)):
+        if found and finite and not all(map(math.isfinite, found.floats)):
             raise InputError(f"expected finite {name}, found {list(found.floats)[:8]}")
         return tuple(found.floats) if found else None
 
@@ -230,4 +231,4 @@ def _kind(kind: int) -> str:
         return f"of type number {kind}"
 
 
-__all__ = ["MICROSOFT", "RULES", "Array", "OnnxNode", "Result", "Rule", "onnx_op"]
+__all__ = ["CLASSICAL", "MICROSOFT", "RULES", "Array", "OnnxNode", "Result", "Rule", "onnx_op"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
@@ -17,6 +18,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.expand import EXPANDED, standard_function
 from samebits.onnx.reader.mapping import RULES
+from samebits.onnx.reader.mapping.classical import note_labels, reads_labels
 from samebits.onnx.reader.node import MICROSOFT, OnnxNode
 from samebits.onnx.reader.structure import (
     MAX_DEPTH,
@@ -154,6 +156,15 @@ class NodeImporter:
                 scope.values[name] = None
         return scope.values[name]
 
+    def _label(self, name: str, scope: Scope, where: str) -> str | None:
+        """As `read`; texts are read as their places, and a note says which they are."""
+        tensor = None if name in scope.values else scope.tensors.get(name)
+        if tensor is None or tensor.data_type != TensorProto.STRING:
+            return self.read(name, scope, where)
+        texts = [text.decode("utf-8", "backslashreplace") for text in tensor.string_data]
+        note_labels(where, texts)
+        return self.builder.stored(f"{scope.prefix}{name}.places", np.arange(len(texts)))
+
     def _count(self, nodes: int) -> None:
         self._seen += nodes
         if self._seen > MAX_NODES:
@@ -168,7 +179,8 @@ class NodeImporter:
         counterpart become problems, and the results unknown.
         """
         where = where_of(node)
-        inputs = [self.read(name, scope, where) if name else "" for name in node.input]
+        reading = self._label if reads_labels(node) else self.read
+        inputs = [reading(name, scope, where) if name else "" for name in node.input]
         attributes = scope.attributes_of(node, where)
         results: Sequence[str | None] = [None] * len(node.output)
         try:

@@ -20,6 +20,7 @@ from samebits.ir import Graph, Node, Trait, ops_with
 from samebits.ir.integer.define import CODES
 from samebits.ir.ops import Array, op_named
 from samebits.ir.real.define import code_range
+from samebits.ir.real.trees import WEIGHTS, ensemble_of
 from samebits.onnx.writer.exact import is_power_of_two
 from samebits.spec.formats import floor_log2, power
 
@@ -440,6 +441,20 @@ def _mean(proof: _Proof, node: Node) -> State:
     return proof.held(node, x.exponent - floor_log2(Fraction(count)), x.largest)
 
 
+def _tallies(proof: _Proof, node: Node) -> State:
+    """Comparisons of numbers that are exact, and sums of weights: at most the largest of each
+    tree."""
+    if proof.grid(node.inputs[0], divided=True).divisor != 1:
+        raise _Inexact("it compares quotients that were rounded")
+    weights = proof.numbers.get(node.inputs[WEIGHTS])
+    if weights is None:
+        raise _Inexact("its weights are computed")
+    own = _grid_of(weights)
+    trees = ensemble_of([proof.graph.constants.get(name) for name in node.inputs])
+    largest = trees.largest(np.abs(trees.dense(node.attributes["targets"])).astype(np.float64))
+    return proof.held(node, own.exponent, Fraction(float(largest.sum(0).max())))
+
+
 def _decision(proof: _Proof, node: Node) -> State:
     for name in node.inputs:
         if proof.dtype(name) in SIGNIFICAND and proof.grid(name, divided=True).divisor != 1:
@@ -452,6 +467,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(ops_with(Trait.UNROUNDED) - {"Resize"}, _same),
     **dict.fromkeys(ops_with(Trait.AVERAGE), _mean),
     **dict.fromkeys(ops_with(Trait.DECISION), _decision),
+    **dict.fromkeys(ops_with(Trait.TALLIES), _tallies),
     "DequantizeLinear": _dequantize,
     "QuantizeLinear": _quantize,
     "Cast": _cast,

@@ -18,6 +18,8 @@ from samebits.ir.value import Value
 from samebits.onnx.metadata import STATES
 
 PRODUCER = "samebits"
+CLASSICAL = "ai.onnx.ml"
+DOMAINS = {CLASSICAL: 1}  # versions of the operators beside those of ONNX
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one message
 
 
@@ -105,6 +107,7 @@ class Emitter:
                 self.ops("Identity", [name], {}, [target])
             seen.add(target)
             outputs.append(value_info(graph.values[name], target))
+        domains = {node.domain for node in self.nodes} - {""}
         proto = helper.make_graph(
             self.nodes,
             graph.name or "graph",
@@ -114,7 +117,10 @@ class Emitter:
         )
         model = helper.make_model(
             proto,
-            opset_imports=[helper.make_opsetid("", opset)],
+            opset_imports=[
+                helper.make_opsetid("", opset),
+                *(helper.make_opsetid(domain, DOMAINS[domain]) for domain in sorted(domains)),
+            ],
             ir_version=ir_version,
             producer_name=PRODUCER,
         )

@@ -20,6 +20,7 @@ from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import vector_length
 from samebits.ir.integer.realise import INT64_MAX, Quotient, Staircase, positions, requantization
 from samebits.ir.integer.shape import places
+from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
 from samebits.onnx.writer.emit import unsupported, write_model
 from samebits.onnx.writer.products import (
@@ -45,8 +46,9 @@ def to_integer(graph: Graph) -> onnx.ModelProto:
     """An integer graph as standard ONNX (opset 18), inputs and outputs as codes, same names.
 
     The scale and zero point of each input and output, where known, are in metadata_props under
-    `scale NAME` (an exact fraction) and `zero_point NAME`. Raises UnsupportedError for a real
-    graph, an accumulator that its type is not proved to hold, and softmax scales beyond 64 bits.
+    `scale NAME` (an exact fraction, or one for each feature) and `zero_point NAME`. Raises
+    UnsupportedError for a real graph, an accumulator that its type is not proved to hold, and
+    softmax scales beyond 64 bits.
     """
     if not graph.integer:
         raise UnsupportedError(
@@ -63,7 +65,7 @@ def to_integer(graph: Graph) -> onnx.ModelProto:
     for name in (*graph.inputs, *graph.outputs):
         quantization = graph.values[name].quantization
         if quantization is not None:
-            metadata[f"scale {name}"] = str(quantization.scale)
+            metadata[f"scale {name}"] = " ".join(map(str, quantization.scales))
             metadata[f"zero_point {name}"] = str(quantization.zero_point)
     return emitter.model(OPSET, IR_VERSION, metadata)
 
@@ -312,6 +314,31 @@ def _root(emitter: IntegerEmitter, v: str) -> str:
     return emitter.op("Sub", x, emitter.cast(above, "int64"))
 
 
+def _trees(emitter: IntegerEmitter, node: Node) -> str:
+    """All trees one branch further at a time, as often as the longest way asks; leaves refer to
+    themselves, so that every round is the same. UnsupportedError where tables are computed."""
+    x, targets = node.inputs[0], node.attributes["targets"]
+    arrays = [emitter.graph.constants.get(name) for name in node.inputs]
+    trees, thresholds = ensemble_of(arrays), arrays[THRESHOLDS]
+    assert thresholds is not None  # `bounds` has read all of them
+    rows, features = emitter.shape(x)
+    levels, branches, leaves = trees.check(features, targets), trees.branches, len(trees.targets)
+    own, none = np.arange(branches, branches + leaves), np.zeros(leaves, np.int64)
+    links = [emitter.constant(np.append(link, own), "int64") for link in (trees.yes, trees.no)]
+    feature = emitter.constant(np.append(trees.features, none), "int64")
+    ends = emitter.constant(np.append(thresholds, none), "int32")
+    codes = emitter.cast(x, "int32")
+    at = emitter.constant(np.broadcast_to(trees.roots, (rows, len(trees.roots))), "int64")
+    for _ in range(levels):
+        found = emitter.op("GatherElements", codes, emitter.op("Gather", feature, at), axis=1)
+        holds = emitter.op("LessOrEqual", found, emitter.op("Gather", ends, at))
+        at = emitter.op("Where", holds, *(emitter.op("Gather", link, at) for link in links))
+    leaf = emitter.integer("Sub", at, branches)
+    added = emitter.op("Gather", emitter.constant(trees.dense(targets), "int64"), leaf)
+    total = emitter.op("ReduceSum", added, emitter.constant([1], "int64"), keepdims=0)
+    return _narrowed(emitter, node, total)
+
+
 def _argmax(emitter: IntegerEmitter, node: Node) -> str:
     a = node.attributes
     x = node.inputs[0]
@@ -371,6 +398,7 @@ _RULES: dict[str, Rule] = {
     "softmax": _softmax,
     "normalize": _normalize,
     "argmax": _argmax,
+    "tree_ensemble": _trees,
     "reshape": lambda e, n: e.reshape(n.inputs[0], n.attributes["shape"]),
     "transpose": lambda e, n: e.transpose(n.inputs[0], *n.attributes["perm"]),
     "expand": lambda e, n: e.op("Expand", n.inputs[0], e.constant(n.attributes["shape"], "int64")),

@@ -16,8 +16,9 @@ from samebits.ir import Graph, Node, Trait, has, ops_with
 from samebits.ir.ops import op_named
 from samebits.ir.real.cell import LAYERS, activations
 from samebits.ir.real.recurrent import PROJECTION
+from samebits.ir.real.trees import MODES, THRESHOLDS, ensemble_of
 from samebits.onnx.metadata import RATE
-from samebits.onnx.writer.emit import Emitter, element_type, unsupported, write_model
+from samebits.onnx.writer.emit import CLASSICAL, Emitter, element_type, unsupported, write_model
 from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.loadable import OPSET, loadable_form
 
@@ -64,8 +65,12 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
     if opset >= OPSET:
         graph = loadable_form(graph)
     emitter = Emitter(graph)
+    trees = [node for node in graph.nodes if has(node.op, Trait.TALLIES)]
+    kept = {name for node in graph.nodes if node not in trees for name in node.inputs}
+    inlined = {name for node in trees for name in node.inputs[1:]} - kept - {*graph.outputs}
     for name, array in graph.constants.items():
-        emitter.store(name, array, graph.values[name].dtype)
+        if name not in inlined:
+            emitter.store(name, array, graph.values[name].dtype)
     for node in graph.nodes:
         rule = _RULES.get(node.op)
         if rule is None or not rule(emitter, node):
@@ -278,7 +283,55 @@ def _recurrent(emitter: Emitter, node: Node) -> bool:
     return True
 
 
+def _trees(emitter: Emitter, node: Node) -> bool:
+    """A TreeEnsembleRegressor, whose lists name nodes as the tables do: by reference."""
+    arrays = [emitter.graph.constants.get(name) for name in node.inputs]
+    if any(array is None for array in arrays[1:]):
+        raise unsupported(node, "constant trees", "computed ones", "ONNX has attributes for them")
+    trees, nodes = ensemble_of(arrays), []
+    for tree, root in enumerate(trees.roots.tolist()):
+        waiting = [root]
+        while waiting:
+            at = waiting.pop()
+            nodes.append((tree, at))
+            if at < trees.branches:
+                waiting += [int(trees.no[at]), int(trees.yes[at])]
+            if len(nodes) > trees.branches + len(trees.targets):
+                raise unsupported(node, "trees", "shared branches", "ONNX has one parent each")
+    own = np.array(nodes)
+    branch = own[:, 1] < trees.branches
+    leaf = np.where(branch, -1, own[:, 1] - trees.branches)
+    thresholds, modes = np.asarray(arrays[THRESHOLDS]), np.asarray(arrays[MODES])
+
+    def listed(table: Any, other: int = 0) -> list[Any]:
+        found = np.full(len(own), other, np.asarray(table).dtype)
+        found[branch] = table[own[branch, 1]]
+        return list(found.tolist())
+
+    width = trees.weights.shape[1]
+    leaves = np.flatnonzero(leaf >= 0)
+    names = [name.encode() for name in ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_EQ", "LEAF")]
+    attributes = {
+        "domain": CLASSICAL,
+        "n_targets": node.attributes["targets"],
+        "nodes_treeids": own[:, 0].tolist(),
+        "nodes_nodeids": own[:, 1].tolist(),
+        "nodes_featureids": listed(trees.features),
+        "nodes_values": listed(thresholds),
+        "nodes_modes": [names[mode] for mode in listed(modes, len(names) - 1)],
+        "nodes_truenodeids": listed(trees.yes),
+        "nodes_falsenodeids": listed(trees.no),
+        "target_treeids": np.repeat(own[leaves, 0], width).tolist(),
+        "target_nodeids": np.repeat(own[leaves, 1], width).tolist(),
+        "target_ids": (trees.targets[leaf[leaves], None] + np.arange(width)).reshape(-1).tolist(),
+        "target_weights": trees.weights[leaf[leaves]].reshape(-1).tolist(),
+    }
+    emitter.ops("TreeEnsembleRegressor", node.inputs[:1], attributes, node.outputs, node.name)
+    return True
+
+
 _RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
+    **dict.fromkeys(ops_with(Trait.TALLIES), _trees),
     "Cast": _cast,
     "AveragePool": _pool,
     "MaxPool": _pool,
