@@ -145,7 +145,7 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
 def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     """x as bfp8 or bfp32; the sums of a Linear or Conv2d have no width yet (14.3)."""
     x = as_bfp(x, where)
-    return as_decided(x, where) if x.sums is None else x
+    return x if x.is_open else as_decided(x, where)
 
 
 FUNCTIONS.update(
