@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from compare import assert_same
-from deploy_nets import plain, shifted, spread_rows, table
+from deploy_nets import assert_exported, plain, shifted, spread_rows, table
 from samebits.errors import UnsupportedError
+from samebits.model import Model
 from samebits.spec import formats
 from samebits.spec.training import deploy
 from samebits.spec.training import deploy_attention as reference
@@ -22,8 +23,15 @@ from samebits.train import convert
 from samebits.train.architectures import gpt, initialise
 from samebits.train.deployed import attention
 from samebits.train.deployed.deploy import calibrate, deployed
+from samebits.train.deployed.export import to_graph
 from samebits.train.operations.attention import attention as attended
 from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.verification.backends.reference import Reference
+from samebits.verification.compare import compare
+from samebits.verification.deployable import deployable
+from samebits.verification.inputs import random_codes
+from samebits.verification.registry import backend_named
+from samebits.verification.run import cause
 
 
 class Powers:
@@ -256,6 +264,7 @@ def test_a_layer_of_a_transformer(realisation, seed, rows, mask):
         done = deploy.evaluate(nodes, parameters, {}, values, (2, 3, 4), frozen)
         assert exponent == done["head"].exponent
         assert_same(found, done["head"].codes, range(6))
+        assert_exported(model, images, used)
 
 
 def test_scores_are_frozen_at_what_masks_leave():
@@ -291,6 +300,7 @@ def test_a_language_model_does_not_depend_on_the_batch(realisation, rows):
         part, same = frozen.codes(tokens[i : i + 1])
         assert same == exponent
         assert torch.equal(part[0], found[i])
+    assert_exported(model, tokens, exponents)
     logits = frozen.logits(tokens)
     trained = model(tokens).dequantize()
     assert float((logits - trained).norm() / trained.norm()) < 0.2
@@ -319,6 +329,7 @@ def test_values_with_several_uses():
     wanted = module(x).detach()
     assert float((logits - wanted).norm() / wanted.norm()) < 0.1
     assert [s.name for s in exponents.sites].count("narrow16") == 2  # the softmax's, and the result
+    assert_exported(model, x, exponents)
 
 
 def test_what_has_no_deployed_form_is_one_error():
@@ -333,3 +344,67 @@ def test_what_has_no_deployed_form_is_one_error():
     assert str(caught.value).startswith(
         "2 operation(s) cannot be deployed:\n  0 (chosen)\n  2 (chosen)\nexpected linear, "
     )
+
+
+# --- graphs -------------------------------------------------------------------------------------
+
+
+class Given(nn.Module):
+    """Something of its own beside a Linear."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x):
+        return self.function(torch.relu(self.fc(x)))
+
+
+FROM_VALUES = {
+    "a constant": lambda x: x + x.dequantize(),
+    "a mask": lambda x: torch.softmax(x.masked_fill(x.dequantize() > 0, -math.inf), -1),
+    "indices": lambda x: x[x.dequantize()[:, 0].argsort()],
+}
+
+
+@pytest.mark.parametrize("name", FROM_VALUES)
+def test_what_follows_from_values_is_refused(name):
+    torch.manual_seed(0)
+    model, x = convert(Given(FROM_VALUES[name])), torch.randn(5, 4)
+    exponents = calibrate(model, [x])
+    deployed(model, exponents).codes(x)
+    with pytest.raises(UnsupportedError, match="constants, masks and indices that are the same"):
+        to_graph(model, exponents, (4,), 5)
+
+
+def test_a_constant_that_is_read_as_a_bias():
+    """Of one number beside a product: exact on its grid, refused off it or behind a factor."""
+    torch.manual_seed(0)
+    x, fine, coarse = torch.randn(1, 4, 4), 1.0 + 2.0**-14, 3.0
+    for number, factor, refused in ((coarse, 1, 0), (fine * 2.0**-9, 1, 1), (coarse, 0.3, 1)):
+        made = Given(lambda x, n=number, f=factor: (x @ x if f == 1 else (x @ x) * f) + n)
+        model = convert(nn.Sequential(made, nn.Linear(4, 2)))
+        exponents = calibrate(model, [x])
+        if not refused:
+            assert_exported(model, x, exponents)
+            continue
+        with pytest.raises(UnsupportedError, match=r"0\.add: expected a constant beside a product"):
+            to_graph(model, exponents, (4, 4), 1)
+
+
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_a_transformer_on_the_backends(rows):
+    torch.manual_seed(5)
+    model = convert(Block(CAUSAL), exponents=rows)
+    exponents = calibrate(model, [torch.randn(8, 3, 4)])
+    frozen = deployed(model, exponents)
+    found = Model("block", to_graph(model, exponents, (3, 4)), deployed=frozen)
+    read = deployable(found)
+    inputs = random_codes(found.integer, 40)
+    (expected,) = Reference().run(found, inputs)
+    for other in ("training", "torch", "c", "onnxruntime"):
+        backend = backend_named(other)
+        if backend.unavailable() is None and not cause(found, other):
+            for one in (found,) if other == "training" else (found, read):
+                verdict = compare(other, one.integer, [expected], backend.run(one, inputs))
+                assert verdict.differing == 0, f"{other}: {verdict.differing}, {verdict.first}"

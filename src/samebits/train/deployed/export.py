@@ -6,6 +6,7 @@ that training accepts can be exported (docs/spec/training.md 11, docs/spec/graph
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,8 +24,7 @@ from samebits.kernels import Window
 from samebits.kernels.averages import Averages
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
-from samebits.train.deployed import export_attention
-from samebits.train.deployed.attention import Narrow16, constant16
+from samebits.train.deployed.attention import SCORE_BITS, Narrow16, constant16
 from samebits.train.deployed.deploy import (
     INPUT,
     Deployed,
@@ -33,12 +33,15 @@ from samebits.train.deployed.deploy import (
     deployed,
     run,
 )
+from samebits.train.deployed.export_attention import RULES as OPERATORS
 from samebits.train.deployed.export_lstm import cell, is_recurrent, one_step
 from samebits.train.deployed.nodes import Array, Nodes, binary32
+from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.linear import Products
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
 from samebits.train.operations.softmax import SoftmaxFunction
@@ -137,6 +140,7 @@ class _Writer:
         self.constants: dict[int, str] = {}  # the same of constants
         self.readers = Counter(id(t.codes) for step in steps for t in inputs_of(step))
         self.readers[id(output.codes)] += 1
+        self.makers = {id(step.output.codes): step for step in steps}
         self.only_reader = {id(t.codes): step for step in steps for t in inputs_of(step)}
         self.nodes = Nodes(
             lambda op, names, attributes, name: builder.add(op, names, attributes, name),
@@ -178,13 +182,40 @@ class _Writer:
         elif step.operation in _RULES:
             value = _RULES[step.operation](self, path, inputs, *step.arguments)
         else:
-            value = export_attention.RULES[step.operation](
-                self.nodes, path, inputs, *step.arguments
-            )
+            value = OPERATORS[step.operation](self.nodes, path, inputs, *step.arguments)
+        if step.operation is addition.Add and step.output.bits > SCORE_BITS:
+            self.check_terms(path, step)
         dtype = _ROUNDED.get(step.operation, "int8" if step.output.bits <= 8 else "")
         if dtype and not self.waits_for_relu(step):
             return self.rounded(path, value, step.output.whole()[1], dtype)
         return value
+
+    def check_terms(self, path: str, step: DeployedOperation) -> None:
+        """Refuse a constant that is read as the bias of a product, and rounded to its grid."""
+        for term, other in itertools.permutations(inputs_of(step)):
+            own = None if id(term.codes) in self.values else constant16(term)
+            axes = 0 if own is None else sum(size > 1 for size in own.shape)
+            if own is None or (axes > 1 and own.codes.unique().numel() > 1):
+                continue
+            factors, source = self.product_of(other)
+            if source is not None and (factors or not _is_multiple(own, source)):
+                raise UnsupportedError(
+                    f"{path}: expected a constant beside a product of activations that differs "
+                    "along two axes, or a multiple of the product's grid, found one of exponent "
+                    f"{own.whole()[1]} beside {source.whole()[1]}{' and a factor' * factors}; add "
+                    "it after a layer, or before the factor"
+                )
+
+    def product_of(self, x: BFPTensor) -> tuple[bool, BFPTensor | None]:
+        """Whether numbers were multiplied to a product of activations, and that product; None
+        for another value."""
+        factors, step = False, self.makers.get(id(x.codes))
+        while step is not None and step.operation is not MatMul:
+            if step.operation is not Scale and RULES[step.operation].frozen is not None:
+                return factors, None
+            factors |= step.operation is Scale
+            step = self.makers.get(id(inputs_of(step)[0].codes))
+        return factors, None if step is None else step.output
 
     def value_of(self, tensor: BFPTensor) -> str:
         """The float32 value of a BFP tensor."""
@@ -412,6 +443,12 @@ def is_tensor(a: Tensor, b: Tensor) -> bool:
         and (a.data_ptr(), a.shape, a.stride(), a.dtype)
         == (b.data_ptr(), b.shape, b.stride(), b.dtype)
     )
+
+
+def _is_multiple(x: BFPTensor, of: BFPTensor) -> bool:
+    """Whether the values of a tensor lie on the grid of another."""
+    (codes, exponent), grid = x.whole(), of.whole()[1]
+    return not bool((codes.long() % (1 << min(max(grid - exponent, 0), 62))).any())
 
 
 def _stored(tensor: BFPTensor) -> tuple[Array, list[int]]:

@@ -90,12 +90,12 @@ def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor) -> str:
     return nodes.add("Softmax", [scores], {"axis": x.dim() - 1}, path)
 
 
-def _compressed(mask: Tensor) -> Tensor:
+def _compressed(v: Tensor) -> Tensor:
     """A mask with a size of 1 for every axis along which it is the same."""
-    for axis in range(mask.dim()):
-        first = mask.narrow(axis, 0, 1)
-        mask = first if torch.equal(first.expand_as(mask), mask) else mask
-    return mask
+    for axis in range(v.dim()):
+        first = v.narrow(axis, 0, 1)
+        v = first if torch.equal(first.expand_as(v), v) else v
+    return v
 
 
 def _embedding(
