@@ -20,7 +20,7 @@ from samebits.spec.training import deploy_attention as reference
 from samebits.spec.training.layers import Array
 from samebits.spec.training.step import Node
 from samebits.train import convert
-from samebits.train.architectures import gpt, initialise
+from samebits.train.architectures import build, gpt, initialise
 from samebits.train.deployed import attention
 from samebits.train.deployed.deploy import calibrate, deployed
 from samebits.train.deployed.export import to_graph
@@ -392,6 +392,16 @@ def test_a_constant_that_is_read_as_a_bias():
             to_graph(model, exponents, (4, 4), 1)
 
 
+@pytest.mark.slow  # six layers: seconds
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_the_architecture_vit(rows):
+    model = build("vit", (1, 8, 8), 4)
+    initialise(model, 1)
+    model = convert(model, exponents=rows)
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert_exported(model, images, calibrate(model, [images]))
+
+
 @pytest.mark.parametrize("rows", ["tensor", "row"])
 def test_a_transformer_on_the_backends(rows):
     torch.manual_seed(5)
@@ -402,7 +412,7 @@ def test_a_transformer_on_the_backends(rows):
     read = deployable(found)
     inputs = random_codes(found.integer, 40)
     (expected,) = Reference().run(found, inputs)
-    for other in ("training", "torch", "c", "onnxruntime"):
+    for other in ("training", "torch", "c", "onnxruntime-integer"):
         backend = backend_named(other)
         if backend.unavailable() is None and not cause(found, other):
             for one in (found,) if other == "training" else (found, read):
