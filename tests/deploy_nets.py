@@ -11,12 +11,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from compare import assert_same
 from reference_nets import Concat, Sum
+from samebits.ir.graph import Quantization
+from samebits.ir.interpreter import run
+from samebits.ir.lowering.lower import lower_graph
+from samebits.spec.formats import power
 from samebits.spec.training import deploy
 from samebits.spec.training.layers import Parameter
 from samebits.spec.training.step import Node, taken_by_layers
 from samebits.train import convert
-from samebits.train.deployed.deploy import Exponents, FrozenSite
+from samebits.train.deployed.deploy import Exponents, FrozenSite, deployed, quantize_input
+from samebits.train.deployed.export import to_graph
 from samebits.train.tensor import BFPParameter
 
 SLOPE = 0.01
@@ -292,3 +298,18 @@ def reference(nodes, model, images, exponents):
     values = images.double().flatten().tolist()
     done = deploy.evaluate(nodes, parameters, buffers, values, tuple(images.shape), frozen)
     return done[nodes[-1].name]
+
+
+def assert_exported(model, images, exponents):
+    """The graph of a model, whose integer form gives the codes of the deployed one."""
+    graph = to_graph(model, exponents, tuple(images.shape[1:]), batch=len(images))
+    codes, exponent = deployed(model, exponents).codes(images)
+    lowered = lower_graph(graph)
+    inputs = images
+    if images.is_floating_point():
+        inputs = quantize_input(images, exponents.sites[0].exponent).codes
+    (found,) = run(lowered, [inputs.numpy()])
+    assert found.shape == tuple(codes.shape)
+    assert_same(found, codes, range(codes.numel()))
+    assert lowered.values[lowered.outputs[0]].quantization == Quantization(power(exponent), 0)
+    return graph

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from bfp_arrays import array, same, tensor
+from deploy_nets import assert_exported
 from reference_nets import state_of
 from samebits import api
 from samebits.data import Dataset
@@ -34,7 +35,6 @@ from samebits.train import (
 )
 from samebits.train.architectures import initialise
 from samebits.train.deployed.deploy import calibrate, deployed
-from samebits.train.deployed.export import to_graph
 from samebits.train.tensor import BFPParameter
 
 EXPONENTS = ["tensor", "row", "row-shift"]
@@ -729,53 +729,56 @@ class Between(nn.Module):
         return self.after(self.function(self, torch.relu(self.before(x))))
 
 
-REFUSED = {
-    "a number": lambda m, x: x + 1.5,
-    "a constant": lambda m, x: x + torch.ones(4),
-    "expansion": lambda m, x: x * x[:, :1].expand(-1, 4) + x[:, :1],
-    "a parameter": lambda m, x: x + m.scale,
-    "a product": lambda m, x: x @ m.mix,
-    "softmax": lambda m, x: torch.softmax(x, -1),
-    "a mask": lambda m, x: torch.softmax(x.masked_fill(x.new_ones(4) > 0, -math.inf), -1),
-    "roll": lambda m, x: torch.roll(x, 1, 1),
-    "padding": lambda m, x: functional.pad(x, (0, 1))[:, 1:],
-    "integers": lambda m, x: x[torch.arange(len(x))],
-    "a norm": lambda m, x: functional.rms_norm(x, (4,), m.scale),
-}
-
-
-@pytest.mark.parametrize("exponents", ["tensor", "row"])
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_deployed_form_says_so(name, exponents):
-    torch.manual_seed(0)
-    model = convert(Between(REFUSED[name]), exponents)
-    with pytest.raises(UnsupportedError, match="cannot be deployed: expected linear, "):
-        calibrate(model, [drawn(5, 4)])
-
-
 DEPLOYED = {
     "unused parameters": lambda m, x: x,
     "a linear function": lambda m, x: functional.linear(x, m.mix, m.scale),
+    "a number": lambda m, x: x + 1.5,
+    "a constant": lambda m, x: x + torch.ones(4),
     "a constant of the shape": lambda m, x: x + torch.ones(x.shape),
     "a choice": lambda m, x: torch.where(torch.arange(4).expand(x.shape) > 1, x, x * 2),
+    "expansion": lambda m, x: x * x[:, :1].expand(-1, 4) + x[:, :1],
+    "a parameter": lambda m, x: x + m.scale,
+    "a product": lambda m, x: x @ m.mix,
+    "a product and its bias": lambda m, x: x @ m.mix + m.scale,
+    "products of products": lambda m, x: x @ m.mix @ m.mix,
+    "softmax": lambda m, x: torch.softmax(x, -1),
+    "softmax of sums": lambda m, x: torch.softmax(functional.linear(x, m.mix), -1),
+    "softmax of scores": lambda m, x: torch.softmax(x @ m.mix * 0.3 + m.mix[:1], 0),
+    "shares as factors": lambda m, x: torch.softmax(x @ m.mix, -1) * x,
+    "a mask": lambda m, x: torch.softmax(
+        (x @ m.mix).masked_fill(torch.eye(5, 4) > 0, -math.inf), -1
+    ),
+    "constants and a mask": lambda m, x: torch.softmax(
+        x @ m.mix + torch.where(torch.eye(5, 4) > 0, -math.inf, torch.arange(20.0).view(5, 4)), -1
+    ),
+    "roll": lambda m, x: torch.roll(x, (1, -2), (1, 0)),
+    "padding": lambda m, x: functional.pad(x, (0, 1, 2, 0))[2:, 1:],
+    "parts": lambda m, x: (
+        torch.cat((*torch.chunk(x, 2, 1)[::-1], x[1::2, -2:]), 0)
+        .reshape(1, -1)[:, :20]
+        .reshape(5, 4)
+    ),
+    "integers": lambda m, x: x[torch.arange(len(x)) % 2],
+    "rows of a parameter": lambda m, x: x + m.mix[torch.arange(len(x)) % 3],
+    "a norm": lambda m, x: functional.rms_norm(x, (4,), m.scale),
+    "groups": lambda m, x: functional.group_norm(x, 2, m.scale, m.scale),
+    "images": lambda m, x: functional.interpolate(
+        functional.group_norm(x.reshape(5, 1, 2, 2), 1), scale_factor=2
+    )[..., ::2, 1::2].reshape(5, 4),
 }
 
 
 @pytest.mark.parametrize("exponents", ["tensor", "row"])
 @pytest.mark.parametrize("name", DEPLOYED)
 def test_what_is_deployed_is_near_the_float_module(name, exponents):
-    """Exported it is, or refused with a sentence where it holds a constant."""
+    """And its graph computes the same codes."""
     torch.manual_seed(0)
     module = Between(DEPLOYED[name])
     model, x = convert(module, exponents), drawn(5, 4)
     found = calibrate(model, [x])
     logits, wanted = deployed(model, found).logits(x), module(x).detach()
     assert float((logits - wanted).norm() / wanted.norm()) < 0.1
-    if name in ("unused parameters", "a linear function"):
-        assert to_graph(model, found, (4,), 5).nodes
-    else:
-        with pytest.raises(UnsupportedError, match=r"that forward\(\) makes by itself"):
-            to_graph(model, found, (4,), 5)
+    assert_exported(model, x, found)
 
 
 class Lists(nn.Module):

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from samebits.spec.vectors import normalized, shares
+
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
 
@@ -218,9 +220,8 @@ def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
     out = _empty(x.shape)
     for place in _places(x.shape[:-1]):
         row = {j: int(code) for j, code in enumerate(x[place]) if _at(mask, (*place, j))}
-        powers = {j: int(t[max(row.values()) - code]) for j, code in row.items()}
-        for j in range(x.shape[-1]):
-            share = rne(powers[j] * a["ratio"] / sum(powers.values())) if j in row else 0
+        found = shares(row, [int(v) for v in t], a["ratio"], range(x.shape[-1]))
+        for j, share in enumerate(found):
             out[(*place, j)] = _clamp(share + a["zero"], a["low"], a["high"])
     return out
 
@@ -236,12 +237,8 @@ def normalize(arrays: Sequence[Array], a: Attributes) -> Array:
         vectors.setdefault((*place[:batch], group), []).append(place)
     for places in vectors.values():
         codes = [int(x[place]) - a["x_zero"] for place in places]
-        total = sum(codes) if a["centered"] else 0
-        spread = len(codes) * sum(d * d for d in codes) - total * total + a["epsilon"]
-        half = next(s for s in range(31) if max(spread, 1) * 4**s >= 2**60)
-        inverse = 2**61 // math.isqrt(max(spread, 1) * 4**half)
-        for place, code in zip(places, codes, strict=True):
-            normal = (len(codes) * code - total) * inverse // 2 ** (37 - half)
+        normals = normalized(codes, a["centered"], a["epsilon"])
+        for place, normal in zip(places, normals, strict=True):
             value = Fraction(normal * int(m[place[-1]]) + int(b[place[-1]]), 2 ** a["shift"])
             out[place] = _clamp(rne(value) + a["zero"], a["low"], a["high"])
     return out

@@ -50,6 +50,7 @@ class BFPTensor(torch.Tensor):
     _bits: int | None = None  # of a code, where it is less than its type has
     _layer_bits: int = 8  # to which a layer rounds the codes, where they have more
     _allowed: Tensor | None = None  # bool: where a mask by -inf left the value (training.md 14.2)
+    _open: bool = False  # deployed sums, of 32 bits: as `_sums`, their width is not decided
     _shifts: Tensor | None = None  # of every channel, int64, which the exponents of parts have
     _sum: tuple[tuple[Part, ...], Part] | None = None  # parts and their sum, once it was read
 
@@ -82,6 +83,13 @@ class BFPTensor(torch.Tensor):
         """A bfp32 that stays one until a layer takes it, with codes of `layer_bits`."""
         tensor = BFPTensor(codes, exponent)
         tensor._layer_bits = layer_bits
+        return tensor
+
+    @staticmethod
+    def opened(codes: Tensor, exponent: int) -> BFPTensor:
+        """Deployed sums of 32 bits, which a layer takes as 8 bits and a softmax as 16."""
+        tensor = BFPTensor(codes, exponent)
+        tensor._open = True
         return tensor
 
     @staticmethod
@@ -150,12 +158,17 @@ class BFPTensor(torch.Tensor):
     @property
     def is_wide(self) -> bool:
         """Whether codes have more than 8 bits, and the width is decided."""
-        return self._sums is None and self.bits > 8
+        return not self.is_open and self.bits > 8
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the width is not decided: the sums of a Linear or Conv2d."""
+        return self._sums is not None or self._open
 
     def masked(self, allowed: Tensor) -> BFPTensor:
         """The same codes, of which only those at `allowed` count, and only to a softmax."""
         twin = BFPTensor._of_parts(self.parts)
-        twin._bits, twin._shifts = self._bits, self._shifts
+        twin._bits, twin._shifts, twin._open = self._bits, self._shifts, self._open
         twin._layer_bits = self.layer_bits
         twin._allowed = allowed if self._allowed is None else self._allowed & allowed
         return twin
@@ -175,7 +188,7 @@ class BFPTensor(torch.Tensor):
             return BFPTensor(codes, exponent, bits=self._bits, shifts=shifts)
         if self._sums is None:
             twin = BFPTensor(*moved_part(self.resolved(), move), bits=self._bits)
-            twin._layer_bits = self._layer_bits
+            twin._layer_bits, twin._open = self._layer_bits, self._open
             return twin
         shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
         return BFPTensor.of_sums(self._sums, shape, self, *self._moves, move)
@@ -314,6 +327,7 @@ class BFPTensor(torch.Tensor):
             twin = BFPTensor._of_parts(parts, args[0].bounds)
             twin._bits, twin._shifts = args[0]._bits, args[0]._shifts
             twin._layer_bits, twin._allowed = args[0]._layer_bits, args[0]._allowed
+            twin._open = args[0]._open
             return twin
         if func is aten.zero_.default:
             codes = args[0].parts[0][0]

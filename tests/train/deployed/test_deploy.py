@@ -223,21 +223,6 @@ def test_exponents_out_of_range_name_their_site(value):
     )
 
 
-def test_layers_without_a_deployed_form_are_listed():
-    model = convert(
-        nn.Sequential(nn.Embedding(4, 2), nn.Sequential(nn.LayerNorm(2)), nn.Linear(2, 2))
-    )
-    for call in (
-        lambda: calibrate(model, [torch.zeros(1, dtype=torch.int64)]),
-        lambda: deployed(model, Exponents((FrozenSite("input", 0),))),
-    ):
-        with pytest.raises(UnsupportedError) as caught:
-            call()
-        assert "2 layer(s) cannot be deployed:\n  0 (Embedding)\n  1.0 (LayerNorm)\n" in str(
-            caught.value
-        )
-
-
 def test_forward_must_not_depend_on_the_data():
     class Moody(nn.Module):
         calls = 0

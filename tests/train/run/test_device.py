@@ -44,7 +44,7 @@ class Log(Silent):
 
 
 class Everything(nn.Module):
-    """A layer of every kind, but those that cannot be deployed."""
+    """A layer of every kind, but those of vectors."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class Everything(nn.Module):
 
 
 class Rows(nn.Module):
-    """LayerNorm and Embedding: trained, never deployed."""
+    """Layers of vectors."""
 
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ import numpy as np
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
-from samebits.ir.integer.define import CODES, limits
+from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
 from samebits.ir.lowering import normalize, pointwise, products, trees
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.sink import sink_quantize
@@ -332,13 +332,20 @@ class _Lowering:
             return self._quantize_softmax(x, target)
         if isinstance(x, Normalized):
             return self._quantize_normalized(x, target)
-        if isinstance(x, Affine) and isinstance(x.source, Sum):
-            return self._requantize(with_offset(x, node), target)
+        if isinstance(x, Affine) and self._is_sum(x):
+            return self._requantize(with_offset(_as_sum(x, node), node), target)
         if isinstance(x, Affine):
             return self._recode(x, target)
         if isinstance(x, Pointwise):
             return self._table(x, target)
         raise UnsupportedError("expected real numbers, found codes")
+
+    def _is_sum(self, x: Affine) -> bool:
+        """Whether a linear state is one of an accumulator, which may have moved."""
+        if isinstance(x.source, Sum):
+            return True
+        plain = x.unit == 1 and x.zero == 0
+        return plain and self.builder.dtype(x.source.name) in ACCUMULATORS
 
     def _coded(
         self, op: str, inputs: Sequence[str], order: Order, to: _Target, name: str, attributes: Any
@@ -473,6 +480,14 @@ class _Lowering:
             return codes
         shaped = {"shape": x.shape}
         return self._coded("reshape", [codes.name], order, to, f"{to.name}.reshape", shaped)
+
+
+def _as_sum(x: Affine, node: Node) -> Affine:
+    """An accumulator that has moved as a sum of one term."""
+    if isinstance(x.source, Sum):
+        return x
+    one = {"factors": (1,), "offset": 0}
+    return replace(x, source=Sum("add", (x.source.name,), one, x.source.order, node.name))
 
 
 def _check_inputs(graph: Graph) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -39,24 +39,39 @@ LARGEST_EPSILON = 1 << 61
 def factors(e: LoweringBuilder, x: Normalized, scale: Fraction) -> tuple[Array, Array, int, int]:
     """(m, b, shift, epsilon) of the integer operator that makes codes of this scale.
 
-    Raises UnsupportedError where gamma, beta or epsilon are too large for the scales.
+    Raises UnsupportedError as `rounded_factors`.
     """
     n = vector_length(e.shape(x.source.name), x.vectors)
-    epsilon = round_real(n * n * x.epsilon)
-    if epsilon >= LARGEST_EPSILON:
+    return rounded_factors(n, x.epsilon, x.gamma, x.beta, scale)
+
+
+def rounded_factors(
+    n: int,
+    epsilon: Fraction,
+    gamma: Sequence[Fraction],
+    beta: Sequence[Fraction],
+    scale: Fraction,
+) -> tuple[Array, Array, int, int]:
+    """(m, b, shift, epsilon) of vectors of n elements, for codes of this scale.
+
+    epsilon: of the square of the input's scale. Raises UnsupportedError where gamma, beta or
+    epsilon are too large for the scales.
+    """
+    whole = round_real(n * n * epsilon)
+    if whole >= LARGEST_EPSILON:
         raise UnsupportedError(
             f"expected an epsilon below 2**61 / n**2 of the square of the input's scale, n = {n}, "
-            f"found {float(x.epsilon):.3g} of it; quantize the input with a larger scale"
+            f"found {float(epsilon):.3g} of it; quantize the input with a larger scale"
         )
-    gamma, beta = ([v / scale for v in values] for values in (x.gamma, x.beta))
+    factors, terms = ([v / scale for v in values] for values in (gamma, beta))
     for shift in range(LARGEST_SHIFT, 0, -1):
-        m, b = _rounded(gamma, shift - FRACTION_BITS), _rounded(beta, shift)
+        m, b = _rounded(factors, shift - FRACTION_BITS), _rounded(terms, shift)
         if max(map(abs, m)) <= LARGEST_FACTOR and max(map(abs, b)) < LARGEST_TERM >> 1:
-            return np.array(m, np.int32), np.array(b, np.int64), shift, epsilon
+            return np.array(m, np.int32), np.array(b, np.int64), shift, whole
     raise UnsupportedError(
         f"expected gamma and beta below 2**46 and 2**58 of the output's scale {float(scale):.3g}, "
-        f"found up to {float(max(map(abs, x.gamma))):.3g} and "
-        f"{float(max(map(abs, x.beta))):.3g}; quantize the output with a larger scale"
+        f"found up to {float(max(map(abs, gamma))):.3g} and {float(max(map(abs, beta))):.3g}; "
+        "quantize the output with a larger scale"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Node
 from samebits.ir.integer.define import limits
+from samebits.ir.lowering.pointwise import with_one_scale
 from samebits.ir.lowering.products import (
     NCHW_TO_NHWC,
     activation,
@@ -31,6 +32,7 @@ from samebits.ir.lowering.states import (
     Sum,
     quantization_of,
     weights,
+    with_offset,
 )
 from samebits.ir.ops import op_named, ops_with
 from samebits.ir.traits import Trait
@@ -46,6 +48,14 @@ def _codes(x: State | None) -> Codes:
         "expected quantized codes with one scale (a QuantizeLinear and a DequantizeLinear before "
         "this node)"
     )
+
+
+def _movable(e: LoweringBuilder, node: Node, x: State | None) -> State | None:
+    """A state whose codes move: of a sum that nothing has rounded, those of the accumulator."""
+    if not isinstance(x, Affine) or not isinstance(x.source, Sum):
+        return x
+    total = with_one_scale(e, node, with_offset(x, node))
+    return replace(total, source=e.stored(total))
 
 
 def _with(x: State | None, codes: Codes) -> State:
@@ -66,7 +76,7 @@ def _emit(
 
 def _reshape(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     shape = e.graph.values[node.output].shape
-    x = states[0]
+    x = _movable(e, node, states[0])
     if isinstance(x, ConstantCodes) and x.axis is None:
         return [replace(x, codes=x.codes.reshape(shape))]
     codes = _codes(x)
@@ -78,7 +88,7 @@ def _reshape(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 def _transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     perm = tuple(node.attributes["perm"])
-    x = states[0]
+    x = _movable(e, node, states[0])
     if isinstance(x, ConstantCodes):
         axis = None if x.axis is None else perm.index(x.axis)
         return [replace(x, codes=x.codes.transpose(perm), axis=axis)]
@@ -166,7 +176,8 @@ def _gathered(
 
 
 def _slice(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-    a, codes = node.attributes, _codes(states[0])
+    x = _movable(e, node, states[0])
+    a, codes = node.attributes, _codes(x)
     shape = e.graph.values[node.inputs[0]].shape
     ranges = {}
     for start, end, step, axis in zip(a["starts"], a["ends"], a["steps"], a["axes"], strict=True):
@@ -174,7 +185,7 @@ def _slice(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         ranges[axis % len(shape)] = range(*slice(start, end, step).indices(size))
         if step < 0 and end < -size:
             ranges[axis % len(shape)] = range(*slice(start, None, step).indices(size))
-    return [_with(states[0], _sliced(e, node, codes, ranges))]
+    return [_with(x, _sliced(e, node, codes, ranges))]
 
 
 def _split(e: LoweringBuilder, node: Node, states: States) -> list[State]:

@@ -1,9 +1,10 @@
 """Deployed arithmetic in plain Python integers and rationals (docs/spec/training.md section 11).
 
 Nets are those of `spec.training.step`, with `narrow` (the rounding of a 32-bit value) as a node of
-its own; the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site). A linear or
-conv2d that a layer takes is a site; one that ends the net, or that `narrow` alone takes, has 32
-bits.
+its own, as is `narrow16`; the attribute `codes` of a `table` gives its 256 codes for (e_x, e_site),
+`powers` of a `softmax` its exponentials for (e_x, entries). A linear or conv2d that a layer takes
+is a site; one that ends the net, or that `narrow` or `narrow16` alone take, has 32 bits. An input
+without a frozen exponent is indices.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from itertools import product
 
 from samebits.spec import formats
 from samebits.spec.formats import power
+from samebits.spec.training import deploy_attention as wide
 from samebits.spec.training import layers, moves, pointwise, pooling, rows, transposed
 from samebits.spec.training.layers import Array, Geometry, Pair, Parameter, channel_of
 from samebits.spec.training.norm import coded
 from samebits.spec.training.rows import each
 from samebits.spec.training.step import (
+    MOVES,
     Buffers,
     Net,
     Node,
     Parameters,
     geometry_of,
+    is_wide,
     means_of,
+    moved,
+    needed,
     pair,
     parameter_name,
     pooling_of,
@@ -36,7 +42,7 @@ from samebits.spec.training.step import (
 
 def sat8(value: Fraction) -> int:
     """rne, then saturate to [-128, 127]."""
-    return min(max(formats.round_real(value), -128), 127)
+    return wide.saturated(value, 8)
 
 
 def evaluate(
@@ -49,13 +55,17 @@ def evaluate(
 ) -> dict[str, Array]:
     """Every node's output; `exponents` are the frozen ones of the nodes that round."""
     done: dict[str, Array] = {}
-    taken = taken_by_layers([node for node in net if node.op != "narrow"])
+    taken = taken_by_layers([node for node in net if node.op not in ("narrow", "narrow16")])
     for node in net:
         x = [done[name] for name in node.inputs]
         site = exponents.get(node.name, 0)
-        if node.op == "input":
+        if node.op == "input" and node.name not in exponents:
+            done[node.name] = Array([int(i) for i in images], shape, 0, 32)
+        elif node.op == "input":
             codes = [sat8(r / power(site)) for r in formats.reals(images)]
             done[node.name] = Array(codes, shape, site, 8)
+        elif node.op in ("layer_norm", "rms_norm", "group_norm", "own", "embedding"):
+            done[node.name] = _of_vectors(node, x, site, parameters)
         elif node.op in ("linear", "conv2d", "conv_transpose2d", "batch_norm"):
             rounds = node.name in taken
             done[node.name] = _with_parameters(node, x[0], site, rounds, parameters, buffers)
@@ -79,6 +89,24 @@ def _with_parameters(
     return batch_norm(x, weight, bias, running, node.attributes.get("eps", 1e-5), site)
 
 
+def _of_vectors(node: Node, x: list[Array], site: int, parameters: Parameters) -> Array:
+    """A norm of vectors, a parameter of a user's module, or rows of an embedding."""
+    weight = parameters.get(parameter_name(node, "weight"))
+    if node.op in ("own", "embedding"):
+        table = wide.entered(needed(weight))
+        return table if node.op == "own" else rows_of(table, x[0])
+    bias, a = parameters.get(parameter_name(node, "bias")), node.attributes
+    kind = (node.op != "rms_norm", a.get("groups"))
+    return wide.layer_norm(x[0], weight, bias, a.get("eps", 1e-5), site, *kind)
+
+
+def rows_of(table: Array, index: Array) -> Array:
+    """Rows of a table [count, d] at indices [...]."""
+    d = table.shape[1]
+    codes = [c for i in index.codes for c in table.codes[i * d : (i + 1) * d]]
+    return replace(table, codes=codes, shape=(*index.shape, d))
+
+
 def products(
     x: Array,
     weight: Parameter,
@@ -89,11 +117,14 @@ def products(
     """Linear (no geometry) or Conv2d; the sums themselves, at one exponent, without a site."""
     outputs = weight.shape[0]
     if geometry is None:
-        shape: tuple[int, ...] = (x.shape[0], outputs)
+        shape: tuple[int, ...] = (*x.shape[:-1], outputs)
+        channels = [i % outputs for i in range(math.prod(shape))]
     else:
         shape = layers.conv_shape(x.shape, weight.shape, geometry)
+        channels = channel_of(shape)
     taps = layers.taps_of(x, weight, geometry)
-    return _sums(x, weight.codes, each(weight.exponent, outputs), bias, shape, taps, site)
+    own = each(weight.exponent, outputs)
+    return _sums(x, weight.codes, own, bias, shape, channels, taps, site)
 
 
 def transposed_products(
@@ -121,7 +152,8 @@ def transposed_products(
         codes, found = rows.requantize(codes, exponents, of, 8)
         own = tuple(dict(zip(channels, found, strict=True))[o] for o in range(outputs))
     taps = ((o, i, places[w]) for o, i, w in transposed.taps(shape, weight, geometry))
-    return _sums(x, [codes[p] for p in moves.inverse(places)], own, bias, shape, taps, site)
+    placed = [codes[p] for p in moves.inverse(places)]
+    return _sums(x, placed, own, bias, shape, channel_of(shape), taps, site)
 
 
 def _sums(
@@ -130,18 +162,19 @@ def _sums(
     exponents: Sequence[int],
     bias: Parameter | None,
     shape: tuple[int, ...],
+    channels: Sequence[int],
     taps: Iterable[layers.Tap],
     site: int | None,
 ) -> Array:
     """The sums of weights [O, ...], whose output channels have these exponents, at a site."""
     grids = tuple(x.one_exponent + e for e in exponents)
-    biases = [0 * power(0)] * len(grids) if bias is None else real_values(bias)
+    biases = [0 * power(0)] * len(grids) if bias is None else wide.real_values(bias)
     codes, grids = (one_grid if site is None else own_grids)(codes, grids, biases)
     offsets = offsets_of(biases, grids)
-    acc = [offsets[c] for c in channel_of(shape)]
+    acc = [offsets[c] for c in channels]
     for o, i, w in taps:
         acc[o] += x.codes[i] * codes[w]
-    own = [grids[c] for c in channel_of(shape)]
+    own = [grids[c] for c in channels]
     if site is None:
         common = min(grids)
         return Array([a << (e - common) for a, e in zip(acc, own, strict=True)], shape, common, 32)
@@ -150,12 +183,6 @@ def _sums(
 
 
 Grids = tuple[int, ...]  # the exponents of the sums of every output channel
-
-
-def real_values(bias: Parameter) -> list[Fraction]:
-    """The joint values of a bias."""
-    joint, exponent = bias.joint
-    return [j * power(exponent) for j in joint]
 
 
 def offsets_of(biases: Sequence[Fraction], grids: Grids) -> list[int]:
@@ -254,6 +281,15 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             unit = power(exponent - site)
             codes = [sat8(total * unit / d) for total, d in zip(sums, divisors, strict=True)]
             return Array(codes, shape, site, 8)
+        case "add" if is_wide(*x):
+            return wide.added(*x)
+        case "scale" if is_wide(*x):
+            return wide.scaled(first, node.attributes["factor"])
+        case "matmul":
+            return wide.matmul(x[0], x[1], node.attributes.get("transposed", False))
+        case "softmax":
+            a = node.attributes
+            return wide.softmax(first, a["powers"], a.get("allowed"))
         case "add":
             pairs = zip(*(_values(t) for t in x), strict=True)
             return Array([sat8((a + b) / power(site)) for a, b in pairs], shape, site, 8)
@@ -267,18 +303,16 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             values = _values(first)
             return Array([sat8(v * m * power(by) / power(site)) for v in values], shape, site, 8)
         case "concat":
-            return replace(pointwise.concat([_narrow(t, site) for t in x]), exponent=site)
-        case "narrow":
-            return _narrow(first, site)
-        case "flatten":
-            return replace(first, shape=(shape[0], math.prod(shape[1:])))
+            return replace(pointwise.concat([wide.narrow(t, site) for t in x]), exponent=site)
+        case "narrow" | "narrow16":
+            return wide.narrow(first, site, 8 if node.op == "narrow" else 16)
+        case "expand":
+            return moves.expand(first, node.attributes["shape"])
+        case op if op in MOVES:
+            return moved(node, first)
         case _:
             raise ValueError(f"{node.op}: no deployed form")
 
 
 def _values(x: Array) -> list[Fraction]:
     return [c * power(x.one_exponent) for c in x.codes]
-
-
-def _narrow(x: Array, site: int) -> Array:
-    return Array([sat8(v / power(site)) for v in _values(x)], x.shape, site, 8)

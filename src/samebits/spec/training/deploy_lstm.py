@@ -9,7 +9,8 @@ from fractions import Fraction
 from samebits.spec import formats
 from samebits.spec.formats import power
 from samebits.spec.training.cell import Direction, matrix_product
-from samebits.spec.training.deploy import offsets_of, own_grids, real_values
+from samebits.spec.training.deploy import offsets_of, own_grids
+from samebits.spec.training.deploy_attention import real_values, saturated
 from samebits.spec.training.layers import Array
 from samebits.spec.training.lstm import HIDDEN_EXPONENT
 from samebits.spec.training.rows import each
@@ -20,7 +21,7 @@ Function = Callable[[str, int, int], int]
 
 def sat16(value: Fraction) -> int:
     """rne, then saturate to [-32768, 32767]."""
-    return min(max(formats.round_real(value), -(1 << 15)), (1 << 15) - 1)
+    return saturated(value, 16)
 
 
 def layer(x: Array, p: Direction, site: int, function: Function) -> tuple[Array, list[int]]:

@@ -13,18 +13,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits.errors import CheckpointError, UnsupportedError
 from samebits.kernels import rows
 from samebits.numerics.realise import times_power
 from samebits.train import layers
 from samebits.train.convert import model_input
+from samebits.train.deployed.attention import (
+    Narrow16,
+    chosen8,
+    chosen16,
+    is_exact,
+)
 from samebits.train.deployed.lstm import CellMemory
-from samebits.train.deployed.operations import rule_of
+from samebits.train.deployed.operations import rule_of, without_rule
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.softmax import SoftmaxFunction
 from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
@@ -39,16 +47,12 @@ CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
-LAYERS_WITHOUT = (
-    *(layers.LayerNorm, layers.Embedding, layers.EmbeddingBag, layers.GRU, layers.RNN),
-    layers.RecurrentCell,
-)
 _LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
 class FrozenSite:
-    """A place where a model rounds to 8 bits, or the 16-bit cells of an LSTM layer.
+    """A place where a model rounds to 8 bits, or to 16: scores, cells of an LSTM layer.
 
     Its name, for messages, and its frozen exponent.
     """
@@ -59,7 +63,7 @@ class FrozenSite:
 
 @dataclass(frozen=True)
 class Exponents:
-    """The sites of a model in the order of execution; the first is the network input."""
+    """The sites of a model in the order of execution; the first is the input, if it is real."""
 
     sites: tuple[FrozenSite, ...]
 
@@ -117,9 +121,9 @@ class Deployed:
     exponents: Exponents
 
     def codes(self, images: Tensor) -> tuple[Tensor, int]:
-        """Integer logits of real images [n, ...] and their exponent.
+        """Integer logits of real images [n, ...], or of integers (tokens), and their exponent.
 
-        int32, or int8 where the model ends in a rounding operation.
+        int32, or int8 or int16 where the model ends in a rounding operation.
         """
         return run(self, images)[1].whole()
 
@@ -143,9 +147,8 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
 
     That of a site is the largest that evaluation chose there over the batches; tensors that are all
     zeros do not count. Leaves the model in evaluation mode. Raises UnsupportedError for a model
-    that cannot be deployed (all its layers without a deployed form are listed).
+    that cannot be deployed (all its operations without a deployed form are listed).
     """
-    _check_deployable(model)
     model.eval()
     names: list[str] | None = None
     largest: list[int | None] = []
@@ -178,11 +181,7 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
 
 
 def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
-    """The model in deployed arithmetic; the model itself is not copied.
-
-    Raises UnsupportedError as `calibrate` does.
-    """
-    _check_deployable(model)
+    """The model in deployed arithmetic; the model itself is not copied."""
     return Deployed(model, exponents)
 
 
@@ -191,8 +190,8 @@ def run(
     images: Tensor,
     observe: Callable[[DeployedOperation], None] | None = None,
     memory: CellMemory | None = None,
-) -> tuple[BFPTensor, BFPTensor]:
-    """One deployed forward pass: its quantized input and its output.
+) -> tuple[Tensor, BFPTensor]:
+    """One deployed forward pass: its quantized input, or integers as they are, and its output.
 
     observe: hears every operation, in the order of execution.
     memory: states of LSTM layers to start from, and where those at the end go.
@@ -222,8 +221,12 @@ def run(
 
         def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
             """Compute an operation at the exponent of its site, and tell the observer."""
-            rule = rule_of(operation)
+            rule = rule_of(operation, arguments)
             name = _site_name(running, operation)
+            if rule is None:
+                raise without_rule([name])
+            if rule.entry is not None:
+                arguments = tuple(entered(rule.entry, argument) for argument in arguments)
             rounds = is_next(name) if rule.rounds is None else rule.rounds
             if rule.rounds is None and not rounds:
                 wide.append(name)
@@ -234,17 +237,26 @@ def run(
                 output: BFPTensor = operation.compute(*arguments)
             else:
                 more = (memory,) if operation is Lstm else ()
-                output = BFPTensor(*rule.frozen(site, *arguments, *more))
+                made = rule.frozen(site, *arguments, *more)
+                output = made if isinstance(made, BFPTensor) else BFPTensor(*made)
             if observe is not None:
                 kept = tuple(_snapshot(argument) for argument in arguments)
                 where = running(operation)
                 observe(DeployedOperation(*where, operation, kept, _snapshot(output), site))
             return output
 
-        x = quantize_input(images.to(device_of(model.model)), next_exponent(INPUT))
+        def entered(entry: type[TensorOperation], x: Any) -> Any:
+            """An operand as an operation takes it: exact values are rounded."""
+            return interpreter(entry, x) if isinstance(x, BFPTensor) and is_exact(x) else x
+
+        x: Any = images.to(device_of(model.model))
+        if images.is_floating_point():
+            x = quantize_input(x, next_exponent(INPUT))
         start = _snapshot(x)
         with interpreting(interpreter):
             output = model.model(x)
+            if isinstance(output, BFPTensor) and not output.is_open:
+                output = entered(Narrow16, output)
     if sites:
         raise CheckpointError(
             f"the frozen exponents belong to another model: found one for {sites[-1].name!r}, "
@@ -260,7 +272,8 @@ def run(
 def _snapshot(value: Any) -> Any:
     """A BFP tensor that stays as it is when forward() goes on to add to it in place."""
     if isinstance(value, BFPTensor) and not isinstance(value, BFPParameter):
-        return BFPTensor(*value.whole())
+        twin = BFPTensor(*value.whole(), bits=value.bits)
+        return twin if value.allowed is None else twin.masked(value.allowed)
     return value
 
 
@@ -283,8 +296,10 @@ class _Running:
     def __call__(self, operation: type[TensorOperation]) -> tuple[str, bool]:
         """(path, whether it is a layer and `operation` its own)."""
         module = self.stack[-1]
-        helper = operation is Narrow or (
-            operation is pointwise.Reshape and not isinstance(module, layers.Flatten)
+        helper = (
+            operation in (Narrow, Narrow16)
+            or isinstance(module, layers.MultiheadAttention)
+            or (operation is pointwise.Reshape and not isinstance(module, layers.Flatten))
         )
         return self.names[id(module)], isinstance(module, layers.Layer) and not helper
 
@@ -311,21 +326,6 @@ def _site_name(running: _Running, operation: type[TensorOperation]) -> str:
     return f"{path} ({kind})" if path else kind
 
 
-def _check_deployable(model: nn.Module) -> None:
-    wrong = [
-        f"{name or 'the model'} ({type(module).__name__})"
-        for name, module in model.named_modules()
-        if isinstance(module, LAYERS_WITHOUT)
-    ]
-    if wrong:
-        raise UnsupportedError(
-            f"{len(wrong)} layer(s) cannot be deployed:\n  "
-            + "\n  ".join(wrong)
-            + "\nexpected layers other than LayerNorm, Embedding, GRU, RNN and cells; replace "
-            "them, e.g. LayerNorm by BatchNorm, GRU by LSTM"
-        )
-
-
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     """Every site and the exponent that evaluation chooses there; None: all codes are zero.
 
@@ -338,29 +338,54 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     def note(name: str, tensor: BFPTensor) -> None:
         found.append((name, rows.largest_exponent(*tensor.resolved())))
 
+    shares: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # what a softmax gave, moved
+    missing: dict[str, None] = {}
+
     with torch.no_grad(), _running(model) as running:
 
         def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
             """Compute an operation as in training, and note the exponent where it is a site."""
-            rule = rule_of(operation)
+            rule, name = rule_of(operation, arguments), _site_name(running, operation)
+            if rule is None:
+                missing[name] = None
+                return operation.compute(*arguments)
             if rule.chosen is not None:
                 output, exponent = rule.chosen(*arguments)
-                found.append((_site_name(running, operation), exponent))
+                found.append((name, exponent))
                 return output
+            operands = [x for x in arguments if isinstance(x, BFPTensor)]
+            if rule.entry is not None:
+                for x in operands:
+                    enter(rule.entry, x)
             output = operation.compute(*arguments)
+            moved = rule.frozen is None and any(x in shares for x in operands)
+            if operation is SoftmaxFunction or moved:
+                shares[output] = True
             if rule.rounds is None:
                 sums.append((len(found), False, output.sums))
-                found.append((_site_name(running, operation), None))
+                found.append((name, None))
             elif rule.rounds:
                 if operation is Narrow and (taken := arguments[0].sums) is not None:
                     sums.append((len(found), True, taken))
-                note(_site_name(running, operation), output)
+                note(name, output)
             return output
 
-        x = model_input(model, batch.to(device_of(model)), INPUT)
-        note(INPUT, x)
+        def enter(entry: type[TensorOperation], x: BFPTensor) -> None:
+            """Note the exponent of an operand, or of the output, that deployed is rounded first."""
+            if (x.is_wide and x not in shares) or (x.is_open and entry is Narrow16):
+                exponent = (chosen16 if entry is Narrow16 else chosen8)(x)
+                found.append((_site_name(running, entry), exponent))
+
+        x: Any = batch.to(device_of(model))
+        if batch.is_floating_point():
+            x = model_input(model, x, INPUT)
+            note(INPUT, x)
         with interpreting(interpreter):
             output = model(x)
+            if isinstance(output, BFPTensor) and not output.is_open:
+                enter(Narrow16, output)
+    if missing:
+        raise without_rule(list(missing))
     last = output.sums if isinstance(output, BFPTensor) else None
     none = set()
     for at, taking, s in sums:

@@ -6,6 +6,7 @@ that training accepts can be exported (docs/spec/training.md 11, docs/spec/graph
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
@@ -23,8 +24,19 @@ from samebits.kernels import Window
 from samebits.kernels.averages import Averages
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
-from samebits.train.deployed.deploy import INPUT, DeployedOperation, Exponents, deployed, run
-from samebits.train.deployed.export_lstm import Nodes, cell, is_recurrent, one_step
+from samebits.train.deployed.attention import SCORE_BITS, Narrow16, constant16
+from samebits.train.deployed.deploy import (
+    INPUT,
+    Deployed,
+    DeployedOperation,
+    Exponents,
+    deployed,
+    run,
+)
+from samebits.train.deployed.export_attention import RULES as OPERATORS
+from samebits.train.deployed.export_lstm import cell, is_recurrent, one_step
+from samebits.train.deployed.nodes import Array, Nodes, binary32
+from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import (
     frozen_sums,
     frozen_weights,
@@ -32,19 +44,14 @@ from samebits.train.deployed.weights import (
     transposed_outputs,
 )
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
-from samebits.train.operations.indexing import Indexed, Permute
 from samebits.train.operations.linear import Products, as_kernel
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
-from samebits.train.operations.resampling import Copies, Pad, Selection
-from samebits.train.operations.softmax import LogSoftmax
+from samebits.train.operations.softmax import SoftmaxFunction
 from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
-
-Array = np.ndarray[Any, Any]
-NORMAL = (-126, 127)  # exponents of binary32 numbers that no runtime flushes to zero
-CODE_BITS = 24  # of a binary32 significand
 
 
 def to_graph(
@@ -57,58 +64,179 @@ def to_graph(
     `deployed(model, exponents).codes`, there after the last step. Raises UnsupportedError where a
     constant is no binary32 number or a model is not time-wise, and as `deploy.run` does.
     """
-    steps: list[DeployedOperation] = []
-    shape = (batch, *input_shape)
     made = deployed(model, exponents)
-    x, output = run(made, torch.zeros(shape), steps.append)
-    if is_recurrent(steps):
+    steps, x, output = _run(made, (batch, *input_shape), False)
+    recurrent = is_recurrent(steps)
+    if recurrent:
         if batch != 1:
             raise UnsupportedError(f"expected a batch of 1 of a model with LSTMs, found {batch}")
         steps, x, output = one_step(made, steps, input_shape)
-    return _Writer(steps, output).write(x)
+    elif given := _given(steps, x):
+        others, y, _ = _run(made, (batch, *input_shape), True)
+        _check_same(given, _given(others, y))
+    return _Writer(steps, output, not recurrent).write(x)
+
+
+Run = tuple[list[DeployedOperation], Tensor, BFPTensor]
+
+
+def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
+    """The operations of a run on zeros or on something else, its input and its output."""
+    steps: list[DeployedOperation] = []
+    first = model.exponents.sites[0]
+    if first.name == INPUT:
+        images = torch.zeros(shape)
+        if other:
+            images = (torch.arange(images.numel()) % 7 - 3.0).view(shape) * 2.0 ** (
+                first.exponent + 4
+            )
+    else:
+        images = torch.zeros(shape, dtype=torch.int64)
+        if other:
+            images = (torch.arange(images.numel()) % 2).view(shape)
+    return steps, *run(model, images, steps.append)
+
+
+def _given(steps: Sequence[DeployedOperation], x: Tensor) -> list[tuple[str, Tensor]]:
+    """What a run took that is neither its input nor computed from it by operations: the codes of
+    constants with their exponents, masks, indices; with the place that took it."""
+    known = {id(x.codes)} if isinstance(x, BFPTensor) else set()
+    found = []
+    for step in steps:
+        for argument in step.arguments:
+            if isinstance(argument, BFPParameter):
+                continue
+            if isinstance(argument, BFPTensor):
+                codes, exponent = argument.whole()
+                if id(codes) not in known:
+                    found += [(step.path, codes), (step.path, torch.tensor(exponent))]
+                if argument.allowed is not None:
+                    found.append((step.path, argument.allowed))
+            elif _is_index(argument) and not is_tensor(argument, x):
+                found.append((step.path, argument))
+        known.add(id(step.output.codes))
+    return found
+
+
+def _check_same(one: list[tuple[str, Tensor]], other: list[tuple[str, Tensor]]) -> None:
+    """Refuse what follows from the values of the input in another way than by operations."""
+    for (path, a), (_, b) in zip(one, other, strict=True):
+        if not torch.equal(a, b):
+            raise UnsupportedError(
+                f"{path or 'the model'}: expected constants, masks and indices that are the same "
+                f"for every input, found one of shape {tuple(a.shape)} that forward() computes "
+                "from the values of its input; it cannot be exported"
+            )
 
 
 class _Writer:
-    """A graph in the making. A BFP tensor is known by its codes: shape changes make new ones."""
+    """A graph in the making. A BFP tensor is known by its codes: shape changes make new ones.
 
-    def __init__(self, steps: Sequence[DeployedOperation], output: BFPTensor) -> None:
+    What does not depend on the input is a constant, also where operations have computed it.
+    """
+
+    def __init__(
+        self, steps: Sequence[DeployedOperation], output: BFPTensor, holds_constants: bool
+    ) -> None:
         self.steps, self.output = _needed(steps, output), output
+        self.holds_constants = holds_constants
         self.following: list[str] = []  # the states after a step
-        self.builder = GraphBuilder("model")
+        builder = self.builder = GraphBuilder("model")
         self.values: dict[int, str] = {}  # id of the codes -> float32 value
+        self.constants: dict[int, str] = {}  # the same of constants
         self.readers = Counter(id(t.codes) for step in steps for t in inputs_of(step))
         self.readers[id(output.codes)] += 1
+        self.makers = {id(step.output.codes): step for step in steps}
         self.only_reader = {id(t.codes): step for step in steps for t in inputs_of(step)}
+        self.nodes = Nodes(
+            lambda op, names, attributes, name: builder.add(op, names, attributes, name),
+            lambda name, shape: builder.state(builder.unique(name), "float32", shape),
+            builder.constant,
+            self.constant,
+            self.rounded,
+        )
 
-    def write(self, x: BFPTensor) -> Graph:
+    def write(self, x: Tensor) -> Graph:
         """The graph of all operations from the input x on; rounding is QuantizeLinear."""
-        images = self.builder.input(INPUT, "float32", tuple(x.shape))
-        self.values[id(x.codes)] = self.rounded(INPUT, images, x.whole()[1])
+        if isinstance(x, BFPTensor):
+            images = self.builder.input(INPUT, "float32", tuple(x.shape))
+            self.values[id(x.codes)] = self.rounded(INPUT, images, x.whole()[1])
+        else:
+            self.builder.input(INPUT, "int64", tuple(x.shape))
         for step in self.steps:
-            inputs = [self.value_of(t) for t in inputs_of(step)]
-            path = step.path
-            if not step.layer:
-                path = f"{path}.{step.operation.word().lower()}".lstrip(".")
-            if step.operation is Lstm:
-                value = self.lstm(path, inputs[0], step)
-            elif step.operation in (Products, TransposedProducts):
-                value = self.products(path, inputs, step)
-            else:
-                value = _RULES[step.operation](self, path, inputs, *step.arguments)
-            if step.output.bits <= 8 and not self.waits_for_relu(step):
-                value = self.rounded(path, value, step.output.whole()[1])
-            self.values[id(step.output.codes)] = value
+            rows = step.operation is pointwise.EmbeddingFunction and is_tensor(step.arguments[0], x)
+            if rows or step.operation is Lstm or self.is_computed(step):
+                self.values[id(step.output.codes)] = self.step(step, [INPUT] if rows else [])
         return self.builder.build([self.value_of(self.output), *self.following])
+
+    def is_computed(self, step: DeployedOperation) -> bool:
+        """Whether a step depends on the input; without constants in the graph, every one does."""
+        known = any(id(t.codes) in self.values for t in inputs_of(step))
+        return known or not self.holds_constants
+
+    def step(self, step: DeployedOperation, inputs: list[str]) -> str:
+        """The float32 value of a step's output, rounded where the step did. inputs: before those
+        that it reads."""
+        inputs = inputs + [self.value_of(t) for t in inputs_of(step)]
+        path = step.path
+        if not step.layer:
+            path = f"{path}.{step.operation.word().lower()}".lstrip(".")
+        if step.operation is Lstm:
+            value = self.lstm(path, inputs[0], step)
+        elif step.operation in (Products, TransposedProducts):
+            value = self.products(path, inputs, step)
+        elif step.operation in _RULES:
+            value = _RULES[step.operation](self, path, inputs, *step.arguments)
+        else:
+            value = OPERATORS[step.operation](self.nodes, path, inputs, *step.arguments)
+        if step.operation is addition.Add and step.output.bits > SCORE_BITS:
+            self.check_terms(path, step)
+        dtype = _ROUNDED.get(step.operation, "int8" if step.output.bits <= 8 else "")
+        if dtype and not self.waits_for_relu(step):
+            return self.rounded(path, value, step.output.whole()[1], dtype)
+        return value
+
+    def check_terms(self, path: str, step: DeployedOperation) -> None:
+        """Refuse a constant that is read as the bias of a product, and rounded to its grid."""
+        for term, other in itertools.permutations(inputs_of(step)):
+            own = None if id(term.codes) in self.values else constant16(term)
+            axes = 0 if own is None else sum(size > 1 for size in own.shape)
+            if own is None or (axes > 1 and own.codes.unique().numel() > 1):
+                continue
+            factors, source = self.product_of(other)
+            if source is not None and (factors or not _is_multiple(own, source)):
+                raise UnsupportedError(
+                    f"{path}: expected a constant beside a product of activations that differs "
+                    "along two axes, or a multiple of the product's grid, found one of exponent "
+                    f"{own.whole()[1]} beside {source.whole()[1]}{' and a factor' * factors}; add "
+                    "it after a layer, or before the factor"
+                )
+
+    def product_of(self, x: BFPTensor) -> tuple[bool, BFPTensor | None]:
+        """Whether numbers were multiplied to a product of activations, and that product; None
+        for another value."""
+        factors, step = False, self.makers.get(id(x.codes))
+        while step is not None and step.operation is not MatMul:
+            if step.operation is not Scale and RULES[step.operation].frozen is not None:
+                return factors, None
+            factors |= step.operation is Scale
+            step = self.makers.get(id(inputs_of(step)[0].codes))
+        return factors, None if step is None else step.output
 
     def value_of(self, tensor: BFPTensor) -> str:
         """The float32 value of a BFP tensor."""
-        try:
-            return self.values[id(tensor.codes)]
-        except KeyError:
+        key = id(tensor.codes)
+        if key in self.values:
+            return self.values[key]
+        if not self.holds_constants:
             raise UnsupportedError(
                 f"expected tensors computed from the network input, found one of shape "
-                f"{tuple(tensor.shape)} that forward() makes by itself; it cannot be exported"
-            ) from None
+                f"{tuple(tensor.shape)} that forward() makes by itself; it cannot be exported "
+                "beside an LSTM"
+            )
+        if key not in self.constants:
+            self.constants[key] = self.constant("constant", *_stored(tensor))
+        return self.constants[key]
 
     def waits_for_relu(self, step: DeployedOperation) -> bool:
         """Whether ReLU alone reads the codes of an operation.
@@ -262,9 +390,6 @@ class _Writer:
             return self.builder.add("Mul", [value, factor], name=path)
         return self.builder.add("AveragePool", inputs, attributes, path)
 
-    def add(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
-        return self.builder.add("Add", inputs, name=path)
-
     def multiply(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
         return self.builder.add("Mul", inputs, name=path)
 
@@ -276,63 +401,10 @@ class _Writer:
     def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
         return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
 
-    def narrow(self, path: str, inputs: Sequence[str], x: BFPTensor) -> str:
-        return inputs[0]  # the QuantizeLinear that follows is all there is to do
-
-    def copies(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, selections: tuple[Selection, ...]
-    ) -> str:
-        (value,) = inputs
-        for axis, index in selections:
-            chosen = self.builder.constant(f"{path}.index", index.cpu().numpy())
-            value = self.builder.add("Gather", [value, chosen], {"axis": axis}, path)
-        return value
-
-    def pad(self, path: str, inputs: Sequence[str], x: BFPTensor, sizes: tuple[int, ...]) -> str:
-        whole = (*sizes, *[0] * (2 * x.dim() - len(sizes)))  # of the last axis first
-        pads = (*whole[::2][::-1], *whole[1::2][::-1])
-        return self.builder.add("Pad", inputs, {"pads": pads}, path)
-
-    def log_softmax(self, path: str, inputs: Sequence[str], x: BFPTensor, along: int) -> str:
-        return inputs[0]  # the logits
-
-    def reshape(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, shape: tuple[int, ...]
-    ) -> str:
-        sizes = tuple(x.codes.reshape(shape).shape)
-        if sizes == (x.shape[0], math.prod(x.shape[1:])):
-            return self.builder.add("Flatten", inputs, {"axis": 1}, path)
-        return self.builder.add("Reshape", inputs, {"shape": sizes}, path)
-
-    def permute(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, order: tuple[int, ...]
-    ) -> str:
-        perm = tuple(axis % x.dim() for axis in order)
-        return self.builder.add("Transpose", inputs, {"perm": perm}, path)
-
-    def indexed(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, index: tuple[Any, ...]
-    ) -> str:
-        found = x.codes[index]
-        if found.numel() != x.codes.numel():
-            raise UnsupportedError(
-                f"{path}: expected an index that keeps everything, or that of a time step of a "
-                f"model with LSTMs, found a part, {tuple(found.shape)} of {tuple(x.shape)}: split, "
-                "chunk and their like are trained, not exported"
-            )
-        return self.builder.add("Reshape", inputs, {"shape": tuple(found.shape)}, path)
-
     def lstm(self, path: str, value: str, step: DeployedOperation) -> str:
-        builder = self.builder
-        nodes = Nodes(
-            lambda op, names, attributes, name: builder.add(op, names, attributes, name),
-            lambda name, shape: builder.state(builder.unique(name), "float32", shape),
-            self.constant,
-            self.rounded,
-        )
         assert step.site is not None
         where = f"{path}.{len(self.following) // 2}"
-        output, states = cell(nodes, where, value, step.site, step.arguments)
+        output, states = cell(self.nodes, where, value, step.site, step.arguments)
         self.following += states
         return output
 
@@ -343,17 +415,9 @@ _RULES: dict[type[TensorOperation], Callable[..., str]] = {
     activations.TableActivation: _Writer.activation,
     pooling.MaxPool: _Writer.max_pool,
     pooling.AveragePool: _Writer.average_pool,
-    addition.Add: _Writer.add,
     pointwise.Concat: _Writer.concat,
     Multiply: _Writer.multiply,
     Scale: _Writer.scale,
-    Narrow: _Writer.narrow,
-    pointwise.Reshape: _Writer.reshape,
-    Permute: _Writer.permute,
-    Indexed: _Writer.indexed,
-    Copies: _Writer.copies,
-    Pad: _Writer.pad,
-    LogSoftmax: _Writer.log_softmax,
 }
 _BEFORE_RELU = (
     Products,
@@ -366,6 +430,8 @@ _BEFORE_RELU = (
     Scale,
     Narrow,
 )
+_ROUNDED = {Narrow16: "int16", SoftmaxFunction: "uint16"}
+"""Operations that make codes of more than 8 bits, and their type."""
 
 
 def _needed(steps: Sequence[DeployedOperation], output: BFPTensor) -> list[DeployedOperation]:
@@ -387,20 +453,39 @@ def inputs_of(step: DeployedOperation) -> list[BFPTensor]:
     ]
 
 
-def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:
-    """codes * 2**exponent as float32, exactly.
+def _is_index(argument: object) -> bool:
+    """Whether an argument is indices, which are no running statistics."""
+    return isinstance(argument, Tensor) and not argument.is_floating_point()
 
-    Raises UnsupportedError, which names `path`, where a value has more than 24 bits or is no normal
-    number.
-    """
-    for code in codes:
-        top = abs(code).bit_length() - 1 + exponent
-        if code and not (NORMAL[0] <= top <= NORMAL[1] and top - exponent < CODE_BITS):
-            raise UnsupportedError(
-                f"{path}: expected constants that float32 holds, found {code} * 2**{exponent}; its "
-                "values are too large or too small to be exported: add a normalisation"
-            )
-    return np.ldexp(np.array(codes, np.float64), exponent).astype(np.float32)
+
+def is_tensor(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same memory, seen in the same way."""
+    return a is b or (
+        not isinstance(b, BFPTensor)
+        and (a.data_ptr(), a.shape, a.stride(), a.dtype)
+        == (b.data_ptr(), b.shape, b.stride(), b.dtype)
+    )
+
+
+def _is_multiple(x: BFPTensor, of: BFPTensor) -> bool:
+    """Whether the values of a tensor lie on the grid of another."""
+    (codes, exponent), grid = x.whole(), of.whole()[1]
+    return not bool((codes.long() % (1 << min(max(grid - exponent, 0), 62))).any())
+
+
+def _stored(tensor: BFPTensor) -> tuple[Array, list[int]]:
+    """The codes of a constant in the smallest type that they have, and its exponent."""
+    own = constant16(tensor)
+    if own is None or not bool(own.codes.any()):
+        return np.zeros(tuple(tensor.shape), np.int8), [0]
+    codes, exponent = own.whole()
+    dtype = np.int8 if own.bits <= 8 else np.int16 if codes.dtype == torch.int16 else np.int32
+    if own.bits > 32:
+        raise UnsupportedError(
+            f"expected constants of at most 32 bits, found {own.bits} in one of shape "
+            f"{tuple(tensor.shape)} that forward() computes; narrow it by a layer"
+        )
+    return codes.cpu().contiguous().numpy().astype(dtype), [exponent]
 
 
 def _pool(window: Window, x: BFPTensor) -> dict[str, Any]:

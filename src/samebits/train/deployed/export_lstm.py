@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT
 from samebits.train.deployed.deploy import Deployed, DeployedOperation, run
 from samebits.train.deployed.lstm import GATES, gate_weights
+from samebits.train.deployed.nodes import Nodes
 from samebits.train.deployed.weights import exponents_of
 from samebits.train.operations import activations, addition, pointwise
 from samebits.train.operations.indexing import Indexed, Permute
@@ -34,7 +34,7 @@ def is_recurrent(steps: Sequence[DeployedOperation]) -> bool:
 
 def one_step(
     model: Deployed, whole: Sequence[DeployedOperation], shape: tuple[int, ...]
-) -> tuple[list[DeployedOperation], BFPTensor, BFPTensor]:
+) -> tuple[list[DeployedOperation], Tensor, BFPTensor]:
     """The operations of a run on sequences of one step, its input and output.
 
     whole: those of a run on [1, *shape]. Every axis as long as the sequence is tried as the axis of
@@ -85,7 +85,7 @@ def _check_time_wise(
             if isinstance(x, BFPTensor) and not isinstance(x, BFPParameter)
         ]
         _time_axis(where, a.output.shape, b.output.shape, length)
-        if all(axis is None for axis in axes):
+        if axes and all(axis is None for axis in axes):
             continue  # of the last step
         if None in axes or a.operation not in TIME_WISE:
             raise UnsupportedError(f"{where}: expected a time-wise operation, found another")
@@ -126,20 +126,6 @@ def _check_index(where: str, step: DeployedOperation, axis: int | None, length: 
 
 
 # --- the cell ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Functions that append to a graph.
-
-    An operator, a state of [N, H] (by name), integer constants of the exponents of their rows, and
-    a value rounded to codes of an exponent and a type.
-    """
-
-    add: Callable[..., str]
-    state: Callable[[str, tuple[int, ...]], str]
-    constant: Callable[[str, Any, Sequence[int]], str]
-    rounded: Callable[[str, str, int, str], str]
 
 
 def cell(

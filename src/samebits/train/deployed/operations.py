@@ -7,9 +7,10 @@ permute, indexing) have no form of their own here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,9 @@ from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
+from samebits.train.deployed import attention as wide
 from samebits.train.deployed import lstm
+from samebits.train.deployed.attention import Narrow16
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import (
     FrozenWeights,
@@ -33,13 +36,17 @@ from samebits.train.deployed.weights import (
     transposed_outputs,
 )
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
-from samebits.train.operations.indexing import Indexed, Permute
+from samebits.train.operations.attention import JoinHeads, SplitHeads
+from samebits.train.operations.broadcast import Expand
+from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
+from samebits.train.operations.layer_norm import LayerNormFunction
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
 from samebits.train.operations.lstm import Lstm
+from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
-from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.narrow import Entry, Narrow
 from samebits.train.operations.resampling import Copies, Pad
-from samebits.train.operations.softmax import LogSoftmax
+from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
 from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 
@@ -53,7 +60,7 @@ def products(
     bias: BFPParameter | None,
     shape: ConvShape,
     peaks: object,
-) -> Part:
+) -> Part | BFPTensor:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
     The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
@@ -64,7 +71,8 @@ def products(
     own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
     acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
     found, exponent = _of_sums(acc, own, site)
-    return as_input(found, codes), exponent
+    whole = as_input(found, codes)
+    return BFPTensor.opened(whole, exponent) if site is None else (whole, exponent)
 
 
 def transposed_products(
@@ -74,16 +82,17 @@ def transposed_products(
     bias: BFPParameter | None,
     shape: ConvShape,
     peaks: object,
-) -> Part:
+) -> Part | BFPTensor:
     """ConvTranspose2d: `products` with weights whose output channels have exponents."""
     codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
     own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
     kernel = as_kernel(transposed_inputs(own.codes, shape.groups))
     acc, _ = kernels.of(codes).conv_input_grad(codes.to(torch.int16), kernel, shape)
-    return _of_sums(acc, own, site)
+    found, exponent = _of_sums(acc, own, site)
+    return BFPTensor.opened(found, exponent) if site is None else (found, exponent)
 
 
-def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None) -> Part:
+def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None) -> tuple[Tensor, int]:
     """Sums with their offsets at the site, or as int32 at the finest exponent."""
     offsets, grids = (
         torch.tensor(values, device=acc.device).view(1, -1, 1, 1)
@@ -203,11 +212,15 @@ class Rule:
             they are what the model returns
     chosen: arguments -> the output in training and the exponent to freeze, where that is not the
             output's
+    wide:   the form, without a site, where an operand has more than 8 bits; None: the same
+    entry:  what rounds exact operands first, each at a site of its own
     """
 
-    frozen: Callable[..., Part] | None
+    frozen: Callable[..., Part | BFPTensor] | None
     rounds: bool | None = True
     chosen: Callable[..., tuple[BFPTensor, int | None]] | None = None
+    wide: Callable[..., BFPTensor] | None = None
+    entry: type[TensorOperation] | None = None
 
 
 _THE_SAME = Rule(None, False)
@@ -215,32 +228,40 @@ RULES: dict[type[TensorOperation], Rule] = {
     Products: Rule(products, None),
     TransposedProducts: Rule(transposed_products, None),
     normalization.BatchNormFunction: Rule(batch_norm),
+    LayerNormFunction: Rule(wide.layer_norm),
     activations.Relu: _THE_SAME,
     activations.TableActivation: Rule(table),
     pooling.MaxPool: _THE_SAME,
     pooling.AveragePool: Rule(average_pool),
-    addition.Add: Rule(add),
+    addition.Add: Rule(add, wide=wide.added),
     pointwise.Concat: Rule(concat),
     Multiply: Rule(multiply),
-    Scale: Rule(scale),
+    Scale: Rule(scale, wide=wide.scaled),
     Narrow: Rule(narrow),
-    pointwise.Reshape: _THE_SAME,
-    Permute: _THE_SAME,
-    Indexed: _THE_SAME,
-    Copies: _THE_SAME,
-    Pad: _THE_SAME,
-    LogSoftmax: _THE_SAME,
+    Narrow16: Rule(wide.narrow16),
+    MatMul: Rule(wide.product, False, entry=Narrow),
+    SoftmaxFunction: Rule(wide.softmax, False, entry=Narrow16),
+    Entry: Rule(wide.entry, False),
+    pointwise.EmbeddingFunction: Rule(wide.embedding, False),
+    **dict.fromkeys((pointwise.Reshape, Permute, Indexed, Gather, Roll, Pad), _THE_SAME),
+    **dict.fromkeys((SplitHeads, JoinHeads, Expand, Copies, LogSoftmax, Masked), _THE_SAME),
     Lstm: Rule(lstm.lstm, chosen=lstm.chosen),
 }
 
 
-def rule_of(operation: type[TensorOperation]) -> Rule:
-    """The deployed form of an operation. Raises UnsupportedError if it has none."""
+def rule_of(operation: type[TensorOperation], arguments: Sequence[Any] = ()) -> Rule | None:
+    """The deployed form of an operation, that of wide operands where there is one; None if it has
+    no form."""
     rule = RULES.get(operation)
-    if rule is None:
-        raise UnsupportedError(
-            f"{operation.word()} cannot be deployed: expected linear, convolutions, batch norm, "
-            "relu, activations, pooling, add, mul, cat, reshape, permute, indexing, pad, nearest "
-            "upsampling or LSTM"
-        )
-    return rule
+    is_wide = any(isinstance(x, BFPTensor) and x.is_wide for x in arguments)
+    return Rule(rule.wide, False) if is_wide and rule is not None and rule.wide else rule
+
+
+def without_rule(places: Sequence[str]) -> UnsupportedError:
+    """The error that lists every operation without a deployed form."""
+    return UnsupportedError(
+        f"{len(places)} operation(s) cannot be deployed:\n  "
+        + "\n  ".join(places)
+        + "\nexpected linear, convolutions, norms, relu, activations, pooling, add, mul, matmul, "
+        "softmax, attention, embedding, cat, moves of elements or LSTM; replace them"
+    )

@@ -196,7 +196,7 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
 def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     """x as bfp8 or bfp32; the sums of a Linear or Conv2d have no width yet (14.3)."""
     x = as_bfp(x, where)
-    wide = isinstance(x, LogProbabilities) or x.sums is not None
+    wide = isinstance(x, LogProbabilities) or x.is_open
     return x if wide else as_decided(x, where)
 
 

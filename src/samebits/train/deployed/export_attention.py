@@ -1,0 +1,249 @@
+"""Deployed norms, products of activations, softmax and moves of elements as operators of ONNX.
+
+Every function appends the operators of one step of a run: (nodes, path, float32 values of the
+activations it reads, *its arguments) -> float32 value, which the caller rounds where the step did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits.spec import formats
+from samebits.train.deployed.attention import Narrow16, binary32_eps, constant16, entry
+from samebits.train.deployed.nodes import Array, Nodes, binary32
+from samebits.train.operations.addition import Add
+from samebits.train.operations.attention import JoinHeads, SplitHeads
+from samebits.train.operations.broadcast import Expand
+from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
+from samebits.train.operations.layer_norm import LayerNormFunction
+from samebits.train.operations.matmul import MatMul
+from samebits.train.operations.narrow import Narrow
+from samebits.train.operations.pointwise import EmbeddingFunction, Reshape
+from samebits.train.operations.resampling import Copies, Pad, Selection
+from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
+from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
+
+Inputs = Sequence[str]
+
+
+def _norm(
+    nodes: Nodes,
+    path: str,
+    inputs: Inputs,
+    x: BFPTensor,
+    gamma: BFPParameter | None,
+    beta: BFPParameter | None,
+    eps: float,
+    centred: bool,
+    groups: int | None,
+    peaks: object,
+) -> str:
+    size = x.shape[-1 if groups is None else 1]
+    names = [*inputs, nodes.real(f"{path}.scale", _joint(f"{path}.scale", gamma, size, 1))]
+    if centred:
+        names.append(nodes.real(f"{path}.shift", _joint(f"{path}.shift", beta, size, 0)))
+    epsilon = {"epsilon": binary32_eps(eps)}
+    if groups is None:
+        operator = "LayerNormalization" if centred else "RMSNormalization"
+        return nodes.add(operator, names, {"axis": x.dim() - 1, **epsilon}, path)
+    if groups == size and x.dim() > 2:
+        return nodes.add("InstanceNormalization", names, epsilon, path)
+    return nodes.add("GroupNormalization", names, {"num_groups": groups, **epsilon}, path)
+
+
+def _joint(path: str, parameter: BFPParameter | None, size: int, default: int) -> Array:
+    """Joint values as binary32 numbers."""
+    if parameter is None:
+        return np.full(size, default, np.float32)
+    exponent = parameter.whole()[1] - formats.DELAYED_BITS
+    return binary32(path, parameter.joint()[0].tolist(), exponent)
+
+
+def _product(
+    nodes: Nodes, path: str, inputs: Inputs, a: BFPTensor, b: BFPTensor, transposed: bool
+) -> str:
+    left, right = inputs
+    if transposed:
+        rank = b.dim()
+        perm = (*range(rank - 2), rank - 1, rank - 2)
+        right = nodes.add("Transpose", [right], {"perm": perm}, f"{path}.transposed")
+    return nodes.add("MatMul", [left, right], {}, path)
+
+
+def _added(nodes: Nodes, path: str, inputs: Inputs, *terms: BFPTensor) -> str:
+    """The sum of two terms; a constant of zeros beside an exact value adds nothing."""
+    live = [n for n, t in zip(inputs, terms, strict=True) if constant16(t) is not None]
+    return nodes.add("Add", live, {}, path) if len(live) > 1 else live[0]
+
+
+def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor) -> str:
+    scores = inputs[0]
+    if x.allowed is not None and not bool(x.allowed.all()):
+        kept = _compressed(x.allowed).cpu().numpy()
+        mask = np.where(kept, np.float32(0), np.float32(-np.inf))
+        scores = nodes.add("Add", [scores, nodes.real(f"{path}.mask", mask)], {}, f"{path}.masked")
+    return nodes.add("Softmax", [scores], {"axis": x.dim() - 1}, path)
+
+
+def _compressed(v: Tensor) -> Tensor:
+    """A mask with a size of 1 for every axis along which it is the same."""
+    for axis in range(v.dim()):
+        first = v.narrow(axis, 0, 1)
+        v = first if torch.equal(first.expand_as(v), v) else v
+    return v
+
+
+def _embedding(
+    nodes: Nodes,
+    path: str,
+    inputs: Inputs,
+    index: Tensor,
+    weight: BFPParameter,
+    padding: int | None,
+) -> str:
+    table, exponent = BFPTensor(*entry(None, weight)).whole()
+    name = nodes.constant(f"{path}.weight", table.cpu().contiguous().numpy(), [exponent])
+    return nodes.add("Gather", [name, *inputs], {"axis": 0}, path)
+
+
+# --- moves of elements ------------------------------------------------------------------------
+
+
+def _same(nodes: Nodes, path: str, inputs: Inputs, *arguments: Any) -> str:
+    """The value itself: a rounding that follows, or a mask that the softmax adds."""
+    return inputs[0]
+
+
+def _reshaped(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, shape: tuple[int, ...]) -> str:
+    sizes = tuple(x.codes.reshape(shape).shape)
+    if sizes == (x.shape[0], math.prod(x.shape[1:])):
+        return nodes.add("Flatten", inputs, {"axis": 1}, path)
+    return nodes.add("Reshape", inputs, {"shape": sizes}, path)
+
+
+def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, order: tuple[int, ...]) -> str:
+    return nodes.add("Transpose", inputs, {"perm": tuple(axis % x.dim() for axis in order)}, path)
+
+
+def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: tuple[Any, ...]) -> str:
+    shape = tuple(x.codes[index].shape)
+    if math.prod(shape) == x.codes.numel():
+        return nodes.add("Reshape", inputs, {"shape": shape}, path)
+    at = index.index(Ellipsis) if Ellipsis in index else len(index)
+    given = (*index[:at], *index[at + 1 :])
+    whole = (slice(None),) * (x.dim() - len(given))
+    ranges: dict[int, tuple[int, int, int]] = {}
+    kept = []
+    for axis, part in enumerate((*given[:at], *whole, *given[at:])):
+        size = x.shape[axis]
+        if isinstance(part, int):
+            part = slice(part % size, part % size + 1)
+        else:
+            kept.append(axis)
+        if (own := part.indices(size)) != (0, size, 1):
+            ranges[axis] = own
+    starts, ends, steps = zip(*ranges.values(), strict=True)
+    attributes = {"starts": starts, "ends": ends, "steps": steps, "axes": tuple(ranges)}
+    if len(kept) == x.dim():
+        return nodes.add("Slice", inputs, attributes, path)
+    value = nodes.add("Slice", inputs, attributes, f"{path}.slice")
+    return nodes.add("Reshape", [value], {"shape": shape}, path)
+
+
+def _gathered(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: Tensor) -> str:
+    numbers = nodes.real(f"{path}.indices", index.cpu().numpy())
+    return nodes.add("Gather", [*inputs, numbers], {"axis": 0}, path)
+
+
+def _expanded(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, shape: tuple[int, ...]) -> str:
+    return nodes.add("Expand", inputs, {"shape": tuple(shape)}, path)
+
+
+def _rolled(
+    nodes: Nodes,
+    path: str,
+    inputs: Inputs,
+    x: BFPTensor,
+    by: tuple[int, ...],
+    axes: tuple[int, ...],
+) -> str:
+    value = inputs[0]
+    for shift, axis in zip(by, axes, strict=True):
+        size = x.shape[axis]
+        cut = -shift % size
+        if cut:
+            parts = []
+            for place, ends in (("last", (cut, size)), ("first", (0, cut))):
+                one = {"starts": ends[:1], "ends": ends[1:], "steps": (1,), "axes": (axis,)}
+                parts.append(nodes.add("Slice", [value], one, f"{path}.{place}"))
+            value = nodes.add("Concat", parts, {"axis": axis}, path)
+    return value
+
+
+def _padded(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, sizes: tuple[int, ...]) -> str:
+    pairs = [sizes[i : i + 2] for i in range(0, len(sizes), 2)][::-1]
+    pairs = [(0, 0)] * (x.dim() - len(pairs)) + pairs
+    before, after = zip(*pairs, strict=True)
+    return nodes.add("Pad", inputs, {"pads": (*before, *after)}, path)
+
+
+def _copied(
+    nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, selections: tuple[Selection, ...]
+) -> str:
+    (value,) = inputs
+    for axis, index in selections:
+        chosen = nodes.real(f"{path}.index", index.cpu().numpy())
+        value = nodes.add("Gather", [value, chosen], {"axis": axis}, path)
+    return value
+
+
+def _logits(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, along: int) -> str:
+    return inputs[0]
+
+
+def _split_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, heads: int) -> str:
+    n, t, width = x.shape
+    d = width // heads
+    return _heads(nodes, path, inputs, (n, t, heads, d), (n * heads, t, d))
+
+
+def _join_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, heads: int) -> str:
+    count, t, d = x.shape
+    n = count // heads
+    return _heads(nodes, path, inputs, (n, heads, t, d), (n, t, heads * d))
+
+
+def _heads(
+    nodes: Nodes, path: str, inputs: Inputs, between: tuple[int, ...], shape: tuple[int, ...]
+) -> str:
+    """Tokens and heads exchanged."""
+    value = nodes.add("Reshape", inputs, {"shape": between}, f"{path}.heads")
+    value = nodes.add("Transpose", [value], {"perm": (0, 2, 1, 3)}, f"{path}.exchanged")
+    return nodes.add("Reshape", [value], {"shape": shape}, path)
+
+
+RULES: dict[type[TensorOperation], Callable[..., str]] = {
+    LayerNormFunction: _norm,
+    MatMul: _product,
+    Add: _added,
+    SoftmaxFunction: _softmax,
+    EmbeddingFunction: _embedding,
+    **dict.fromkeys((Narrow, Narrow16, Masked), _same),
+    Reshape: _reshaped,
+    Permute: _permuted,
+    Indexed: _indexed,
+    Gather: _gathered,
+    Expand: _expanded,
+    Roll: _rolled,
+    Pad: _padded,
+    Copies: _copied,
+    LogSoftmax: _logits,
+    SplitHeads: _split_heads,
+    JoinHeads: _join_heads,
+}
