@@ -112,9 +112,12 @@ def same_values(node: ast.Dict) -> bool:
 
 
 def listed(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
-    """(line, operators) of literal collections of three or more names of operators."""
+    """(line, operators) of literal collections of three or more names of operators; what a module
+    exports are classes of such names."""
     inner = set()  # collections in others, which are counted there
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            inner.add(id(node.value))
         if isinstance(node, COLLECTIONS):
             inner.update(id(i.value) for i in node.elts if isinstance(i, ast.Starred))
             names = [] if id(node) in inner else literal(node)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from samebits.ir.real.cell import LAYERS
 from samebits.recompute.network.sublayer import SEPARABLE
 
 Shape = tuple[int, ...]
@@ -177,7 +178,7 @@ _OWN: dict[Any, Callable[[Any, Any], int]] = {
 }
 
 
-RECURRENT = ("LSTM", "GRU", "RNN")
+RECURRENT = tuple(LAYERS)
 PRODUCTS = (*SEPARABLE, *RECURRENT)  # kinds of BFP layers
 
 
