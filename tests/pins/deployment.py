@@ -10,6 +10,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from pins.quantization import (
     SAMPLES,
     c_compiler,
@@ -19,10 +21,14 @@ from pins.quantization import (
 )
 from pins.registry import Pins, digest, route
 from pins.samples import image_data, sequence_data
-from pins.training import IMAGES
+from pins.training import IMAGES, transformer
 from samebits.data import Dataset
 from samebits.model import Model
 from samebits.model import load as load_model
+from samebits.train.architectures import initialise
+from samebits.train.convert import convert
+from samebits.train.deployed import deploy
+from samebits.train.deployed.export import to_graph
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
 from samebits.verification.backends.pytorch import PyTorch
@@ -85,3 +91,26 @@ def deployed_lstm() -> Pins:
 @route("deployed-lstm-c")
 def deployed_lstm_in_c() -> Pins:
     return sequences_in_c({"lstm": deployed("lstm")})
+
+
+@cache
+def transformed() -> Model:
+    """Weights as they are set at first: norms, attention, a token and places of its own."""
+    module = transformer()
+    initialise(module, 6)
+    model = convert(module)
+    data = image_data(10, IMAGES, 64, 32)
+    exponents = deploy.calibrate(model, [data.batch("train", torch.arange(16))])
+    graph = to_graph(model, exponents, data.input_shape)
+    return Model("pins", graph, deployed=deploy.deployed(model, exponents))
+
+
+@route("deployed-transformer")
+def deployed_transformer() -> Pins:
+    return pins_of(transformed())
+
+
+@route("deployed-transformer-c")
+def deployed_transformer_in_c() -> Pins:
+    model = transformed()
+    return {"c": digest(*c_compiler().run(model, random_codes(model.integer, SAMPLES)))}

@@ -98,7 +98,7 @@ def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
 
 
 def _given(steps: Sequence[DeployedOperation], x: Tensor) -> list[tuple[str, Tensor]]:
-    """What a run took that is neither its input nor computed from it by operations: the codes of
+    """Everything a run took that is neither its input nor computed from it: the codes of
     constants with their exponents, masks, indices; with the place that took it."""
     known = {id(x.codes)} if isinstance(x, BFPTensor) else set()
     found = []

@@ -44,6 +44,7 @@ def _norm(
     groups: int | None,
     peaks: object,
 ) -> str:
+    """The operator of a norm, with gamma and beta as binary32 numbers."""
     size = x.shape[-1 if groups is None else 1]
     names = [*inputs, nodes.real(f"{path}.scale", _joint(f"{path}.scale", gamma, size, 1))]
     if centred:
@@ -132,6 +133,7 @@ def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, order: tupl
 
 
 def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: tuple[Any, ...]) -> str:
+    """A Slice, and a Reshape where axes are left out; the latter alone where everything is kept."""
     shape = tuple(x.codes[index].shape)
     if math.prod(shape) == x.codes.numel():
         return nodes.add("Reshape", inputs, {"shape": shape}, path)
@@ -173,6 +175,7 @@ def _rolled(
     by: tuple[int, ...],
     axes: tuple[int, ...],
 ) -> str:
+    """Two parts of an axis exchanged, axis by axis."""
     value = inputs[0]
     for shift, axis in zip(by, axes, strict=True):
         size = x.shape[axis]

@@ -1,4 +1,4 @@
-"""What the parts of an export append to a real graph: nodes, constants, roundings."""
+"""Functions that append to a real graph: nodes, constants, roundings."""
 
 from __future__ import annotations
 
