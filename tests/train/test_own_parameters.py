@@ -270,7 +270,6 @@ class WithKey(Keyed, key=1):
         ),
         (Extra(), "get_extra_state, beside parameters of its own"),
         (WithKey(), "a class that cannot hold integers: .* missing 1 required"),
-        (Flags(l=nn.ParameterList([nn.Parameter(torch.ones(2))])), "no rule for this layer"),
     ],
 )
 def test_modules_that_have_no_twin(module, text):
@@ -744,7 +743,7 @@ DEPLOYED = {
     "softmax": lambda m, x: torch.softmax(x, -1),
     "softmax of sums": lambda m, x: torch.softmax(functional.linear(x, m.mix), -1),
     "softmax of scores": lambda m, x: torch.softmax(x @ m.mix * 0.3 + m.mix[:1], 0),
-    "shares as factors": lambda m, x: torch.softmax(x @ m.mix, -1) * x,
+    "shares beside others": lambda m, x: torch.softmax(x @ m.mix, -1) + x,
     "a mask": lambda m, x: torch.softmax(
         (x @ m.mix).masked_fill(torch.eye(5, 4) > 0, -math.inf), -1
     ),

@@ -317,7 +317,7 @@ class Odd(nn.Module):
         y = self.first(x)
         shares = torch.softmax(y, -1)
         z = (x @ y.transpose(-2, -1)) @ x
-        return self.last(y + shares * z + 0.5 * z.transpose(-2, -1).transpose(-2, -1)) @ x
+        return self.last(y + shares + z + 0.5 * z.transpose(-2, -1).transpose(-2, -1)) @ x
 
 
 def test_values_with_several_uses():
@@ -330,6 +330,15 @@ def test_values_with_several_uses():
     assert float((logits - wanted).norm() / wanted.norm()) < 0.1
     assert [s.name for s in exponents.sites].count("narrow16") == 2  # the softmax's, and the result
     assert_exported(model, x, exponents)
+
+
+def test_products_of_wide_values_with_tensors_have_no_form():
+    class Factors(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x, -1) * x
+
+    with pytest.raises(UnsupportedError, match=r"1 operation\(s\) cannot be deployed:\n  mul"):
+        calibrate(convert(Factors()), [torch.randn(3, 4)])
 
 
 def test_what_has_no_deployed_form_is_one_error():

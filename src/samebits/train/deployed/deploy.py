@@ -27,7 +27,7 @@ from samebits.train.deployed.attention import (
     is_exact,
 )
 from samebits.train.deployed.lstm import CellMemory
-from samebits.train.deployed.operations import rule_of, without_rule
+from samebits.train.deployed.operations import Rule, rule_of, without_rule
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
 from samebits.train.operations.lstm import Lstm
@@ -221,7 +221,7 @@ def run(
 
         def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
             """Compute an operation at the exponent of its site, and tell the observer."""
-            rule = rule_of(operation, arguments)
+            rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
                 raise without_rule([name])
@@ -326,6 +326,16 @@ def _site_name(running: _Running, operation: type[TensorOperation]) -> str:
     return f"{path} ({kind})" if path else kind
 
 
+def _rule(
+    running: _Running, operation: type[TensorOperation], arguments: tuple[Any, ...]
+) -> Rule | None:
+    """The deployed form of an operation, if it has one. A cell has none: deployed, the states of a
+    layer go from call to call, and those of a cell are its caller's."""
+    if isinstance(running.stack[-1], layers.RecurrentCell):
+        return None
+    return rule_of(operation, arguments)
+
+
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     """Every site and the exponent that evaluation chooses there; None: all codes are zero.
 
@@ -345,7 +355,8 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
 
         def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
             """Compute an operation as in training, and note the exponent where it is a site."""
-            rule, name = rule_of(operation, arguments), _site_name(running, operation)
+            rule = _rule(running, operation, arguments)
+            name = _site_name(running, operation)
             if rule is None:
                 missing[name] = None
                 return operation.compute(*arguments)

@@ -214,6 +214,7 @@ class Rule:
             output's
     wide:   the form, without a site, where an operand has more than 8 bits; None: the same
     entry:  what rounds exact operands first, each at a site of its own
+    narrow: whether operands of more than 8 bits have no form
     """
 
     frozen: Callable[..., Part | BFPTensor] | None
@@ -221,6 +222,7 @@ class Rule:
     chosen: Callable[..., tuple[BFPTensor, int | None]] | None = None
     wide: Callable[..., BFPTensor] | None = None
     entry: type[TensorOperation] | None = None
+    narrow: bool = False
 
 
 _THE_SAME = Rule(None, False)
@@ -235,7 +237,7 @@ RULES: dict[type[TensorOperation], Rule] = {
     pooling.AveragePool: Rule(average_pool),
     addition.Add: Rule(add, wide=wide.added),
     pointwise.Concat: Rule(concat),
-    Multiply: Rule(multiply),
+    Multiply: Rule(multiply, narrow=True),
     Scale: Rule(scale, wide=wide.scaled),
     Narrow: Rule(narrow),
     Narrow16: Rule(wide.narrow16),
@@ -254,7 +256,11 @@ def rule_of(operation: type[TensorOperation], arguments: Sequence[Any] = ()) -> 
     no form."""
     rule = RULES.get(operation)
     is_wide = any(isinstance(x, BFPTensor) and x.is_wide for x in arguments)
-    return Rule(rule.wide, False) if is_wide and rule is not None and rule.wide else rule
+    if rule is None or not is_wide:
+        return rule
+    if rule.narrow:
+        return None
+    return Rule(rule.wide, False) if rule.wide else rule
 
 
 def without_rule(places: Sequence[str]) -> UnsupportedError:
