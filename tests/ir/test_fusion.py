@@ -112,3 +112,11 @@ def test_a_graph_without_any_is_the_same():
     s = Spelled()
     graph = s.g.build([s.g.add("Relu", [s.x])])
     assert fuse_normalisation(graph) is graph
+
+
+def test_an_epsilon_that_adds_axes_stays():
+    s = Spelled()
+    mean = s.mean(s.g.add("Mul", [s.x, s.x]), (-1,))
+    epsilon = s.g.constant("epsilon", np.full((1, 1, 1, 1), EPSILON, np.float32))
+    root = s.g.add("Sqrt", [s.g.add("Add", [mean, epsilon])])
+    check(s, s.g.add("Div", [s.x, root]), ["Mul", "ReduceMean", "Add", "Sqrt", "Div"])

@@ -46,7 +46,13 @@ def test_constants_that_are_added(least, swapped):
     np.testing.assert_array_equal(mask.kept, KEPT)
 
 
-@pytest.mark.parametrize("constant", [np.zeros(SHAPE), np.full(SHAPE, -(2.0**15)), KEPT * -1e9 + 1])
+@pytest.mark.parametrize(
+    "constant",
+    [
+        *(np.zeros(SHAPE), np.full(SHAPE, -(2.0**15)), KEPT * -1e9 + 1),
+        np.where(np.eye(3) > 0, np.nan, KEPT * -1e9),
+    ],
+)
 def test_other_sums_are_none(constant):
     s = Scores()
     assert s.mask("Add", s.scores, s.g.constant("mask", constant.astype(np.float32))) is None
@@ -105,10 +111,20 @@ def test_flags_follow_functions_and_moves():
     mixed = s.g.add("Add", [moved, s.g.constant("each", np.arange(6, dtype=np.float32))])
     total = s.g.add("ReduceSum", [lost], {"axes": (2,)})
     flags = flags_of(s.g.build([wide, apart, mixed, total]))
-    assert flags[s.flag] == Flag(s.flag, (0, 1))
-    assert flags[lost] == Flag(s.flag, (4, 0))
-    assert flags[moved] == Flag(moved, (4, 0))
-    assert flags[both] == Flag(moved, (8, 0))
-    assert flags[wide] == Flag(wide, (8, 0))
+    assert flags[s.flag] == Flag(s.flag, (0, 1), True)
+    assert flags[lost] == Flag(s.flag, (4, 0), False)
+    assert flags[moved] == Flag(moved, (4, 0), False)
+    assert flags[both] == Flag(moved, (8, 0), False)
+    assert flags[wide] == Flag(wide, (8, 0), False)
     assert not {apart, mixed, total} & set(flags)
     assert "scores" not in flags
+
+
+def test_moves_and_casts_to_integers_keep_what_is_selected():
+    s = Scores()
+    moved = s.g.add("Transpose", [s.flag], {"perm": (2, 1, 0)})
+    narrow = s.g.add("Cast", [moved], {"to": "int32"})
+    more = s.g.add("Add", [narrow, s.number(0, "int32")])
+    flags = flags_of(s.g.build([more]))
+    assert flags[narrow] == Flag(moved, (0, 1), True)
+    assert flags[more] == Flag(moved, (0, 1), False)  # a sum, whatever is added

@@ -274,6 +274,18 @@ def test_all_unsupported_operators_in_one_error():
     )
 
 
+def test_what_a_call_makes_is_bounded():
+    class Count(nn.Module):
+        def forward(self, x):
+            return x + torch.arange(2**25)[:1]
+
+    text = message(UnsupportedError, Count(), torch.zeros(1))
+    assert text.endswith("found 33554432; replace it in the module")
+    assert "expected at most 4096 windows of several sizes, found 4897" in message(
+        UnsupportedError, nn.AdaptiveAvgPool2d((83, 59)), torch.zeros(1, 1, 7, 7)
+    )
+
+
 def test_what_cannot_be_imported():
     assert "aten._native_batch_norm_legit.no_stats in the module itself" in message(
         UnsupportedError, nn.BatchNorm2d(2, track_running_stats=False), torch.zeros(1, 2, 3, 3)

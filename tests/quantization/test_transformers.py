@@ -141,6 +141,35 @@ def test_a_mask_that_counts_is_refused():
         sb.quantize(Counting("sum").eval(), {"x": torch.randn(24, 5, 16), "mask": padding()})
 
 
+class Shifted(nn.Module):
+    """Rows of a table for numbers that are computed from an input, which also says places."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.rows = how, nn.Embedding(9, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.how == "places":
+            scores = self.rows(x).masked_fill(x[:, :, None] == 0, -1e9)
+            return scores.softmax(1)
+        if self.how == "output":
+            return self.rows(x), x + 1
+        return self.rows(x + 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("shift", r"int64 that '.*embedding.*' \(Gather\) reads"),
+        ("places", r"int64 that '.*' \(Gather\) and '.*' \(Where\) read"),
+        ("output", r"int64 of which the output '.*' is made"),
+    ],
+)
+def test_computed_numbers_are_refused(how, found):
+    with pytest.raises(UnsupportedError, match=rf"input 'x': .* found {found}; compute outside"):
+        sb.quantize(Shifted(how).eval(), torch.arange(6).reshape(2, 3))
+
+
 @pytest.mark.parametrize(
     "norm", [nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm2d(8)]
 )

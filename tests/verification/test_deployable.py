@@ -218,8 +218,8 @@ NO_FORM = (
 )
 NO_INPUT = (
     "input 'x': expected real numbers, codes of 8 or 16 bits, or whole numbers that select rows "
-    "(Gather) or the places of a softmax, found int64 that 'linear.linear' (Gemm) reads; compute "
-    "outside the network what it counts, and give it that"
+    "(Gather) or say the places of a softmax, found int64 that 'linear.linear' (Gemm) reads; "
+    "compute outside the network what it counts, and give it that"
 )
 NO_STATES = (
     "graph 'Begun': expected states that begin with zeros, found other values; make them inputs "

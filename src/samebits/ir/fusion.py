@@ -39,7 +39,8 @@ def _normalised(edit: Edit, node: Node) -> list[Node] | None:
         return None
     for source, squares in pairs:
         found = None if squares is None else _mean_square(edit, squares, source)
-        if found is not None:
+        shapes = {edit.values[name].shape for name in (source, node.output)}
+        if found is not None and len(shapes) == 1:
             return [_as_one(edit, node, source, *found)]
     return None
 

@@ -19,18 +19,20 @@ from samebits.ir.traits import Trait
 LEAST_SCORE = -(2.0**15)  # what is below stands for "left out"
 
 
-FLAGS = ("int32", "int64")
+FLAG_TYPES = ("int32", "int64")
 
 
 @dataclass(frozen=True)
 class Flag:
     """A value made of one integer input, element by element: what it is where that is 0, and 1.
 
-    base: the input, or what data movement made of it last
+    base:  the input, or what data movement made of it last
+    moved: whether its elements are those of the input, whatever they are
     """
 
     base: str
     numbers: tuple[float, float]
+    moved: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,8 @@ class Mask:
 
 def flags_of(graph: Graph) -> dict[str, Flag]:
     """The values that are functions of one integer input, element by element, and data movement."""
-    inputs = [name for name in graph.inputs if graph.values[name].dtype in FLAGS]
-    found = {name: Flag(name, (0.0, 1.0)) for name in inputs}
+    inputs = [name for name in graph.inputs if graph.values[name].dtype in FLAG_TYPES]
+    found = {name: Flag(name, (0.0, 1.0), True) for name in inputs}
     for node in graph.nodes:
         read = [name for name in node.inputs if name and name not in graph.constants]
         if not read or not found.keys() >= set(read) or len(node.outputs) != 1:
@@ -59,12 +61,14 @@ def flags_of(graph: Graph) -> dict[str, Flag]:
         flags = [found[name] for name in read]
         if has(node.op, Trait.MOVEMENT) and len(read) == 1 and node.op != "Pad":
             if node.inputs[0] == read[0]:
-                found[node.output] = Flag(node.output, flags[0].numbers)
+                found[node.output] = Flag(node.output, flags[0].numbers, flags[0].moved)
         elif has(node.op, Trait.POINTWISE) and len({flag.base for flag in flags}) == 1:
             numbers = _numbers(graph, node, found)
             same = graph.values[node.output].shape == graph.values[flags[0].base].shape
             if numbers is not None:
-                found[node.output] = Flag(flags[0].base if same else node.output, numbers)
+                kept = node.op == "Cast" and graph.values[node.output].dtype in FLAG_TYPES
+                base = flags[0].base if same else node.output
+                found[node.output] = Flag(base, numbers, kept and flags[0].moved)
     return found
 
 
@@ -108,8 +112,8 @@ def _added(graph: Graph, node: Node, flags: dict[str, Flag]) -> Mask | None:
     for position, name in enumerate(node.inputs):
         scores, constant = node.inputs[1 - position], graph.constants.get(name)
         if constant is not None:
-            kept = constant >= LEAST_SCORE
-            if kept.all() or constant[kept].any():
+            kept = ~(constant < LEAST_SCORE)
+            if kept.all() or (constant[kept] != 0).any():  # NaN too
                 return None
             return Mask(scores, np.asarray(kept))
         if name in flags:

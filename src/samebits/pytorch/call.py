@@ -27,6 +27,7 @@ DTYPES = {
     torch.int64: "int64",
     torch.bool: "bool",
 }
+LARGEST_MADE = 1 << 24  # elements of a constant that no file stores
 
 
 def aten(*names: str) -> Callable[[Rule], Rule]:
@@ -160,6 +161,11 @@ class AtenCall(ForeignNode):
         """The graph value in another shape; the value itself where it has that shape."""
         shape = tuple(shape)
         return name if self.shape_of(name) == shape else self.emit("Reshape", name, shape=shape)
+
+    def charge(self, count: int) -> None:
+        """Refuse to make more than 2**24 elements, or nodes: a small file can ask for many."""
+        if count > LARGEST_MADE:
+            raise self.unsupported(f"at most {LARGEST_MADE} elements that a call makes", count)
 
     def unsupported(self, expected: str, found: object) -> UnsupportedError:
         """The error of a rule that cannot translate this call."""

@@ -194,7 +194,7 @@ class _Import:
         return fixed
 
     def _computed(self, node: fx.Node) -> np.ndarray[Any, Any]:
-        """The value of a fixed node, by torch itself; of several results the first."""
+        """The value of a fixed node, by torch itself. UnsupportedError for several results."""
         needed, waiting = set(), [node]
         while waiting:
             found = waiting.pop()

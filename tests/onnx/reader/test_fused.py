@@ -109,6 +109,28 @@ REFUSED = {
     "expected positions below 5, found 6": (
         "RotaryEmbedding", "x p cosine sine", {}, {**TABLES, "p": POSITIONS + 2}, (2, 2, 3, 8)
     ),
+    "expected x .B, S, D. and weights": ("Attention", "x w", {"num_heads": 2}, {"w": COLUMN}, X),
+    "expected 0 columns of 2 heads": (
+        "Attention", "x w", {"num_heads": 2}, {"w": np.zeros((8, 0), np.float32)}, X
+    ),
+    "expected 24 columns of 2 heads": (
+        "Attention", "x w", {"num_heads": 2, "qkv_hidden_sizes": [12, 12]}, QKV, X
+    ),
+    "expected x of whole heads of H elements": (
+        "RotaryEmbedding", "x p cosine sine", {},
+        {"p": POSITIONS, "cosine": np.zeros((4, 0)), "sine": np.zeros((4, 0))}, (2, 2, 3, 8),
+    ),
+    "expected integers as positions": (
+        "RotaryEmbedding", "x p cosine sine", {}, {**TABLES, "p": POSITIONS * 1.0}, (2, 2, 3, 8)
+    ),
+    "expected scale 1, found 0.5": (
+        "RotaryEmbedding", "x p cosine sine", {"scale": 0.5}, {**TABLES, "p": POSITIONS},
+        (2, 2, 3, 8),
+    ),
+    "expected 2 heads, found num_heads 3": (
+        "RotaryEmbedding", "x p cosine sine", {"num_heads": 3}, {**TABLES, "p": POSITIONS},
+        (2, 2, 3, 8),
+    ),
     "expected a rotation of all of a head": (
         "RotaryEmbedding", "x p cosine sine", {"rotary_embedding_dim": 4, "num_heads": 2},
         {**TABLES, "p": POSITIONS}, (2, 2, 3, 8),

@@ -47,7 +47,7 @@ from samebits.ir.lowering.states import (
     with_offset,
 )
 from samebits.ir.lowering.sums import rebuilt, shorten_sums
-from samebits.ir.masks import FLAGS, Flag, Mask, flags_of, masks_of
+from samebits.ir.masks import FLAG_TYPES, Flag, Mask, flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.rewrite import remove_dead
@@ -491,36 +491,44 @@ def _as_sum(x: Affine, node: Node) -> Affine:
 
 
 def _check_inputs(graph: Graph) -> None:
-    """Real numbers, codes, and whole numbers that select rows or the places of a softmax."""
-    flags = flags_of(graph)
+    """Real numbers, codes, and whole numbers that select rows or say the places of a softmax."""
+    flags, masks = flags_of(graph), masks_of(graph)
     for name in graph.inputs:
         value = graph.values[name]
         if value.dtype.startswith("float") or value.dtype in CODES:
             continue
-        wrong = _misused(graph, name, flags, masks_of(graph)) if value.dtype in FLAGS else None
-        if value.dtype not in FLAGS or wrong is not None:
-            others = f" that {wrong.name!r} ({wrong.op}) reads" if wrong is not None else ""
+        wrong = value.dtype if value.dtype not in FLAG_TYPES else ""
+        wrong = wrong or _misused(graph, name, flags, masks)
+        if wrong:
             raise UnsupportedError(
                 f"input {name!r}: expected real numbers, codes of 8 or 16 bits, or whole numbers "
-                f"that select rows (Gather) or the places of a softmax, found {value.dtype}"
-                f"{others}; compute outside the network what it counts, and give it that"
+                f"that select rows (Gather) or say the places of a softmax, found {wrong}; compute "
+                "outside the network what it counts, and give it that"
             )
 
 
-def _misused(
-    graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[str, Mask]
-) -> Node | None:
-    """A node that reads an integer input, or what was made of it, for something else."""
-    readers, waiting = graph.consumers(), [name]
+def _misused(graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[str, Mask]) -> str:
+    """The reader that takes an integer input, or what was made of it, for something else, or "".
+
+    The elements of an input that selects are any numbers, those of one that says places 0 and 1:
+    none can do both.
+    """
+    kind, readers, waiting = graph.values[name].dtype, graph.consumers(), [name]
+    selecting, saying = "", ""
     while waiting:
         value = waiting.pop()
+        if value in graph.outputs and not flags[value].moved:
+            return f"{kind} of which the output {value!r} is made"
         for node in readers[value]:
-            selects = node.op == "Gather" and node.inputs[0] != value
             if node.output in flags:
                 waiting.append(node.output)
-            elif not selects and node.output not in masks:
-                return node
-    return None
+            elif node.output in masks:
+                saying = f"{node.name!r} ({node.op})"
+            elif node.op == "Gather" and node.inputs[0] != value and flags[value].moved:
+                selecting = f"{node.name!r} (Gather)"
+            else:
+                return f"{kind} that {node.name!r} ({node.op}) reads"
+    return f"{kind} that {selecting} and {saying} read" if selecting and saying else ""
 
 
 def _rule(node: Node) -> Rule:

@@ -69,7 +69,7 @@ def rounded_factors(
         if max(map(abs, m)) <= LARGEST_FACTOR and max(map(abs, b)) < LARGEST_TERM >> 1:
             return np.array(m, np.int32), np.array(b, np.int64), shift, whole
     raise UnsupportedError(
-        f"expected gamma and beta below 2**46 and 2**58 of the output's scale {float(scale):.3g}, "
+        f"expected gamma and beta below 2**47 and 2**59 of the output's scale {float(scale):.3g}, "
         f"found up to {float(max(map(abs, gamma))):.3g} and {float(max(map(abs, beta))):.3g}; "
         "quantize the output with a larger scale"
     )
@@ -134,12 +134,13 @@ def _numbers(state: State | None, shape: tuple[int, ...]) -> tuple[Fraction, ...
     if not isinstance(state, (ConstantReals, ConstantCodes)):
         raise UnsupportedError("expected constant factors and terms, found computed ones")
     exact = state.exact()
-    own = exact.reshape(exact.shape[max(exact.ndim - len(shape), 0) :])
-    if own.size != exact.size:
+    lead = exact.shape[: max(exact.ndim - len(shape), 0)]
+    if set(lead) - {1}:
         raise UnsupportedError(
-            f"expected factors and terms of {list(shape)}, found {list(exact.shape)}"
+            f"expected factors and terms of {list(shape)}, found {list(exact.shape)}: one for each "
+            "vector has no integer form"
         )
-    return tuple(np.broadcast_to(own, shape).flat)
+    return tuple(np.broadcast_to(exact.reshape(exact.shape[len(lead) :]), shape).flat)
 
 
 RULES: dict[str, Callable[..., list[State]]] = {

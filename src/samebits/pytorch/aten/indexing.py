@@ -18,6 +18,7 @@ def _full(call: AtenCall) -> Result:
     value = {"z": 0, "o": 1}.get(name[0])
     if value is None:
         value = call["s" if name == "scalar_tensor" else "fill_value"]
+    call.charge(math.prod(call.out_shape))
     return call.constant(np.full(call.out_shape, value, call.out_dtype))
 
 
@@ -28,6 +29,7 @@ def _arange(call: AtenCall) -> Result:
     if not isinstance(start, int | float) or not isinstance(step, int | float):
         raise call.unsupported("numbers", f"{start} and {step}")
     (count,) = call.out_shape
+    call.charge(count)
     return call.constant((start + np.arange(count) * step).astype(call.out_dtype))
 
 
@@ -36,6 +38,7 @@ def _triangle(call: AtenCall) -> Result:
     """Zeros behind a diagonal, or before one: a choice by a constant mask."""
     x = call.tensor("self")
     shape = call.shape_of(x)
+    call.charge(math.prod(shape))
     keep = getattr(np, call.op)(np.ones(shape, bool), call["diagonal"])
     zero = call.constant(np.zeros((), call.dtype_of(x)))
     return call.emit("Where", call.constant(keep), x, zero)

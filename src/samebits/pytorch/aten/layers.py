@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -226,6 +227,8 @@ def _adaptive_pool(call: AtenCall) -> Result:
     rank = _spatial(call, x)
     size, out = call.shape_of(x)[2:], call.integers("output_size", rank)
     kind = "Max" if "max_pool" in call.op else "Average"
+    if min(out) < 1:
+        raise call.unsupported("sizes of at least 1", out)
     if out == (1,) * rank:
         y = call.emit(f"Global{kind}Pool", x)
     elif not any(n % m for n, m in zip(size, out, strict=True)):
@@ -241,8 +244,13 @@ def _adaptive_pool(call: AtenCall) -> Result:
     return y if isinstance(call.meta, torch.Tensor) else (y, "")
 
 
+MOST_WINDOWS = 4096
+
+
 def _windows(call: AtenCall, x: str, out: tuple[int, ...], op: str) -> str:
     """Window i of m along an axis of n goes from floor(i * n / m) to ceil((i + 1) * n / m)."""
+    if math.prod(out) > MOST_WINDOWS:
+        raise call.unsupported(f"at most {MOST_WINDOWS} windows of several sizes", math.prod(out))
     axes = tuple(range(2, 2 + len(out)))
     size = call.shape_of(x)[2:]
     made = []

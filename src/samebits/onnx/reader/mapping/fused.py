@@ -107,10 +107,14 @@ def _attention(node: OnnxNode) -> Result:
             )
     if node.flag("do_rotary", False) or any(node.wanted[1:]):
         raise UnsupportedError("expected attention without rotary embedding and present states")
-    heads, (batch, length, _) = node.int_("num_heads"), node.shape()
-    width = node.shape(1)[1]
+    heads = node.int_("num_heads")
+    if (node.rank(), node.rank(1)) != (3, 2):
+        found = f"{list(node.shape())} and {list(node.shape(1))}"
+        raise InputError(f"expected x [B, S, D] and weights [D, E], found {found}")
+    (batch, length, _), (_, width) = node.shape(), node.shape(1)
     sizes = node.ints("qkv_hidden_sizes") or (width // 3,) * 3
-    if sum(sizes) != width or heads < 1 or any(size % heads for size in sizes):
+    positive = heads > 0 and len(sizes) == 3 and min(sizes) > 0
+    if not positive or sum(sizes) != width or any(size % heads for size in sizes):
         raise InputError(f"expected {width} columns of {heads} heads, found {list(sizes)}")
     joined = node.emit("MatMul", node.input(0), node.input(1))
     if node.has(2):
@@ -141,21 +145,31 @@ def _attention(node: OnnxNode) -> Result:
 def _rotary(node: OnnxNode) -> Result:
     """x [B, N, S, H] or [B, S, N * H], positions, tables of cosines and sines [P, H / 2]: halves,
     or with `interleaved` neighbours, turned by the angle of their place."""
-    node.ignore("is_packed_batching", "scale")
+    node.ignore("is_packed_batching")
+    if node.float_("scale", 1.0) != 1:
+        raise UnsupportedError(f"expected scale 1, found {node.float_('scale', 1.0)}")
     shape = node.shape()
     cosines, sines = (node.array(index, "table of angles") for index in (2, 3))
     positions = node.array(1, "positions")
-    if cosines.ndim != 2 or cosines.shape != sines.shape or len(shape) not in (3, 4):
-        raise InputError(f"expected two tables [P, H / 2], found {cosines.shape}, {sines.shape}")
+    tables = cosines.ndim == 2 and cosines.shape == sines.shape and cosines.size > 0
+    if not tables or len(shape) not in (3, 4) or shape[-1] % (2 * cosines.shape[1]):
+        raise InputError(
+            f"expected x of whole heads of H elements and two tables [P, H / 2], found "
+            f"{list(shape)}, {list(cosines.shape)} and {list(sines.shape)}"
+        )
     half = cosines.shape[1]
     if node.int_("rotary_embedding_dim", 0) not in (0, 2 * half):
         raise UnsupportedError("expected a rotation of all of a head, found one of a part")
     batch, length = (shape[0], shape[-2])
     heads = shape[1] if len(shape) == 4 else shape[2] // (2 * half)
+    if node.int_("num_heads", 0) not in (0, heads):
+        raise InputError(f"expected {heads} heads, found num_heads {node.int_('num_heads', 0)}")
     x = node.input(0)
     if len(shape) == 3:
         x = node.emit("Reshape", x, shape=(batch, length, heads, 2 * half))
         x = node.emit("Transpose", x, perm=(0, 2, 1, 3))
+    if positions.dtype.kind not in "iu":
+        raise InputError(f"expected integers as positions, found {positions.dtype}")
     if positions.size == 1:
         positions = int(positions.reshape(-1)[0]) + np.arange(length)[None]
     if positions.shape not in ((1, length), (batch, length)):

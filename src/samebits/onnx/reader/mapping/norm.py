@@ -58,7 +58,7 @@ def _rms_normalization(node: OnnxNode) -> Result:
 def _group_normalization(node: OnnxNode) -> Result:
     """Normalization of groups of channels; before opset 21 scale and bias are those of groups."""
     node.ignore("stash_type")
-    x, scale, bias = node.given()
+    x, scale, bias = (node.input(index) for index in range(3))
     groups = node.int_("num_groups")
     channels = node.shape()[1] if node.rank() > 1 else 0
     if node.opset < 21 and groups > 0 and channels % groups == 0:
