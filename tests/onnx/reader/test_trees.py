@@ -62,7 +62,7 @@ def test_random_classifiers(post):
 
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
-@pytest.mark.parametrize("base", [None, 0.125])
+@pytest.mark.parametrize("base", [None, 0.125, -0.4, -2.0])
 def test_two_classes_with_the_weights_of_one(post, positive, base):
     rng = np.random.default_rng(5)
     lists = random_lists(rng, 3, 1, prefix="class")
@@ -73,6 +73,37 @@ def test_two_classes_with_the_weights_of_one(post, positive, base):
     more = {"classlabels_int64s": [0, 1], "post_transform": post}
     more |= {"base_values": [base]} if base is not None else {}
     check(model("TreeEnsembleClassifier", 2, 3, {**lists, **more}), 3)
+
+
+@pytest.mark.parametrize(
+    ("named", "more", "message"),
+    [
+        (1, {}, "found them for class 1, 0 base values and NONE"),
+        (1, {"base_values": [0.5]}, "found them for class 1"),
+        (0, {"base_values": [0.3, 0.1]}, "found them for class 0, 2 base values"),
+        (0, {"base_values": [0.0, 0.0]}, "2 base values"),
+        (0, {"post_transform": "SOFTMAX"}, "0 base values and SOFTMAX"),
+    ],
+)
+def test_two_classes_that_onnxruntime_takes_for_others(named, more, message):
+    """The reason for each refusal: what onnxruntime gives is neither [1 - p, p] nor [-s, s]."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="says what is refused")
+    lists = random_lists(np.random.default_rng(5), 3, 1, prefix="class", share=1.0)
+    lists["class_ids"] = [named] * len(lists["class_ids"])
+    lists["class_weights"] = [abs(w) for w in lists["class_weights"]]
+    proto = model("TreeEnsembleClassifier", 2, 3, {**lists, "classlabels_int64s": [0, 1], **more})
+    with pytest.raises(UnsupportedError, match=message):
+        from_model(proto)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (first, second) = session.run(None, {"x": samples(3)})[1].T
+    if "post_transform" in more:
+        assert np.allclose(first + second, 1)
+        assert second.max() > 1  # no result of a softmax
+    else:
+        assert not np.allclose(first + second, 1)
+        assert not np.allclose(first + second, 0)
 
 
 def test_a_mean_over_trees():

@@ -296,24 +296,35 @@ def _regressor(node: OnnxNode) -> Result:
 
 @onnx_op("TreeEnsembleClassifier", domain=CLASSICAL)
 def _classifier(node: OnnxNode) -> Result:
-    """The label and the scores. Of two classes a file may give the weights of one: these are
-    probabilities p, with 1 - p for the first class, or, where one is negative or a LOGISTIC
-    follows, scores s, with -s for the first class."""
+    """The label and the scores. Of two classes a file may give the weights of one."""
     classes = class_labels(node, "classlabels_int64s")
     nodes = _listed(node, "class", classes)
-    weights = [entry for leaf in nodes.leaves.values() for entry in leaf]
-    if classes == 2 and len({target for target, _ in weights}) <= 1:
-        base = sum(_numbers(node, "base_values"))
-        kind = node.string("post_transform", "NONE")
-        shares = kind != "LOGISTIC" and all(weight >= 0 for _, weight in weights) and base >= 0
-        for place, leaf in nodes.leaves.items():
-            nodes.leaves[place] = [(k, s * w) for _, w in leaf for k, s in ((0, -1.0), (1, 1.0))]
-        extra = [(0, float(shares) - base), (1, base)]
-        bases = [extra] if any(weight for _, weight in extra) else []
-    else:
-        bases = _base(node, classes)
+    named = {target for leaf in nodes.leaves.values() for target, _ in leaf}
+    alone = classes == 2 and len(named) == 1
+    bases = _of_two(node, nodes, named) if alone else _base(node, classes)
     scores = _ensemble(node, nodes, bases, classes)
     return [label_of(node, scores), transformed(node, scores)]
+
+
+def _of_two(node: OnnxNode, nodes: _Nodes, named: set[int]) -> list[Weights]:
+    """Give the leaves the weights of both classes, from those of one; the base values as leaves.
+
+    As in onnxruntime the sums are probabilities p of the second class, with 1 - p for the first, or
+    scores s, with -s for the first, where a weight is negative. A LOGISTIC takes all for scores.
+    UnsupportedError for what onnxruntime computes in other ways than these."""
+    base, kind = _numbers(node, "base_values"), node.string("post_transform", "NONE")
+    if named != {0} or len(base) > 1 or kind == "SOFTMAX":
+        raise UnsupportedError(
+            "expected, of two classes with the weights of one, these for class 0, at most one base "
+            f"value and no SOFTMAX, found them for class {max(named)}, {len(base)} base values and "
+            f"{kind:.40}; export the weights of both classes"
+        )
+    shares = kind != "LOGISTIC" and all(w >= 0 for leaf in nodes.leaves.values() for _, w in leaf)
+    for place, leaf in nodes.leaves.items():
+        nodes.leaves[place] = [(k, s * w) for _, w in leaf for k, s in ((0, -1.0), (1, 1.0))]
+    start = base[0] if base else 0.0
+    extra = [(0, float(shares) - start), (1, start)]
+    return [extra] if any(weight for _, weight in extra) else []
 
 
 def _targets(node: OnnxNode, count: int) -> int:
