@@ -259,6 +259,14 @@ def _trees() -> Iterator[tuple[Case, str]]:
             continue
         rounded = {"ratios": (Fraction(3, 7 * size),), "low": -100, "high": 100, "dtype": "int8"}
         yield case, case.add("requantize", [total], rounded)
+    for dtype in CODES:  # thresholds beyond the codes
+        case = Case(f"tree_ensemble-{dtype}-beyond")
+        x, (low, high) = case.image(dtype, (9, 7)), limits(dtype)
+        tables = random_trees(case.rng, 7, 3, (low - 300, high + 300), 6, 20)
+        ends = np.array([low - 300, low - 1, low, high, high + 1, high + 300], np.int32)
+        tables[2][::2] = np.resize(ends, tables[2][::2].shape)
+        names = [case.constant("t", table) for table in tables]
+        yield case, case.add("tree_ensemble", [x, *names], {"targets": 3})
 
 
 def _movement() -> Iterator[tuple[Case, str]]:

@@ -6,7 +6,7 @@ come before what they refer to, so that no walk can go in circles.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 MAX_LEVELS = 256  # branches on a way from a root to a leaf
+LARGEST_BLOCK = 1 << 20  # numbers of a block of sums, unless LEAST_BLOCK sums have more
+LEAST_BLOCK = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,24 +74,45 @@ class Ensemble:
             at = np.where(inside, np.where(holds(branch), self.yes[branch], self.no[branch]), at)
         return at - self.branches
 
-    def dense(self, targets: int) -> Array:
-        """The weights of leaves for every sum, [L, targets]."""
+    def closed(self, *columns: Array) -> tuple[Array, ...]:
+        """Columns of branches [B] with one 0 for each leaf behind them, then yes and no, of which
+        leaves refer to themselves: a walk of any more rounds stays at its leaf."""
+        own = np.arange(len(self.targets)) + self.branches
+        ends = [np.zeros(len(own), np.int64)] * len(columns) + [own, own]
+        columns = (*columns, self.yes, self.no)
+        return tuple(np.append(a, end) for a, end in zip(columns, ends, strict=True))
+
+    def dense(self, targets: int, first: int = 0) -> Array:
+        """The weights of leaves for the sums from `first` to `targets`, [L, targets - first]."""
         leaves, width = self.weights.shape
-        out = np.zeros((leaves, targets), self.weights.dtype)
-        np.put_along_axis(out, self.targets[:, None] + np.arange(width), self.weights, 1)
+        out = np.zeros((leaves, targets - first), self.weights.dtype)
+        places = self.targets[:, None] + np.arange(width) - first
+        leaf, place = np.nonzero((places >= 0) & (places < targets - first))
+        out[leaf, places[leaf, place]] = self.weights[leaf, place]
         return out
 
-    def largest(self, dense: Array) -> Array:
-        """For each tree and sum the largest of its leaves' entries of dense [L, K]: [R, K]."""
+    def blocks(self, targets: int) -> Iterator[Array]:
+        """`dense`, some sums at a time [L, K], so that few numbers are in memory at once."""
+        step = max(LEAST_BLOCK, LARGEST_BLOCK // sum(self.sizes))
+        for first in range(0, targets, step):
+            yield self.dense(min(targets, first + step), first)
+
+    def extreme(self, dense: Array, pick: np.ufunc = np.maximum) -> Array:
+        """For each tree and sum the largest of its leaves' entries of dense [L, K]: [R, K]; the
+        least with np.minimum as pick."""
         found = np.concatenate([np.zeros((self.branches, dense.shape[1]), dense.dtype), dense])
         for branch in range(self.branches - 1, -1, -1):
-            found[branch] = np.maximum(found[self.yes[branch]], found[self.no[branch]])
+            found[branch] = pick(found[self.yes[branch]], found[self.no[branch]])
         return np.asarray(found[self.roots])
 
     def ends(self, targets: int) -> tuple[Array, Array]:
-        """The least and the greatest sums, [targets] each, of weights that are integers."""
-        dense = self.dense(targets).astype(object)
-        return -self.largest(-dense).sum(0), self.largest(dense).sum(0)
+        """The least and the greatest sums, [targets] each, of weights that are integers, as Python
+        integers."""
+        found: list[list[Array]] = [[], []]
+        for dense in self.blocks(targets):
+            for sums, pick in zip(found, (np.minimum, np.maximum), strict=True):
+                sums.append(self.extreme(dense, pick).astype(object).sum(0))
+        return np.concatenate(found[0]), np.concatenate(found[1])
 
 
 def _within(name: str, numbers: Array, end: int) -> None:

@@ -42,6 +42,11 @@ class Value:
     shape: tuple[int, ...]
     quantization: Quantization | None = None
 
+    def __post_init__(self) -> None:
+        count = len(self.quantization.factors) if self.quantization else 0
+        if count and self.shape[-1:] != (count,):
+            raise ValueError(f"expected {count} factors along the last axis of {self}")
+
     @property
     def size(self) -> int:
         """Number of elements."""

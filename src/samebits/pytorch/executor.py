@@ -453,13 +453,11 @@ def _trees(node: _BoundedNode) -> Function:
     """All trees one branch further at a time, as often as the longest way asks; leaves refer to
     themselves."""
     trees = ensemble_of(node.arrays)
-    branches, leaves = trees.branches, len(trees.targets)
+    branches = trees.branches
     levels = trees.check(node.values[0].shape[1], node.attributes["targets"])
-    own = np.arange(branches, branches + leaves)
-    links = node.tensor(np.stack([np.append(link, own) for link in (trees.no, trees.yes)]))
-    end = np.zeros(leaves, np.int64)
-    features = node.tensor(np.append(trees.features, end))
-    ends = node.tensor(np.append(node.arrays[THRESHOLDS], end))
+    *tables, yes, no = trees.closed(trees.features, node.arrays[THRESHOLDS])
+    features, ends = map(node.tensor, tables)
+    links = node.tensor(np.stack([no, yes]))
     dense, roots = node.tensor(trees.dense(node.attributes["targets"])), node.tensor(trees.roots)
 
     def run(x: Tensor, *tables: Tensor) -> Tensor:

@@ -92,9 +92,11 @@ def rounded_weights(graph: Graph, node: Node) -> tuple[Array, WeightCodes]:
     check_constant(weights, node.inputs[WEIGHTS])
     _, *arrays = (graph.constants.get(i) for i in node.inputs)
     trees = ensemble_of([None, *arrays])
-    magnitudes = np.abs(trees.dense(node.attributes["targets"])).astype(np.float64)
-    sums = total(trees.largest(magnitudes), (0,)) * (1 + 2.0**-30)  # whatever was rounded
-    largest = Fraction(float(sums.max()))
+    sums = [
+        total(trees.extreme(np.abs(dense).astype(np.float64)), (0,)).max()
+        for dense in trees.blocks(node.attributes["targets"])
+    ]
+    largest = Fraction(float(max(sums) * (1 + 2.0**-30)))  # whatever was rounded
     exponent = formats.smallest_exponent(largest, (1 << SUM_BITS) - len(trees.roots), -126, None)
     unit = formats.power(exponent)
     codes = np.rint(weights.astype(np.float64) / float(unit)).astype(np.int32)

@@ -10,10 +10,10 @@ import pytest
 from ir.lowering.test_lower import Net, assert_same_function, lower_graph
 from onnx_trees import model, random_lists
 from samebits.errors import RangeError, UnsupportedError
-from samebits.ir import GraphBuilder, Quantization
+from samebits.ir import GraphBuilder, Quantization, Value
 from samebits.ir.interpreter import run
 from samebits.onnx.reader.load import from_model
-from samebits.verification.inputs import random_codes
+from samebits.verification.inputs import dequantize, random_codes
 
 
 def tables(seed, features=3, targets=2, **options):
@@ -124,6 +124,51 @@ def test_sums_beyond_62_bits():
     net = Net((4, 3))
     with pytest.raises(RangeError):
         lower_graph(net.b.build([trees(net.b, net.x, arrays=arrays)]))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "kept"),
+    [
+        ("Transpose", {"perm": (1, 0)}, False),
+        ("Reshape", {"shape": (9,)}, False),
+        ("Reshape", {"shape": (1, 3, 3)}, True),
+        ("Slice", {"starts": (1,), "ends": (3,), "axes": (1,), "steps": (1,)}, False),
+        ("Slice", {"starts": (1,), "ends": (2,), "axes": (0,), "steps": (1,)}, True),
+        ("Slice", {"starts": (2,), "ends": (-4,), "axes": (1,), "steps": (-1,)}, False),
+        ("Pad", {"pads": (1, 0, 0, 0), "mode": "constant", "value": 0.0}, True),
+        ("Pad", {"pads": (0, 1, 0, 0), "mode": "constant", "value": 0.0}, False),
+    ],
+)
+def test_codes_with_a_scale_for_each_feature_that_move(op, attributes, kept):
+    """Scales stay with the last axis, or no value has them."""
+    b = GraphBuilder("net")
+    by_feature(b, (0.5, 0.25, 2.0), rows=3)
+    (codes,) = (node.output for node in b.nodes if node.op == "QuantizeLinear")
+    graph = lower_graph(b.build([b.add(op, [codes], attributes)]))
+    value = graph.values[graph.outputs[0]]
+    found = run(graph, random_codes(graph, 1))[0]
+    scales = np.array([0.5, 0.25, 2.0]) if kept else 1
+    assert (value.quantization is not None) == kept
+    assert dequantize(found, value).tolist() == (found * scales).tolist()
+
+
+@pytest.mark.parametrize(
+    ("axis", "scale", "kept"), [(0, 0.25, True), (1, 0.25, False), (0, 1, False)]
+)
+def test_codes_by_feature_side_by_side(axis, scale, kept):
+    b = GraphBuilder("net")
+    for scales in ((0.5, 0.25), (0.5, scale)):
+        by_feature(b, scales)
+    names = [node.output for node in b.nodes if node.op == "QuantizeLinear"]
+    graph = lower_graph(b.build([b.add("Concat", names, {"axis": axis})]))
+    assert (graph.values[graph.outputs[0]].quantization is not None) == kept
+
+
+def test_factors_of_another_axis():
+    with pytest.raises(
+        ValueError, match=r"expected 2 factors along the last axis of x: int8\[2, 3\]"
+    ):
+        Value("x", "int8", (2, 3), Quantization(Fraction(1), 0, (1, 2)))
 
 
 def test_quantization_by_feature():

@@ -62,7 +62,7 @@ def test_random_classifiers(post):
 
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
-@pytest.mark.parametrize("base", [None, 0.125])
+@pytest.mark.parametrize("base", [None, 0.125, -0.4, -2.0])
 def test_two_classes_with_the_weights_of_one(post, positive, base):
     rng = np.random.default_rng(5)
     lists = random_lists(rng, 3, 1, prefix="class")
@@ -73,6 +73,37 @@ def test_two_classes_with_the_weights_of_one(post, positive, base):
     more = {"classlabels_int64s": [0, 1], "post_transform": post}
     more |= {"base_values": [base]} if base is not None else {}
     check(model("TreeEnsembleClassifier", 2, 3, {**lists, **more}), 3)
+
+
+@pytest.mark.parametrize(
+    ("named", "more", "message"),
+    [
+        (1, {}, "found them for class 1, 0 base values and NONE"),
+        (1, {"base_values": [0.5]}, "found them for class 1"),
+        (0, {"base_values": [0.3, 0.1]}, "found them for class 0, 2 base values"),
+        (0, {"base_values": [0.0, 0.0]}, "2 base values"),
+        (0, {"post_transform": "SOFTMAX"}, "0 base values and SOFTMAX"),
+    ],
+)
+def test_two_classes_that_onnxruntime_takes_for_others(named, more, message):
+    """The reason for each refusal: what onnxruntime gives is neither [1 - p, p] nor [-s, s]."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="says what is refused")
+    lists = random_lists(np.random.default_rng(5), 3, 1, prefix="class", share=1.0)
+    lists["class_ids"] = [named] * len(lists["class_ids"])
+    lists["class_weights"] = [abs(w) for w in lists["class_weights"]]
+    proto = model("TreeEnsembleClassifier", 2, 3, {**lists, "classlabels_int64s": [0, 1], **more})
+    with pytest.raises(UnsupportedError, match=message):
+        from_model(proto)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (first, second) = session.run(None, {"x": samples(3)})[1].T
+    if "post_transform" in more:
+        assert np.allclose(first + second, 1)
+        assert second.max() > 1  # no result of a softmax
+    else:
+        assert not np.allclose(first + second, 1)
+        assert not np.allclose(first + second, 0)
 
 
 def test_a_mean_over_trees():
@@ -134,7 +165,16 @@ def test_version_5():
         ({"tree_roots": [2]}, "a reference below 2, found 2"),
         ({"tree_roots": [0, 0]}, "without a parent"),
         ({"leaf_targetids": [0, 2]}, "targets of leaves below 2"),
-        ({"leaf_weights": np.array([np.nan, 1], np.float32)}, "binary32 numbers"),
+        ({"tree_roots": None, "aggregate_function": 0}, "at least one tree, found none"),
+        ({"leaf_weights": np.array([np.nan, 1], np.float32)}, "numbers of leaf_weights, found NaN"),
+        ({"leaf_weights": np.array([np.inf, 1], np.float32)}, "finite numbers of leaf_weights"),
+        ({"leaf_weights": np.array([1e300, 1])}, "binary32 numbers of leaf_weights"),
+        ({"leaf_weights": np.array([[2, -1]], np.float32)}, r"leaf_weights, found float32\[1, 2\]"),
+        ({"leaf_weights": np.array([2, -1])}, r"leaf_weights, found int64\[2\]"),
+        ({"leaf_weights": None}, "leaf_weights, found none"),
+        ({"nodes_splits": np.array([np.nan, 1], np.float32)}, "numbers of nodes_splits, found NaN"),
+        ({"nodes_modes": np.float32([0, 1])}, r"nodes_modes, found float32\[2\]"),
+        ({"nodes_modes": None}, "nodes_modes, found none"),
         ({"nodes_splits": np.array([0.1, 1])}, "binary32 numbers of nodes_splits"),
         ({"nodes_featureids": [0, 2]}, r"features in \[0, 2\), found 2"),
         ({"nodes_featureids": [0]}, "lists of one length"),
@@ -189,6 +229,8 @@ def stump(**changed):
         ({"target_nodeids": [1, 1]}, "one weight of a leaf"),
         ({"target_nodeids": [1, 0]}, "one weight of a leaf"),
         ({"target_weights": [1.0, float("inf")]}, "finite"),
+        ({"target_weights": [1.0, float("nan")]}, "finite target_weights"),
+        ({"base_values": [float("nan")]}, "finite base_values"),
         ({"base_values": [1.0, 2.0]}, "1 base values, found 2"),
         ({"aggregate_function": "MIN"}, "SUM or AVERAGE"),
         ({"post_transform": "PROBIT"}, "post_transform"),
@@ -236,6 +278,27 @@ def test_leaves_that_ask_for_much_memory():
         "target_weights": [1.0, 1.0],
     }
     with pytest.raises(UnsupportedError, match="elements of computed constants"):
+        from_model(stump(**attributes))
+
+
+def test_leaves_and_targets_that_ask_for_much_memory():
+    """Narrow leaves of many targets: realisations have a weight of each leaf for each target."""
+    leaves = 300
+    attributes = {
+        "n_targets": 100_000,
+        "nodes_treeids": list(range(leaves)),
+        "nodes_nodeids": [0] * leaves,
+        "nodes_featureids": [0] * leaves,
+        "nodes_values": [0.0] * leaves,
+        "nodes_modes": ["LEAF"] * leaves,
+        "nodes_truenodeids": [0] * leaves,
+        "nodes_falsenodeids": [0] * leaves,
+        "target_treeids": [0, 0],
+        "target_nodeids": [0, 0],
+        "target_ids": [0, 1],
+        "target_weights": [1.0, 1.0],
+    }
+    with pytest.raises(UnsupportedError, match="found 30000000 with"):
         from_model(stump(**attributes))
 
 

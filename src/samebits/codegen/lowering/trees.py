@@ -23,7 +23,8 @@ def tree_ensemble(site: Site) -> ValueCalls:
         raise UnsupportedError(
             f"{site.where}: expected at most {LARGEST_SHORT} features, found {x.shape[1]}"
         )
-    links = np.stack([yes, no], 1)
+    low, high = limits(x.dtype)
+    links = np.stack([np.where(thresholds < low, no, yes), no], 1)  # no code is below `low`
     wide = len(features) + len(targets) > LARGEST_SHORT
     link, start = ("int32" if wide else "uint16"), _narrowest(targets)
     fields = {
@@ -36,7 +37,7 @@ def tree_ensemble(site: Site) -> ValueCalls:
         "roots": Data(roots.astype(link)),
         "links": Data(links.astype(link)),
         "feature": Data(features.astype(np.uint16)),
-        "thresholds": Data(thresholds.astype(x.dtype)),
+        "thresholds": Data(thresholds.clip(low, high).astype(x.dtype)),
         "starts": Data(targets.astype(start)),
         "weights": Data(weights.astype(_narrowest(weights))),
         "type": TYPES[x.dtype],

@@ -16,7 +16,7 @@ from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
-from samebits.ir.integer.shape import places
+from samebits.ir.integer.shape import keeps_channels, places
 from samebits.ir.integer.trees import ensemble_of
 from samebits.ir.integer.windows import balance_factors, window_counts
 from samebits.ir.ops import has, ops_with
@@ -311,6 +311,7 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     """Data movement: per channel where the last axis stays what it was, else the hull."""
     shape, out = graph.values[node.inputs[0]].shape, graph.values[node.output].shape
     source, last, a = ins[0], len(shape) - 1, node.attributes
+    kept = keeps_channels(node.op, a, shape, out)
     if len(source.low) == 1 and node.op not in ("concat", "pad"):
         return source
     if node.op == "concat":
@@ -322,7 +323,6 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
             [(min(p[0] for p in ps), max(p[1] for p in ps)) for ps in zip(*each, strict=True)]
         )
     if node.op == "pad":
-        kept = a["before"][last] == a["after"][last] == 0
         return (source if kept else source.hull).including(a["code"])
     pairs = source.over(shape[-1])
     if node.op == "slice":
@@ -331,10 +331,7 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
         indices = graph.constants.get(node.inputs[1])
         if indices is not None and indices.size:
             return interval([pairs[i] for i in places(indices, len(pairs))])
-        return source.hull
-    same = node.op == "gather" or (node.op == "transpose" and a["perm"][-1] == last)
-    same = same or (node.op in ("reshape", "expand") and out[-1:] == shape[-1:])
-    return source if same else source.hull
+    return source if kept else source.hull
 
 
 _RULES: dict[str, Rule] = {

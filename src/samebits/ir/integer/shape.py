@@ -19,6 +19,21 @@ from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
 
 
+def keeps_channels(op: str, a: Attributes, shape: tuple[int, ...], out: tuple[int, ...]) -> bool:
+    """Whether what a movement or a maximum of this shape gives at an index of the last axis comes
+    from that index of it. out: the shape of the result."""
+    last = len(shape) - 1
+    if op == "transpose":
+        return bool(a["perm"][-1:] == (last,))
+    if "axis" in a:  # of a gather, of what is put side by side
+        return bool(a["axis"] != last)
+    if "axes" in a:  # of maxima
+        return last not in a["axes"]
+    if op == "pad":
+        return not any((*a["before"][last:], *a["after"][last:]))
+    return out[-1:] == shape[-1:]
+
+
 def _infer_reshape(values: Values, a: Attributes) -> list[Type]:
     (x,) = values
     fits = min(a["shape"], default=0) >= 0 and math.prod(a["shape"]) == x.size

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -66,14 +65,6 @@ def _identity_order(rank: int) -> Order:
     return tuple(range(rank))
 
 
-def _emit(
-    e: LoweringBuilder, node: Node, codes: Codes, name: str, op: str, attributes: dict[str, Any]
-) -> str:
-    """One movement node; it keeps the quantization of what moves."""
-    quantization = e.values[codes.name].quantization
-    return e.add(op, [name], attributes, node.name, quantization=quantization)
-
-
 def _reshape(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     shape = e.graph.values[node.output].shape
     x = _movable(e, node, states[0])
@@ -82,7 +73,7 @@ def _reshape(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     codes = _codes(x)
     flat = e.arranged(codes, _identity_order(len(codes.order)))
     if e.shape(flat) != shape:
-        flat = _emit(e, node, codes, flat, "reshape", {"shape": shape})
+        flat = e.moved("reshape", [flat], {"shape": shape}, node.name)
     return [_with(x, Codes(flat, _identity_order(len(shape))))]
 
 
@@ -117,13 +108,9 @@ def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         )
     order = codes[0].order
     axis = order.index(node.attributes["axis"] % len(order))
-    name = e.add(
-        "concat",
-        [e.arranged(c, order) for c in codes],
-        {"axis": axis},
-        node.name,
-        quantization=e.values[codes[0].name].quantization,
-    )
+    names = [e.arranged(c, order) for c in codes]
+    same = len({e.values[name].quantization for name in names}) == 1
+    name = (e.moved if same else e.add)("concat", names, {"axis": axis}, node.name)
     return [_with(states[0], Codes(name, order))]
 
 
@@ -156,7 +143,7 @@ def _sliced(e: LoweringBuilder, node: Node, codes: Codes, ranges: dict[int, rang
             "stops": tuple(min(r.stop, size) for r, size in zip(whole, shape, strict=True)),
             "steps": tuple(r.step for r in whole),
         }
-        name = _emit(e, node, codes, name, "slice", attributes)
+        name = e.moved("slice", [name], attributes, node.name)
     for axis, r in ranges.items():
         if r.step < 0:
             name = _gathered(e, node, codes, name, axis, np.array(r, np.int64))
@@ -171,8 +158,7 @@ def _gathered(
     if np.array_equal(indices, np.arange(e.shape(name)[stored])):
         return name
     constant = e.constant(f"{node.name}.indices", indices.astype(np.int64))
-    quantization = e.values[codes.name].quantization
-    return e.add("gather", [name, constant], {"axis": stored}, node.name, quantization=quantization)
+    return e.moved("gather", [name, constant], {"axis": stored}, node.name)
 
 
 def _slice(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -234,7 +220,7 @@ def _pad(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         "after": tuple(after[axis] for axis in codes.order),
         "code": int(code),
     }
-    return [_with(x, Codes(_emit(e, node, codes, codes.name, "pad", attributes), codes.order))]
+    return [_with(x, Codes(e.moved("pad", [codes.name], attributes, node.name), codes.order))]
 
 
 def _indexed(e: LoweringBuilder, node: Node, codes: Codes) -> Codes:
@@ -269,9 +255,9 @@ def expanded(e: LoweringBuilder, node: Node, codes: Codes) -> Codes:
     missing = len(shape) - len(codes.order)
     if missing:
         wide = (1,) * missing + e.shape(name)
-        name = _emit(e, node, codes, name, "reshape", {"shape": wide})
+        name = e.moved("reshape", [name], {"shape": wide}, node.name)
     if e.shape(name) != shape:
-        name = _emit(e, node, codes, name, "expand", {"shape": shape})
+        name = e.moved("expand", [name], {"shape": shape}, node.name)
     return Codes(name, _identity_order(len(shape)))
 
 
@@ -286,7 +272,7 @@ def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     name = _selected(e, node, plain, axis, size, states[1])
     shape = e.graph.values[node.output].shape
     if e.shape(name) != shape:
-        name = _emit(e, node, codes, name, "reshape", {"shape": shape})
+        name = e.moved("reshape", [name], {"shape": shape}, node.name)
     return [_with(state, Codes(name, _identity_order(len(shape))))]
 
 
@@ -313,8 +299,7 @@ def _selected(
     if len(indices.order) != 1:
         count = e.graph.values[node.inputs[1]].size
         name = e.add("reshape", [name], {"shape": (count,)}, f"{node.name}.indices")
-    inputs, quantization = [x.name, name], e.values[x.name].quantization
-    return e.add("gather", inputs, {"axis": axis}, node.name, quantization=quantization)
+    return e.moved("gather", [x.name, name], {"axis": axis}, node.name)
 
 
 def _depth_space(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -330,10 +315,10 @@ def _depth_space(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         split, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
     else:
         split, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
-    name = _emit(e, node, codes, name, "reshape", {"shape": split})
-    name = _emit(e, node, codes, name, "transpose", {"perm": perm})
+    name = e.moved("reshape", [name], {"shape": split}, node.name)
+    name = e.moved("transpose", [name], {"perm": perm}, node.name)
     shape = e.graph.values[node.output].shape
-    name = _emit(e, node, codes, name, "reshape", {"shape": shape})
+    name = e.moved("reshape", [name], {"shape": shape}, node.name)
     return [_with(states[0], Codes(name, _identity_order(4)))]
 
 
@@ -355,11 +340,11 @@ def _max_pool(e: LoweringBuilder, node: Node, states: States) -> list[State]:
         return [_maximum(e, node, x, codes, tuple(range(2, len(shape))), True)]
     attributes, _ = pool_attributes(shape, out, node.attributes)
     image = image_of(e, codes)
-    name = _emit(e, node, codes, image, "max_pool", attributes)
+    name = e.moved("max_pool", [image], attributes, node.name)
     if len(out) == 4:
         return [_with(x, Codes(name, NCHW_TO_NHWC))]
     n, _, length, c = e.shape(name)
-    name = _emit(e, node, codes, name, "reshape", {"shape": (n, length, c)})
+    name = e.moved("reshape", [name], {"shape": (n, length, c)}, node.name)
     return [_with(x, Codes(name, (0, 2, 1)))]
 
 
@@ -373,7 +358,7 @@ def _maximum(
 ) -> State:
     op = "reduce_min" if node.op == "ReduceMin" else "reduce_max"
     stored = tuple(sorted(codes.order.index(axis) for axis in axes))
-    name = _emit(e, node, codes, codes.name, op, {"axes": stored, "keepdims": keepdims})
+    name = e.moved(op, [codes.name], {"axes": stored, "keepdims": keepdims}, node.name)
     return _with(x, Codes(name, remaining(codes.order, axes, keepdims)))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node
+from samebits.ir.integer.shape import keeps_channels
 from samebits.ir.masks import flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.traits import Trait
@@ -252,19 +253,26 @@ class LoweringBuilder(GraphBuilder):
         if key not in self._arranged:
             shape = self.shape(codes.name)
             moved = [axis for axis in perm if shape[axis] != 1]
-            quantization = self.values[codes.name].quantization
             if moved == sorted(moved):  # only axes of size 1 change place
                 op, attributes = "reshape", {"shape": tuple(shape[axis] for axis in perm)}
             else:
                 op, attributes = "transpose", {"perm": perm}
-            self._arranged[key] = self.add(
-                op,
-                [codes.name],
-                attributes,
-                name=f"{codes.name}.{op}",
-                quantization=quantization,
-            )
+            self._arranged[key] = self.moved(op, [codes.name], attributes, f"{codes.name}.{op}")
         return self._arranged[key]
+
+    def moved(
+        self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any], name: str
+    ) -> str:
+        """Append a movement of the first input. Its codes stand for what they did, unless they
+        have scales for each index of the last axis, and the movement changes these indices."""
+        before = self.values[inputs[0]]
+        made = self.add(op, inputs, attributes, name)
+        known = before.quantization
+        if known is not None:
+            shapes = before.shape, self.shape(made)
+            if not known.factors or keeps_channels(op, attributes, *shapes):
+                self.values[made] = replace(self.values[made], quantization=known)
+        return made
 
     def accumulate(self, total: Sum) -> Codes:
         """Emit a sum; one that is read twice is emitted once."""

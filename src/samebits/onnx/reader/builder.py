@@ -32,13 +32,15 @@ class FoldingBuilder(GraphBuilder):
     """A GraphBuilder that folds constants, for an untrusted model.
 
     folder: where external data lies, None for none. reserved: names of the model's values, which
-    no made name may take.
+    no made name may take. labels: indices that stand for labels (`mapping.classical`): which
+    node of the model looks them up, and the constant where.
     """
 
     def __init__(self, name: str, folder: Path | None) -> None:
         super().__init__(name)
         self.folder = folder
         self.reserved: set[str] = set()
+        self.labels: dict[str, tuple[str, str]] = {}
         self._budget = MAX_COMPUTED
         self._small: dict[str, Array] = {}  # dequantized constants that may be read as numbers
         self._made: dict[str, int] = {}  # hint -> number of names made from it

@@ -14,6 +14,7 @@ from samebits.ir import Graph
 from samebits.ir.real.define import ANY
 from samebits.onnx.metadata import STATES, read_number
 from samebits.onnx.reader.builder import FoldingBuilder
+from samebits.onnx.reader.mapping.classical import look_up_numbers
 from samebits.onnx.reader.nodes import NodeImporter, Scope
 from samebits.onnx.reader.structure import check_distinct, names_of, opsets_of, symbol_of
 from samebits.onnx.reader.tensors import check_shape, dtype_of
@@ -87,6 +88,7 @@ class _ModelImporter:
         self.nodes.translate(graph.node, scope, wanted, "the graph")
         self._raise_problems()
         outputs = [self._output(name, scope) for name in wanted]
+        look_up_numbers(self.builder)
         self._prune(outputs)
         self.builder.initial = [""] * self._state_count(outputs)
         return self.builder.build(outputs)

@@ -451,8 +451,11 @@ def _tallies(proof: _Proof, node: Node) -> State:
         raise _Inexact("its weights are computed")
     own = _grid_of(weights)
     trees = ensemble_of([proof.graph.constants.get(name) for name in node.inputs])
-    largest = trees.largest(np.abs(trees.dense(node.attributes["targets"])).astype(np.float64))
-    return proof.held(node, own.exponent, Fraction(float(largest.sum(0).max())))
+    sums = [
+        trees.extreme(np.abs(dense).astype(np.float64)).sum(0).max()
+        for dense in trees.blocks(node.attributes["targets"])
+    ]
+    return proof.held(node, own.exponent, Fraction(float(max(sums))))
 
 
 def _decision(proof: _Proof, node: Node) -> State:

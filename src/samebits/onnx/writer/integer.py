@@ -322,18 +322,19 @@ def _trees(emitter: IntegerEmitter, node: Node) -> str:
     trees, thresholds = ensemble_of(arrays), arrays[THRESHOLDS]
     assert thresholds is not None  # `bounds` has read all of them
     rows, features = emitter.shape(x)
-    levels, branches, leaves = trees.check(features, targets), trees.branches, len(trees.targets)
-    own, none = np.arange(branches, branches + leaves), np.zeros(leaves, np.int64)
-    links = [emitter.constant(np.append(link, own), "int64") for link in (trees.yes, trees.no)]
-    feature = emitter.constant(np.append(trees.features, none), "int64")
-    ends = emitter.constant(np.append(thresholds, none), "int32")
+    levels = trees.check(features, targets)
+    tables = trees.closed(trees.features, thresholds)
+    feature, ends, *links = (
+        emitter.constant(table, dtype)
+        for table, dtype in zip(tables, ("int64", "int32", "int64", "int64"), strict=True)
+    )
     codes = emitter.cast(x, "int32")
     at = emitter.constant(np.broadcast_to(trees.roots, (rows, len(trees.roots))), "int64")
     for _ in range(levels):
         found = emitter.op("GatherElements", codes, emitter.op("Gather", feature, at), axis=1)
         holds = emitter.op("LessOrEqual", found, emitter.op("Gather", ends, at))
         at = emitter.op("Where", holds, *(emitter.op("Gather", link, at) for link in links))
-    leaf = emitter.integer("Sub", at, branches)
+    leaf = emitter.integer("Sub", at, trees.branches)
     added = emitter.op("Gather", emitter.constant(trees.dense(targets), "int64"), leaf)
     total = emitter.op("ReduceSum", added, emitter.constant([1], "int64"), keepdims=0)
     return _narrowed(emitter, node, total)

@@ -7,6 +7,7 @@ they are others than 0, 1, 2, ..., a note says which index stands for which.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnx import NodeProto
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Node, Trait, has
+from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.node import CLASSICAL, OnnxNode, Result, onnx_op
 
 SHOWN = 32  # labels in a note
@@ -151,14 +154,62 @@ def _zip_map(node: OnnxNode) -> Result:
 
 @onnx_op("ArrayFeatureExtractor", domain=CLASSICAL)
 def _extractor(node: OnnxNode) -> Result:
-    """Columns of data by constant indices; labels by the index of a class are that index."""
+    """Columns of data by constant indices, or a constant row of data by computed ones. Integers
+    that differ, looked up by an ArgMax, are labels: their index, if `look_up_numbers` leaves it."""
     if node.is_constant(0) and not node.is_constant(1):
-        labels = node.array(0, "the labels")
-        if labels.ndim > 1 and labels.shape[0] != 1:
-            raise UnsupportedError(f"expected one row of labels, found {list(labels.shape)}")
-        note_labels(node.where, labels.reshape(-1).tolist())
-        return node.emit("Reshape", node.input(1), shape=(1, int(np.prod(node.shape(1)))))
+        row = node.array(0, "the labels")
+        if row.ndim > 1 and row.size != row.shape[-1]:
+            raise UnsupportedError(f"expected one row of labels, found {list(row.shape)}")
+        index = node.emit("Reshape", node.input(1), shape=(1, int(np.prod(node.shape(1)))))
+        data = node.constant(row.reshape(-1))
+        labels = row.dtype.kind in "iu" and len(np.unique(row)) == row.size
+        if not labels or _classes(node.builder, index) != row.size:
+            return node.out("Gather", data, index, axis=0)
+        found = node.emit("Identity", index)
+        node.builder.labels[found] = node.where, data
+        return found
     indices, axis = node.array(1, "the columns").reshape(-1).astype(np.int64), node.rank() - 1
     if not node.rank():
         raise InputError("expected data with columns, found one number")
     return node.out("Gather", node.input(0), node.constant(indices), axis=axis)
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node leaves integers what they are, but for their places and their type."""
+    alone = len(node.inputs) == 1 and has(node.op, Trait.MOVEMENT)
+    return alone or (node.op == "Cast" and node.attributes["to"] != "bool")
+
+
+def _classes(builder: FoldingBuilder, index: str) -> int:
+    """How many classes an ArgMax has chosen from that gave an index; 0 where there is none."""
+    for node in reversed(builder.nodes):
+        if index in node.outputs and node.op == "ArgMax":
+            return int(builder.values[node.inputs[0]].shape[node.attributes["axis"]])
+        if index in node.outputs and not _moves(node):
+            return 0
+        index = node.inputs[0] if index in node.outputs else index
+    return 0
+
+
+def look_up_numbers(builder: FoldingBuilder) -> None:
+    """Say which class the index stands for of each label that only moves, to an output; put the
+    number itself where something computes with it."""
+    computing: dict[str, str] = {}  # value -> operator that computes with it, or with what it moves
+    for node in reversed(builder.nodes):
+        following = next((computing[name] for name in node.outputs if name in computing), "")
+        for name in node.inputs:
+            if not _moves(node) or following:
+                computing[name] = following if _moves(node) else node.op
+    for place, node in enumerate(builder.nodes):
+        where, data = builder.labels.get(node.output, ("", ""))
+        if data and node.output not in computing:
+            note_labels(where, builder.constants[data].tolist())
+        elif data and builder.constants[data].dtype == np.int64:
+            builder.nodes[place] = replace(
+                node, op="Gather", inputs=(data, *node.inputs), attributes={"axis": 0}
+            )
+        elif data:
+            raise UnsupportedError(
+                f"{where}: expected labels of int64 where {computing[node.output]} computes with "
+                f"them, found {builder.constants[data].dtype}; convert them"
+            )

@@ -54,6 +54,12 @@ class _Nodes:
     roots: list[int]
     leaves: dict[int, Weights] = field(default_factory=dict)
 
+    def count(self) -> int:
+        """The number of trees; InputError where there are none."""
+        if not self.roots:
+            raise InputError("expected at least one tree, found none")
+        return len(self.roots)
+
     def check(self, features: int) -> None:
         """Every node has one parent, or is a root, and a walk from the roots meets all of them:
         they are trees, then."""
@@ -91,7 +97,9 @@ def _decided(nodes: _Nodes, place: int) -> int | None:
     return nodes.yes[place] if nodes.thresholds[place] > 0 and mode != EQUAL else nodes.no[place]
 
 
-def _tables(node: OnnxNode, nodes: _Nodes, base: list[Weights], features: int) -> list[Any]:
+def _tables(
+    node: OnnxNode, nodes: _Nodes, base: list[Weights], features: int, targets: int
+) -> list[Any]:
     """The tables of TreeEnsemble, x left out. base: leaves that every row reaches."""
     nodes.check(features)
     branches: list[tuple[int, float, int]] = []  # feature, threshold, mode
@@ -131,17 +139,20 @@ def _tables(node: OnnxNode, nodes: _Nodes, base: list[Weights], features: int) -
         np.array(columns[1], np.float32),
         np.array(columns[2], np.int64),
         *(resolved([ways[i] for ways in links]) for i in range(2)),
-        *_leaf_tables(node, leaves),
+        *_leaf_tables(node, leaves, count, targets),
     ]
 
 
-def _leaf_tables(node: OnnxNode, leaves: list[Weights]) -> tuple[Any, Any]:
-    """The first target of each leaf, and its weights from there on, as many for all leaves."""
+def _leaf_tables(
+    node: OnnxNode, leaves: list[Weights], branches: int, count: int
+) -> tuple[Any, Any]:
+    """The first target of each leaf, and its weights from there on, as many for all leaves. count:
+    of targets."""
     spans = [(min(t for t, _ in leaf), max(t for t, _ in leaf)) for leaf in leaves if leaf]
     width = max((last - first + 1 for first, last in spans), default=1)
     most = max((last for _, last in spans), default=0)
     node.builder.allow(sum(map(len, leaves)))
-    node.builder.charge(len(leaves) * width)
+    node.builder.charge((branches + len(leaves)) * count)  # realisations have weights for all sums
     targets = np.zeros(len(leaves), np.int64)
     weights = np.zeros((len(leaves), width), np.float32)
     for place, leaf in enumerate(leaves):
@@ -161,9 +172,8 @@ def _ensemble(
 ) -> str:
     """The TreeEnsemble of the nodes; the name of its sums. outputs: that name, if it is known."""
     x, features = features_of(node)
-    if not nodes.roots:
-        raise InputError("expected at least one tree, found none")
-    tables = map(node.constant, _tables(node, nodes, base, features))
+    nodes.count()
+    tables = map(node.constant, _tables(node, nodes, base, features, targets))
     attributes = {"targets": targets}
     return node.builder.add_all("TreeEnsemble", [x, *tables], attributes, node.hint, outputs)[0]
 
@@ -180,8 +190,12 @@ def _numbers(node: OnnxNode, name: str, finite: bool = True) -> tuple[float, ...
 def _binary32(array: Any, name: str, finite: bool = True) -> tuple[float, ...]:
     """The numbers of a tensor of floating point, which binary32 has to hold."""
     if array is None or array.ndim != 1 or array.dtype.kind != "f":
-        raise InputError(f"expected a list of real numbers as {name}, found none")
-    narrow = array.astype(np.float32)
+        found = "none" if array is None else f"{array.dtype}{list(array.shape)}"
+        raise InputError(f"expected a list of real numbers as {name}, found {found}")
+    if np.isnan(array).any():
+        raise InputError(f"expected numbers of {name}, found NaN")
+    with np.errstate(over="ignore"):  # infinite, and another number then
+        narrow = array.astype(np.float32)
     if (narrow != array).any():
         raise UnsupportedError(f"expected binary32 numbers of {name}, found others; convert them")
     if finite and not np.isfinite(narrow).all():
@@ -274,10 +288,13 @@ def _base(node: OnnxNode, targets: int) -> list[Weights]:
     return [[(target, value)] for target, value in enumerate(base) if value]
 
 
-def _scaled(leaves: dict[int, Weights], trees: int) -> None:
+def _scaled(nodes: _Nodes) -> None:
     """Weights of a mean over trees, rounded to binary32."""
-    for place, leaf in leaves.items():
-        leaves[place] = [(target, float(np.float32(weight / trees))) for target, weight in leaf]
+    trees = nodes.count()
+    for place, leaf in nodes.leaves.items():
+        nodes.leaves[place] = [
+            (target, float(np.float32(weight / trees))) for target, weight in leaf
+        ]
 
 
 # --- operators --------------------------------------------------------------------------------
@@ -288,7 +305,7 @@ def _regressor(node: OnnxNode) -> Result:
     targets = _targets(node, node.int_("n_targets", 1))
     nodes = _listed(node, "target", targets)
     if node.string("aggregate_function", "SUM", ("SUM", "AVERAGE")) == "AVERAGE":
-        _scaled(nodes.leaves, len(nodes.roots))
+        _scaled(nodes)
     plain = node.string("post_transform", "NONE") == "NONE"
     scores = _ensemble(node, nodes, _base(node, targets), targets, node.outputs if plain else ())
     return transformed(node, scores)
@@ -296,24 +313,35 @@ def _regressor(node: OnnxNode) -> Result:
 
 @onnx_op("TreeEnsembleClassifier", domain=CLASSICAL)
 def _classifier(node: OnnxNode) -> Result:
-    """The label and the scores. Of two classes a file may give the weights of one: these are
-    probabilities p, with 1 - p for the first class, or, where one is negative or a LOGISTIC
-    follows, scores s, with -s for the first class."""
+    """The label and the scores. Of two classes a file may give the weights of one."""
     classes = class_labels(node, "classlabels_int64s")
     nodes = _listed(node, "class", classes)
-    weights = [entry for leaf in nodes.leaves.values() for entry in leaf]
-    if classes == 2 and len({target for target, _ in weights}) <= 1:
-        base = sum(_numbers(node, "base_values"))
-        kind = node.string("post_transform", "NONE")
-        shares = kind != "LOGISTIC" and all(weight >= 0 for _, weight in weights) and base >= 0
-        for place, leaf in nodes.leaves.items():
-            nodes.leaves[place] = [(k, s * w) for _, w in leaf for k, s in ((0, -1.0), (1, 1.0))]
-        extra = [(0, float(shares) - base), (1, base)]
-        bases = [extra] if any(weight for _, weight in extra) else []
-    else:
-        bases = _base(node, classes)
+    named = {target for leaf in nodes.leaves.values() for target, _ in leaf}
+    alone = classes == 2 and len(named) == 1
+    bases = _of_two(node, nodes, named) if alone else _base(node, classes)
     scores = _ensemble(node, nodes, bases, classes)
     return [label_of(node, scores), transformed(node, scores)]
+
+
+def _of_two(node: OnnxNode, nodes: _Nodes, named: set[int]) -> list[Weights]:
+    """Give the leaves the weights of both classes, from those of one; the base values as leaves.
+
+    As in onnxruntime the sums are probabilities p of the second class, with 1 - p for the first, or
+    scores s, with -s for the first, where a weight is negative. A LOGISTIC takes all for scores.
+    UnsupportedError for what onnxruntime computes in other ways than these."""
+    base, kind = _numbers(node, "base_values"), node.string("post_transform", "NONE")
+    if named != {0} or len(base) > 1 or kind == "SOFTMAX":
+        raise UnsupportedError(
+            "expected, of two classes with the weights of one, these for class 0, at most one base "
+            f"value and no SOFTMAX, found them for class {max(named)}, {len(base)} base values and "
+            f"{kind:.40}; export the weights of both classes"
+        )
+    shares = kind != "LOGISTIC" and all(w >= 0 for leaf in nodes.leaves.values() for _, w in leaf)
+    for place, leaf in nodes.leaves.items():
+        nodes.leaves[place] = [(k, s * w) for _, w in leaf for k, s in ((0, -1.0), (1, 1.0))]
+    start = base[0] if base else 0.0
+    extra = [(0, float(shares) - start), (1, start)]
+    return [extra] if any(weight for _, weight in extra) else []
 
 
 def _targets(node: OnnxNode, count: int) -> int:
@@ -330,7 +358,8 @@ def _tree_ensemble(node: OnnxNode) -> Result:
     targets = _targets(node, node.int_("n_targets", 1))
     codes, splits = node.tensor("nodes_modes"), node.tensor("nodes_splits")
     if codes is None or codes.ndim != 1 or codes.dtype.kind not in "iu":
-        raise InputError("expected a list of integers as nodes_modes, found none")
+        given = "none" if codes is None else f"{codes.dtype}{list(codes.shape)}"
+        raise InputError(f"expected a list of integers as nodes_modes, found {given}")
     keys = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
     features, yes, no, yes_leaf, no_leaf = (node.ints(f"nodes_{key}") or () for key in keys)
     modes, ends = codes.tolist(), _binary32(splits, "nodes_splits", finite=False)
@@ -372,7 +401,7 @@ def _tree_ensemble(node: OnnxNode) -> Result:
             f"expected aggregate_function 0 or 1 (AVERAGE, SUM), found {aggregate}"
         )
     if aggregate == 0:
-        _scaled(found.leaves, len(found.roots))
+        _scaled(found)
     post = node.int_("post_transform", 0)
     scores = _ensemble(node, found, [], targets)
     if post not in (0, 1, 2):
