@@ -29,6 +29,7 @@ from samebits.train.convert import model_input
 from samebits.train.deployed.deploy import calibrate
 from samebits.train.operations.gru import gru
 from samebits.train.operations.lstm import lstm
+from samebits.train.operations.recurrent import own_exponent
 from samebits.train.operations.recurrent import states as states_of
 from samebits.train.operations.rnn import rnn
 from samebits.train.tensor import BFPParameter
@@ -107,6 +108,18 @@ def test_parts_of_a_sequence_have_the_states_of_the_whole(
     if exponents == "row" or kind == "lstm":  # else the outputs of a part have an own grid
         parts = torch.cat([values(first), values(second)])
         assert torch.equal(parts, values(whole))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4), (2, 4)])
+def test_the_exponent_of_a_gradient_is_where_the_gradient_is(shape: tuple[int, ...]) -> None:
+    g = torch.empty(shape, device="meta")
+    found = own_exponent(g, -7, by_rows=True)
+    assert isinstance(found, Tensor)
+    assert found.device == g.device
+    assert found.shape == (*shape[:-1], 1)
+    rows = torch.arange(math.prod(shape[:-1])).view(*shape[:-1], 1)
+    assert torch.equal(torch.as_tensor(own_exponent(torch.empty(shape), rows, True)), rows)
+    assert own_exponent(g, -7, by_rows=False) == -7
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -32,8 +32,8 @@ from samebits.train.operations.recurrent import (
     check_state,
     first_state,
     order_of,
+    own_exponent,
     row_product,
-    step_exponent,
     tables,
 )
 from samebits.train.tensor import (
@@ -289,13 +289,11 @@ class _ThroughTime:
         """
         if at_last is not None:
             g, e_g = gradient(at_last)
-            self.at_last = g, step_exponent(e_g, (1, *g.shape), self.by_rows)
-            if isinstance(self.at_last[1], Tensor):
-                self.at_last = g, self.at_last[1].reshape(-1, 1)
+            self.at_last = g, own_exponent(g, e_g, self.by_rows)
         arrives: list[Part | None] = [None] * len(order)
         if grad is not None:
             g, e_g = gradient(grad)
-            g, own = g.contiguous(), step_exponent(e_g, g.shape, self.by_rows)
+            g, own = g.contiguous(), own_exponent(g, e_g, self.by_rows)
             arrives = [(g[t], own if isinstance(own, int) else own[t]) for t in range(len(g))]
         found: dict[int, Part] = {}
         later: int | None = None
