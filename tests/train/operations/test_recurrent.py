@@ -122,6 +122,15 @@ def test_the_exponent_of_a_gradient_is_where_the_gradient_is(shape: tuple[int, .
     assert own_exponent(g, -7, by_rows=False) == -7
 
 
+@pytest.mark.parametrize("make", [*KINDS.values(), *CELLS.values()])
+def test_twins_have_the_sizes_of_torch(make: Callable[..., nn.Module]) -> None:
+    source = make(3, 4)
+    twin = convert(source)
+    assert (twin.input_size, twin.hidden_size) == (source.input_size, source.hidden_size) == (3, 4)
+    if isinstance(source, nn.RNNBase):
+        assert twin.flatten_parameters() is None
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_states_of_zeros_are_no_states(kind: str) -> None:
     twin = convert(layer(kind, 3, 4, 2))

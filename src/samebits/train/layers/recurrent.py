@@ -46,10 +46,21 @@ class RecurrentBase(Layer):
 
     STATES: tuple[str, ...] = ("h_0",)
     EXACT = True  # whether h_0 keeps more than 8 bits
+    FIRST = ""  # what follows the names of a first layer's parameters
 
     def __init__(self, parameters: dict[str, BFPParameter]) -> None:
         super().__init__()
         self.hold(**parameters)
+
+    @property
+    def input_size(self) -> int:
+        """Number of features of an input."""
+        return self.get_parameter(f"weight_ih{self.FIRST}").shape[1]
+
+    @property
+    def hidden_size(self) -> int:
+        """Number of units."""
+        return self.get_parameter(f"weight_hh{self.FIRST}").shape[1]
 
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
@@ -94,6 +105,8 @@ class RecurrentStack(RecurrentBase):
     dropouts: between layers, one fewer than there are layers, or none
     """
 
+    FIRST = "_l0"
+
     def __init__(
         self,
         parameters: dict[str, BFPParameter],
@@ -126,10 +139,14 @@ class RecurrentStack(RecurrentBase):
                     f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
                 )
             x = transpose(x, 0, 1) if self.batch_first else x
-            hidden = self.get_parameter("weight_hh_l0").shape[1]
             count = self.num_layers * (2 if self.bidirectional else 1)
-            y, last = self._run(x, self.given(where, state, x, (count, x.shape[1], hidden)))
+            y, last = self._run(
+                x, self.given(where, state, x, (count, x.shape[1], self.hidden_size))
+            )
             return (transpose(y, 0, 1) if self.batch_first else y), last
+
+    def flatten_parameters(self) -> None:
+        """Nothing: torch lays weights side by side for cuDNN."""
 
     def _run(self, x: BFPTensor, given: Given) -> tuple[BFPTensor, Any]:
         """(output, last states) of all layers in turn; x [T, N, I]."""
@@ -173,7 +190,7 @@ class RecurrentCell(RecurrentBase):
                     f"{where}: expected a batch [samples, features], found shape {tuple(x.shape)}"
                 )
             own: Any = tuple(self._parameters.get(part) for part in PARTS)
-            shape = (x.shape[0], own[1].shape[1])
+            shape = (x.shape[0], self.hidden_size)
             given = self.given(where, state, x, shape)
             y, after = self.compute_layer(pointwise.reshape(x, (1, *x.shape)), own, False, given)
             return self.result(pointwise.reshape(y, shape), where, after)
