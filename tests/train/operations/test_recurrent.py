@@ -132,6 +132,17 @@ def test_twins_have_the_sizes_of_torch(make: Callable[..., nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
+def test_arguments_have_the_names_of_torch(kind: str) -> None:
+    ours, steps = convert(layer(kind, 3, 4)), convert(CELLS[kind](3, 4))
+    x = model_input(ours, real(2, 2, 3))
+    state = as_given(tuple(real(1, 2, 4, seed=s) for s in range(2 if kind == "lstm" else 1)))
+    assert torch.equal(values(ours(hx=state, input=x)[0]), values(ours(x, state)[0]))
+    before = as_given(tuple(s[0] for s in each(state)))
+    found, expected = steps(hx=before, input=x[0]), steps(x[0], before)
+    assert torch.equal(values(each(found)[0]), values(each(expected)[0]))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_states_of_zeros_are_no_states(kind: str) -> None:
     twin = convert(layer(kind, 3, 4, 2))
     x = model_input(twin, real(3, 2, 3))

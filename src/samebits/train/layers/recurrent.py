@@ -121,28 +121,26 @@ class RecurrentStack(RecurrentBase):
         for index, dropout in enumerate(dropouts, 1):
             self.add_module(f"dropout_l{index}", dropout)
 
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
         """[T, N, I] ([N, T, I] with batch_first) -> (output, last states).
 
         output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
         directions. States, given or last: [layers * directions, N, H], of an LSTM a pair.
         """
         with self.named() as where:
-            if isinstance(x, PackedSequence):
+            if isinstance(input, PackedSequence):
                 raise UnsupportedError(
                     f"{where}: expected a tensor of sequences of one length, found a "
                     "PackedSequence; pad them (torch.nn.utils.rnn.pad_packed_sequence)"
                 )
-            x = as_bfp8(x, where)
+            x = as_bfp8(input, where)
             if x.dim() != 3:
                 raise UnsupportedError(
                     f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
                 )
             x = transpose(x, 0, 1) if self.batch_first else x
             count = self.num_layers * (2 if self.bidirectional else 1)
-            y, last = self._run(
-                x, self.given(where, state, x, (count, x.shape[1], self.hidden_size))
-            )
+            y, last = self._run(x, self.given(where, hx, x, (count, x.shape[1], self.hidden_size)))
             return (transpose(y, 0, 1) if self.batch_first else y), last
 
     def flatten_parameters(self) -> None:
@@ -181,17 +179,17 @@ class RecurrentStack(RecurrentBase):
 class RecurrentCell(RecurrentBase):
     """One step at a time, with the parameters and results of torch's LSTMCell, GRUCell, RNNCell."""
 
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
         """[N, I] -> the state after this step [N, H]; of an LSTM the pair (h, c)."""
         with self.named() as where:
-            x = as_bfp8(x, where)
+            x = as_bfp8(input, where)
             if x.dim() != 2:
                 raise UnsupportedError(
                     f"{where}: expected a batch [samples, features], found shape {tuple(x.shape)}"
                 )
             own: Any = tuple(self._parameters.get(part) for part in PARTS)
             shape = (x.shape[0], self.hidden_size)
-            given = self.given(where, state, x, shape)
+            given = self.given(where, hx, x, shape)
             y, after = self.compute_layer(pointwise.reshape(x, (1, *x.shape)), own, False, given)
             return self.result(pointwise.reshape(y, shape), where, after)
 
