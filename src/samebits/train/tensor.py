@@ -297,6 +297,8 @@ class BFPTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if not all(issubclass(kind, Tensor) for kind in types):
+            return NotImplemented  # the others say what they are
         handler = FUNCTIONS.get(func)
         if handler is not None:
             _check_arguments(func, handler, args, kwargs or {})

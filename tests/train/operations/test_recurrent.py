@@ -468,3 +468,37 @@ def test_states_in_deployed_arithmetic_are_refused(given: bool, text: str) -> No
     twin = convert(Begun(given))
     with pytest.raises(UnsupportedError, match=rf"layer 'lstm' \(LSTM\): expected .*{text}"):
         calibrate(twin, [real(2, 3, 3)])
+
+
+class Reads(nn.Module):
+    """A cell whose memory a function reads."""
+
+    def __init__(self, read: Callable[[BFPTensor, Any], Any]) -> None:
+        super().__init__()
+        self.first, self.lstm, self.read = nn.Linear(3, 3), nn.LSTM(3, 4, batch_first=True), read
+
+    def forward(self, x: Tensor) -> Any:
+        y, (_, c) = self.lstm(self.first(x))
+        return self.read(y, c)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda h, c: torch.tanh(c),
+        lambda h, c: c.tanh(),
+        lambda h, c: h + c,
+        lambda h, c: c + h,
+        lambda h, c: torch.cat([h, c]),
+        lambda h, c: torch.stack((c, c)),
+        lambda h, c: 2 * c,
+        lambda h, c: c / 2,
+        lambda h, c: 1 - c,
+        lambda h, c: torch.where(h > 0, h, c),
+        lambda h, c: list(c),
+    ],
+)
+def test_any_use_of_a_cell_state_in_deployed_arithmetic_is_refused(read: Any) -> None:
+    twin = convert(Reads(read))
+    with pytest.raises(UnsupportedError, match=r"layer 'lstm' \(LSTM\): .* reads the cell state"):
+        calibrate(twin, [real(2, 3, 3)])

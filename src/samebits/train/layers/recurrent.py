@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 
 from samebits.errors import UnsupportedError
 from samebits.train.layers.base import Layer
@@ -32,13 +33,21 @@ class Inside:
     def __init__(self, where: str) -> None:
         self._where = where
 
-    def __getattr__(self, name: str) -> Any:
+    def _refused(self, *given: Any) -> Any:
         raise UnsupportedError(
             f"{self._where}: expected a model that reads the hidden states in deployed arithmetic, "
             "found one that reads the cell state; evaluate it in the training arithmetic"
         )
 
-    __getitem__ = __add__ = __mul__ = __getattr__
+    __getattr__ = __getitem__ = __iter__ = __len__ = __neg__ = _refused
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _refused
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The same error where a function of torch takes one, alone or beside tensors."""
+        found = (v for v in tree_leaves((args, kwargs)) if isinstance(v, cls))
+        return next(found)._refused()
 
 
 class RecurrentBase(Layer):
@@ -77,15 +86,15 @@ class RecurrentBase(Layer):
             return []
         found = [state] if len(self.STATES) == 1 else state
         what = " and ".join(self.STATES)
-        fits = isinstance(found, tuple | list) and len(found) == len(self.STATES)
-        if not fits or not all(isinstance(s, Tensor) for s in found):
-            raise UnsupportedError(
-                f"{where}: expected {what} as initial state, found {state!r:.80}"
-            )
         if is_interpreted():
             raise UnsupportedError(
                 f"{where}: expected no initial state in deployed arithmetic, where states start at "
                 "zero, found one; leave it out, or evaluate the model in the training arithmetic"
+            )
+        fits = isinstance(found, tuple | list) and len(found) == len(self.STATES)
+        if not fits or not all(isinstance(s, Tensor) for s in found):
+            raise UnsupportedError(
+                f"{where}: expected {what} as initial state, found {state!r:.80}"
             )
         taken = []
         for index, (name, s) in enumerate(zip(self.STATES, found, strict=True)):
