@@ -431,6 +431,8 @@ def test_packed_sequences_and_other_inputs_are_refused() -> None:
     packed = nn.utils.rnn.pack_sequence([real(3, 3), real(2, 3)])
     with pytest.raises(UnsupportedError, match=r"'0' \(GRU\): .* found a PackedSequence; pad them"):
         twin[0](packed)
+    with pytest.raises(UnsupportedError, match=r"of one length, found a PackedSequence; pad"):
+        nn.utils.rnn.pack_padded_sequence(model_input(twin, real(3, 2, 3)), [3, 2])
     with pytest.raises(UnsupportedError, match=r"\(GRU\): .*\[samples, 3\], found shape \(4, 2, 5"):
         twin[0](model_input(twin, real(4, 2, 5)))
     with pytest.raises(UnsupportedError, match=r"\(GRUCell\): .* features\], found shape \(3,\)"):

@@ -18,7 +18,7 @@ from samebits.train.operations.gru import gru
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.lstm import lstm
 from samebits.train.operations.narrow import as_bfp8, as_decided
-from samebits.train.operations.recurrent import states
+from samebits.train.operations.recurrent import refuse_packed, states
 from samebits.train.operations.rnn import rnn
 from samebits.train.tensor import BFPParameter, BFPTensor, is_interpreted
 
@@ -138,10 +138,7 @@ class RecurrentStack(RecurrentBase):
         """
         with self.named() as where:
             if isinstance(input, PackedSequence):
-                raise UnsupportedError(
-                    f"{where}: expected a tensor of sequences of one length, found a "
-                    "PackedSequence; pad them (torch.nn.utils.rnn.pad_packed_sequence)"
-                )
+                refuse_packed()
             x = as_bfp8(input, where)
             if x.dim() != 3:
                 raise UnsupportedError(

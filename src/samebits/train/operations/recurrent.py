@@ -39,6 +39,7 @@ from samebits.train.operations.products import (
     weight_gradient,
 )
 from samebits.train.tensor import (
+    FUNCTIONS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
@@ -188,6 +189,17 @@ def own_exponent(g: Tensor, e_g: Exponent, by_rows: bool) -> Exponent:
     if isinstance(e_g, int) and not by_rows:
         return e_g
     return torch.as_tensor(e_g, device=g.device).expand(*g.shape[:-1], 1)
+
+
+def refuse_packed(*_: Any) -> Any:
+    """UnsupportedError for sequences of several lengths in one tensor."""
+    raise UnsupportedError(
+        "expected a tensor of sequences of one length, found a PackedSequence; pad them "
+        "(torch.nn.utils.rnn.pad_packed_sequence)"
+    )
+
+
+FUNCTIONS[torch._VF._pack_padded_sequence] = refuse_packed
 
 
 # --- states -----------------------------------------------------------------------------------
