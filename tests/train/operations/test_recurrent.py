@@ -435,8 +435,18 @@ def test_packed_sequences_and_other_inputs_are_refused() -> None:
         nn.utils.rnn.pack_padded_sequence(model_input(twin, real(3, 2, 3)), [3, 2])
     with pytest.raises(UnsupportedError, match=r"\(GRU\): .*\[samples, 3\], found shape \(4, 2, 5"):
         twin[0](model_input(twin, real(4, 2, 5)))
-    with pytest.raises(UnsupportedError, match=r"\(GRUCell\): .* features\], found shape \(3,\)"):
-        twin[1](model_input(twin, real(3)))
+    text = "layer '1' (GRUCell): expected a batch of at least one sample [samples, 3], found shape "
+    for shape in ((3,), (2, 2), (1, 2, 3), (0, 3)):
+        with pytest.raises(UnsupportedError) as caught:
+            twin[1](model_input(twin, real(*shape)))
+        assert str(caught.value) == text + str(shape)
+
+
+@pytest.mark.parametrize("make", [nn.RNN, nn.RNNCell])
+def test_the_function_of_a_plain_cell_is_printed(make: Callable[..., nn.Module]) -> None:
+    tanh, relu = (repr(convert(make(3, 4, nonlinearity=f))) for f in ("tanh", "relu"))
+    assert "nonlinearity=tanh" in tanh
+    assert relu == tanh.replace("tanh", "relu")
 
 
 @pytest.mark.parametrize("make", [nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])

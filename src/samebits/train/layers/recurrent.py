@@ -189,9 +189,10 @@ class RecurrentCell(RecurrentBase):
         """[N, I] -> the state after this step [N, H]; of an LSTM the pair (h, c)."""
         with self.named() as where:
             x = as_bfp8(input, where)
-            if x.dim() != 2:
+            if x.dim() != 2 or x.shape[1] != self.input_size or len(x) == 0:
                 raise UnsupportedError(
-                    f"{where}: expected a batch [samples, features], found shape {tuple(x.shape)}"
+                    f"{where}: expected a batch of at least one sample [samples, "
+                    f"{self.input_size}], found shape {tuple(x.shape)}"
                 )
             own: Any = tuple(self._parameters.get(part) for part in PARTS)
             shape = (x.shape[0], self.hidden_size)
@@ -242,6 +243,12 @@ class OfRNN(RecurrentBase):
         state = given[0] if given else None
         y, after = rnn(x, *own, reverse, state, self.relu)
         return y, after
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them, and the function."""
+        own = super().extra_repr()
+        function = f"nonlinearity={'relu' if self.relu else 'tanh'}"
+        return f"{own}, {function}" if own else function
 
 
 class LSTM(OfLSTM, RecurrentStack):
