@@ -25,7 +25,7 @@ from samebits.kernels.protocol import (
     Q_GATE,
     Part,
 )
-from samebits.kernels.rows import Exponent, maximum
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
@@ -43,6 +43,7 @@ from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
     TensorOperation,
+    Term,
     as_gradient,
     bfp32,
     combined,
@@ -52,7 +53,7 @@ from samebits.train.tensor import (
 
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
-Term = tuple[Tensor, Exponent, int]  # integers, their exponent and bits
+ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 
 
 @functools.cache
@@ -426,8 +427,3 @@ def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:
 
 def _at(exponent: Exponent, step: int) -> Exponent:
     return exponent if isinstance(exponent, int) else exponent[step]
-
-
-def largest(*terms: Term) -> Exponent:
-    """The exponent of `combine` for these terms (training.md 3)."""
-    return maximum(*(e + bits for _, e, bits in terms)) - 60
