@@ -192,6 +192,23 @@ def test_a_shared_parameter_stays_shared():
     assert len(list(twin.parameters())) == 4
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.GRUCell])
+def test_parameters_tied_inside_a_recurrent_module_stay_tied(kind):
+    """Both uses contribute to one gradient; no name is lost, for a bias would be left out."""
+    model = kind(4, 4)
+    end = "" if kind is nn.GRUCell else "_l0"
+    for part in ("bias", "weight"):
+        setattr(model, f"{part}_hh{end}", getattr(model, f"{part}_ih{end}"))
+    twin = convert(model)
+    every = {name for name, _ in twin.named_parameters(remove_duplicate=False)}
+    assert every == {f"{part}_{of}{end}" for part in ("weight", "bias") for of in ("ih", "hh")}
+    weight, bias = twin.parameters()
+    result = twin(bfp((3, 4) if kind is nn.GRUCell else (2, 3, 4)))
+    y = result[0] if isinstance(result, tuple) else result
+    cross_entropy(y.reshape(-1, 4), torch.arange(y.numel() // 4) % 4).backward()
+    assert len(weight.grad.parts) == len(bias.grad.parts) == 2
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()

@@ -112,6 +112,28 @@ def test_an_island_that_diverges_is_named():
         model(BFPTensor.from_real(torch.zeros(2, 2)))
 
 
+def test_log_probabilities_of_an_island_are_refused():
+    class Loss(nn.Module):
+        def forward(self, x):
+            return -x[:, :2]
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.score, self.loss = nn.Linear(4, 3), Loss()
+
+        def forward(self, x):
+            return self.loss(nn.functional.log_softmax(self.score(x), 1))
+
+    model = convert(Scores(), keep_float=["loss"])
+    with pytest.raises(
+        UnsupportedError,
+        match=r"float module 'loss': expected BFP values, found .*"
+        "log-probabilities, .*; keep log_softmax in the float module too",
+    ):
+        model(BFPTensor.from_real(torch.randn(2, 4)))
+
+
 def test_wrong_paths_and_shared_parameters_are_refused(net):
     with pytest.raises(InputError, match=r"keep_float: expected paths of modules .* found 'last'"):
         convert(net, keep_float=["last", "head"])

@@ -351,7 +351,8 @@ def initialise(model: nn.Module, seed: int) -> None:
                 raise UnsupportedError(
                     f"parameter {name!r} of {type(owner).__name__}: no rule to initialise it; "
                     "expected weights of Conv and ConvTranspose 1d and 2d, Linear, LSTM, GRU, RNN, "
-                    "Embedding, MultiheadAttention and norms, or parameters of a module of your own"
+                    "Embedding, EmbeddingBag, MultiheadAttention and norms, or parameters of a "
+                    "module of your own"
                 )
 
 

@@ -327,7 +327,9 @@ def _cell(kind: type[layers.RecurrentCell]) -> LayerRule:
 
 
 def _named(m: nn.Module, name: str, how: Choices) -> dict[str, BFPParameter]:
-    return {key: _parameter(p, f"{name}.{key}", how) for key, p in m.named_parameters()}
+    """Twins of parameters by their names, of which one may have several: `_tie` makes them one."""
+    found = m.named_parameters(remove_duplicate=False)
+    return {key: _parameter(p, f"{name}.{key}", how) for key, p in found}
 
 
 def _of_relu(twin: layers.RecurrentBase, m: nn.Module) -> nn.Module:

@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from samebits.errors import UnsupportedError
 from samebits.train.quantize import quantize_real
+from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import BFPTensor, TensorOperation, gradient
 
 WORDS = "float32: bits depend on the machine here"
@@ -42,30 +44,36 @@ class FromReal(TensorOperation):
 class Island(nn.Module):
     """A module that computes in float32 between BFP layers, a class of modules like its own."""
 
-    island: tuple[str, bool, int]  # what its output is called, by rows, bits
+    island: tuple[str, bool, int]  # its path; of its output: by rows, bits
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """The float module's result, its real tensors quantized as inputs of a network are.
 
-        Raises NonFiniteError where one holds NaN or an infinity.
+        Raises NonFiniteError where one holds NaN or an infinity, UnsupportedError where one given
+        holds log-probabilities: the gradient that log_softmax takes is that by logits.
         """
-        given = tree_map(_real, (args, options))
+        given = tree_map(self._real, (args, options))
         result = super().forward(*given[0], **given[1])
         return tree_map(self._quantized, result)
 
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, LogProbabilities):
+            raise UnsupportedError(
+                f"float module {self.island[0]!r}: expected BFP values, found log-probabilities, "
+                "whose gradient is that by logits; keep log_softmax in the float module too"
+            )
+        return ToReal.apply(value) if isinstance(value, BFPTensor) else value
+
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
-            return FromReal.apply(value, *self.island)
+            name, by_rows, bits = self.island
+            return FromReal.apply(value, f"output of {name!r}", by_rows, bits)
         return value
 
     def extra_repr(self) -> str:
         """The options, as torch prints them, and a warning."""
         own = super().extra_repr()
         return f"{own}, {WORDS}" if own else WORDS
-
-
-def _real(value: Any) -> Any:
-    return ToReal.apply(value) if isinstance(value, BFPTensor) else value
 
 
 def island_of(module: nn.Module, name: str, by_rows: bool, bits: int) -> nn.Module:
@@ -76,7 +84,7 @@ def island_of(module: nn.Module, name: str, by_rows: bool, bits: int) -> nn.Modu
     twin = copy.deepcopy(module)
     kind = type(module)
     twin.__class__ = type(kind.__name__, (Island, kind), {"__module__": kind.__module__})
-    twin.island = (f"output of {name!r}", by_rows, bits)  # type: ignore[assignment]
+    twin.island = (name, by_rows, bits)  # type: ignore[assignment]
     return twin
 
 

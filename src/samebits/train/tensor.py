@@ -297,6 +297,8 @@ class BFPTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if not all(issubclass(kind, Tensor) for kind in types):
+            return NotImplemented  # the others say what they are
         handler = FUNCTIONS.get(func)
         if handler is not None:
             _check_arguments(func, handler, args, kwargs or {})
@@ -618,14 +620,22 @@ def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> BFPTensor:
     return BFPTensor.wide(*k.shorten(acc, largest, exponent), layer_bits)
 
 
-def combined(*terms: tuple[Tensor, Exponent, int]) -> Part:
+Term = tuple[Tensor, Exponent, int]  # integers below 2**bits, their exponent and bits
+SUM_BITS = 60  # of the largest term of a sum at a common exponent
+
+
+def common_exponent(*terms: Term) -> Exponent:
+    """The exponent at which `combined` adds these terms (training.md 3)."""
+    return rows.maximum(*(exponent + bits for _, exponent, bits in terms)) - SUM_BITS
+
+
+def combined(*terms: Term) -> Part:
     """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3).
 
     The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
     term is rounded, so that the sum is exact and below 2**62.
     """
-    k = kernels.of(terms[0][0])
-    common = rows.maximum(*(exponent + bits for _, exponent, bits in terms)) - 60
+    k, common = kernels.of(terms[0][0]), common_exponent(*terms)
     first, *others = (k.scale(v, exponent - common) for v, exponent, _ in terms)
     return sum(others, first), common
 

@@ -12,7 +12,7 @@ from recompute_nets import make
 from samebits.recompute.network.operations import OperationCounter, layer_operations
 from samebits.recompute.run import profile
 from samebits.recompute.run.profile import survey
-from samebits.train import convert
+from samebits.train import BFPTensor, convert, mse_loss
 
 functional = nn.functional
 
@@ -140,3 +140,15 @@ def test_layers_in_block_floating_point():
     assert conv.gradient_operations == 2 * conv.operations  # of the weight alone
     lstm = convert(nn.LSTM(3, 4))
     assert layer_operations(lstm, "LSTM", [(5, 2, 3)], (5, 2, 4)) == 2 * 10 * 16 * 7
+
+
+@pytest.mark.parametrize(("cell", "gates"), [(nn.GRUCell, 3), (nn.RNNCell, 1)])
+def test_cells_in_block_floating_point_are_products(cell, gates):
+    """A step of 6 samples: 4 + 64 weights an output of every gate."""
+    x = BFPTensor.from_real(torch.ones(6, 4))
+    model = convert(nn.Sequential(nn.Linear(4, 4), cell(4, 64)))
+    _, network = survey(model, x, lambda y: mse_loss(y, torch.zeros(y.shape)))
+    found = next(layer for layer in network.layers if layer.kind == cell.__name__)
+    assert found.operations == found.products == 2 * 6 * gates * 64 * 68
+    lstm = convert(nn.LSTMCell(4, 64))
+    assert layer_operations(lstm, "LSTMCell", [(6, 4)], (6, 64)) == 2 * 6 * 4 * 64 * 68

@@ -54,6 +54,10 @@ def test_bags_are_reductions_of_an_embedding(mode, exponents, realisation):
         (lambda: convert(bag())(INDEX[0], torch.tensor([0, 1])), "and bags of one length, at le"),
         (lambda: convert(bag())(INDEX[0]), r"indices \(3,\) and no offsets"),
         (lambda: convert(bag("max"))(INDEX + 3), r"expected indices in \[0, 4\]"),
+        (
+            lambda: convert(bag("sum"))(INDEX, None, torch.ones(2, 3)),
+            r"\(EmbeddingBag\): expected no per_sample_weights, found some; multiply the rows of",
+        ),
         (lambda: convert(bag(padding_idx=0)), "padding_idx, which shortens bags"),
         (lambda: convert(bag(include_last_offset=True)), "include_last_offset"),
         (

@@ -29,6 +29,7 @@ from samebits.train.convert import model_input
 from samebits.train.deployed.deploy import calibrate
 from samebits.train.operations.gru import gru
 from samebits.train.operations.lstm import lstm
+from samebits.train.operations.recurrent import own_exponent
 from samebits.train.operations.recurrent import states as states_of
 from samebits.train.operations.rnn import rnn
 from samebits.train.tensor import BFPParameter
@@ -107,6 +108,38 @@ def test_parts_of_a_sequence_have_the_states_of_the_whole(
     if exponents == "row" or kind == "lstm":  # else the outputs of a part have an own grid
         parts = torch.cat([values(first), values(second)])
         assert torch.equal(parts, values(whole))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4), (2, 4)])
+def test_the_exponent_of_a_gradient_is_where_the_gradient_is(shape: tuple[int, ...]) -> None:
+    g = torch.empty(shape, device="meta")
+    found = own_exponent(g, -7, by_rows=True)
+    assert isinstance(found, Tensor)
+    assert found.device == g.device
+    assert found.shape == (*shape[:-1], 1)
+    rows = torch.arange(math.prod(shape[:-1])).view(*shape[:-1], 1)
+    assert torch.equal(torch.as_tensor(own_exponent(torch.empty(shape), rows, True)), rows)
+    assert own_exponent(g, -7, by_rows=False) == -7
+
+
+@pytest.mark.parametrize("make", [*KINDS.values(), *CELLS.values()])
+def test_twins_have_the_sizes_of_torch(make: Callable[..., nn.Module]) -> None:
+    source = make(3, 4)
+    twin = convert(source)
+    assert (twin.input_size, twin.hidden_size) == (source.input_size, source.hidden_size) == (3, 4)
+    if isinstance(source, nn.RNNBase):
+        assert twin.flatten_parameters() is None
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_arguments_have_the_names_of_torch(kind: str) -> None:
+    ours, steps = convert(layer(kind, 3, 4)), convert(CELLS[kind](3, 4))
+    x = model_input(ours, real(2, 2, 3))
+    state = as_given(tuple(real(1, 2, 4, seed=s) for s in range(2 if kind == "lstm" else 1)))
+    assert torch.equal(values(ours(hx=state, input=x)[0]), values(ours(x, state)[0]))
+    before = as_given(tuple(s[0] for s in each(state)))
+    found, expected = steps(hx=before, input=x[0]), steps(x[0], before)
+    assert torch.equal(values(each(found)[0]), values(each(expected)[0]))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -398,10 +431,22 @@ def test_packed_sequences_and_other_inputs_are_refused() -> None:
     packed = nn.utils.rnn.pack_sequence([real(3, 3), real(2, 3)])
     with pytest.raises(UnsupportedError, match=r"'0' \(GRU\): .* found a PackedSequence; pad them"):
         twin[0](packed)
+    with pytest.raises(UnsupportedError, match=r"of one length, found a PackedSequence; pad"):
+        nn.utils.rnn.pack_padded_sequence(model_input(twin, real(3, 2, 3)), [3, 2])
     with pytest.raises(UnsupportedError, match=r"\(GRU\): .*\[samples, 3\], found shape \(4, 2, 5"):
         twin[0](model_input(twin, real(4, 2, 5)))
-    with pytest.raises(UnsupportedError, match=r"\(GRUCell\): .* features\], found shape \(3,\)"):
-        twin[1](model_input(twin, real(3)))
+    text = "layer '1' (GRUCell): expected a batch of at least one sample [samples, 3], found shape "
+    for shape in ((3,), (2, 2), (1, 2, 3), (0, 3)):
+        with pytest.raises(UnsupportedError) as caught:
+            twin[1](model_input(twin, real(*shape)))
+        assert str(caught.value) == text + str(shape)
+
+
+@pytest.mark.parametrize("make", [nn.RNN, nn.RNNCell])
+def test_the_function_of_a_plain_cell_is_printed(make: Callable[..., nn.Module]) -> None:
+    tanh, relu = (repr(convert(make(3, 4, nonlinearity=f))) for f in ("tanh", "relu"))
+    assert "nonlinearity=tanh" in tanh
+    assert relu == tanh.replace("tanh", "relu")
 
 
 @pytest.mark.parametrize("make", [nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
@@ -434,4 +479,38 @@ class Begun(nn.Module):
 def test_states_in_deployed_arithmetic_are_refused(given: bool, text: str) -> None:
     twin = convert(Begun(given))
     with pytest.raises(UnsupportedError, match=rf"layer 'lstm' \(LSTM\): expected .*{text}"):
+        calibrate(twin, [real(2, 3, 3)])
+
+
+class Reads(nn.Module):
+    """A cell whose memory a function reads."""
+
+    def __init__(self, read: Callable[[BFPTensor, Any], Any]) -> None:
+        super().__init__()
+        self.first, self.lstm, self.read = nn.Linear(3, 3), nn.LSTM(3, 4, batch_first=True), read
+
+    def forward(self, x: Tensor) -> Any:
+        y, (_, c) = self.lstm(self.first(x))
+        return self.read(y, c)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda h, c: torch.tanh(c),
+        lambda h, c: c.tanh(),
+        lambda h, c: h + c,
+        lambda h, c: c + h,
+        lambda h, c: torch.cat([h, c]),
+        lambda h, c: torch.stack((c, c)),
+        lambda h, c: 2 * c,
+        lambda h, c: c / 2,
+        lambda h, c: 1 - c,
+        lambda h, c: torch.where(h > 0, h, c),
+        lambda h, c: list(c),
+    ],
+)
+def test_any_use_of_a_cell_state_in_deployed_arithmetic_is_refused(read: Any) -> None:
+    twin = convert(Reads(read))
+    with pytest.raises(UnsupportedError, match=r"layer 'lstm' \(LSTM\): .* reads the cell state"):
         calibrate(twin, [real(2, 3, 3)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -174,7 +175,26 @@ def image(*sides):
         (lambda: functional.pad(image(2, 2), (0, 2), "reflect"), "at most 1 of an axis of 2"),
         (lambda: functional.pad(image(2, 2), (3, 0), "circular"), "at most 2 of an axis of 2"),
         (lambda: functional.pad(image(2, 2), (3, 0), "mirror"), "mode constant, reflect"),
-        (lambda: functional.interpolate(image(2, 2), scale_factor=1.3), "that give whole sides"),
+        (lambda: functional.pad(image(2, 2), 1), "pad: expected two sizes for .* found 1; give"),
+        (
+            lambda: functional.interpolate(image(2, 2), scale_factor=1.3),
+            "that give whole sides, .* give a size, or recompute_scale_factor=True",
+        ),
+        (lambda: functional.interpolate(image(2, 2), scale_factor=math.inf), "scale_factor inf of"),
+        (
+            lambda: functional.interpolate(
+                image(2, 2), scale_factor=math.nan, recompute_scale_factor=True
+            ),
+            "scale_factor nan of",
+        ),
+        (
+            lambda: functional.interpolate(image(2, 2), 4, 2.0),
+            "a size or a scale_factor, found both, 4 and 2.0",
+        ),
+        (
+            lambda: functional.interpolate(image(2, 2), 4, align_corners=True),
+            "align_corners of linear and bilinear alone, found True of nearest",
+        ),
         (lambda: functional.interpolate(image(2, 2), (0, 2)), "of at least 1, found"),
         (lambda: functional.interpolate(image(2, 2), 4, mode="bicubic"), "mode bicubic"),
         (lambda: functional.interpolate(image(2), 4, mode="bilinear"), "found shape"),

@@ -199,6 +199,15 @@ def test_what_a_function_does_not_take(call, message):
         call(BFPTensor.from_real(torch.ones(1, 2, 3, 3)), layer.weight)
 
 
+@pytest.mark.parametrize("kind", [nn.ConvTranspose1d, nn.ConvTranspose2d])
+def test_the_size_of_an_output_is_a_padding_of_the_module(kind):
+    model = convert(nn.Sequential(kind(2, 2, 3, stride=2)))
+    x = model_input(model, torch.ones(1, 2, *[3] * (model[0].weight.dim() - 2)))
+    message = rf"layer '0' \({kind.__name__}\): expected no output_size, found \[8\]: give .* an o"
+    with pytest.raises(UnsupportedError, match=message):
+        model[0](x, output_size=[8])
+
+
 def test_first_weights_follow_from_the_products_of_a_sum():
     net = nn.Sequential(nn.ConvTranspose2d(6, 4, 3, groups=2), nn.ConvTranspose1d(5, 2, 4))
     initialise(net, 3)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from samebits.ir.real.cell import LAYERS
 from samebits.recompute.network.sublayer import SEPARABLE
+from samebits.train.layers import RecurrentBase
 
 Shape = tuple[int, ...]
 aten = torch.ops.aten
@@ -178,8 +178,12 @@ _OWN: dict[Any, Callable[[Any, Any], int]] = {
 }
 
 
-RECURRENT = tuple(LAYERS)
-PRODUCTS = (*SEPARABLE, *RECURRENT)  # kinds of BFP layers
+RECURRENT = (RecurrentBase, nn.RNNBase, nn.RNNCellBase)  # layers and cells, BFP and in float32
+
+
+def multiplies(module: nn.Module | None, kind: str) -> bool:
+    """Whether the operations of a BFP sub-layer are those of products with a weight."""
+    return kind in SEPARABLE or isinstance(module, RECURRENT)
 
 
 def layer_operations(
@@ -188,12 +192,12 @@ def layer_operations(
     """Number of operations of a BFP sub-layer's forward pass, whose kernels torch does not see.
 
     Products from the shapes of weights: each meets a convolution's places and a linear layer's
-    rows, a recurrent layer's steps and samples. Others by their elements.
+    rows, a recurrent layer's steps and samples, a cell's samples. Others by their elements.
     """
     size = math.prod(output)
     weights = {} if module is None else dict(module.named_parameters(recurse=False))
-    if kind in RECURRENT:
-        samples = math.prod(inputs[0][:2])
+    if isinstance(module, RECURRENT):
+        samples = math.prod(inputs[0][:-1])
         return 2 * samples * sum(p.numel() for n, p in weights.items() if n.startswith("weight"))
     if "weight" in weights and (kind.startswith("Conv") or kind == "Linear"):
         rows = math.prod(inputs[0]) if kind.startswith("ConvTranspose") else size

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from samebits.recompute.network import guards
-from samebits.recompute.network.operations import PRODUCTS, OperationCounter, layer_operations
+from samebits.recompute.network.operations import OperationCounter, layer_operations, multiplies
 from samebits.recompute.network.sublayer import SEPARABLE, Loss, PassNetwork, SubLayer
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.network.trace import trace
@@ -248,7 +248,7 @@ class _Survey:
         call = self.tape.calls[index]
         shape = tuple(self.state.values[index].shape)
         count = layer_operations(call.module, call.kind, inputs, shape)
-        products = count if call.kind in PRODUCTS else 0
+        products = count if multiplies(call.module, call.kind) else 0
         return {"operations": count, "products": products}
 
     def _root(self, index: int) -> int:

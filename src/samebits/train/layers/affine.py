@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from samebits.errors import UnsupportedError
 from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations.linear import conv2d, linear
@@ -102,6 +105,16 @@ class ConvTranspose2d(Layer):
         """Number of channels of the output."""
         return self.weight.shape[1] * self.groups
 
+    def forward(self, x: Tensor, output_size: Any = None) -> BFPTensor:
+        """As its base. Raises UnsupportedError for an output_size of a call."""
+        if output_size is None:
+            return super().forward(x)
+        with self.named():
+            raise UnsupportedError(
+                f"expected no output_size, found {output_size!r:.80}: give the module that is "
+                "converted an output_padding, of less than its stride, that makes this size"
+            )
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         sizes = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         return conv_transpose2d(x, self.weight, self.bias, *sizes, self.peaks)
@@ -138,7 +151,17 @@ class EmbeddingBag(Layer):
         self.hold(weight=weight)
         self.mode = mode
 
-    def forward(self, x: Tensor, offsets: Tensor | None = None) -> BFPTensor:
-        """[bags, length], or [n] with the offsets of bags of one length."""
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
+    ) -> BFPTensor:
+        """[bags, length], or [n] with the offsets of bags of one length.
+
+        Raises UnsupportedError for bags of other lengths, and for weights of samples.
+        """
         with self.named():
-            return embedding_bag(x, self.weight, self.mode, offsets)
+            if per_sample_weights is not None:
+                raise UnsupportedError(
+                    "expected no per_sample_weights, found some; multiply the rows of an Embedding "
+                    "by them, and sum the products"
+                )
+            return embedding_bag(input, self.weight, self.mode, offsets)

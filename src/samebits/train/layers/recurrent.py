@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 
 from samebits.errors import UnsupportedError
 from samebits.train.layers.base import Layer
@@ -17,7 +18,7 @@ from samebits.train.operations.gru import gru
 from samebits.train.operations.indexing import indexed, transpose
 from samebits.train.operations.lstm import lstm
 from samebits.train.operations.narrow import as_bfp8, as_decided
-from samebits.train.operations.recurrent import states
+from samebits.train.operations.recurrent import refuse_packed, states
 from samebits.train.operations.rnn import rnn
 from samebits.train.tensor import BFPParameter, BFPTensor, is_interpreted
 
@@ -32,13 +33,21 @@ class Inside:
     def __init__(self, where: str) -> None:
         self._where = where
 
-    def __getattr__(self, name: str) -> Any:
+    def _refused(self, *given: Any) -> Any:
         raise UnsupportedError(
             f"{self._where}: expected a model that reads the hidden states in deployed arithmetic, "
             "found one that reads the cell state; evaluate it in the training arithmetic"
         )
 
-    __getitem__ = __add__ = __mul__ = __getattr__
+    __getattr__ = __getitem__ = __iter__ = __len__ = __neg__ = _refused
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _refused
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The same error where a function of torch takes one, alone or beside tensors."""
+        found = (v for v in tree_leaves((args, kwargs)) if isinstance(v, cls))
+        return next(found)._refused()
 
 
 class RecurrentBase(Layer):
@@ -46,10 +55,21 @@ class RecurrentBase(Layer):
 
     STATES: tuple[str, ...] = ("h_0",)
     EXACT = True  # whether h_0 keeps more than 8 bits
+    FIRST = ""  # what follows the names of a first layer's parameters
 
     def __init__(self, parameters: dict[str, BFPParameter]) -> None:
         super().__init__()
         self.hold(**parameters)
+
+    @property
+    def input_size(self) -> int:
+        """Number of features of an input."""
+        return self.get_parameter(f"weight_ih{self.FIRST}").shape[1]
+
+    @property
+    def hidden_size(self) -> int:
+        """Number of units."""
+        return self.get_parameter(f"weight_hh{self.FIRST}").shape[1]
 
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
@@ -66,15 +86,15 @@ class RecurrentBase(Layer):
             return []
         found = [state] if len(self.STATES) == 1 else state
         what = " and ".join(self.STATES)
-        fits = isinstance(found, tuple | list) and len(found) == len(self.STATES)
-        if not fits or not all(isinstance(s, Tensor) for s in found):
-            raise UnsupportedError(
-                f"{where}: expected {what} as initial state, found {state!r:.80}"
-            )
         if is_interpreted():
             raise UnsupportedError(
                 f"{where}: expected no initial state in deployed arithmetic, where states start at "
                 "zero, found one; leave it out, or evaluate the model in the training arithmetic"
+            )
+        fits = isinstance(found, tuple | list) and len(found) == len(self.STATES)
+        if not fits or not all(isinstance(s, Tensor) for s in found):
+            raise UnsupportedError(
+                f"{where}: expected {what} as initial state, found {state!r:.80}"
             )
         taken = []
         for index, (name, s) in enumerate(zip(self.STATES, found, strict=True)):
@@ -94,6 +114,8 @@ class RecurrentStack(RecurrentBase):
     dropouts: between layers, one fewer than there are layers, or none
     """
 
+    FIRST = "_l0"
+
     def __init__(
         self,
         parameters: dict[str, BFPParameter],
@@ -108,28 +130,27 @@ class RecurrentStack(RecurrentBase):
         for index, dropout in enumerate(dropouts, 1):
             self.add_module(f"dropout_l{index}", dropout)
 
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
         """[T, N, I] ([N, T, I] with batch_first) -> (output, last states).
 
         output [T, N, H] or [N, T, H] holds the hidden states of the last layer, 2H with both
         directions. States, given or last: [layers * directions, N, H], of an LSTM a pair.
         """
         with self.named() as where:
-            if isinstance(x, PackedSequence):
-                raise UnsupportedError(
-                    f"{where}: expected a tensor of sequences of one length, found a "
-                    "PackedSequence; pad them (torch.nn.utils.rnn.pad_packed_sequence)"
-                )
-            x = as_bfp8(x, where)
+            if isinstance(input, PackedSequence):
+                refuse_packed()
+            x = as_bfp8(input, where)
             if x.dim() != 3:
                 raise UnsupportedError(
                     f"{where}: expected a batch of sequences [3 axes], found shape {tuple(x.shape)}"
                 )
             x = transpose(x, 0, 1) if self.batch_first else x
-            hidden = self.get_parameter("weight_hh_l0").shape[1]
             count = self.num_layers * (2 if self.bidirectional else 1)
-            y, last = self._run(x, self.given(where, state, x, (count, x.shape[1], hidden)))
+            y, last = self._run(x, self.given(where, hx, x, (count, x.shape[1], self.hidden_size)))
             return (transpose(y, 0, 1) if self.batch_first else y), last
+
+    def flatten_parameters(self) -> None:
+        """Nothing: torch lays weights side by side for cuDNN."""
 
     def _run(self, x: BFPTensor, given: Given) -> tuple[BFPTensor, Any]:
         """(output, last states) of all layers in turn; x [T, N, I]."""
@@ -164,17 +185,18 @@ class RecurrentStack(RecurrentBase):
 class RecurrentCell(RecurrentBase):
     """One step at a time, with the parameters and results of torch's LSTMCell, GRUCell, RNNCell."""
 
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
         """[N, I] -> the state after this step [N, H]; of an LSTM the pair (h, c)."""
         with self.named() as where:
-            x = as_bfp8(x, where)
-            if x.dim() != 2:
+            x = as_bfp8(input, where)
+            if x.dim() != 2 or x.shape[1] != self.input_size or len(x) == 0:
                 raise UnsupportedError(
-                    f"{where}: expected a batch [samples, features], found shape {tuple(x.shape)}"
+                    f"{where}: expected a batch of at least one sample [samples, "
+                    f"{self.input_size}], found shape {tuple(x.shape)}"
                 )
             own: Any = tuple(self._parameters.get(part) for part in PARTS)
-            shape = (x.shape[0], own[1].shape[1])
-            given = self.given(where, state, x, shape)
+            shape = (x.shape[0], self.hidden_size)
+            given = self.given(where, hx, x, shape)
             y, after = self.compute_layer(pointwise.reshape(x, (1, *x.shape)), own, False, given)
             return self.result(pointwise.reshape(y, shape), where, after)
 
@@ -221,6 +243,12 @@ class OfRNN(RecurrentBase):
         state = given[0] if given else None
         y, after = rnn(x, *own, reverse, state, self.relu)
         return y, after
+
+    def extra_repr(self) -> str:
+        """The options, as torch prints them, and the function."""
+        own = super().extra_repr()
+        function = f"nonlinearity={'relu' if self.relu else 'tanh'}"
+        return f"{own}, {function}" if own else function
 
 
 class LSTM(OfLSTM, RecurrentStack):

@@ -11,17 +11,22 @@ from torch import Tensor
 from samebits import kernels
 from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrent import (
+    ONE,
+    ONE_SQUARED,
     Recurrent,
-    Term,
     Values,
     check_sequence,
     check_state,
-    largest,
     looked_up,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor, combined, requantized
-
-ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
+from samebits.train.tensor import (
+    BFPParameter,
+    BFPTensor,
+    Term,
+    combined,
+    common_exponent,
+    requantized,
+)
 
 
 class Gru(Recurrent):
@@ -82,7 +87,7 @@ def _gates(values: Values, lookup: Tensor) -> _Gates:
 
 def _shortened(gates: list[list[Term]]) -> Part:
     """The sums of every gate's terms side by side, as 32 bits of one exponent, or one a sample."""
-    k, e = kernels.of(gates[0][0][0]), largest(*(term for gate in gates for term in gate))
+    k, e = kernels.of(gates[0][0][0]), common_exponent(*(term for gate in gates for term in gate))
     sums = []
     for first, *others in gates:
         total = k.scale(first[0], first[1] - e)

@@ -111,8 +111,9 @@ def sums_of(
             for now, then in zip(_states(weight, bias), states, strict=True)
         ):
             raise UnsupportedError(
-                "the 32-bit value of this Linear or Conv2d is gone: a layer took it as 8 bits, and "
-                "the weights have changed since; read it, or compute its loss, before the update"
+                "the 32-bit value of this product with a weight is gone: a layer took it as 8 "
+                "bits, and the weights have changed since; read it, or compute its loss, before "
+                "the update"
             )
         return compute()[0]
 

@@ -32,11 +32,12 @@ from samebits.train.operations.recurrent import (
     check_state,
     first_state,
     order_of,
+    own_exponent,
     row_product,
-    step_exponent,
     tables,
 )
 from samebits.train.tensor import (
+    SUM_BITS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
@@ -45,8 +46,6 @@ from samebits.train.tensor import (
     gradient,
     requantized,
 )
-
-_SUM_BITS = 60  # of `combine`
 
 
 class Lstm(TensorOperation):
@@ -136,7 +135,7 @@ class _Grid:
     @staticmethod
     def of(e_x: Exponent, e_h: Exponent, e_biases: list[int]) -> _Grid:
         """The grid for the exponents of the products with x and with h, and of the biases."""
-        e = maximum(e_x + 30, e_h + 30, *(e_b + 23 for e_b in e_biases)) - _SUM_BITS
+        e = maximum(e_x + 30, e_h + 30, *(e_b + 23 for e_b in e_biases)) - SUM_BITS
         shifts = (e_x - e, e_h - e, e - ARGUMENT_EXPONENT)
         return _Grid(shifts, tuple(e_b - e for e_b in e_biases))
 
@@ -240,7 +239,7 @@ def unrolled(
         acc_h = None if hidden is None else row_product(k, hidden, w_hh)
         gates = k.lstm_gates(acc_x[t], acc_h, bias, own.shifts, lookup)
         e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
-        e = maximum(e_kept, e_new) + 30 - _SUM_BITS
+        e = maximum(e_kept, e_new) + 30 - SUM_BITS
         acc, largest = k.lstm_state_sum(gates, before, (e_kept - e, e_new - e))
         c[t], e_c[t] = k.requantize(acc, largest, e, 16)
         h[t] = k.lstm_hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
@@ -289,13 +288,11 @@ class _ThroughTime:
         """
         if at_last is not None:
             g, e_g = gradient(at_last)
-            self.at_last = g, step_exponent(e_g, (1, *g.shape), self.by_rows)
-            if isinstance(self.at_last[1], Tensor):
-                self.at_last = g, self.at_last[1].reshape(-1, 1)
+            self.at_last = g, own_exponent(g, e_g, self.by_rows)
         arrives: list[Part | None] = [None] * len(order)
         if grad is not None:
             g, e_g = gradient(grad)
-            g, own = g.contiguous(), step_exponent(e_g, g.shape, self.by_rows)
+            g, own = g.contiguous(), own_exponent(g, e_g, self.by_rows)
             arrives = [(g[t], own if isinstance(own, int) else own[t]) for t in range(len(g))]
         found: dict[int, Part] = {}
         later: int | None = None
@@ -325,7 +322,7 @@ class _ThroughTime:
                 return torch.zeros_like(self.c[t]), formats.EXPONENT_MIN + 0 * self.e_c[t]
             return requantized(*combined((*self.to_h, 38)), 16)
         (g, e_g), (back, e_back) = arrives, self.to_h or (None, arrives[1] - 7)
-        e = maximum(e_g + 31, e_back + 38) - _SUM_BITS
+        e = maximum(e_g + 31, e_back + 38) - SUM_BITS
         acc, largest = self.k.lstm_hidden_grad_sum(g, back, (e_g - e, e_back - e))
         return self.k.requantize(acc, largest, e, 16)
 
@@ -338,7 +335,7 @@ class _ThroughTime:
             tops.append(self.dc[1] + GATE_EXPONENT + 30)
         elif self.at_last is not None:
             tops.append(self.at_last[1] + 31)
-        e = maximum(*tops) - _SUM_BITS
+        e = maximum(*tops) - SUM_BITS
         after = None if later is None or self.dc is None else (self.dc[0], self.gates[later])
         e_kept = e if after is None or self.dc is None else self.dc[1] + GATE_EXPONENT
         acc, largest = self.k.lstm_state_grad_sum(

@@ -25,7 +25,7 @@ from samebits.kernels.protocol import (
     Q_GATE,
     Part,
 )
-from samebits.kernels.rows import Exponent, maximum
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
@@ -39,9 +39,11 @@ from samebits.train.operations.products import (
     weight_gradient,
 )
 from samebits.train.tensor import (
+    FUNCTIONS,
     BFPParameter,
     BFPTensor,
     TensorOperation,
+    Term,
     as_gradient,
     bfp32,
     combined,
@@ -51,7 +53,7 @@ from samebits.train.tensor import (
 
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
-Term = tuple[Tensor, Exponent, int]  # integers, their exponent and bits
+ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 
 
 @functools.cache
@@ -183,12 +185,22 @@ def check_sequence(what: str, x: BFPTensor, weight_ih: BFPParameter, hidden: int
         raise UnsupportedError(f"{what}: expected at most {MAX_HIDDEN} units, found {hidden}")
 
 
-def step_exponent(e_g: Exponent, shape: Sequence[int], by_rows: bool) -> Exponent:
-    """The exponent of a gradient [T, N, H]; by rows [T, N, 1]."""
+def own_exponent(g: Tensor, e_g: Exponent, by_rows: bool) -> Exponent:
+    """The exponent of a gradient [..., H]; by rows [..., 1], where the gradient is."""
     if isinstance(e_g, int) and not by_rows:
         return e_g
-    own = torch.as_tensor(e_g)
-    return own.expand(*shape[:2], 1)
+    return torch.as_tensor(e_g, device=g.device).expand(*g.shape[:-1], 1)
+
+
+def refuse_packed(*_: Any) -> Any:
+    """UnsupportedError for sequences of several lengths in one tensor."""
+    raise UnsupportedError(
+        "expected a tensor of sequences of one length, found a PackedSequence; pad them "
+        "(torch.nn.utils.rnn.pad_packed_sequence)"
+    )
+
+
+FUNCTIONS[torch._VF._pack_padded_sequence] = refuse_packed
 
 
 # --- states -----------------------------------------------------------------------------------
@@ -376,10 +388,10 @@ class Recurrent(TensorOperation):
         terms: list[Term] = []
         if at_last is not None:
             g, e_g = gradient(at_last)
-            terms = [(g, _by_sample(e_g, len(g), by_rows), 31)]
+            terms = [(g, own_exponent(g, e_g, by_rows), 31)]
         if grad is not None:
             g, e_g = gradient(grad)
-            g, e_g = g.contiguous(), step_exponent(e_g, g.shape, by_rows)
+            g, e_g = g.contiguous(), own_exponent(g, e_g, by_rows)
         d_x, d_h = dict[int, Part](), dict[int, Part]()
         lookup = tables(str(x.device))
         for t in reversed(order):
@@ -415,15 +427,3 @@ def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:
 
 def _at(exponent: Exponent, step: int) -> Exponent:
     return exponent if isinstance(exponent, int) else exponent[step]
-
-
-def _by_sample(exponent: Exponent, samples: int, by_rows: bool) -> Exponent:
-    """The exponent of a gradient [N, H]; by rows [N, 1]."""
-    if isinstance(exponent, int) and not by_rows:
-        return exponent
-    return torch.as_tensor(exponent).expand(samples, 1)
-
-
-def largest(*terms: Term) -> Exponent:
-    """The exponent of `combine` for these terms (training.md 3)."""
-    return maximum(*(e + bits for _, e, bits in terms)) - 60

@@ -126,6 +126,11 @@ def pad(
     for negative sizes, and where elements do not suffice.
     """
     known = ("constant", "reflect", "replicate", "circular")
+    if not isinstance(pad, Sequence):
+        raise UnsupportedError(
+            f"pad: expected two sizes for each of the last axes, found {pad!r:.80}; give the same "
+            "size twice an axis"
+        )
     pairs = [tuple(pad[at : at + 2]) for at in range(0, len(pad), 2)]  # of the last axis first
     fits = len(pad) % 2 == 0 and len(pairs) <= x.dim()
     if mode not in known or value or min(pad, default=0) < 0 or not fits:
@@ -264,6 +269,11 @@ def interpolate(
             f"lines and bilinear of images, no antialias, found shape {tuple(x.shape)}, mode "
             f"{mode} and antialias {antialias}"
         )
+    if align_corners is not None and "linear" not in mode:
+        raise UnsupportedError(
+            f"interpolate: expected align_corners of linear and bilinear alone, found "
+            f"{align_corners} of {mode}; leave it out"
+        )
     sides = _sides(tuple(x.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
     whole = sides if len(sides) == 2 else (1, *sides)
 
@@ -277,17 +287,23 @@ def interpolate(
 
 def _sides(own: tuple[int, ...], size: Any, factor: Any, recompute: bool) -> tuple[int, ...]:
     """The sides of the result. Raises UnsupportedError."""
+    if size is not None and factor is not None:
+        raise UnsupportedError(
+            f"interpolate: expected a size or a scale_factor, found both, {size} and {factor}; "
+            "give one"
+        )
     given = factor if size is None else size
     each = tuple(given) if isinstance(given, Sequence | torch.Size) else (given,) * len(own)
     found: tuple[int, ...] = ()
     if None not in each and len(each) == len(own):
         exact = each if size is not None else [n * f for n, f in zip(own, each, strict=True)]
-        if recompute or all(v == int(v) for v in exact):
+        if all(math.isfinite(v) and (recompute or v == int(v)) for v in exact):
             found = tuple(int(v) for v in exact)
     if not found or min(found) < 1:
         raise UnsupportedError(
             "interpolate: expected a size, or factors that give whole sides, of at least 1, found "
-            f"size {size} and scale_factor {factor} of sides {own}"
+            f"size {size} and scale_factor {factor} of sides {own}; give a size, or "
+            "recompute_scale_factor=True, which takes the whole part of a side"
         )
     return found
 

@@ -9,16 +9,14 @@ from torch import Tensor
 
 from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrent import (
+    ONE_SQUARED,
     Recurrent,
-    Term,
     Values,
     check_sequence,
     check_state,
     looked_up,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor, bfp32, combined, requantized
-
-ONE_SQUARED = 1 << 30  # of gate values
+from samebits.train.tensor import BFPParameter, BFPTensor, Term, bfp32, combined, requantized
 
 
 class Rnn(Recurrent):
