@@ -181,7 +181,7 @@ def _moves(node: Node) -> bool:
 
 
 def _classes(builder: FoldingBuilder, index: str) -> int:
-    """How many classes an ArgMax has chosen from that gave an index; 0 where there is none."""
+    """The number of classes among which an ArgMax has found an index; 0 where none has."""
     for node in reversed(builder.nodes):
         if index in node.outputs and node.op == "ArgMax":
             return int(builder.values[node.inputs[0]].shape[node.attributes["axis"]])
