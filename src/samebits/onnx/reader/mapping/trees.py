@@ -360,6 +360,9 @@ def _tree_ensemble(node: OnnxNode) -> Result:
     if codes is None or codes.ndim != 1 or codes.dtype.kind not in "iu":
         given = "none" if codes is None else f"{codes.dtype}{list(codes.shape)}"
         raise InputError(f"expected a list of integers as nodes_modes, found {given}")
+    for mode in codes.tolist():  # of sets, whose splits are no numbers
+        if not 0 <= mode < len(NUMBERED):
+            raise UnsupportedError(f"expected modes from 0 to {len(NUMBERED) - 1}, found {mode}")
     keys = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
     features, yes, no, yes_leaf, no_leaf = (node.ints(f"nodes_{key}") or () for key in keys)
     modes, ends = codes.tolist(), _binary32(splits, "nodes_splits", finite=False)
@@ -386,8 +389,6 @@ def _tree_ensemble(node: OnnxNode) -> Result:
         return reference
 
     for place, mode in enumerate(modes):
-        if not 0 <= mode < len(NUMBERED):
-            raise UnsupportedError(f"expected modes from 0 to {len(NUMBERED) - 1}, found {mode}")
         kind, swapped = MODES[NUMBERED[mode]]
         ways = [way(yes[place], yes_leaf[place]), way(no[place], no_leaf[place])]
         found.modes.append(kind)
