@@ -12,6 +12,10 @@ SHAPE = (2, 3, 3)
 KEPT = np.tri(3, dtype=bool)
 
 
+def found(graph):
+    return masks_of(graph, flags_of(graph))
+
+
 class Scores:
     """Scores, a flag for every place or column, and a Softmax of what is made of them."""
 
@@ -32,7 +36,7 @@ class Scores:
     def mask(self, op: str, *inputs: str):
         masked = self.g.add(op, list(inputs))
         graph = self.g.build([self.g.add("Softmax", [masked])])
-        return masks_of(graph).get(masked)
+        return found(graph).get(masked)
 
 
 @pytest.mark.parametrize("least", [-np.inf, -65504.0, -(2.0**15) - 1])
@@ -97,8 +101,8 @@ def test_what_others_read_too_is_none():
     constant = s.g.constant("mask", np.where(KEPT, 0, -np.inf).astype(np.float32))
     masked = s.g.add("Add", [s.scores, constant])
     soft = s.g.add("Softmax", [masked])
-    assert masks_of(s.g.build([soft, s.g.add("Relu", [masked])])) == {}
-    assert masks_of(s.g.build([soft, masked])) == {}
+    assert found(s.g.build([soft, s.g.add("Relu", [masked])])) == {}
+    assert found(s.g.build([soft, masked])) == {}
 
 
 def test_flags_follow_functions_and_moves():

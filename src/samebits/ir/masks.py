@@ -92,10 +92,12 @@ def _numbers(graph: Graph, node: Node, flags: dict[str, Flag]) -> tuple[float, f
     return float(result[0]), float(result[1])
 
 
-def masks_of(graph: Graph) -> dict[str, Mask]:
-    """Value -> what it leaves out, for values that Softmax operators alone read."""
-    readers, flags = graph.consumers(), flags_of(graph)
-    found = {}
+def masks_of(graph: Graph, flags: dict[str, Flag]) -> dict[str, Mask]:
+    """Value -> what it leaves out, for values that Softmax operators alone read.
+
+    flags: those of the graph
+    """
+    readers, found = graph.consumers(), {}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
         if rule is None or node.output in graph.outputs:

@@ -8,6 +8,7 @@ from onnx import ModelProto
 
 from samebits.errors import InputError
 
+CLASSICAL = "ai.onnx.ml"  # the domain of classical models
 RATE = "samebits.rate"  # samples per second of the recordings that a model is made for
 STATES = "samebits.states"  # number of the last inputs, and of the last outputs, that are states
 

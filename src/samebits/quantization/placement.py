@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Node, Trait, has
-from samebits.ir.masks import masks_of
+from samebits.ir.masks import flags_of, masks_of
 
 MERGING = frozenset(("Relu", "Clip"))
 
@@ -119,7 +119,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.producers = self.graph.producers()
         self.consumers = self.graph.consumers()
-        self.masked = masks_of(self.graph)
+        self.masked = masks_of(self.graph, flags_of(self.graph))
         for name in (*self.graph.inputs, *self.graph.outputs):
             if not self.tallied(name):
                 self.require(name)

@@ -260,11 +260,10 @@ def test_a_tree_with_too_many_levels():
         from_model(stump(**attributes))
 
 
-def test_leaves_that_ask_for_much_memory():
-    """A few leaves with weights far apart would be tables of gigabytes."""
-    leaves = 3000
-    attributes = {
-        "n_targets": 1 << 20,
+def lone_leaves(leaves, targets, last):
+    """Attributes of trees of one leaf each, the first with weights for targets 0 and `last`."""
+    return {
+        "n_targets": targets,
         "nodes_treeids": list(range(leaves)),
         "nodes_nodeids": [0] * leaves,
         "nodes_featureids": [0] * leaves,
@@ -274,30 +273,21 @@ def test_leaves_that_ask_for_much_memory():
         "nodes_falsenodeids": [0] * leaves,
         "target_treeids": [0, 0],
         "target_nodeids": [0, 0],
-        "target_ids": [0, (1 << 20) - 1],
+        "target_ids": [0, last],
         "target_weights": [1.0, 1.0],
     }
+
+
+def test_leaves_that_ask_for_much_memory():
+    """A few leaves with weights far apart would be tables of gigabytes."""
+    attributes = lone_leaves(3000, 1 << 20, (1 << 20) - 1)
     with pytest.raises(UnsupportedError, match="elements of computed constants"):
         from_model(stump(**attributes))
 
 
 def test_leaves_and_targets_that_ask_for_much_memory():
     """Narrow leaves of many targets: realisations have a weight of each leaf for each target."""
-    leaves = 300
-    attributes = {
-        "n_targets": 100_000,
-        "nodes_treeids": list(range(leaves)),
-        "nodes_nodeids": [0] * leaves,
-        "nodes_featureids": [0] * leaves,
-        "nodes_values": [0.0] * leaves,
-        "nodes_modes": ["LEAF"] * leaves,
-        "nodes_truenodeids": [0] * leaves,
-        "nodes_falsenodeids": [0] * leaves,
-        "target_treeids": [0, 0],
-        "target_nodeids": [0, 0],
-        "target_ids": [0, 1],
-        "target_weights": [1.0, 1.0],
-    }
+    attributes = lone_leaves(300, 100_000, 1)
     with pytest.raises(UnsupportedError, match="found 30000000 with"):
         from_model(stump(**attributes))
 

@@ -26,6 +26,7 @@ from samebits.ir.ops import REQUIRED, Array, Attributes, Type
 
 FRACTION_BITS = 24  # of N, the normalised elements
 LARGEST_FACTOR, LARGEST_TERM = 1 << 24, 1 << 61  # |m| is at most the first, |b| below the second
+LARGEST_EPSILON = (1 << 61) - 1
 LARGEST_SHIFT = 60
 LARGEST_VECTOR = 1 << 22
 
@@ -53,7 +54,7 @@ def _infer(values: Values, a: Attributes) -> list[Type]:
     expect_zeros(a, "x_zero")
     reach = max(abs(end - a["x_zero"]) for end in limits(x.dtype))
     expect(n * reach <= 1 << 30, f"vectors of at most {(1 << 30) // reach} such elements", n)
-    expect(0 <= a["epsilon"] < 1 << 61, "epsilon from 0 to 2**61 - 1", a["epsilon"])
+    expect(0 <= a["epsilon"] <= LARGEST_EPSILON, "epsilon from 0 to 2**61 - 1", a["epsilon"])
     expect(1 <= a["shift"] <= LARGEST_SHIFT, f"shift from 1 to {LARGEST_SHIFT}", a["shift"])
     expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
     expect_bounds(a)

@@ -80,8 +80,8 @@ def check_lowerable(graph: Graph) -> None:
     Recurrent layers pass: their cells are lowered in their place. Raises UnsupportedError that
     names the first input or node without an integer form.
     """
-    _check_inputs(graph)
     flags = flags_of(graph)
+    _check_inputs(graph, flags, masks_of(graph, flags))
     for node in graph.nodes:
         free = node.op in LAYERS or node.output in flags
         if not free and not has(node.op, Trait.QUANTIZES):
@@ -137,7 +137,7 @@ class _Lowering:
     def run(self) -> Graph:
         """The integer graph, not yet optimised. Errors of a rule gain the node's name and operator;
         a ValueError (shapes that an integer operator does not take) becomes UnsupportedError."""
-        _check_inputs(self.graph)
+        _check_inputs(self.graph, self.builder.flags, self.builder.masks)
         for name in self.graph.inputs:
             self._input(name)
         for name, array in self.graph.constants.items():
@@ -490,9 +490,8 @@ def _as_sum(x: Affine, node: Node) -> Affine:
     return replace(x, source=Sum("add", (x.source.name,), one, x.source.order, node.name))
 
 
-def _check_inputs(graph: Graph) -> None:
+def _check_inputs(graph: Graph, flags: Mapping[str, Flag], masks: Mapping[str, Mask]) -> None:
     """Real numbers, codes, and whole numbers that select rows or say the places of a softmax."""
-    flags, masks = flags_of(graph), masks_of(graph)
     for name in graph.inputs:
         value = graph.values[name]
         if value.dtype.startswith("float") or value.dtype in CODES:

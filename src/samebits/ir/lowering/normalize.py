@@ -13,6 +13,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Node
 from samebits.ir.integer.normalize import (
     FRACTION_BITS,
+    LARGEST_EPSILON,
     LARGEST_FACTOR,
     LARGEST_SHIFT,
     LARGEST_TERM,
@@ -32,8 +33,6 @@ from samebits.ir.lowering.states import (
 from samebits.ir.ops import ops_with
 from samebits.ir.traits import Trait
 from samebits.spec.formats import round_real
-
-LARGEST_EPSILON = 1 << 61
 
 
 def factors(e: LoweringBuilder, x: Normalized, scale: Fraction) -> tuple[Array, Array, int, int]:
@@ -58,7 +57,7 @@ def rounded_factors(
     epsilon are too large for the scales.
     """
     whole = round_real(n * n * epsilon)
-    if whole >= LARGEST_EPSILON:
+    if whole > LARGEST_EPSILON:
         raise UnsupportedError(
             f"expected an epsilon below 2**61 / n**2 of the square of the input's scale, n = {n}, "
             f"found {float(epsilon):.3g} of it; quantize the input with a larger scale"

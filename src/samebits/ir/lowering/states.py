@@ -232,7 +232,8 @@ class LoweringBuilder(GraphBuilder):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.name)
         self.graph = graph
-        self.masks, self.flags = masks_of(graph), flags_of(graph)
+        self.flags = flags_of(graph)
+        self.masks = masks_of(graph, self.flags)
         self._arranged: dict[tuple[str, Order], str] = {}
         self._emitted: dict[tuple[Any, ...], str] = {}
 

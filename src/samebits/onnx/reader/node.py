@@ -13,6 +13,7 @@ from onnx import AttributeProto, NodeProto
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.foreign import ForeignNode, Result, enter_rule
 from samebits.ir.ops import Array, Attribute
+from samebits.onnx.metadata import CLASSICAL
 from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.tensors import dtype_of, tensor_to_array
 
@@ -20,7 +21,6 @@ Rule = Callable[["OnnxNode"], Result]
 
 RULES: dict[tuple[str, str], Rule] = {}  # (domain, operator) -> rule
 MICROSOFT = "com.microsoft"
-CLASSICAL = "ai.onnx.ml"
 
 
 def onnx_op(*names: str, domain: str = "") -> Callable[[Rule], Rule]:

@@ -15,10 +15,9 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_atomically
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.value import Value
-from samebits.onnx.metadata import STATES
+from samebits.onnx.metadata import CLASSICAL, STATES
 
 PRODUCER = "samebits"
-CLASSICAL = "ai.onnx.ml"
 DOMAINS = {CLASSICAL: 1}  # versions of the operators beside those of ONNX
 PROTOBUF_LIMIT = 2**31 - 1  # bytes of one message
 

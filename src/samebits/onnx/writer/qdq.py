@@ -17,8 +17,8 @@ from samebits.ir.ops import op_named
 from samebits.ir.real.cell import LAYERS, activations
 from samebits.ir.real.recurrent import PROJECTION
 from samebits.ir.real.trees import MODES, THRESHOLDS, ensemble_of
-from samebits.onnx.metadata import RATE
-from samebits.onnx.writer.emit import CLASSICAL, Emitter, element_type, unsupported, write_model
+from samebits.onnx.metadata import CLASSICAL, RATE
+from samebits.onnx.writer.emit import Emitter, element_type, unsupported, write_model
 from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.loadable import OPSET, loadable_form
 

@@ -70,9 +70,7 @@ def products(
     codes = x.whole()[0]
     own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
     acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
-    found, exponent = _of_sums(acc, own, site)
-    whole = as_input(found, codes)
-    return BFPTensor.opened(whole, exponent) if site is None else (whole, exponent)
+    return _of_sums(acc, own, site, codes)
 
 
 def transposed_products(
@@ -88,20 +86,21 @@ def transposed_products(
     own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
     kernel = as_kernel(transposed_inputs(own.codes, shape.groups))
     acc, _ = kernels.of(codes).conv_input_grad(codes.to(torch.int16), kernel, shape)
-    found, exponent = _of_sums(acc, own, site)
-    return BFPTensor.opened(found, exponent) if site is None else (found, exponent)
+    return _of_sums(acc, own, site, codes)
 
 
-def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None) -> tuple[Tensor, int]:
-    """Sums with their offsets at the site, or as int32 at the finest exponent."""
+def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | BFPTensor:
+    """Sums with their offsets at the site, or as int32 at the finest exponent, as rows or an image
+    where `codes` are."""
     offsets, grids = (
         torch.tensor(values, device=acc.device).view(1, -1, 1, 1)
         for values in (own.offsets, own.exponents)
     )
     acc = acc.long() + offsets
     if site is None:
-        return (acc << (grids - own.finest)).to(torch.int32), own.finest
-    return saturated(acc, grids - site), site
+        whole = (acc << (grids - own.finest)).to(torch.int32)
+        return BFPTensor.opened(as_input(whole, codes), own.finest)
+    return as_input(saturated(acc, grids - site), codes), site
 
 
 def batch_norm(
