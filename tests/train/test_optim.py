@@ -225,7 +225,7 @@ def whole_state(model, optimizer):
     """Every number that a step may change, as comparable values."""
     parameters = list(model.parameters())
     return (
-        [(p.codes.tolist(), p.delayed.tolist(), p.exponent, p.largest_code()) for p in parameters],
+        [(p.codes.tolist(), p.delayed.tolist(), p.exponent, p.largest_joint()) for p in parameters],
         {
             index: {k: v.tolist() if hasattr(v, "tolist") else v for k, v in values.items()}
             for index, p in enumerate(parameters)

@@ -354,21 +354,21 @@ class Eager(Kernels):
         joint = self.joint(terms.codes, terms.delayed)
         return adam(terms, times_power(joint.double(), terms.e_a), out)
 
-    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+    def lazy_carry(
+        self, codes: Tensor, delayed: Tensor, update: Update, commit: bool
+    ) -> tuple[int, int]:
         updated, rest = self._carried(codes, delayed, moments.moved(*update))
+        tops = self.largest_of(updated), self.largest_of(self.joint(updated, rest))
         if commit:
             codes.copy_(updated)
             delayed.copy_(rest)
-        return self.largest_of(updated)
+        return tops
 
     def _carried(self, codes: Tensor, delayed: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """W - r and t - r * 2**15 of `lazy_carry`, int64."""
         total = delayed.long() + u
         carry = self.scale(total, -formats.DELAYED_BITS)
         return codes.long() - carry, total - carry * 32768
-
-    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
-        return self.largest_of(self.joint(codes, delayed) - moments.moved(*update))
 
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
         value = self.joint(codes, delayed) - moments.moved(*update)

@@ -144,11 +144,12 @@ def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -
     """The shift s of `requantize` (training.md 1.1) for max|acc| = largest > 0.
 
     The smallest s with rne(largest / (divisor * 2**s)) <= Q8 or Q16 and exponent + s >= -128. Bit
-    lengths bound it from below: largest / (divisor * 2**s) is above 2**(bits - 1) at the first s
-    tried, and below 2**(bits - 2) three steps on. Raises RangeError where exponent + s > 127.
+    lengths bound it from below: with divisor <= 2**d, largest / (divisor * 2**s) is at least
+    2**(bits - 1) one step before the first s tried, and below 2**(bits - 1) at most one step on.
+    Raises RangeError where exponent + s > 127.
     """
     limit = CODE_MAX[bits]
-    shift = largest.bit_length() - divisor.bit_length() - bits
+    shift = largest.bit_length() - (divisor - 1).bit_length() - bits + 1
     shift = max(shift, EXPONENT_MIN - exponent)
     while _rounded(largest, divisor, shift) > limit:
         shift += 1

@@ -455,7 +455,7 @@ def _sums(v: Tensor) -> Tensor:
 
 def _by_rows(*exponents: Exponent) -> bool:
     """Whether one of them is a tensor: such operands are left to `Eager`."""
-    return any(isinstance(e, Tensor) for e in exponents)
+    return Tensor in map(type, exponents)
 
 
 def _checked(largest: int) -> int:

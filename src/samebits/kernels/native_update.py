@@ -32,6 +32,7 @@ from samebits.spec.training.moments import FRACTION, TOP_FIELD
 _threads = torch.get_num_threads
 Weight = TypeVar("Weight", Tensor, SGDTerms, AdamTerms)
 P = ParamSpec("P")
+WITNESSES = 256  # elements of a sum of gradients that are looked at before it is used
 T = TypeVar("T")
 
 
@@ -69,23 +70,28 @@ class NativeUpdate(Eager):
 
         Two gradient parts whose sum surely fits 32 bits are added where they are used, without a
         tensor for their sum. Only one thing can then differ from `resolve`: parts that cancel
-        everywhere would give an exponent of -128, and so a lower common exponent. It does not
-        matter while every term is shifted left, as none is rounded then; otherwise they are summed
-        first.
+        everywhere would give an exponent of -128, and so a lower common exponent. Where the first
+        elements do not show that some sum is not zero, the parts are summed first.
         """
+        second, by_first, by_second = None, 0, 0
         sides = _two_parts(terms.gradient)
-        if sides is not None:
-            _, by_g, by_decay, by_momentum = combine_shifts(sides[2], terms)
-            least = int(by_decay.min()) if isinstance(by_decay, Tensor) else by_decay
-            if min(by_g, least, by_momentum) < 0:  # then parts that cancel everywhere would matter
-                sides = None
-        if sides is None:
+        if sides is not None and self._counts(*sides[:2], terms.codes):
+            (g, by_first), (second, by_second), e = sides
+        else:
             g, e_g = self.resolve(list(terms.gradient.parts))
-            sides = ((g, 0), (None, 0), int(e_g))
-        (g, by_first), (second, by_second), e = sides
+            e = int(e_g)
         exponent, by_g, by_decay, by_momentum = combine_shifts(e, terms)
         shifts = (by_first, by_second, by_g, by_decay, by_momentum)
         return terms_struct(terms, g, second, shifts), exponent
+
+    def _counts(self, first: WholePart, second: WholePart, codes: Tensor) -> bool:
+        """Whether some sum among the first elements in the memory order of codes is not zero."""
+        (a, by_a), (b, by_b) = first, second
+        if not a.stride() == b.stride() == codes.stride():
+            return False
+        seen = min(a.numel(), WITNESSES)
+        sides = (pointer(a), 32, by_a, pointer(b), 32, by_b, seen)
+        return bool(self._c.samebits_add_grad(*sides, 0, None, 1))
 
     @_in_word_order
     def sgd(
@@ -95,10 +101,7 @@ class NativeUpdate(Eager):
         if isinstance(terms.e_a, Tensor):
             return None
         u = _update_bound(terms, terms.e_a, lr)
-        if u >= 1 << 15:
-            return None
-        carry = formats.scaled((1 << 14) + math.ceil(u), -formats.DELAYED_BITS) + 1
-        if carry > room:
+        if u >= 1 << 15 or u > room:
             return None
         struct, exponent = self._terms(terms)
         result, (m, x) = direction_exponent(exponent), lr
@@ -107,8 +110,8 @@ class NativeUpdate(Eager):
         tops = (c_int64 * 2)()
         operands = (byref(struct), byref(update_struct(update)), *state)
         self._c.samebits_sgd(*operands, result - exponent + BIAS, tops, _threads())
-        largest_w, largest_v = tops
-        return result if largest_v else formats.EXPONENT_MIN, largest_v, largest_w
+        joint, largest_v = tops
+        return result if largest_v else formats.EXPONENT_MIN, largest_v, joint
 
     @_in_word_order
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
@@ -129,14 +132,13 @@ class NativeUpdate(Eager):
         return e_m, e_s, e_p
 
     @_in_word_order
-    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
+    def lazy_carry(
+        self, codes: Tensor, delayed: Tensor, update: Update, commit: bool
+    ) -> tuple[int, int]:
         arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        return int(self._c.samebits_lazy_update(*arguments, codes.numel(), commit, _threads()))
-
-    @_in_word_order
-    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        return int(self._c.samebits_joint_max(*arguments, codes.numel(), _threads()))
+        tops = (c_int64 * 2)()
+        self._c.samebits_lazy_update(*arguments, codes.numel(), commit, tops, _threads())
+        return tops[0], tops[1]
 
     @_in_word_order
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
@@ -156,7 +158,7 @@ class NativeUpdate(Eager):
         return moved
 
 
-def _two_parts(gradient: Gradient) -> tuple[WholePart, tuple[Tensor | None, int], int] | None:
+def _two_parts(gradient: Gradient) -> tuple[WholePart, WholePart, int] | None:
     """Two 32-bit parts whose sum surely fits: ((a, shift), (b, shift), exponent), else None.
 
     Then `resolve` is a plain aligned sum, taken element by element where the sum is used.

@@ -319,9 +319,9 @@ class Kernels(Protocol):
         """`direction` and `lazy_carry` in one pass, with a learning rate lr = (m, x).
 
         The direction is the new V, written to `out`, or without `out` is rounded to nearest and
-        not kept. Returns the exponent and the largest code of V, and the largest |W|; None, and
-        nothing is written, where the realisation has no such pass, or where some code of W might
-        move by more than `room`.
+        not kept. Returns the exponent and the largest code of V, and the largest |J|; None, and
+        nothing is written, where the realisation has no such pass, or where some |u| might be more
+        than `room`, which the caller knows to keep every code of W in its range.
         """
 
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
@@ -330,8 +330,10 @@ class Kernels(Protocol):
         Returns the exponents of M, S and P.
         """
 
-    def lazy_carry(self, codes: Tensor, delayed: Tensor, update: Update, commit: bool) -> int:
-        """max|W - r| of one lazy update, where t = A + u, r = rne(t / 2**15).
+    def lazy_carry(
+        self, codes: Tensor, delayed: Tensor, update: Update, commit: bool
+    ) -> tuple[int, int]:
+        """max|W - r| and max|J - u| of one lazy update, where t = A + u, r = rne(t / 2**15).
 
         With `commit` it writes W - r and t - r * 2**15 in place (2.1, step 3). The update is
         rounded once, to the integer u, and then only moved: J = W * 2**15 - A goes down by exactly
@@ -340,9 +342,6 @@ class Kernels(Protocol):
         u = 1000: t = 17000, r = 1, so W = 2, A = -15768 (J = 81304). An optimizer that rounded to W
         itself would lose u, 0.03 of a code, in every step.
         """
-
-    def joint_max(self, codes: Tensor, delayed: Tensor, update: Update) -> int:
-        """max|J - u|: the largest joint value that an update would leave."""
 
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
         """J = rne((J - u) * 2**-by), split again, in place (2.1, steps 2, 4 and 5).

@@ -70,10 +70,10 @@ class Passes(Protocol):
 
 def maximum(*exponents: Exponent) -> Exponent:
     """The largest, element by element unless all are integers."""
-    tensors = [e for e in exponents if isinstance(e, Tensor)]
     numbers = [e for e in exponents if isinstance(e, int)]
-    if not tensors:
+    if len(numbers) == len(exponents):
         return max(numbers)
+    tensors = [e for e in exponents if isinstance(e, Tensor)]
     top = functools.reduce(torch.maximum, tensors)
     return top.clamp(min=max(numbers)) if numbers else top
 

@@ -59,7 +59,7 @@ def lazy_update(
     J where the exponent goes up.
 
     The exponent moves where max|W| leaves [64, 127], which a first pass finds without writing:
-    beyond it J is split again at `by` more (or fewer) bits. Where W, as the last update left it,
+    beyond it J is split again at `by` more (or fewer) bits. Where J, as the last update left it,
     is so far from both ends that no code of P can carry it there, one pass does both.
 
     Rows with exponents of their own are updated each for itself, by one call of the kernels.
@@ -87,45 +87,43 @@ def lazy_update(
         )
     parameter.set_exponent(exponent)
     if largest is not None:
-        parameter.remember_largest_code(largest)
+        parameter.remember_largest_joint(largest)
 
 
 def _update_whole(parameter: BFPParameter, exponent: int, update: Update) -> tuple[int, int | None]:
-    """The update of a tensor that is one row; its new exponent, and max|W| where it is known."""
+    """The update of a tensor that is one row; its new exponent, and max|J| where it is known."""
     codes, delayed = parameter.parts[0][0], parameter.delayed
     k, limit = kernels.of(codes), parameter.largest_allowed
-    one_pass = _stays_in_range(parameter.largest_code(), update, limit)
-    if one_pass:
-        return exponent, k.lazy_carry(codes, delayed, update, True)
+    if 1 << max(update.bits, 0) <= _room(parameter):
+        return exponent, k.lazy_carry(codes, delayed, update, True)[1]
     largest_p = k.largest_of(update.p)
     if largest_p == 0:
-        return exponent, parameter.largest_code()
+        return exponent, parameter.largest_joint()
     above = update.bits - TOP_FIELD + (largest_p >> FRACTION) - UPDATE_BITS
     if above > 0:
         k.lazy_resplit(codes, delayed, Update(update.p, 0, -TOP_FIELD, None), above)
         exponent += above
         update = update._replace(shift=update.shift - above)
-    largest = k.lazy_carry(codes, delayed, update, False)
-    by = 0
-    if not limit // 2 < largest <= limit:
-        by = _resplit_shift(largest, k.joint_max(codes, delayed, update), exponent, limit)
+    largest, joint = k.lazy_carry(codes, delayed, update, False)
+    by = _resplit_shift(largest, joint, exponent, limit)
     if by == 0:
         k.lazy_carry(codes, delayed, update, True)
-        return exponent, largest
-    k.lazy_resplit(codes, delayed, update, by)
-    return exponent + by, None
+    else:
+        k.lazy_resplit(codes, delayed, update, by)
+    return exponent + by, formats.scaled(joint, -by)
 
 
-def _stays_in_range(largest: int | None, update: Update, limit: int) -> bool:
-    """Whether max|W| surely stays above half the limit and within it, so that one pass is enough.
+def _room(parameter: BFPParameter) -> int:
+    """The largest |u| that surely keeps max|W| above half the limit and within it; -1 for none.
 
-    |A| is at most 2**14, and |u| at most 2**bits; their sum rounded to 2**15 bounds what any W is
-    carried by.
+    W is J / 2**15 to the nearest, so max|W| passes an end only where max|J| reaches the middle
+    between it and the next code.
     """
-    if largest is None or update.bits > 21:  # 2**21 carries 64 codes
-        return False
-    carry = formats.scaled((1 << 14) + (1 << max(update.bits, 0)), -formats.DELAYED_BITS) + 1
-    return limit // 2 + carry < largest <= limit - carry
+    joint, limit = parameter.largest_joint(), parameter.largest_allowed
+    if joint is None:
+        return -1
+    low, high = (((2 * end + 1) << formats.DELAYED_BITS) // 2 for end in (limit // 2, limit))
+    return min(joint - low, high - joint) - 1
 
 
 def _resplit_shift(largest: int, joint: int, exponent: int, limit: int) -> int:
@@ -437,19 +435,17 @@ class SGD(Optimizer):
     def _moves_in_one_pass(self, change: Change, state: dict[str, Any]) -> bool:
         """Whether it was done."""
         parameter, group = change.parameter, change.group
-        largest = parameter.largest_code()
-        if change.lr is None or change.draw is None or group["nesterov"] or not largest:
+        room = _room(parameter)
+        if change.lr is None or change.draw is None or group["nesterov"] or room < 0:
             return False
         terms = self._terms(change, state)
         v = _memory_of_momentum(terms, state) if group["momentum"] else None
-        limit = parameter.largest_allowed
-        room = min(largest - limit // 2 - 1, limit - largest)
         done = kernels.of(terms.codes).sgd(terms, change.lr, room, v)
         if done is None:
             return False
-        *of_v, largest = done
+        *of_v, joint = done
         torch.autograd.graph.increment_version([terms.codes, terms.delayed])
-        parameter.remember_largest_code(largest)
+        parameter.remember_largest_joint(joint)
         if v is not None:
             state.update(zip(_MOMENTUM, (v, *of_v), strict=True))
         return True

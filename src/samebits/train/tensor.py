@@ -539,13 +539,13 @@ class BFPParameter(BFPTensor):
         """The largest code that W may have, by the width of its layer."""
         return formats.CODE_MAX[self.widths.values]
 
-    def largest_code(self) -> int | None:
-        """max|W| where the last update left it, None if W may have changed since."""
+    def largest_joint(self) -> int | None:
+        """max|J| where the last update left it, None if W may have changed since."""
         largest, version = self._largest
         return largest if version == self.parts[0][0]._version else None
 
-    def remember_largest_code(self, largest: int) -> None:
-        """Keep max|W| for as long as W is not written."""
+    def remember_largest_joint(self, largest: int) -> None:
+        """Keep max|J| for as long as W is not written."""
         self._largest = (largest, self.parts[0][0]._version)
 
     def to_device(self, device: torch.device) -> BFPParameter:

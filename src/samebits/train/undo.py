@@ -43,7 +43,7 @@ def keep(parameters: Iterable[BFPParameter], state: State) -> Callable[[], None]
             p.codes.clone(),
             p.delayed.clone(),
             p.parts[0][1],  # never written in place
-            p.largest_code(),
+            p.largest_joint(),
             {
                 name: value.clone() if isinstance(value, Tensor) else value
                 for name, value in state.get(p, {}).items()
@@ -59,7 +59,7 @@ def keep(parameters: Iterable[BFPParameter], state: State) -> Callable[[], None]
             old.parameter.delayed.copy_(old.delayed)
             old.parameter.set_exponent(old.exponent)
             if old.largest is not None:
-                old.parameter.remember_largest_code(old.largest)
+                old.parameter.remember_largest_joint(old.largest)
             state.pop(old.parameter, None)
             if old.state:
                 state[old.parameter] = old.state

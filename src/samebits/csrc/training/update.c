@@ -169,48 +169,49 @@ SAMEBITS_INLINE int32_t moved32(const Update *u, int32_t code, uint32_t w) {
     return with_sign(v, sign_of(code));
 }
 
-/* t = A + u; r = rne(t / 2**15), over a block in `bits` bits; top: the largest |W - r|. */
+/* t = A + u; r = rne(t / 2**15), over a block in `bits` bits: tops[0], the largest |W - r|, and
+ * tops[1], the largest |J - u|. */
 #define CARRY(bits, u_of)                                                                         \
+    int##bits##_t top = 0, most = 0;                                                              \
     _Pragma("GCC ivdep") for (int64_t i = b.from; i < b.to; i++) {                                \
         int##bits##_t t = a[i] + (u_of), r = scale##bits(t, carry), code = w[i] - r;              \
+        int##bits##_t left = w[i] * 32768 - t;                                                    \
         if (commit) {                                                                             \
             w[i] = (int8_t)code;                                                                  \
             a[i] = (int16_t)(t - r * 32768);                                                      \
         }                                                                                         \
         code = code < 0 ? -code : code;                                                           \
+        left = left < 0 ? -left : left;                                                           \
         top = SAMEBITS_MAX(top, code);                                                            \
-    }
+        most = SAMEBITS_MAX(most, left);                                                          \
+    }                                                                                             \
+    tops[0] = SAMEBITS_MAX(tops[0], top);                                                         \
+    tops[1] = SAMEBITS_MAX(tops[1], most);
 
-/* Of a block with its directions p, p[0] that of its first element, where every |u| < 2**16. */
-SAMEBITS_INLINE int32_t carry_block(int8_t *w, int16_t *a, const Update *u, const int16_t *p,
-                                    Block b, int commit) {
-    int32_t top = 0;
+/* A block with its directions p, p[0] that of its first element, where every |u| < 2**16. */
+SAMEBITS_INLINE void carry_block(int8_t *w, int16_t *a, const Update *u, const int16_t *p, Block b,
+                                 int commit, int64_t *tops) {
     Shift32 carry = shift32_by(-15);
     CARRY(32, moved32(u, p[i - b.from], b.bits[i - b.from]))
-    return top;
 }
 
-SAMEBITS_INLINE int64_t carry_range(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n,
-                                    int random, int narrow, int commit) {
-    int64_t most = 0;
+SAMEBITS_INLINE void carry_range(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n,
+                                 int random, int narrow, int commit, int64_t *tops) {
     w += lo, a += lo;
     const int16_t *p = u.p + lo;
     FOR_BLOCKS(b, &u.draw, lo, n) {
-        int64_t top = 0;
         if (narrow) {
-            top = carry_block(w, a, &u, p + b.from, b, commit);
+            carry_block(w, a, &u, p + b.from, b, commit, tops);
         } else {
             Shift carry = shift_by(-15);
             CARRY(64, moved(&u, p[i], b.bits[i - b.from], random))
         }
-        most = SAMEBITS_MAX(most, top);
     }
-    return most;
 }
 
 #define CARRY_RANGE(name, random, narrow, commit)                                                 \
-    static int64_t name(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n) {                 \
-        return carry_range(w, a, u, lo, n, random, narrow, commit);                               \
+    static void name(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n, int64_t *tops) {     \
+        carry_range(w, a, u, lo, n, random, narrow, commit, tops);                                \
     }
 CARRY_RANGE(carry_nearest, 0, 0, 0)
 CARRY_RANGE(carry_nearest_commit, 0, 0, 1)
@@ -219,23 +220,21 @@ CARRY_RANGE(carry_random_commit, 1, 0, 1)
 CARRY_RANGE(carry_narrow, 1, 1, 0)
 CARRY_RANGE(carry_narrow_commit, 1, 1, 1)
 
-static int64_t lazy_carry(int8_t *w, int16_t *a, const Update *u, int64_t lo, int64_t n,
-                          int commit) {
-    static int64_t (*const kernels[3][2])(int8_t *, int16_t *, Update, int64_t, int64_t) = {
-        {carry_nearest, carry_nearest_commit},
-        {carry_random, carry_random_commit},
-        {carry_narrow, carry_narrow_commit}};
+static void lazy_carry(int8_t *w, int16_t *a, const Update *u, int64_t lo, int64_t n, int commit,
+                       int64_t *tops) {
+    static void (*const kernels[3][2])(int8_t *, int16_t *, Update, int64_t, int64_t,
+                                       int64_t *) = {{carry_nearest, carry_nearest_commit},
+                                                     {carry_random, carry_random_commit},
+                                                     {carry_narrow, carry_narrow_commit}};
     int kind = !u->draw.on ? 0 : u->shift + 63 <= -10 ? 2 : 1;
-    return kernels[kind][commit != 0](w, a, *u, lo, n);
+    kernels[kind][commit != 0](w, a, *u, lo, n, tops);
 }
 
-/* t = A + u; r = rne(t / 2**15). Returns the largest |W - r|; with `commit` writes W - r and
- * t - r * 2**15 (the caller knows that they fit). */
-int64_t samebits_lazy_update(int8_t *w, int16_t *a, const Update *u, int64_t n, int commit,
-                             int threads) {
-    int64_t top = 0;
-    PARALLEL_MAX(n, n, top, lazy_carry(w, a, u, lo, len, commit))
-    return top;
+/* t = A + u; r = rne(t / 2**15). tops: the largest |W - r|, and the largest |J - u|; with `commit`
+ * writes W - r and t - r * 2**15 (the caller knows that they fit). */
+void samebits_lazy_update(int8_t *w, int16_t *a, const Update *u, int64_t n, int commit,
+                          int64_t *tops, int threads) {
+    PARALLEL_MAX_TWO(n, n, tops, lazy_carry(w, a, u, lo, len, commit, most))
 }
 
 SAMEBITS_INLINE void resplit_range(int8_t *restrict w, int16_t *restrict a, Update u,
@@ -267,35 +266,6 @@ static void lazy_resplit(int8_t *w, int16_t *a, const Update *u, int64_t by, int
 void samebits_lazy_resplit(int8_t *w, int16_t *a, const Update *u, int64_t by, int64_t n,
                            int threads) {
     PARALLEL(n, n, lazy_resplit(w, a, u, by, lo, len))
-}
-
-SAMEBITS_INLINE int64_t joint_max_range(const int8_t *restrict w, const int16_t *restrict a,
-                                        Update u, int64_t lo, int64_t n, int random) {
-    w += lo, a += lo;
-    const int16_t *restrict p = u.p + lo;
-    int64_t top = 0;
-    FOR_BLOCKS(b, &u.draw, lo, n) {
-        for (int64_t i = b.from; i < b.to; i++) {
-            int64_t v = samebits_magnitude64(joint(w[i], a[i]) -
-                                             moved(&u, p[i], b.bits[i - b.from], random));
-            top = SAMEBITS_MAX(top, v);
-        }
-    }
-    return top;
-}
-
-static int64_t joint_max(const int8_t *w, const int16_t *a, const Update *u, int64_t lo,
-                         int64_t n) {
-    if (u->draw.on) return joint_max_range(w, a, *u, lo, n, 1);
-    return joint_max_range(w, a, *u, lo, n, 0);
-}
-
-/* Largest |J - update|. */
-int64_t samebits_joint_max(const int8_t *w, const int16_t *a, const Update *u, int64_t n,
-                           int threads) {
-    int64_t top = 0;
-    PARALLEL_MAX(n, n, top, joint_max(w, a, u, lo, len))
-    return top;
 }
 
 /* --- rows with exponents of their own (2.1) -------------------------------------------------- */
@@ -330,11 +300,11 @@ static int64_t update_row(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n
         u.shift -= above;
         exponent += above;
     }
-    int64_t largest = lazy_carry(w, a, &u, lo, n, 0);
-    if (largest <= limit / 2 || largest > limit)
-        by = move_of(largest, joint_max(w, a, &u, lo, n), exponent, limit);
+    int64_t tops[2] = {0, 0};
+    lazy_carry(w, a, &u, lo, n, 0, tops);
+    by = move_of(tops[0], tops[1], exponent, limit);
     if (by == 0)
-        lazy_carry(w, a, &u, lo, n, 1);
+        lazy_carry(w, a, &u, lo, n, 1, tops);
     else
         lazy_resplit(w, a, &u, by, lo, n);
     return exponent + by;
@@ -368,16 +338,16 @@ static void sgd_range(const Terms *all, const Update *u, int8_t *w, int16_t *a, 
     w += lo, a += lo;
     FOR_BLOCKS(b, &u->draw, lo, n) {
         int16_t direction[DRAW_BLOCK], *p = v ? v + lo + b.from : direction;
-        int64_t code = combine(&t, &s, b, bias, v != NULL, p);
-        int64_t top = carry_block(w, a, u, p, b, 1);
-        most[0] = SAMEBITS_MAX(most[0], top);
+        int64_t code = combine(&t, &s, b, bias, v != NULL, p), tops[2] = {0, 0};
+        carry_block(w, a, u, p, b, 1, tops);
+        most[0] = SAMEBITS_MAX(most[0], tops[1]);
         most[1] = SAMEBITS_MAX(most[1], code);
     }
 }
 
 /* u as of samebits_lazy_update, its p unused; v receives the momentum, NULL: there is none, and the
- * direction is rounded to nearest. tops: the largest |W|, and the largest magnitude of a code of
- * the direction. */
+ * direction is rounded to nearest. tops: the largest |J| after the update, and the largest magnitude
+ * of a code of the direction. */
 void samebits_sgd(const Terms *t, const Update *u, int8_t *w, int16_t *a, int16_t *v, int64_t n,
                   int64_t bias, int64_t *tops, int threads) {
     PARALLEL_MAX_TWO(n, n, tops, sgd_range(t, u, w, a, v, lo, len, bias, most))

@@ -110,8 +110,8 @@ def at_one_exponent(parts: Sequence[Part], bits: int) -> Part:
     if own:
         return torch.stack([codes for codes, _ in parts]), torch.stack(own)
     one = [(codes, int(e)) for codes, e in parts]
-    live = [e for codes, e in one if e != formats.EXPONENT_MIN and bool(codes.any())]
-    top = max(live, default=formats.EXPONENT_MIN)
+    falling = sorted(one, key=lambda part: -part[1])
+    top = next((e for codes, e in falling if bool(codes.any())), formats.EXPONENT_MIN)
     if all(e == top for _, e in one):
         return torch.stack([codes for codes, _ in one]), top
     k = kernels.of(one[0][0])

@@ -58,6 +58,10 @@ class Engine:
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         """The model's input for a batch as one shard, and the loss of its output."""
         images, labels = batch[0], batch[1].to(self._device)
+        if labels.dim() == 2:  # of every place of a text; criteria have classes second
+            return self.real_input(images), lambda logits: self._criterion(
+                logits.transpose(1, 2), labels
+            )
         return self.real_input(images), lambda logits: self._criterion(logits, labels)
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -194,7 +198,8 @@ class BfpEngine(Engine):
         return total / self._shards
 
     def real_input(self, images: torch.Tensor) -> torch.Tensor:
-        return model_input(self.model, super().real_input(images))
+        x = super().real_input(images)
+        return model_input(self.model, x) if x.is_floating_point() else x
 
     def _backward(self, batch: Batch, step: int) -> list[float]:
         """Gradients of this worker's shards; their losses."""

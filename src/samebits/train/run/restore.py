@@ -208,11 +208,11 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
             f"{path}: its configuration is not one that samebits writes: {error}; train again"
         ) from error
     shape, classes = stored["input_shape"], stored["classes"]
-    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (2, 3) else [None]
+    sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (1, 2, 3) else [None]
     if not all(type(size) is int and size > 0 for size in sizes):
         raise CheckpointError(
-            f"{path}: expected an input shape [C, H, W] or [T, F] and a number of classes in its "
-            f"configuration, found {shape!r} and {classes!r}; train again"
+            f"{path}: expected an input shape [C, H, W], [T, F] or [T] and a number of classes in "
+            f"its configuration, found {shape!r} and {classes!r}; train again"
         )
     rate = stored.get("rate")
     if rate is not None and type(rate) is not int:
