@@ -32,7 +32,7 @@ test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
-		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers
+		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -105,6 +105,12 @@ $(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
 $(VENV)/.stamp-torchvision: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) --no-deps torchvision; then touch $@; else \
 		echo "could not install: torchvision; the tests that need it are skipped"; fi
+
+# Alone too: Brevitas asks for an old setuptools, which it does not use here.
+$(VENV)/.stamp-quantizers: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) --no-deps torchao brevitas dependencies onnxscript onnx_ir onnxoptimizer; then \
+		touch $@; else \
+		echo "could not install: torchao, Brevitas; the tests that need them are skipped"; fi
 
 $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) transformers; then touch $@; else \

@@ -63,7 +63,8 @@ class Case(GraphBuilder):
 
 def operator_graphs() -> Iterator[tuple[str, Graph]]:
     """(id, graph) of every operator, in every variant that a realisation may treat apart."""
-    for make in (_products, _pointwise, _requantizations, _pools, _trees, _movement):
+    makes = (_products, _pointwise, _requantizations, _pools, _resamples, _trees, _movement)
+    for make in makes:
         for case, out in make():
             yield case.name, case.build([out])
 
@@ -122,6 +123,19 @@ def _pointwise() -> Iterator[tuple[Case, str]]:
     c = case.input("z", "int32", (4,))
     attributes = {"factors": (5, -(2**33), 1), "offset": -77, "dtype": "int64"}
     yield case, case.add("add", [a, b, c], attributes)
+    for dtype, ratio in (
+        ("int8", Fraction(3, 7)),
+        ("uint16", Fraction(255)),
+        ("int32", Fraction(1)),
+    ):
+        case = Case(f"divide-{dtype}")
+        x, y = case.image(dtype, (4, 3, 5)), case.input("y", "int16", (3, 1))
+        y = case.add("clip", [y], {"low": -3, "high": 900})
+        ends = {"zero": 5, "low": -120, "high": 127, "dtype": "int8"}
+        yield case, case.add("divide", [x, y], {"ratio": ratio, **ends})
+    case = Case("multiply-sums")
+    a, b = case.image("int32", (2, 3, 4)), case.input("y", "int16", (1, 1, 1))
+    yield case, case.add("multiply", [a, b], {"b_zero": 9, "dtype": "int64"})
     case = Case("multiply")
     a, b = case.image("int8", (2, 3, 4)), case.input("y", "uint16", (3, 1))
     yield case, case.add("multiply", [a, b], {"a_zero": -128, "b_zero": 9, "dtype": "int64"})
@@ -186,6 +200,23 @@ def _pointwise() -> Iterator[tuple[Case, str]]:
         m = case.constant("m", rng.integers(-(2**24), 2**24, 6).astype(np.int32))
         b = case.constant("b", rng.integers(-(2**46), 2**46, 6))
         yield case, case.add("normalize", [x, m, b], attributes)
+    for dtype, (m, b, shift) in itertools.product(
+        CODES, ((3 << 38, 1 << 26, 40), (1 << 44, 1 << 30, 60), (5, 9, 1))
+    ):
+        case = Case(f"log_softmax-{dtype}-{shift}")
+        low, high = limits(dtype)
+        x = case.image(dtype, (4, 3, 7))
+        decay = np.rint(np.exp(-np.arange(high - low + 1) / 16) * 2**24).astype(np.int32)
+        ends = {"zero": 120, "low": -128, "high": 127, "dtype": "int8"}
+        attributes = {"m": m, "b": b, "shift": shift, **ends}
+        yield case, case.add("log_softmax", [x, case.constant("t", decay)], attributes)
+    for dtype, axis, largest in itertools.product(CODES, (1, 2), (True, False)):
+        for op in ("top_k", "top_k_index"):
+            case = Case(f"{op}-{dtype}-{axis}-{largest}")
+            low = limits(dtype)[0] + 2
+            x = case.add("clip", [case.image(dtype, (3, 9, 2))], {"low": low, "high": low + 50})
+            attributes = {"axis": axis, "k": 6 if axis == 1 else 2, "largest": largest}
+            yield case, case.add(op, [x], attributes)
     for dtype in (*CODES, "int32"):
         case = Case(f"argmax-{dtype}")
         x = case.add("clip", [case.image(dtype, (3, 9, 2))], {"low": 3, "high": 5})
@@ -245,6 +276,23 @@ def _pools() -> Iterator[tuple[Case, str]]:
                 yield case, case.add(op, [case.image(dtype, (2, 3, 5))], attributes)
 
 
+def _resamples() -> Iterator[tuple[Case, str]]:
+    for dtype, size in itertools.product(CODES, (9, 40_000)):
+        case = Case(f"resample-{dtype}-{size}")
+        x = case.image(dtype, (2, 5, 6, 3))
+        names = [x]
+        for count, taps, reach in ((7, 2, 5), (4, 3, 6)):
+            places = case.rng.integers(0, reach, (count, taps), np.int32)
+            weights = case.rng.integers(-size, size, (count, taps), endpoint=True)
+            names += [case.constant("i", places), case.constant("w", weights.astype(np.int32))]
+        total = case.add("resample", names, {"zero": 7, "dtype": "int64"})
+        if size > 9 or dtype == "int8":
+            yield case, total
+            continue
+        rounded = {"ratios": (Fraction(1, 90),), "low": -100, "high": 100, "dtype": "int8"}
+        yield case, case.add("requantize", [total], rounded)
+
+
 def _trees() -> Iterator[tuple[Case, str]]:
     kinds = ((4, 0, 20, 1 << 20), (70, 1, 20, 100), (2, 0, 40_000, 9), (1, 0, 1, 1 << 29))
     for dtype, (targets, width, branches, size) in zip(CODES, kinds, strict=True):
@@ -291,6 +339,10 @@ def _movement() -> Iterator[tuple[Case, str]]:
         table = case.weights(dtype, (5, 2))
         rows = case.input("rows", "int64" if dtype == "int8" else "int32", (7,))
         yield case, case.add("gather", [table, rows], {"axis": 0})
+        case = Case(f"scatter-{dtype}")
+        past, update = case.image(dtype, (2, 3, 5)), case.input("y", dtype, (2, 3, 2))
+        starts = case.input("starts", "int64" if dtype == "int8" else "int32", (2,))
+        yield case, case.add("scatter", [past, update, starts], {"axis": 2})
 
 
 def extreme_softmax() -> Graph:

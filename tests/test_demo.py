@@ -20,10 +20,14 @@ def short(monkeypatch):
         *(whole.class_names, whole.source, whole.peak),
     )
     load = data.load
-    monkeypatch.setattr(data, "load", lambda name, *a, **k: few if name == "digits" else load(name))
+    monkeypatch.setattr(
+        data, "load", lambda name, *a, **k: few if name == "digits" else load(name, *a, **k)
+    )
     for epochs in ("EPOCHS", "SMOOTH_EPOCHS", "LSTM_EPOCHS"):
         monkeypatch.setattr(demo, epochs, 1)
     monkeypatch.setattr(demo, "CALIBRATION", 64)
+    for name, size in (("TEXT_BYTES", 3000), ("WIDTH", 32), ("DEPTH", 1), ("TOKENS", 12)):
+        monkeypatch.setattr(demo, name, size)
     monkeypatch.setattr(demo, "STREAMED", 3)
 
 
@@ -42,7 +46,7 @@ def test_the_demo_computes_the_same_bits_and_writes_a_self_contained_page(
     assert result
     assert titles == [
         *("cnn bfp", "cnn float32", "cnn bfp, within a memory budget", "cnn bfp, PyTorch kernels"),
-        *("smooth float32", "lstm float32"),
+        *("smooth float32", "lstm float32", "gpt bfp"),
     ]
     text, page = str(result), (tmp_path / "demo/report.html").read_text()
     assert result.page == tmp_path / "demo/report.html"
@@ -56,6 +60,8 @@ def test_the_demo_computes_the_same_bits_and_writes_a_self_contained_page(
     assert result.verdict.startswith("same bits: yes")
     assert result.verdict in page.replace("&#x27;", "'")
     assert "concordant PyTorch" in text
+    assert "the same 12 tokens on torch, c, cortex-m3" in text
+    assert "not of CPython 3.11.7" in text  # a part of the documentation is another text
     assert "times faster, with the same bits" in page
     assert "The BFP run was computed in 3 ways: the hash is the same." in page
     assert page.count("data:image/svg+xml;base64,") == 3

@@ -121,6 +121,9 @@ def readme():
 def quantize():
     sb.load(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), example=torch.ones(1, 4)).save("model.onnx")
     np.savez("samples.npz", x=RNG.random((20, 4)).astype(np.float32))
+    torch.manual_seed(0)
+    digits = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    sb.load(digits, example=torch.ones(1, 1, 8, 8)).save("digits.onnx")
 
 
 def recurrent():
@@ -138,9 +141,15 @@ def firmware():
     sb.fit("digits", "mlp", "runs/digits", epochs=1)
 
 
+def language():
+    words = RNG.choice(["The ", "same ", "bits\n", "of "], 330).tolist()
+    Path("notes.txt").write_text("".join(words)[:1400])
+
+
 PAGES = {
     "README.md": readme,
     "docs/guide/quantize.md": quantize,
+    "docs/guide/language.md": language,
     "docs/guide/lstm.md": recurrent,
     "docs/guide/deploy.md": quantize,
     "docs/guide/firmware.md": firmware,

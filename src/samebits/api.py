@@ -18,7 +18,6 @@ import numpy as np
 
 from samebits import progress
 from samebits.errors import InputError
-from samebits.ir import Graph
 from samebits.model import Model, load_firmware
 from samebits.network import Network
 from samebits.results import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from samebits.data import Dataset
-    from samebits.quantization import QuantizationReport, RecurrentReport
     from samebits.reports.report import Report
     from samebits.train.run.loop import Reporter
 
@@ -70,6 +68,13 @@ def quantize(
     output_bits: int | None = None,
     per_tensor: bool | None = None,
     stop_early: int | None = None,
+    equalize: str | None = None,
+    rounding: str | None = None,
+    bias_correction: bool | None = None,
+    mixed: int | None = None,
+    effort: str | None = None,
+    finetune: Any = None,
+    epochs: int | None = None,
     bits: int | None = None,
     symmetry: float | None = None,
     gates: str | None = None,
@@ -97,6 +102,17 @@ def quantize(
     per_tensor:  one scale per weight, not one per output channel
     stop_early:  calibration ends after so many samples in a row, counted from the first, that
                  changed no scale; by default all samples are read, and their order is indifferent
+    equalize:    weights or activations: channels between layers are scaled so that one scale fits
+                 them all
+    rounding:    of weights: nearest (the default), or least-error of their layer's outputs
+    bias_correction: the mean error of every output channel goes into its bias
+    mixed:       the number of tensors that get twice the bits: those activations and weights whose
+                 rounding costs the outputs most
+    effort:      plain (the default); high: tries clipping, equalization, bias correction and
+                 rounding in this order, and keeps what raises the outputs' signal-to-noise ratio on
+                 every fourth sample, which it does not quantize on
+    finetune:    data to train the quantized network on with, in its integers (`Network.finetune`)
+    epochs:      of that, by default 1
     bits:        recurrent networks: 8 (the default) or 16 for x and h
     symmetry:    recurrent networks: a weight matrix is symmetric where the smaller end of its range
                  is at least this part of the larger one; by default 0, all symmetric
@@ -114,16 +130,7 @@ def quantize(
     """
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
-    from samebits.ir.steps import is_recurrent
-    from samebits.quantization import (
-        RecurrentSettings,
-        Settings,
-        quantize_graph,
-        quantize_recurrent,
-        quantize_states,
-        samples_of,
-        tie_states,
-    )
+    from samebits.quantization import Options, quantize_network, tie_states
     from samebits.samples import example_of, gather, kept
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
@@ -138,75 +145,32 @@ def quantize(
     if net.kind != "float network":
         raise InputError(f"{net.source}: expected a float network, found: {net.kind}")
     graph = tie_states(fuse_normalisation(net.model.real), state)
-    recurrent = is_recurrent(graph) or bool(graph.states)
-    plain = {
-        "scheme": scheme,
-        "weights": weights,
-        "output_bits": output_bits,
-        "per_tensor": per_tensor,
-        "stop_early": stop_early,
-    }
-    gated = {"bits": bits, "symmetry": symmetry, "gates": gates, "float_bias": float_bias}
-    _check_options(recurrent, plain, gated)
-    if percentile is not None and calibrate != "percentile":
-        raise InputError(
-            f"--percentile {percentile} needs --calibrate percentile, found "
-            f"{calibrate or 'the default'}; give both, or leave --percentile out"
-        )
-    common = {"calibration": calibrate, "percentile": percentile}
+    options = Options(
+        plain={
+            "scheme": scheme,
+            "weights": weights,
+            "output_bits": output_bits,
+            "per_tensor": per_tensor,
+            "stop_early": stop_early,
+            "equalize": equalize,
+            "rounding": rounding,
+            "bias_correction": bias_correction,
+            "mixed": mixed,
+            "effort": effort,
+            "finetune": finetune,
+            "epochs": epochs,
+        },
+        gated={"bits": bits, "symmetry": symmetry, "gates": gates, "float_bias": float_bias},
+        common={"calibration": calibrate, "percentile": percentile},
+    )
+    options.check(graph)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where)
-    samples = () if graph.states else samples_of(arrays, graph, where)
-    quantized: Graph
-    report: QuantizationReport | RecurrentReport
-    if graph.states:
-        quantized, report = quantize_states(
-            graph, arrays, RecurrentSettings(**_chosen(**gated, **common)), where
-        )
-    elif recurrent:
-        quantized, report = quantize_recurrent(
-            graph, samples, RecurrentSettings(**_chosen(**gated, **common))
-        )
-    else:
-        per_channel = None if per_tensor is None else not per_tensor
-        settings = _chosen(
-            activations=scheme,
-            weights=weights,
-            per_channel=per_channel,
-            output_bits=output_bits,
-            stop_early=stop_early,
-            **common,
-        )
-        quantized, report = quantize_graph(graph, samples, Settings(**settings))
+    quantized, report = quantize_network(graph, gather(calibration, graph, where), options, where)
     made = deployable(Model(net.source, quantized, rate=net.model.rate))
     refused = not_loaded(made.real)
-    return Network(made, report, (refused,) if refused else ())
-
-
-def _chosen(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _check_options(recurrent: bool, plain: Mapping[str, Any], gated: Mapping[str, Any]) -> None:
-    """InputError for an option that the other kind of network has."""
-    others, kind = (plain, "a recurrent") if recurrent else (gated, "a feed-forward")
-    advice = {
-        "scheme": "its activations have 8 or 16 bits: give --bits",
-        "weights": "its weights have 8 bits",
-        "output_bits": "its outputs have the bits of h: give --bits",
-        "per_tensor": "its weights have a scale for each matrix of a gate, with --bits 16 each row",
-        "stop_early": "its sequences are all read: give fewer",
-        "bits": "give --scheme asymmetric-s16",
-    }
-    for name, value in others.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(
-                f"{option} does not apply to {kind} network, found {value}; "
-                f"{advice.get(name, 'leave it out')}"
-            )
+    net = Network(made, report, (refused,) if refused else ())
+    return net if finetune is None else net.finetune(finetune, epochs=epochs or 1)
 
 
 def convert(
@@ -319,6 +283,7 @@ def fit(
     from samebits.data import Dataset
     from samebits.data import load as load_data
     from samebits.recompute.training import Planner, plan_option
+    from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
     from samebits.train.run.config import TrainConfig
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
@@ -378,7 +343,8 @@ def fit(
                     plan_fallback or "error",
                 )
             weights = None if init is None else initial_weights(init, numerics, progress.note)
-            dataset = given or load_data(str(data), limit=limit)
+            shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
+            dataset = given or load_data(str(data), limit=limit, input_shape=shape)
             result = train(
                 config,
                 dataset,

@@ -1,4 +1,4 @@
-"""The demo: handwritten digits from training to devices, a script over the front door.
+"""The demo: digits, and a text, from training to devices, a script over the front door.
 
 It is written as a program of your own would be: `sb.fit` trains, `sb.quantize` quantizes, a
 network compiles itself and verifies itself on every backend. docs/guide/python.md describes the
@@ -7,10 +7,11 @@ calls.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,8 +36,10 @@ from samebits.reports.recompute import plan_section
 from samebits.reports.report import Report, Reported, section
 from samebits.reports.same_bits import same_bits_section, same_bits_text
 from samebits.reports.training import Run, training_sections, training_text
-from samebits.results import CompiledNetwork, Firmware
+from samebits.results import CompiledNetwork, Firmware, Generation
+from samebits.train.architectures import gpt
 from samebits.train.run.record import read_metrics
+from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
     from samebits.data import Dataset
@@ -53,6 +56,11 @@ BUDGET = "93%"  # of what storing everything takes; no plan of this network hold
 CALIBRATION = 256  # images
 STREAMED = 20  # images whose rows every backend computes one by one
 SIMULATED = 50  # images that the simulator computes
+TEXT_BYTES = 1 << 18  # of the documentation that Python ships
+TEXT_SHA256 = "3fa320802a2347f60f9b09b47e1a136cad619936537413802081cab21e3d4361"  # CPython 3.11.7
+CONTEXT, WIDTH, DEPTH = 64, 64, 2  # of the language model
+TOKENS, PROMPT = 100, "The "
+SPEAKERS = ("torch", "c", "cortex-m3")
 BACKENDS = (
     *("torch", "c", "cortex-m0", "cortex-m3", "cortex-m55"),
     *("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer"),
@@ -83,10 +91,10 @@ def run(
     out = Path(out)
     data = datasets.load("digits")
 
-    def train(title: str, arch: str, folder: Path, **options: Any) -> TrainingRun:
-        """One run of an architecture."""
+    def train(title: str, arch: Any, folder: Path, on: Dataset = data, **options: Any) -> Any:
+        """One run of an architecture, a TrainingRun."""
         options = {"batch": BATCH, "seed": seed, "threads": threads, "overwrite": True, **options}
-        done = sb.fit(data, arch, folder, reporter=reporter_of(title), **options)
+        done = sb.fit(on, arch, folder, reporter=reporter_of(title), **options)
         if done is None:
             raise InputError("expected one process, found workers of torchrun; run the demo alone")
         return done
@@ -119,9 +127,24 @@ def run(
     }
 
     # Two float networks for quantization after training.
-    common = {"numerics": "float32", "lr": LR}
+    common: dict[str, Any] = {"numerics": "float32", "lr": LR}
     smooth = train("smooth float32", "smooth", out / "smooth", epochs=SMOOTH_EPOCHS, **common)
     lstm = train("lstm float32", "lstm", out / "lstm", epochs=LSTM_EPOCHS, **common)
+
+    # A language model of Python's own documentation, and what it says on every backend.
+    text, notes = _documentation()
+    module = gpt(256, CONTEXT, width=WIDTH, depth=DEPTH)
+    train("gpt bfp", module, out / "gpt", text, batch=16, epochs=1, optimizer="adamw", lr=0.003)
+    speakers = {name: backend_named(name).unavailable() for name in SPEAKERS if name in BACKENDS}
+    spoken = sb.load(out / "gpt", arch=module).generate(
+        PROMPT,
+        TOKENS,
+        seed=seed,
+        top_k=40,
+        temperature=0.7,
+        backends=[name for name, reason in speakers.items() if reason is None],
+    )
+    notes += [f"not compared: tokens of {reason}" for reason in speakers.values() if reason]
 
     # Everything to devices.
     net = sb.load(out / "bfp")
@@ -136,10 +159,31 @@ def run(
             _deploy_lstm(lstm, data, out),
         ),
         _make_firmware(net, data, out / "npu"),
-        _without_native(),
+        spoken,
+        [*_without_native(), *notes],
     )
     result.report().save(result.page)
     return result
+
+
+def _documentation() -> tuple[Dataset, list[str]]:
+    """The first bytes of the texts that Python's help() shows, as data of a language model, and a
+    sentence where this Python has others."""
+    from pydoc_data.topics import topics
+
+    raw = "\n".join(topics[name] for name in sorted(topics)).encode()[:TEXT_BYTES]
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "documentation.txt"
+        path.write_bytes(raw)
+        data = datasets.load(str(path), input_shape=(CONTEXT,))
+    data = replace(data, source="the documentation of Python")
+    found = hashlib.sha256(raw).hexdigest()
+    if found == TEXT_SHA256:
+        return data, []
+    return data, [
+        f"the text is that of this Python (sha256 {found[:16]}), not of CPython 3.11.7: the tokens "
+        "are others, the same on all backends"
+    ]
 
 
 def _without_native() -> list[str]:
@@ -299,6 +343,7 @@ class DemoResult(Reported):
     out:          the folder of the files
     runs:         the network in BFP and in float32
     hashes:       of the parameters of the BFP run, by the way of computing it
+    spoken:       what the language model says
     not_compared: sentences about what could not be computed another way on this machine
     """
 
@@ -308,6 +353,7 @@ class DemoResult(Reported):
     plan: MemoryPlan
     deployments: Sequence[Deployment]
     firmware: Concordance
+    spoken: Generation
     not_compared: Sequence[str] = ()
 
     @property
@@ -323,8 +369,10 @@ class DemoResult(Reported):
 
     @property
     def same_bits(self) -> bool:
-        """Whether the BFP run has one hash, and no backend differs that provably may not."""
-        return len(set(self.hashes.values())) == 1 and all(map(agree, self.verdicts.values()))
+        """Whether the BFP run has one hash, the language model says one text, and no backend
+        differs that provably may not."""
+        one = len(set(self.hashes.values())) == 1 and self.spoken.same_tokens
+        return one and all(map(agree, self.verdicts.values()))
 
     def __bool__(self) -> bool:
         return self.same_bits
@@ -349,6 +397,7 @@ class DemoResult(Reported):
             "plan": self.plan.to_dict(),
             "deployments": [deployment.to_dict() for deployment in self.deployments],
             "firmware": self.firmware.to_dict(),
+            "spoken": self.spoken.to_dict(),
             "unproved": self.unproved,
             "same_bits": self.same_bits,
         }
@@ -365,6 +414,7 @@ class DemoResult(Reported):
             for name, run in self.runs.items()
         ]
         assert self.plan.picture is not None  # it was just made
+        said = self.spoken.lines
         return DemoReport(
             "samebits: cnn on digits",
             "The same network trained twice from the same weights and in the same data order: in "
@@ -375,6 +425,7 @@ class DemoResult(Reported):
                 plan_section(self.plan.plan, self.plan.picture()),
                 *map(deployment_section, self.deployments),
                 concordance_section(self.firmware),
+                section(*said, title="A language model says"),
                 section(self.verdict, title="Verdict"),
             ],
             [
@@ -382,6 +433,7 @@ class DemoResult(Reported):
                 same_bits_text(self.hashes),
                 *map(deployment_text, self.deployments),
                 concordance_text(self.firmware),
+                section(*said),
                 section(self.verdict),
             ],
         )

@@ -119,8 +119,12 @@ class Model:
 
 
 def is_quantized(graph: Graph) -> bool:
-    """Whether anything in a real graph is quantized."""
-    return any(has(node.op, Trait.QUANTIZES) for node in graph.nodes)
+    """Whether anything in a real graph is quantized but constants, as weight-only files have it."""
+    return any(
+        has(node.op, Trait.QUANTIZES)
+        and not (node.op == "DequantizeLinear" and node.inputs[0] in graph.constants)
+        for node in graph.nodes
+    )
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -215,11 +219,12 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
 
     opened = open_trained(path, arch)
     if opened.exponents is None:
-        from torch import zeros
+        from torch import float32, int64, zeros
 
         from samebits.pytorch import import_module
 
-        graph = import_module(opened.model, (zeros(1, *opened.input_shape),))
+        kind = int64 if len(opened.input_shape) == 1 else float32  # tokens, or numbers
+        graph = import_module(opened.model, (zeros(1, *opened.input_shape, dtype=kind),))
         return Model(str(path), graph, rate=opened.rate)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)

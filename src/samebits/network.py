@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Value
 from samebits.model import ONNX_FILE, Model
 from samebits.reports.report import Report, Reported, section
-from samebits.results import CompiledNetwork, Firmware, Trace, Verification
+from samebits.results import CompiledNetwork, Firmware, Generation, Trace, Verification
 
 if TYPE_CHECKING:
     from samebits.quantization import QuantizationReport, RecurrentReport
@@ -145,6 +145,55 @@ class Network(Reported):
             tuple(verdicts),
         )
 
+    def as_steps(self) -> Network:
+        """The network as one step of a sequence: recurrent layers and causal attention keep what
+        they need in states (docs/spec/graph.md section 1). A step graph itself.
+
+        Raises UnsupportedError where a step would have to wait for later ones.
+        """
+        from samebits.ir.rewrite import simplify
+        from samebits.ir.steps import step_graph
+        from samebits.model import Model
+
+        if self.model.real.states:
+            return self
+        steps = simplify(step_graph(simplify(self.model.real)))
+        return Network(Model(self.source, steps, rate=self.model.rate))
+
+    def generate(
+        self,
+        prompt: str | bytes | Sequence[int],
+        tokens: int = 100,
+        *,
+        seed: int = 0,
+        top_k: int | None = None,
+        temperature: float = 1.0,
+        backends: Sequence[str] = ("torch",),
+    ) -> Generation:
+        """Tokens that follow a prompt, from a language model, drawn in integers: the same on every
+        backend (docs/spec/sampling.md). True where they are.
+
+        prompt:      text, whose bytes are tokens, or tokens
+        top_k:       candidates of each draw; None: all
+        temperature: 0 takes the most likely token each time
+        backends:    reference, torch, or targets of generated C (c, cortex-m3 ...)
+
+        Raises InputError for what does not fit, UnsupportedError for a network that is no language
+        model or not quantized.
+        """
+        from samebits.verification.generation import generate, request_of
+
+        if not self.quantized:
+            raise InputError(
+                f"{self.source}: expected a quantized language model to draw tokens of, found a "
+                f"{self.kind}; quantize it first"
+            )
+        given = list(prompt.encode() if isinstance(prompt, str) else prompt)
+        model = self.as_steps().model
+        request = request_of(model, given, tokens, seed, top_k, temperature)
+        names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
+        return Generation(self.source, tuple(given), seed, generate(model, request, names))
+
     def trace(
         self, samples: Any = "random:1", backend: str | None = None, *, seed: int = 0
     ) -> Trace:
@@ -170,6 +219,7 @@ class Network(Reported):
         mantissa: int | None = None,
         requantize: bool | None = None,
         steps: int | None = None,
+        stream: bool | None = None,
     ) -> CompiledNetwork | Firmware:
         """Generate portable C, or firmware of the neural processor (which takes float networks).
 
@@ -177,6 +227,7 @@ class Network(Reported):
         target: c or npu
         prefix: c: prefix of every name, by default `model`
         sizes:  c: whether to build for the boards, to measure flash, RAM and stack
+        stream: c: one step of a sequence (`as_steps`), with `model_step` and its states
         native_dim, mantissa: npu: native dimension (16), bits beside the sign (15)
         requantize: npu: partial products go through binary16 between tiles
         steps:  npu: length of a recurrent network's sequences, if not its own
@@ -186,7 +237,7 @@ class Network(Reported):
         """
         if target not in TARGETS:
             raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
-        of_c: dict[str, Any] = {"--prefix": prefix, "--sizes": sizes}
+        of_c: dict[str, Any] = {"--prefix": prefix, "--sizes": sizes, "--stream": stream}
         of_npu: dict[str, Any] = {
             "--native-dim": native_dim,
             "--mantissa": mantissa,
@@ -204,7 +255,53 @@ class Network(Reported):
             native = 16 if native_dim is None else native_dim
             bits = 15 if mantissa is None else mantissa
             return self._firmware(Path(out), native, bits, bool(requantize), steps)
-        return self._c(Path(out), "model" if prefix is None else prefix, bool(sizes))
+        net = self.as_steps() if stream else self
+        return net._c(Path(out), "model" if prefix is None else prefix, bool(sizes))
+
+    def finetune(
+        self,
+        data: Any,
+        *,
+        epochs: int = 1,
+        batch: int = 64,
+        lr: float = 0.001,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> Network:
+        """This quantized classifier trained on: forward its integers, backward straight through.
+
+        Weights and biases change; scales, zero points and tables stay. Which codes come out depends
+        on the machine, as training in float32 does; what they compute then does not.
+
+        data:  digits, a folder or file of data for training, or a Dataset; its training samples
+        lr:    of Adam, in parts of a layer's largest code; it falls linearly to 0
+
+        Raises InputError for a network that is not quantized and for data that does not fit,
+        UnsupportedError for operators without a rule for gradients.
+        """
+        from samebits.data import Dataset, load
+        from samebits.finetuning import FineTuning, finetune
+        from samebits.quantization import QuantizationReport
+        from samebits.verification.deployable import deployable
+
+        if self.kind != "quantized network":
+            raise InputError(
+                f"{self.source}: expected a quantized network to fine-tune, found: {self.kind}; "
+                "quantize it first"
+            )
+        shape = self.inputs[0].shape[1:]
+        given = data if isinstance(data, Dataset) else load(str(data), input_shape=shape)
+        made = finetune(self.model.real, given, FineTuning(epochs, batch, lr, seed), device)
+        report = self.quantization
+        if isinstance(report, QuantizationReport):
+            report = replace(report, changes=(*report.changes, *made.changes))
+        losses = " to ".join(f"{loss:.4g}" for loss in (made.losses[0], made.losses[-1]))
+        note = (
+            f"fine-tuned on {given.source}: {made.steps} steps, mean loss of the first and last "
+            f"epoch {losses}; ratios of tensors were measured before"
+        )
+        model = deployable(replace(self.model, graph=made.graph))
+        return Network(model, report, (*self.notes, note))
 
     def save(self, path: str | Path) -> Path:
         """Write the network: .onnx (QDQ form where it is quantized) or, of firmware, .nnp.

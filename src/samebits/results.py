@@ -105,6 +105,69 @@ class Verification(Reported):
 
 
 @dataclass(frozen=True, eq=False)
+class Generation(Reported):
+    """The text of a language model after a prompt. True where all backends drew the same tokens.
+
+    tokens: by backend
+    """
+
+    source: str
+    prompt: tuple[int, ...]
+    seed: int
+    tokens: Mapping[str, list[int]]
+
+    @property
+    def same_tokens(self) -> bool:
+        """Whether all backends drew the same."""
+        first, *others = self.tokens.values()
+        return all(tokens == first for tokens in others)
+
+    def __bool__(self) -> bool:
+        return self.same_tokens
+
+    @property
+    def text(self) -> str:
+        """The prompt and what follows on the first backend, tokens being bytes of UTF-8; others
+        are shown as numbers."""
+        shown = [*self.prompt, *next(iter(self.tokens.values()))]
+        if max(shown) > 255:
+            return " ".join(map(str, shown))
+        return bytes(shown).decode("utf-8", errors="replace")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "model": self.source,
+            "prompt": list(self.prompt),
+            "seed": self.seed,
+            "same_tokens": self.same_tokens,
+            "text": self.text,
+            "tokens": dict(self.tokens),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """The text, and where backends part."""
+        first, *others = self.tokens
+        lines = []
+        for name in others:
+            pairs = zip(self.tokens[first], self.tokens[name], strict=True)
+            parting = [step for step, (a, b) in enumerate(pairs) if a != b]
+            if parting:
+                lines.append(f"{name}: another token than {first} from token {parting[0]} on")
+        if others and not lines:
+            count = len(self.tokens[first])
+            lines.append(f"the same {count:,} tokens on {', '.join(self.tokens)}")
+        return [*map(printable, self.text.split("\n")), *lines]
+
+    def report(self) -> Report:
+        """The text, and where backends part."""
+        count = len(next(iter(self.tokens.values())))
+        title = f"{printable(self.source)}: {count:,} tokens, seed {self.seed}"
+        return Report(title, "", [section(*self.lines)])
+
+
+@dataclass(frozen=True, eq=False)
 class CompiledNetwork(Reported):
     """A folder of generated C: its memory by kind, and what boards need.
 
@@ -146,6 +209,11 @@ class CompiledNetwork(Reported):
             lines.append(
                 f"{t.pairs} transfer functions share {t.tables} tables: {t.bytes:,} bytes in C "
                 f"instead of {t.unshared:,}"
+            )
+        if memory.state:
+            lines.append(
+                f"states from step to step: {memory.state:,} bytes of RAM of the caller's own "
+                f"({memory.prefix}_state_t)"
             )
         if self.audio is not None:
             lines.append(f"features of sound at {self.rate} Hz: {self.audio}")
@@ -254,16 +322,11 @@ class TrainingRun(Reported):
     def report(self) -> Report:
         """Accuracy and hash."""
         r = self.result
-        return Report(
-            f"{self.config.arch} {self.config.numerics} on {self.config.data}",
-            "",
-            [
-                section(
-                    f"accuracy {100 * r.accuracy:.2f} % ({r.correct} of {r.test_count})",
-                    f"sha256 {r.sha256}",
-                )
-            ],
-        )
+        lines = [f"accuracy {100 * r.accuracy:.2f} % ({r.correct} of {r.test_count})"]
+        if r.nats_per_token is not None:
+            lines.append(f"{r.nats_per_token:.4f} nats per token")
+        title = f"{self.config.arch} {self.config.numerics} on {self.config.data}"
+        return Report(title, "", [section(*lines, f"sha256 {r.sha256}")])
 
 
 @dataclass(frozen=True, eq=False)

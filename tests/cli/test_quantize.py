@@ -91,6 +91,11 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         "float_bias": False,
         "scale_bits": 24,
         "stop_early": None,
+        "equalize": None,
+        "rounding": "nearest",
+        "bias_correction": False,
+        "mixed": None,
+        "refine_samples": 128,
     }
     formats = [tensor["format"] for tensor in record["tensors"]]
     assert formats == ["power-of-two-s8", "power-of-two-s8", "power-of-two-s16"]
@@ -108,6 +113,10 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
             "--percentile: expected above 50 and up to 100, found 10.0",
         ),
         (["--output-bits", "4"], "--output-bits: expected 8 or 16, found 4"),
+        (["--equalize", "all"], "--equalize: expected one of weights, activations, found 'all'"),
+        (["--rounding", "up"], "--rounding: expected one of nearest, least-error, found 'up'"),
+        (["--mixed", "0"], "--mixed: expected 1 tensor or more, found 0"),
+        (["--effort", "low"], "--effort: expected one of plain, high, found 'low'"),
     ],
 )
 def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
@@ -116,6 +125,20 @@ def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
     assert done.code == 2
     assert message in done.err
     assert not out.exists()
+
+
+def test_effort_prints_what_was_tried_and_what_was_done(samebits, tmp_path, model, samples):
+    out = tmp_path / "q.onnx"
+    done = samebits(
+        "quantize", model, "--calibration", samples, "--out", out, "--effort", "high",
+        "--calibrate", "minmax", "--bias-correction",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "measured on 5 samples held out of calibration\n" in done.out
+    assert "round weights to least error" in done.out
+    assert "bias correction" in done.out
+    assert "clip at" not in done.out  # the user chose how to calibrate
+    lower_graph(load(out))
 
 
 def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):

@@ -53,7 +53,7 @@ def test_axes_and_codes_are_checked():
         dataset(torch.zeros(3, dtype=torch.uint8))
     assert str(caught.value) == (
         "data: expected train images [N, C, H, W], sequences [N, T, F] or texts [N, T] and int64 "
-        "labels [N], found [3] and torch.int64 [3]"
+        "labels [N], or of each place of texts, found [3] and torch.int64 [3]"
     )
     with pytest.raises(InputError, match=r"data: expected train codes in 0\.\.2"):
         dataset(torch.full((3, 4), 3, dtype=torch.uint8))

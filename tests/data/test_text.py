@@ -3,8 +3,10 @@ import pytest
 import torch
 
 from samebits.data import load
-from samebits.data.text import LEAST_BYTES, LENGTH, MAX_BYTES, STRIDE
+from samebits.data.text import LENGTH, MAX_BYTES, STRIDE, TEST_PART
 from samebits.errors import InputError
+
+LEAST_BYTES = TEST_PART * (LENGTH + 1)
 
 
 def corpus(path, length=4000):

@@ -41,6 +41,40 @@ def model(
     return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=9)
 
 
+def few_bits() -> onnx.ModelProto:
+    """Quantizers of QONNX, a clip of codes, packed weights in blocks."""
+    node, qonnx = helper.make_node, "qonnx.custom_op.general"
+    constants = {
+        **{n: f32(v) for n, v in {"s": 0.25, "zero": 0, "four": 4, "eight": 8}.items()},
+        **{n: np.int8(v) for n, v in {"zc": 0, "low": -7, "high": 7}.items()},
+        "ws": f32([0.5, 0.25, 0.125]).reshape(3, 1),
+        "packed": np.arange(24, dtype=np.uint8).reshape(3, 1, 8),
+    }
+    numbers = {"signed": 1, "narrow": 1, "rounding_mode": "ROUND", "domain": qonnx}
+    nodes = [
+        node("Quant", ["x", "s", "zero", "four"], ["q"], **numbers),
+        node("BipolarQuant", ["q", "s"], ["b"], domain=qonnx),
+        node("Trunc", ["q", "s", "zero", "eight", "four"], ["t"], domain=qonnx),
+        node("Add", ["b", "t"], ["a"]),
+        node("QuantizeLinear", ["a", "s", "zc"], ["c"]),
+        node("Clip", ["c", "low", "high"], ["d"]),
+        node("DequantizeLinear", ["d", "s", "zc"], ["e"]),
+        node("MatMulNBits", ["e", "packed", "ws"], ["y"], domain="com.microsoft", K=16, N=3,
+             bits=4, block_size=16),
+        node("DequantizeLinear", ["n", "ns"], ["m"], axis=0, block_size=2),
+        node("Add", ["m", "y"], ["z"]),
+    ]  # fmt: skip
+    made = model(nodes, {"x": (TensorProto.FLOAT, ["N", 16])}, ["z"], constants, 21)
+    made.graph.initializer.extend(
+        [
+            helper.make_tensor("n", TensorProto.INT4, [3, 3], [-8, 7, 1, 2, 3, -4, 5, 6, 0]),
+            numpy_helper.from_array(f32([[1, 2, 3], [4, 5, 6]]).reshape(2, 3), "ns"),
+        ]
+    )
+    made.opset_import.append(helper.make_opsetid(qonnx, 1))
+    return made
+
+
 def classical() -> onnx.ModelProto:
     """A scaler, trees with a label, a linear model, labels that are texts."""
     node, lists = helper.make_node, random_lists(np.random.default_rng(1), 3, 2, prefix="class")

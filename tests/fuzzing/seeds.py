@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import json
@@ -45,7 +46,7 @@ def onnx() -> Iterator[bytes]:
     """Models of all kinds of operators."""
     for make in (
         *(models.convolutional, models.quantized, models.shaping, models.nested),
-        *(models.classical, models.trees),
+        *(models.classical, models.trees, models.few_bits),
     ):
         yield bytes(make().SerializeToString())
     with tempfile.TemporaryDirectory() as folder:
@@ -247,11 +248,35 @@ class _Small(nn.Module):
         return {"z": torch.relu(self.linear(x)) + self.offset, "s": y.sum(0)}
 
 
+class _Quantized(nn.Module):
+    """Codes of x, and weights of few bits as PT2E writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.tensor([[1, -2, 3], [4, 5, -6]], dtype=torch.int8))
+        self.register_buffer("scales", torch.tensor([0.5, 0.25]))
+        self.register_buffer("zeros", torch.tensor([0, 1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        op = torch.ops.quantized_decomposed
+        x = op.quantize_per_tensor(x, 0.1, 3, -7, 7, torch.int8)
+        x = op.dequantize_per_tensor(x, 0.1, 3, -7, 7, torch.int8)
+        numbers = (self.scales, self.zeros, 0, -7, 7, torch.int8)
+        w = op.dequantize_per_channel(self.codes, *numbers)
+        y: torch.Tensor = nn.functional.linear(x, w)
+        return y
+
+
 def pt2() -> Iterator[bytes]:
-    """An exported program, without the members that are not read."""
+    """Exported programs, without the members that are not read."""
     torch.manual_seed(0)
-    module = _Small().eval()
-    program = torch.export.export(module, (torch.rand(2, 3), torch.rand(2)))
+    yield _exported(_Small().eval(), torch.rand(2, 3), torch.rand(2))
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # defines the operators
+    yield _exported(_Quantized().eval(), torch.rand(2, 3))
+
+
+def _exported(module: nn.Module, *inputs: torch.Tensor) -> bytes:
+    program = torch.export.export(module, inputs)
     stream = io.BytesIO()
     torch.export.save(program, stream)
     with zipfile.ZipFile(stream) as archive:
@@ -265,4 +290,4 @@ def pt2() -> Iterator[bytes]:
                 node["metadata"] = {}  # stack traces with the paths of this machine
             data = json.dumps(record).encode()
         made.append((name, data))
-    yield archive_of(made)
+    return archive_of(made)

@@ -196,7 +196,12 @@ def pointwise(net: Net, op: str, y: str) -> str:
     record = op_named(op)
     small = net("Add", net("Mul", net("Abs", y), net.constant(0.875)), net.constant(0.0625))
     x = net("Add", small, net.constant(1)) if op == "Acosh" else small
-    given = {"to": "float32"} if op == "Cast" else {"direction": "LEFT"} if op == "BitShift" else {}
+    attributes: dict[str, dict[str, Any]] = {
+        "Cast": {"to": "float32"},
+        "BitCast": {"source": "float32", "to": "int32"},
+        "BitShift": {"direction": "LEFT"},
+    }
+    given = attributes.get(op, {})
     count = record.inputs[0] if record.inputs[1] else 2
     for types in product(("float32", "bool", "uint8"), repeat=count):
         try:
@@ -328,7 +333,7 @@ def refused() -> Any:
             made.graph(made.builder.add("LSTM", inputs, attributes, "back")),
             rf"node 'back' \(LSTM\): expected the direction forward, found {direction}: its steps",
         )
-    yield net(lambda n, x: n("Relu", x)), "expected recurrent layers on whole sequences, found none"
+    yield net(lambda n, x: n("Relu", x)), "or causal attention on whole sequences, found none"
     time = "expected steps that stay apart"
     yield net(lambda n, x: n("Softmax", y(n, x), axis=0)), rf"\(Softmax\): {time}"
     yield net(lambda n, x: n("CumSum", y(n, x), axis=0)), rf"\(CumSum\): {time}"

@@ -5,7 +5,17 @@
 writes that file anew. A route is a function that returns hashes by name, registered by `@route`.
 """
 
-from pins import audio, deployment, firmware, lookup, quantization, states, training
+from pins import (
+    audio,
+    deployment,
+    few_bits,
+    firmware,
+    language,
+    lookup,
+    quantization,
+    states,
+    training,
+)
 from pins.registry import ROUTES, Pins, Route, UnavailableError
 
 __all__ = [
@@ -15,7 +25,9 @@ __all__ = [
     "UnavailableError",
     "audio",
     "deployment",
+    "few_bits",
     "firmware",
+    "language",
     "lookup",
     "quantization",
     "states",

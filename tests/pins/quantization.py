@@ -40,6 +40,13 @@ SETTINGS = {
         "asymmetric-u8", calibration="mse", per_channel=False
     ),
     "power-of-two-s8": Settings("power-of-two-s8", "power-of-two-s8"),
+    "4 bits, equalized, refined, mixed": Settings(
+        weights="symmetric-s4",
+        equalize="weights",
+        rounding="least-error",
+        bias_correction=True,
+        mixed=2,
+    ),
     "symmetric-s16, percentile": Settings(
         "symmetric-s16", calibration="percentile", percentile=99.0, output_bits=8
     ),
@@ -77,6 +84,24 @@ def cnn() -> Graph:
     w, bias = constant(28, 5, 12, bits=7, exponent=-6), constant(29, 5, bits=6, exponent=-5)
     y = add("Gemm", add("Flatten", d, axis=1), w, bias, transB=1)
     return simplify(builder.build([add("HardSwish", y), add("Sigmoid", y)]))
+
+
+def scores() -> Graph:
+    """x [1, 2, 5, 4]: interpolated twice, then logarithms and the greatest of them."""
+    builder = GraphBuilder("scores")
+
+    def add(op: str, *inputs: str, **attributes: object) -> str:
+        return builder.add(op, inputs, attributes)  # type: ignore[arg-type]
+
+    x = builder.input("x", "float32", (1, 2, 5, 4))
+    larger = add("Interpolate", x, sizes=(1, 2, 8, 7))
+    corners = {"mode": "cubic", "coordinate_transformation_mode": "align_corners"}
+    smaller = add("Interpolate", add("Relu", larger), sizes=(1, 2, 3, 9), **corners)
+    w = builder.constant("w", fractions(80, (9, 12), 7, -4))
+    y = add("LogSoftmax", add("MatMul", smaller, w), axis=1)
+    top = builder.add_all("TopK", [y], {"k": 5, "axis": 3, "largest": 1})
+    least = add("ArgMin", y, axis=3)
+    return simplify(builder.build([y, *top, least]))
 
 
 def lstm() -> Graph:
@@ -168,6 +193,28 @@ def quantized_cnns() -> Pins:
 @route("quantized-cnn-c")
 def quantized_cnns_in_c() -> Pins:
     return {name: cnn_in_c(name) for name in QUICK_CNNS}
+
+
+@cache
+def quantized_scores() -> Model:
+    samples = [{"x": fractions(65 + i, (1, 2, 5, 4), 8, -6)} for i in range(6)]
+    return Model("scores", quantize_graph(scores(), samples, Settings())[0])
+
+
+@route("quantized-scores")
+def scores_pins() -> Pins:
+    model = quantized_scores()
+    inputs = random_codes(model.integer, SAMPLES)
+    return {
+        "interpreter": digest(*Reference().run(model, inputs)),
+        "torch": digest(*PyTorch().run(model, inputs)),
+    }
+
+
+@route("quantized-scores-c")
+def scores_in_c() -> Pins:
+    model = quantized_scores()
+    return {"c": digest(*c_compiler().run(model, random_codes(model.integer, SAMPLES)))}
 
 
 @route("quantized-cnn-c-slow", slow=True)

@@ -122,6 +122,20 @@ MODULES = {
         ),
         IMAGE,
     ),
+    "interpolated": (
+        lambda: Each(
+            *(nn.Upsample(scale_factor=k, mode="bilinear") for k in (2, 1.7, 0.6)),
+            *(
+                nn.Upsample(size=(9, 5), mode=m, align_corners=True)
+                for m in ("bilinear", "bicubic")
+            ),
+            nn.Upsample(scale_factor=(1.5, 2.0), mode="bicubic"),
+            Function(lambda x: F.interpolate(x, (4, 11), mode="bilinear", antialias=True)),
+            Function(lambda x: F.interpolate(x, (4, 11), mode="bicubic", antialias=True)),
+        ),
+        IMAGE,
+    ),
+    "interpolated-1d": (lambda: nn.Upsample(scale_factor=3, mode="linear"), BATCH),
     "attention": (lambda: Function(F.scaled_dot_product_attention), *[BATCH] * 3),
     "activations": (
         lambda: Each(

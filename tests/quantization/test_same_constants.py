@@ -63,8 +63,13 @@ def digest() -> str:
     found = hashlib.sha256()
     images = [[normal(100 + i, 1, 3, 16, 16)] for i in range(4)]
     sequences = [[normal(200 + i, 9, 1, 12)] for i in range(3)]
+    better = Settings(
+        equalize="activations", rounding="least-error", bias_correction=True, per_channel=False
+    )
+    refined, _ = quantize_graph(convolutional(), images, better)
     for method in METHODS:
         made = [
+            (refined, None),
             quantize_graph(convolutional(), images, Settings(calibration=method, report_samples=1)),
             quantize_recurrent(
                 recurrent(), sequences, RecurrentSettings(calibration=method, report_samples=1)

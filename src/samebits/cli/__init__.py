@@ -19,6 +19,7 @@ from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
 from samebits.cli.device import device_command
 from samebits.cli.eval import eval_command
+from samebits.cli.generate import generate_command
 from samebits.cli.inspect import inspect_command
 from samebits.cli.messages import (
     BAD_INPUT,
@@ -54,6 +55,7 @@ for command in (
     device_command,
     quantize_command,
     compile_command,
+    generate_command,
     simulate_command,
     concord_command,
     verify_command,

@@ -44,6 +44,14 @@ def compile_command(
         int | None,
         whole("npu: length of a recurrent network's sequences, if not its own.", 1),
     ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream",
+            help="c: one step of a sequence, with model_step: causal attention gets rings of keys "
+            "and values.",
+        ),
+    ] = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
@@ -65,5 +73,6 @@ def compile_command(
             mantissa=mantissa,
             requantize=requantize,
             steps=steps,
+            stream=stream,
         )
     show(result, as_json)

@@ -42,7 +42,7 @@ def quantize_command(
         typer.Option(
             metavar="FORMAT",
             help="Of weights: symmetric-s8 (the default), asymmetric-s8, power-of-two-s8, "
-            "symmetric-s16, power-of-two-s16.",
+            "symmetric-s4, symmetric-s16, power-of-two-s16.",
         ),
     ] = None,
     calibrate: Annotated[
@@ -70,6 +70,51 @@ def quantize_command(
             "[default: read all]."
         ),
     ] = None,
+    equalize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="weights or activations: scale the channels between layers so that one scale fits "
+            "them all.",
+        ),
+    ] = None,
+    rounding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Of weights: nearest (the default), or least-error of their layer's outputs.",
+        ),
+    ] = None,
+    bias_correction: Annotated[
+        bool | None,
+        typer.Option(
+            "--bias-correction", help="The mean error of each output channel goes into its bias."
+        ),
+    ] = None,
+    mixed: Annotated[
+        int | None,
+        whole(
+            "So many tensors, activations and weights, get twice the bits: those whose rounding "
+            "costs the outputs most [default: none]."
+        ),
+    ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="plain (the default); high: try all of these and keep what raises the signal-to-"
+            "noise ratio of the outputs.",
+        ),
+    ] = None,
+    finetune: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Train the quantized network on in its own integers: digits, or a folder or file "
+            "of data for training.",
+        ),
+    ] = None,
+    epochs: Annotated[int | None, whole("Of --finetune [default: 1].")] = None,
     bits: Annotated[
         int | None, whole("Recurrent networks: 8 or 16 bits for x and h [default: 8].")
     ] = None,
@@ -130,6 +175,13 @@ def quantize_command(
             output_bits=output_bits,
             per_tensor=per_tensor,
             stop_early=stop_early,
+            equalize=equalize,
+            rounding=rounding,
+            bias_correction=bias_correction,
+            mixed=mixed,
+            effort=effort,
+            finetune=finetune,
+            epochs=epochs,
             bits=bits,
             symmetry=symmetry,
             gates=gates,

@@ -21,7 +21,8 @@ def train_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm, vit, or "
+            help="mlp, cnn, smooth, resnet8, resnet20, resnet18, mobilenetv2, lstm, vit, "
+            "gpt (of a text), or "
             "module:callable or file.py:callable.",
         ),
     ],

@@ -19,13 +19,20 @@ step: the same calls on the same numbers, in another order that respects every d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from samebits.codegen.lowering.calls import CallList, KernelCall, ValueCalls
 from samebits.codegen.lowering.conv import BAND_BYTES, SLACK
 from samebits.codegen.lowering.move import copied
-from samebits.codegen.memory import Place, byte_size, last_reads, lifetimes, views
+from samebits.codegen.memory import (
+    Place,
+    byte_size,
+    last_reads,
+    lifetimes,
+    states_in_place,
+    views,
+)
 from samebits.codegen.plan import ArenaBuffer, aligned, plan
 from samebits.ir.value import Value
 
@@ -76,6 +83,8 @@ def step_blocks(calls: CallList) -> StepBlocks | None:
     if not states or any(roots[name] in states for name in following):
         return None
     places = _given(calls, roots)
+    stays = states_in_place(calls)
+    places.update({after: places[before] for before, after in stays.items()})
     copies = []
     for index, name in enumerate(graph.own_outputs):
         if roots[name] in places:
@@ -87,9 +96,10 @@ def step_blocks(calls: CallList) -> StepBlocks | None:
     advances = [
         ValueCalls(state.input, (copied(graph.values[name]),))
         for state, name in zip(graph.states, following, strict=True)
+        if state.input not in stays
     ]
     entries = [entry for entry in calls.entries if entry.calls] + copies + advances
-    phases = _phases(entries, roots, states)
+    phases = _phases(entries, roots, {name: stays.get(name, name) for name in states})
     if not any(phase.rows for phase in phases):
         return None
     return _placed(replace(calls, entries=tuple(entries)), phases, roots, places)
@@ -116,8 +126,12 @@ def _unused(name: str, taken: dict[str, str]) -> str:
 # --- order ------------------------------------------------------------------------------------
 
 
-def _phases(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]) -> list[Phase]:
+def _phases(
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: Mapping[str, str]
+) -> list[Phase]:
     """The entries in as few phases as a greedy choice finds, products as soon as they can be.
+
+    states: each with the value whose entry writes over it: its own, or what is made in its place.
 
     A component is ready when all that it waits for is done: in a phase of rows, done in phases
     before, as all time steps of it have to be there; in a phase of single steps, also taken in the
@@ -154,14 +168,15 @@ def _phases(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[st
 
 
 def _before(
-    entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: Mapping[str, str]
 ) -> list[set[int]]:
     """For each entry, those that it waits for.
 
     What reads a state and the copy that overwrites it wait for each other: the copy in the same
     time step, the read for the copy of the step before. So both are on one cycle and stay in one
-    phase.
+    phase; and so do what is made in the place of a state and all that reads that.
     """
+    made = set(states.values())
     producers = {entry.value: index for index, entry in enumerate(entries)}
     before: list[set[int]] = [set() for _ in entries]
     for index, entry in enumerate(entries):
@@ -170,11 +185,15 @@ def _before(
             if root in producers:
                 before[index].add(producers[root])
             if root in states:
+                before[producers[states[root]]].add(index)
+            if root in made:
                 before[producers[root]].add(index)
     return before
 
 
-def _depths(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]) -> list[int]:
+def _depths(
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: Mapping[str, str]
+) -> list[int]:
     """Length of the longest chain of entries that each waits for; states become what follows after
     all others. In this order neighbours do not wait for each other, so that a processor can work on
     both."""
@@ -187,7 +206,7 @@ def _depths(entries: Sequence[ValueCalls], roots: dict[str, str], states: set[st
 
 
 def _components(
-    entries: Sequence[ValueCalls], roots: dict[str, str], states: set[str]
+    entries: Sequence[ValueCalls], roots: dict[str, str], states: Mapping[str, str]
 ) -> list[list[int]]:
     """Strongly connected components, by the transitive closure in bit masks.
 

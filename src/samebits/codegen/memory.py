@@ -51,11 +51,16 @@ STACK = {
     "masked_softmax": 576,
     "normalize": 640,
     "argmax": 256,
+    "divide": 576,
+    "log_softmax": 576,
+    "top_k": 256,
+    "resample": 1664,
     "tree_ensemble": 1728,
     "copy": 320,
     "fill": 128,
     "gather": 128,
     "take": 192,
+    "scatter": 192,
 }
 STACK_OF_RUN = 256  # model_run itself
 
@@ -148,6 +153,26 @@ def last_reads(calls: CallList, roots: Mapping[str, str]) -> dict[str, int]:
         for name in entry.reads:
             last[roots[name]] = index
     return last
+
+
+def states_in_place(calls: CallList) -> dict[str, str]:
+    """States of a step graph whose memory takes their next value, and that value: one entry alone
+    reads such a state, and may write over what it reads."""
+    graph, roots = calls.graph, views(calls)
+    entries = {entry.value: entry for entry in calls.entries}
+    readers = [{roots[name] for name in entry.reads} for entry in calls.entries]
+    found: dict[str, str] = {}
+    for state in graph.states:
+        entry = entries.get(state.output)
+        alone = sum(state.input in read for read in readers) == 1
+        if entry is None or not alone or graph.outputs.count(state.output) != 1:
+            continue
+        places = [roots[name] for call in entry.calls for name in call.inputs]
+        own = [name for name in entry.in_place if roots[name] == state.input]
+        given = state.input in graph.outputs or state.input in found.values()
+        if own and places.count(state.input) == 1 and not given:
+            found[state.input] = state.output
+    return found
 
 
 def lifetimes(

@@ -17,7 +17,7 @@ from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
 from samebits.codegen.blocks import StepBlocks, tiling
 from samebits.codegen.call_text import CallWriter, aligned
 from samebits.codegen.lowering.calls import Array, CallList
-from samebits.codegen.memory import byte_size
+from samebits.codegen.memory import byte_size, states_in_place
 from samebits.codegen.names import wrapped_list
 from samebits.ir.graph import Graph
 from samebits.ir.interpreter import initial_state
@@ -82,13 +82,6 @@ def definitions(
     graph = calls.graph
     if not graph.states:
         return []
-    count = range(len(graph.states))
-    arguments = [
-        *(f"input{i}" for i in range(len(graph.own_inputs))),
-        *(f"state->state{i}" for i in count),
-        *(f"output{i}" for i in range(len(graph.own_outputs))),
-        *(f"next.state{i}" for i in count),
-    ]
     reset = []
     for index, codes in enumerate(initial_codes(graph)):
         table = writer.tables.name(codes) if (codes != codes[0]).any() else ""
@@ -104,14 +97,38 @@ def definitions(
         *reset,
         "}",
         "",
-        f"{_step(graph, prefix)} {{",
-        f"    static {prefix}_state_t next;",
-        f"    {prefix}_run({wrapped_list(arguments, 5 + len(prefix + '_run'))});",
-        "    *state = next;",
-        "}",
-        "",
+        *_one_step(calls, prefix),
         *_all_steps(calls, blocked, prefix, writer),
     ]
+
+
+def _one_step(calls: CallList, prefix: str) -> list[str]:
+    """model_step: model_run, and copies of the states that it does not write in their place."""
+    graph, own = calls.graph, len(calls.graph.own_inputs)
+    stays = states_in_place(calls)
+    moving = [i for i, value in enumerate(graph.states) if value.input not in stays]
+    arguments = [
+        *(f"input{i}" for i in range(own)),
+        *(f"state->state{i}" for i in range(len(graph.states))),
+        *(f"output{i}" for i in range(len(graph.own_outputs))),
+        *(f"{'next.' if i in moving else 'state->'}state{i}" for i in range(len(graph.states))),
+    ]
+    lines = [f"{_step(graph, prefix)} {{"]
+    if len(moving) == len(graph.states):
+        lines.append(f"    static {prefix}_state_t next;")
+    elif moving:
+        sizes = {i: graph.values[graph.states[i].input].size for i in moving}
+        lines.append("    static struct {")
+        lines += [f"        {prefix}_input{own + i}_t state{i}[{sizes[i]}];" for i in moving]
+        lines += ["    } next;", "    int32_t i;"]
+    lines.append(f"    {prefix}_run({wrapped_list(arguments, 5 + len(prefix + '_run'))});")
+    if len(moving) == len(graph.states):
+        lines.append("    *state = next;")
+    else:
+        for i in moving:
+            each = f"state->state{i}[i] = next.state{i}[i];"
+            lines.append(f"    for (i = 0; i < {sizes[i]}; i++) {each}")
+    return [*lines, "}", ""]
 
 
 def _all_steps(

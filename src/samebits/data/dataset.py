@@ -28,7 +28,8 @@ class Dataset:
 
     images     [N, C, H, W]  uint8 codes 0..`peak`, or float32 taken as they are
     sequences  [N, T, F]     int16 codes of the values code * 2**-15
-    texts      [N, T]        uint8 indices into `class_names`, one-hot as values
+    texts      [N, T]        uint8 indices into `class_names`, one-hot as values; with labels
+                             [N, T], of what follows each place, for language models: as they are
 
     `batch` looks the values of images up in a table, so they do not depend on how a device
     divides; those of the others are exact. Raises InputError when a split is empty, shapes
@@ -78,11 +79,12 @@ class Dataset:
                 f"{split} data"
             )
         axes = images.ndim in FORMS
-        if not axes or labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+        labelled = labels.shape == images.shape[: 2 if self.language else 1]
+        if not axes or not labelled or labels.dtype != torch.int64:
             raise InputError(
                 f"{self.source}: expected {split} images [N, C, H, W], sequences [N, T, F] or "
-                f"texts [N, T] and int64 labels [N], found {shape_text(images.shape)} and "
-                f"{labels.dtype} {shape_text(labels.shape)}"
+                "texts [N, T] and int64 labels [N], or of each place of texts, found "
+                f"{shape_text(images.shape)} and {labels.dtype} {shape_text(labels.shape)}"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= len(self.class_names):
@@ -116,15 +118,19 @@ class Dataset:
         return self.train_labels if split == "train" else self.test_labels
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
-        """float32 [len(indices), *input_shape]; codes become values in [-1, 1]."""
+        """float32 [len(indices), *input_shape]; codes become values in [-1, 1]. Of a language
+        model int64."""
         return self.values(self.images(split)[indices])
 
     def values(self, images: torch.Tensor) -> torch.Tensor:
-        """float32 values of stored images, recordings or texts."""
+        """float32 values of stored images, recordings or texts; int64 tokens for a language
+        model."""
         if images.dtype == torch.float32:
             return images
         if images.dtype == torch.int16:
             return images.float() * 2.0**-15
+        if self.language:
+            return images.long()
         if images.ndim == 2:
             return nn.functional.one_hot(images.long(), self.classes).float()
         return self._values[images.long()]
@@ -137,9 +143,15 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of images, (T, F) of sequences, (T, classes) of texts."""
+        """(C, H, W) of images, (T, F) of sequences, (T, classes) of texts, (T,) of texts for
+        language models."""
         stored = tuple(self.train_images.shape[1:])
-        return stored if len(stored) > 1 else (*stored, self.classes)
+        return stored if len(stored) > 1 or self.language else (*stored, self.classes)
+
+    @property
+    def language(self) -> bool:
+        """Whether these are texts with a label for each place."""
+        return self.train_images.ndim == self.train_labels.ndim == 2
 
     @property
     def classes(self) -> int:
@@ -171,6 +183,11 @@ class Dataset:
     def limited(self, per_class: int) -> Dataset:
         """The first `per_class` (>= 1) training images of every class, in stored order, and all
         test images."""
+        if self.language:
+            raise InputError(
+                f"{self.source}: expected samples of one class each to limit them by class, found "
+                "windows of a text; shorten the text"
+            )
         keep = torch.zeros(len(self.train_labels), dtype=torch.bool)
         for label in range(self.classes):
             keep[torch.nonzero(self.train_labels == label)[:per_class, 0]] = True

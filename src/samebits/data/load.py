@@ -8,7 +8,7 @@ from samebits.data.archive import load_npz
 from samebits.data.dataset import Dataset
 from samebits.data.digits import load_digits
 from samebits.data.folder import load_folder
-from samebits.data.text import load_text
+from samebits.data.text import load_text, load_tokens
 from samebits.errors import InputError
 
 LOADERS = {".npz": load_npz, ".txt": load_text}
@@ -21,8 +21,9 @@ def load(
 
     `limit` keeps the first `limit` training samples of every class (sorted file names, or stored
     order) and all test samples. `input_shape` is that of a model that the data is for: recordings
-    get its number of frames instead of one of their own. Raises InputError naming what is wrong
-    and where.
+    get its number of frames instead of one of their own, and texts for a language model, [T],
+    windows of T bytes with the byte after each place as labels. Raises InputError naming what is
+    wrong and where.
     """
     if limit is not None and limit < 1:
         raise InputError(f"expected a limit of at least 1 training sample per class, found {limit}")
@@ -45,5 +46,8 @@ def load(
                 f"{source}: expected 'digits', a folder of images or WAV audio, or an .npz or "
                 f".txt file, found a file ending in {path.suffix or 'nothing'}"
             )
-        data = LOADERS[kind](path)
+        if input_shape is not None and len(input_shape) == 1 and kind == ".txt":
+            data = load_tokens(path, input_shape[0])
+        else:
+            data = LOADERS[kind](path)
     return data if limit is None else data.limited(limit)

@@ -1,9 +1,11 @@
-"""A text file as windows of characters, each with the character that follows it."""
+"""A text file as windows of characters, with the character that follows each window, or, for
+language models, each place of it."""
 
 from __future__ import annotations
 
 from codecs import BOM_UTF8
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +16,6 @@ from samebits.errors import InputError
 LENGTH, STRIDE = 64, 8  # characters in a window, and from window to window
 TEST_PART = 10  # the last tenth of the file
 MAX_BYTES = 1 << 26
-LEAST_BYTES = TEST_PART * (LENGTH + 1)
 
 
 def load_text(path: Path) -> Dataset:
@@ -24,17 +25,7 @@ def load_text(path: Path) -> Dataset:
     every eighth byte; the last tenth of the text is for testing, and no window crosses into it. A
     byte-order mark before the text is skipped.
     """
-    try:
-        size = path.stat().st_size
-        data = path.read_bytes().removeprefix(BOM_UTF8) if size <= MAX_BYTES else b""
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    size = len(data) or size
-    if not LEAST_BYTES <= size <= MAX_BYTES:
-        raise InputError(
-            f"{path}: expected a text of {LEAST_BYTES} to {MAX_BYTES} bytes, found {size}"
-        )
-    text = np.frombuffer(data, np.uint8)
+    text = _read(path, LENGTH)
     alphabet, indices = np.unique(text, return_inverse=True)
     codes = torch.from_numpy(indices.astype(np.uint8))
     cut = len(codes) - len(codes) // TEST_PART
@@ -42,6 +33,33 @@ def load_text(path: Path) -> Dataset:
     return Dataset(
         windows[0], labels[0], windows[1], labels[1], tuple(map(_name, alphabet)), str(path)
     )
+
+
+def load_tokens(path: Path, length: int) -> Dataset:
+    """Windows uint8 [N, length] of bytes, and as labels [N, length] the byte after each of them.
+
+    The classes are the 256 bytes. A window begins in the middle of the one before; the last tenth
+    of the text is for testing. A byte-order mark before the text is skipped.
+    """
+    codes = torch.from_numpy(_read(path, length).copy())
+    cut = len(codes) - len(codes) // TEST_PART
+    parts = [part.unfold(0, length + 1, length // 2) for part in (codes[:cut], codes[cut:])]
+    train, test = ((windows[:, :-1], windows[:, 1:].long()) for windows in parts)
+    return Dataset(*train, *test, tuple(map(_name, range(256))), str(path))
+
+
+def _read(path: Path, length: int) -> np.ndarray[Any, Any]:
+    """The bytes of a text that is long enough for windows in its last tenth. Raises InputError."""
+    least = TEST_PART * (length + 1)
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes().removeprefix(BOM_UTF8) if size <= MAX_BYTES else b""
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    size = len(data) or size
+    if not least <= size <= MAX_BYTES:
+        raise InputError(f"{path}: expected a text of {least} to {MAX_BYTES} bytes, found {size}")
+    return np.frombuffer(data, np.uint8)
 
 
 def _windows(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

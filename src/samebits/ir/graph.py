@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from samebits.ir.ops import Attribute, op_named
+from samebits.ir.ops import Attribute, has, op_named
+from samebits.ir.traits import Trait
 from samebits.ir.value import Quantization, Value
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +34,11 @@ class Node:
     def output(self) -> str:
         """The name of the first output."""
         return self.outputs[0]
+
+
+def moved_inputs(node: Node) -> tuple[str, ...]:
+    """The inputs of a movement whose elements it moves: all but indices."""
+    return node.inputs[:-1] if has(node.op, Trait.INDEXED) else node.inputs
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class GraphBuilder:
         """A constant; equal arrays (type, shape, bytes) are stored once."""
         if array.flags.writeable or not array.flags.c_contiguous:
             array = np.array(array, order="C")  # the caller may change it later
-        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
+        key = (array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest())
         if quantization is None and key in self._shared:
             return self._shared[key]
         value = Value(self.unique(name), array.dtype.name, array.shape, quantization)

@@ -14,7 +14,16 @@ import numpy as np
 from samebits.errors import InputError, RangeError, SamebitsError
 from samebits.ir.graph import Graph, Node, State
 from samebits.ir.ops import Array, op_named
-from samebits.ir.real.define import FLOATS, INTEGERS, NARROW, array_type, code_range, rationals
+from samebits.ir.real.define import (
+    INTEGERS,
+    NARROW,
+    REALS,
+    array_type,
+    code_range,
+    is_real,
+    rationals,
+)
+from samebits.ir.real.minifloat import stored, widened
 from samebits.ir.value import Value
 
 
@@ -122,9 +131,9 @@ def evaluate(node: Node, arrays: Sequence[Array | None], types: Mapping[str, Val
 
 def carry(array: Array, dtype: str, exact: bool, name: str = "tensor") -> Array:
     """An array of a declared type as the operators take it: reals as float64 or Fractions."""
-    if dtype not in FLOATS:
+    if dtype not in REALS:
         return array
-    return rationals(array, name) if exact else array.astype(np.float64, copy=False)
+    return rationals(array, name) if exact else widened(array)
 
 
 def _steps(
@@ -150,7 +159,7 @@ def _carried(array: Array, value: Value) -> Array:
         raise InputError(
             f"value {value.name!r}: expected shape {list(value.shape)}, found {list(array.shape)}"
         )
-    if value.dtype in FLOATS:
+    if value.dtype in REALS:
         return array if array.dtype == object else array.astype(np.float64, copy=False)
     kind = array_type(value.dtype)
     if array.dtype == kind and value.dtype not in NARROW:
@@ -166,9 +175,8 @@ def _carried(array: Array, value: Value) -> Array:
 
 
 def _declared(array: Array, value: Value) -> Array:
-    if value.dtype in FLOATS and array.dtype != object:
-        with np.errstate(over="ignore"):  # beyond the type is its infinity
-            return array.astype(value.dtype)
+    if value.dtype in REALS and array.dtype != object:
+        return stored(array, value.dtype)
     return array
 
 
@@ -202,10 +210,10 @@ def _checked_input(array: Array, value: Value, exact: bool) -> Array:
             "reshape it, or cut the batch into pieces of that size"
         )
     kind = array.dtype.kind
-    if value.dtype in FLOATS:
+    if value.dtype in REALS:
         if array.dtype == object and exact:
             return rationals(array, value.name)
-        if kind != "f":
+        if not is_real(array.dtype):
             raise InputError(
                 f"{where}: expected {value.dtype} numbers, found {array.dtype}; "
                 f"convert them with astype({value.dtype!r})"
@@ -229,9 +237,9 @@ def _checked_input(array: Array, value: Value, exact: bool) -> Array:
 def _check_representable(array: Array, value: Value, where: str) -> None:
     if array.dtype == value.dtype:
         return
-    with np.errstate(over="ignore"):
-        stored = array.astype(value.dtype)
-    changed = (stored != array) & ~(np.isnan(array) & np.isnan(stored))
+    wide = widened(array)
+    held = widened(stored(wide, value.dtype))
+    changed = (held != wide) & ~(np.isnan(wide) & np.isnan(held))
     if changed.any():
         raise InputError(
             f"{where}: expected numbers that {value.dtype} holds, {_first(array, changed)} "

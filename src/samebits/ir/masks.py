@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.graph import Array, Graph, Node, moved_inputs
 from samebits.ir.ops import has, op_named
+from samebits.ir.real.define import REALS
 from samebits.ir.traits import Trait
 
 LEAST_SCORE = -(2.0**15)  # what is below stands for "left out"
@@ -55,12 +56,15 @@ def flags_of(graph: Graph) -> dict[str, Flag]:
     inputs = [name for name in graph.inputs if graph.values[name].dtype in FLAG_TYPES]
     found = {name: Flag(name, (0.0, 1.0), True) for name in inputs}
     for node in graph.nodes:
-        read = [name for name in node.inputs if name and name not in graph.constants]
+        moves = has(node.op, Trait.MOVEMENT) and node.op != "Pad"
+        operands = moved_inputs(node) if moves else node.inputs
+        read = [name for name in operands if name and name not in graph.constants]
         if not read or not found.keys() >= set(read) or len(node.outputs) != 1:
             continue
         flags = [found[name] for name in read]
-        if has(node.op, Trait.MOVEMENT) and len(read) == 1 and node.op != "Pad":
-            if node.inputs[0] == read[0]:
+        if moves and len(read) == 1:
+            others = [graph.constants[name] for name in operands if name in graph.constants]
+            if all(np.isin(array, flags[0].numbers).all() for array in others):
                 found[node.output] = Flag(node.output, flags[0].numbers, flags[0].moved)
         elif has(node.op, Trait.POINTWISE) and len({flag.base for flag in flags}) == 1:
             numbers = _numbers(graph, node, found)
@@ -85,7 +89,7 @@ def _numbers(graph: Graph, node: Node, flags: dict[str, Flag]) -> tuple[float, f
             return None
         numbers = flags[name].numbers if constant is None else constant.flat[:1]
         kind = graph.values[name].dtype
-        wide = np.dtype("float64" if kind.startswith("float") else kind)
+        wide = np.dtype("float64" if kind in REALS else kind)
         arrays.append(np.broadcast_to(np.asarray(numbers, wide), (2,)))
     with np.errstate(all="ignore"):
         result = op_named(node.op).meaning(arrays, node.attributes)[0]

@@ -129,6 +129,33 @@ def window_count(size: int, kernel: int, stride: int, pads: int, dilation: int =
     return count
 
 
+def check_written(
+    past: tuple[int, ...], update: tuple[int, ...], starts: tuple[int, ...], axis: int
+) -> None:
+    """Refuse what cannot be written into a cache of this shape along an axis."""
+    if axis < 1 or starts != past[:1]:
+        raise ValueError(
+            f"expected an axis behind that of samples and an index for each of {past[:1]}, found "
+            f"axis {axis} and {list(starts)}"
+        )
+    cut = (*past[:axis], *past[axis + 1 :])
+    rest = (*update[:axis], *update[axis + 1 :])
+    if len(update) != len(past) or update[axis] > past[axis] or rest != cut:
+        raise ValueError(
+            f"expected an update like {list(past)} but for axis {axis}, found {list(update)}"
+        )
+
+
+def written(past: Array, update: Array, starts: Array, axis: int) -> Array:
+    """A copy with `update` from a place along an axis on, of its own for each index of the first
+    axis; places are modulo the size of the axis."""
+    result, n = past.copy(), past.shape[axis]
+    for row, start in enumerate(starts):
+        at = (int(start) % n + np.arange(update.shape[axis])) % n
+        result[row][(*[slice(None)] * (axis - 1), at)] = update[row]
+    return result
+
+
 def elements(shape: Sequence[int]) -> int:
     """Number of elements of a shape."""
     return math.prod(shape)

@@ -18,7 +18,8 @@ from samebits.errors import SamebitsError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import Array, has, op_named
-from samebits.ir.real.define import FLOATS
+from samebits.ir.real.define import FLOATS, REALS
+from samebits.ir.real.minifloat import stored as stored_as
 from samebits.ir.traits import Trait
 from samebits.ir.value import Value
 
@@ -187,7 +188,7 @@ def _evaluated(edit: Edit, node: Node) -> dict[str, Array] | None:
     for name, array in zip(node.outputs, results, strict=False):
         if name:
             dtype = edit.values[name].dtype
-            result = _stored(array, dtype) if dtype in FLOATS else np.array(array)
+            result = _stored(array, dtype) if dtype in REALS else np.array(array)
             if result is None:
                 return None
             stored[name] = result
@@ -196,13 +197,9 @@ def _evaluated(edit: Edit, node: Node) -> dict[str, Array] | None:
 
 def _stored(array: Array, dtype: str) -> Array | None:
     """Numbers in the declared type, or None where one overflows or is not a number."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = np.array(array.astype(dtype), order="C")
-    return (
-        result
-        if np.array_equal(np.isinf(result), np.isinf(array)) and not (np.isnan(result).any())
-        else None
-    )
+    result = np.array(stored_as(array, dtype), order="C")
+    same = np.array_equal(np.isinf(result), np.isinf(array)) and not np.isnan(result).any()
+    return result if same else None
 
 
 # --- batch normalisation --------------------------------------------------------------------

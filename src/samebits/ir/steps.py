@@ -2,7 +2,8 @@
 
 The step graph is the graph itself with sequences of one step, its recurrent layers replaced by
 their cells (`cell`). So everything around them must be time-wise: a step of the result may depend
-on the same step of the sequences only. A network whose states are inputs and outputs of its own
+on the same step of the sequences only; or causal attention, whose keys and values of the last steps
+are states (`attention`). A network whose states are inputs and outputs of its own
 (`with_states`) is a step graph already, of one call. docs/spec/graph.md section 1.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
+from samebits.ir.attention import Rings, Role, attention_roles, codes_of
 from samebits.ir.graph import Graph, GraphBuilder, Node, State
 from samebits.ir.ops import has, op_named, ops_with
 from samebits.ir.real.cell import LAYERS
@@ -34,14 +37,20 @@ def is_recurrent(graph: Graph) -> bool:
 
 
 def time_axes(graph: Graph) -> dict[str, int]:
-    """The time axis of each input of a graph with recurrent layers, states left out.
+    """The time axis of each input of a graph with recurrent layers or causal attention, states left
+    out.
 
-    Raises UnsupportedError where an input is no sequence of a recurrent layer, or lengths differ.
+    Raises UnsupportedError where an input is no sequence of a layer, or lengths differ.
     """
     axes: dict[str, int] = {}
+    roles = attention_roles(graph)
     for node in reversed(graph.nodes):
         if node.op in LAYERS:
             axes.setdefault(node.inputs[X], 0)
+            continue
+        if roles.get(node.name, Role.MASK) is not Role.MASK:
+            for name, place in zip(node.inputs, _attended(graph, node, roles), strict=True):
+                axes.setdefault(name, place)
             continue
         known = [axes[name] for name in node.outputs if name in axes]
         for name in node.inputs if known else ():
@@ -63,6 +72,12 @@ def time_axes(graph: Graph) -> dict[str, int]:
             f"graph {graph.name!r}: expected sequences of one length, found {lengths}"
         )
     return found
+
+
+def _attended(graph: Graph, node: Node, roles: Mapping[str, Role]) -> tuple[int, int]:
+    """The time axes of the operands of a product of attention."""
+    x, other = (len(graph.values[name].shape) for name in node.inputs)
+    return x - 2, other - (1 if roles[node.name] is Role.KEYS else 2)
 
 
 def _before(graph: Graph, node: Node, name: str, axis: int) -> int | None:
@@ -158,7 +173,8 @@ def step_graph(graph: Graph) -> Graph:
 
 
 def stepped(graph: Graph) -> Steps:
-    """One time step of a real graph with recurrent layers, which must be forward.
+    """One time step of a real graph with recurrent layers, which must be forward, or attention,
+    which must be causal.
 
     Inputs and outputs are those of the graph, with their time axis of size 1; outputs without one
     are of the last step. The states of each layer follow. Over all steps (`interpreter.run_steps`)
@@ -167,10 +183,10 @@ def stepped(graph: Graph) -> Steps:
 
     Raises UnsupportedError with the node that is reversed or not time-wise.
     """
-    if not is_recurrent(graph) or graph.states:
+    if graph.states or not (is_recurrent(graph) or attention_roles(graph)):
         raise UnsupportedError(
-            f"graph {graph.name!r}: expected recurrent layers on whole sequences, found "
-            f"{'a step graph' if graph.states else 'none'}"
+            f"graph {graph.name!r}: expected recurrent layers or causal attention on whole "
+            f"sequences, found {'a step graph' if graph.states else 'none'}"
         )
     return _Stepping(graph).run()
 
@@ -190,6 +206,8 @@ class _Stepping:
         self.taken = {*graph.values, *(node.name for node in graph.nodes)}
         self.fed: set[str] = {state.input for state in graph.states}
         self.length = 0
+        self.roles = attention_roles(graph)
+        self.rings: Rings | None = None
 
     def run(self) -> Steps:
         """The step graph. Values are visited in order, so the time axis of every operand is known;
@@ -206,10 +224,14 @@ class _Stepping:
             self.names[state.input] = builder.state(state.input, value.dtype, value.shape)
         for name, array in graph.constants.items():
             self.names[name] = builder.constant(name, array)
-        following: list[str] = []
+        if self.roles:
+            self.rings = Rings(builder, self.length, self.fresh)
+        following = [] if self.rings is None else self.rings.following
         for node in graph.nodes:
             try:
-                if node.op in LAYERS:
+                if node.name in self.roles:
+                    self.attention(node, self.roles[node.name])
+                elif node.op in LAYERS:
                     following += self.layer(node)
                 else:
                     self.node(node)
@@ -278,6 +300,32 @@ class _Stepping:
         """An operator that gives an output of a node of the graph."""
         self.names[name] = self.builder.add(op, inputs, attributes, node.name, [name])
 
+    def fresh(self, hint: str) -> str:
+        """A name that neither graph has."""
+        name = self.builder.unique(hint)
+        while name in self.taken:
+            name = self.builder.unique(f"{name}.2")
+        return name
+
+    def attention(self, node: Node, role: Role) -> None:
+        """A part of causal attention: scores and shares of the steps that the rings hold."""
+        rings, shapes = self.rings, self.graph.values
+        assert rings is not None
+        self.times[node.output] = len(shapes[node.output].shape) - 2
+        if role is Role.MASK:
+            (scores,) = (name for name in node.inputs if name in self.times)
+            inputs = [rings.stays, self.names[scores], rings.left_out]
+            self.put(node, node.output, "Where", inputs)
+            return
+        x, other = node.inputs
+        axes = _attended(self.graph, node, self.roles)
+        if (self.times.get(x), self.times.get(other)) != axes:
+            raise UnsupportedError("expected queries and keys, or shares and values, of all steps")
+        codes = [self.names[name] for name in codes_of(self.graph, other)]
+        hint = f"{node.name}.{role.name.lower()}"
+        last = rings.last(self.names[other], shapes[other].shape, axes[1], codes, hint)
+        self.put(node, node.output, "MatMul", [self.names[x], last])
+
     # --- other nodes ----------------------------------------------------------------------------
 
     def node(self, node: Node) -> None:
@@ -299,30 +347,42 @@ class _Stepping:
             raise UnsupportedError("expected a time-wise operator, found one that may not be")
         rule(self, node, axes)
 
-    def copy(self, node: Node, changed: dict[str, Any]) -> None:
-        """The node as it is, but for some attributes."""
+    def copy(
+        self, node: Node, changed: dict[str, Any], inputs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """The node as it is, but for some attributes and inputs."""
         made = self.builder.add_all(
             node.op,
-            [self.names[name] for name in node.inputs],
+            [inputs.get(name, self.names[name]) for name in node.inputs],
             {**node.attributes, **changed},
             node.name,
             node.outputs,
         )
         self.names.update(zip(node.outputs, made, strict=False))
 
-    def kept(self, node: Node, axis: int | None) -> None:
-        """The node on one step, where time is this axis of its outputs."""
+    def kept(
+        self, node: Node, axis: int | None, inputs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """The node on one step, where time is this axis of its outputs; `inputs`: instead of some
+        that differ from step to step."""
         if axis is None:
             raise UnsupportedError("expected steps that stay apart, found some that are mixed")
         self.times.update(dict.fromkeys((name for name in node.outputs if name), axis))
         if has(node.op, Trait.RESHAPES):
-            inputs = [self.names[name] for name in node.inputs]
-            self.put(node, node.output, "Reshape", inputs, shape=self.one_step(node.output))
+            names = [self.names[name] for name in node.inputs]
+            self.put(node, node.output, "Reshape", names, shape=self.one_step(node.output))
         else:
-            self.copy(node, {})
+            self.copy(node, {}, inputs)
 
-    def aligned(self, node: Node, axes: dict[str, int], operands: Sequence[str]) -> int:
-        """The axis of time in what operands broadcast to; the others are the same in every step."""
+    def aligned(
+        self,
+        node: Node,
+        axes: dict[str, int],
+        operands: Sequence[str],
+        varying: dict[str, str] | None = None,
+    ) -> int:
+        """The axis of time in what operands broadcast to; the others are the same in every step, or
+        what belongs to this one is put into `varying`, if there are rings."""
         rank = len(self.graph.values[node.output].shape)
         values = {name: rank - len(self.graph.values[name].shape) for name in operands if name}
         places = {axes[name] + values[name] for name in values if name in axes}
@@ -331,7 +391,11 @@ class _Stepping:
         (place,) = places
         for name, offset in values.items():
             shape = self.graph.values[name].shape
-            if name not in axes and place >= offset and shape[place - offset] != 1:
+            if name in axes or place < offset or shape[place - offset] == 1:
+                continue
+            if self.rings is not None and varying is not None:
+                varying[name] = self.rings.of_this_step(self.names[name], place - offset)
+            else:
                 raise UnsupportedError(f"expected the same in every step, found {name!r}")
         return place
 
@@ -340,7 +404,9 @@ Rule = Callable[[_Stepping, Node, dict[str, int]], None]
 
 
 def _pointwise(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
-    steps.kept(node, steps.aligned(node, axes, node.inputs))
+    varying: dict[str, str] = {}
+    place = steps.aligned(node, axes, node.inputs, varying)
+    steps.kept(node, place, varying)
 
 
 def _transpose(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
@@ -357,7 +423,9 @@ def _matmul(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     x, other = node.inputs
     a, b = (steps.graph.values[name].shape for name in node.inputs)
     if other in axes or x not in axes or axes[x] == len(a) - 1:
-        raise UnsupportedError("expected features times constant weights, found another product")
+        raise UnsupportedError(
+            "expected features times constant weights, or causal attention, found another product"
+        )
     if len(b) == 1:
         steps.kept(node, axes[x])
     elif axes[x] == len(a) - 2:  # the rows

@@ -26,6 +26,8 @@ class Trait(Enum):
     # which one depends on shapes, attributes and indices alone. Codes can move in its stead: the
     # result has the scale of the operand.
     MOVEMENT = auto()
+    # Its last operand is indices: they say where elements are taken from or put, and are none.
+    INDEXED = auto()
     # The elements of its operand in their order, in another shape.
     RESHAPES = auto()
     # An element of the result is the greatest or least of some elements of its operand. Codes
@@ -48,6 +50,9 @@ class Trait(Enum):
     WEIGHTED = auto()
     # The means of elements of one operand, over axes or windows: a sum, then a division.
     AVERAGE = auto()
+    # Where a channel of the first operand is multiplied by a positive number, the same channel of
+    # the result is. Channels lie along any one axis, of a SPATIAL operator along axis 1.
+    HOMOGENEOUS = auto()
     # The sums of constants that comparisons of the first operand choose: it changes no number, and
     # no operand scales the result, which may leave a graph, and be ranked, without codes.
     TALLIES = auto()
@@ -58,6 +63,9 @@ class Trait(Enum):
     ALONG = auto()
     # It works so along `axis` and all axes behind it.
     TRAILING = auto()
+    # The numbers of its operand, rounded to codes whose scale is that of their own range: it is not
+    # given codes beside those, and products read it.
+    RANGED = auto()
     # It compares or classifies numbers: the result is boolean or an index, and exact where the
     # operands are.
     DECISION = auto()

@@ -78,7 +78,7 @@ class AtenCall(ForeignNode):
         self, node: fx.Node, builder: GraphBuilder, results: Mapping[fx.Node, Result]
     ) -> None:
         path, op = module_path(node), operator_name(node)
-        where = f"aten.{op} in {path or 'the module itself'}"
+        where = f"{op if '.' in op else f'aten.{op}'} in {path or 'the module itself'}"
         super().__init__(builder, op, f"{path}.{node.name}" if path else node.name, where)
         self._results = results
         self.meta: Any = node.meta["val"]

@@ -25,7 +25,7 @@ sides a product is at most 2**30, and a piece holds 2**23 of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
-from samebits.ir.integer.normalize import vector_length
+from samebits.ir.integer.normalize import FRACTION_BITS, vector_length
 from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
@@ -62,7 +62,7 @@ class TorchExecutor:
         self.graph = graph
         self.device = torch.device(device)
         intervals = bounds(graph)
-        self._constants = {name: self._tensor(array) for name, array in graph.constants.items()}
+        self.constants = {name: self.tensor(array) for name, array in graph.constants.items()}
         self._functions = [
             _checked(node, graph, intervals, _PREPARE[node.op](_BoundedNode(self, node, intervals)))
             for node in graph.nodes
@@ -82,13 +82,18 @@ class TorchExecutor:
         columns = zip(*pieces, strict=True)
         return [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
 
+    @property
+    def functions(self) -> Iterator[tuple[Node, Function]]:
+        """Each node, in order, with its function of int64 tensors."""
+        return zip(self.graph.nodes, self._functions, strict=True)
+
     def trace(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Every value but the constants, by name, for inputs of the graph's own batch."""
         pieces = self._pieces(inputs)
         if len(pieces) != 1:
             raise InputError(f"trace: expected one batch of the graph, found {len(pieces)}")
         values = self._start(pieces[0])
-        for node, function in zip(self.graph.nodes, self._functions, strict=True):
+        for node, function in self.functions:
             values[node.output] = function(*(values[name] for name in node.inputs))
         return {
             name: self._array(name, tensor)
@@ -98,9 +103,7 @@ class TorchExecutor:
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         values = self._start(inputs)
-        for index, (node, function) in enumerate(
-            zip(self.graph.nodes, self._functions, strict=True)
-        ):
+        for index, (node, function) in enumerate(self.functions):
             values[node.output] = function(*(values[name] for name in node.inputs))
             for name in set(node.inputs):
                 if self._last_use[name] == index and name not in self.graph.outputs:
@@ -108,8 +111,8 @@ class TorchExecutor:
         return [self._array(name, values[name]) for name in self.graph.outputs]
 
     def _start(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
-        given = zip(self.graph.inputs, map(self._tensor, inputs), strict=True)
-        return {**self._constants, **dict(given)}
+        given = zip(self.graph.inputs, map(self.tensor, inputs), strict=True)
+        return {**self.constants, **dict(given)}
 
     def _pieces(self, inputs: Sequence[Array]) -> list[list[Array]]:
         """The inputs, checked and cut along axis 0 into batches of the graph's size."""
@@ -142,7 +145,8 @@ class TorchExecutor:
         columns = [np.split(array, count) for array in inputs]
         return [list(piece) for piece in zip(*columns, strict=True)]
 
-    def _tensor(self, array: Array) -> Tensor:
+    def tensor(self, array: Array) -> Tensor:
+        """Integers as a tensor on the device."""
         return torch.from_numpy(np.array(array, np.int64)).to(self.device)
 
     def _array(self, name: str, tensor: Tensor) -> Array:
@@ -371,6 +375,42 @@ def _softmax(node: _BoundedNode) -> Function:
     return run
 
 
+def _divide(node: _BoundedNode) -> Function:
+    a = node.attributes
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    if node.largest(0) * numerator >= 1 << 62 or node.largest(1) * denominator > 1 << 62:
+        return _reference(node)
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        codes = _quotient(x * numerator, y.clamp(min=1) * denominator)
+        return (codes + a["zero"]).clamp(a["low"], a["high"])
+
+    return run
+
+
+def _log_softmax(node: _BoundedNode) -> Function:
+    """The logarithm of each row's sum bit by bit, as docs/spec/graph.md 3.2 says."""
+    a = node.attributes
+    powers = node.tensor(1 << np.arange(1, 62))
+    one = node.tensor(np.array(1))
+
+    def run(x: Tensor, t: Tensor) -> Tensor:
+        below = x.amax(-1, keepdim=True) - x
+        total = t[below].sum(-1, keepdim=True).clamp(min=1)
+        whole = (total[..., None] >= powers).sum(-1)
+        mantissa = (total << (30 - whole).clamp(min=0)) >> (whole - 30).clamp(min=0)
+        level = whole - FRACTION_BITS
+        for _ in range(FRACTION_BITS):
+            mantissa = mantissa * mantissa >> 30
+            bit = mantissa >> 31
+            mantissa = mantissa >> bit
+            level = 2 * level + bit
+        codes = _quotient(-(below * a["m"] + level * a["b"]), one << a["shift"])
+        return (codes + a["zero"]).clamp(a["low"], a["high"])
+
+    return run
+
+
 def _normalize(node: _BoundedNode) -> Function:
     """Vectors without their mean, over their root mean square (docs/spec/graph.md 3.1).
 
@@ -449,6 +489,31 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[[_BoundedNode], Functio
     return prepare
 
 
+def _top_k(node: _BoundedNode) -> Function:
+    a = node.attributes
+
+    def run(x: Tensor) -> Tensor:
+        order = torch.argsort(x, dim=a["axis"], descending=a["largest"], stable=True)
+        index = order.narrow(a["axis"], 0, a["k"])
+        return index if node.op == "top_k_index" else x.gather(a["axis"], index)
+
+    return run
+
+
+def _resample(node: _BoundedNode) -> Function:
+    """Weighted rows, then weighted columns of them, one tap after the other; all sums are below
+    2**62."""
+    zero = node.attributes["zero"]
+
+    def weighted(x: Tensor, places: Tensor, weights: Tensor, axis: int) -> Tensor:
+        shape = [-1 if i == axis else 1 for i in range(4)]
+        taps = zip(places.unbind(1), weights.unbind(1), strict=True)
+        terms = [x.index_select(axis, at) * w.reshape(shape) for at, w in taps]
+        return torch.stack(terms).sum(0)
+
+    return lambda x, rows, w, columns, v: weighted(weighted(x - zero, rows, w, 1), columns, v, 2)
+
+
 def _trees(node: _BoundedNode) -> Function:
     """All trees one branch further at a time, as often as the longest way asks; leaves refer to
     themselves."""
@@ -514,6 +579,21 @@ def _gather(node: _BoundedNode) -> Function:
     return run
 
 
+def _scatter(node: _BoundedNode) -> Function:
+    axis = node.attributes["axis"]
+    x, update, _ = node.values
+    steps = torch.arange(update.shape[axis])
+    ahead = [1] * len(x.shape)
+
+    def run(past: Tensor, written: Tensor, starts: Tensor) -> Tensor:
+        at = (starts[:, None].long() + steps.to(starts.device)) % x.shape[axis]
+        shape = [*ahead]
+        shape[0], shape[axis] = at.shape
+        return past.scatter(axis, at.reshape(shape).expand(update.shape), written)
+
+    return run
+
+
 _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
@@ -533,8 +613,13 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "maximum": lambda node: torch.maximum,
     "minimum": lambda node: torch.minimum,
     "softmax": _softmax,
+    "divide": _divide,
+    "log_softmax": _log_softmax,
     "normalize": _normalize,
     "argmax": _argmax,
+    "top_k": _top_k,
+    "top_k_index": _top_k,
+    "resample": _resample,
     "tree_ensemble": _trees,
     "reshape": lambda node: lambda x: x.reshape(node.attributes["shape"]),
     "transpose": lambda node: lambda x: x.permute(node.attributes["perm"]),
@@ -543,4 +628,5 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "concat": _concat,
     "pad": _pad,
     "gather": _gather,
+    "scatter": _scatter,
 }

@@ -9,6 +9,7 @@ own in memory, which torch then reads with unpickling restricted to tensors.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import logging
@@ -42,8 +43,14 @@ PLAIN = ("archive_format", "archive_version", "byteorder", ".data/version")
 EXAMPLES = "data/sample_inputs/model.pt"
 TENSOR = re.compile(r"(weight|tensor)_[0-9]{1,9}")
 OPERATORS = re.compile(
-    r"torch\.ops\.(aten|quantized_decomposed)(\.[a-zA-Z0-9_]+){1,2}|_operator\.getitem"
+    r"torch\.ops\.(aten|quantized_decomposed)(\.[a-zA-Z0-9_]+){1,2}|_operator\.getitem|"
+    r"torch\.ops\.torchao\.(choose_qparams|quantize|dequantize)_affine(\.default)?"
 )
+DEFINING = {
+    "torch.ops.quantized_decomposed.": "torch.ao.quantization.fx._decomposed",
+    "torch.ops.torchao.": "torchao.quantization.quant_primitives",
+}
+"""The modules that define the operators whose names begin so, outside of ATen."""
 STRUCTURES = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 SAFE_READING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of torch.load: tensors and plain data alone
 
@@ -59,6 +66,8 @@ def read_exported(path: Path) -> Graph:
     members = _members(path)
     program = _json(path, members, MODEL)
     _check_program(path, program)
+    with _silent():
+        _define_operators(path, program)
     kept = {name: members[name] for name in PLAIN if name in members}
     kept[MODEL] = members[MODEL]
     total = 0
@@ -168,6 +177,25 @@ def _check_program(path: Path, program: Any) -> None:
         for key in ("in_spec", "out_spec"):
             if key in entry:
                 _check_structure(path, entry[key])
+
+
+def _define_operators(path: Path, program: Any) -> None:
+    """Import what defines the operators of a checked program, for torch knows ATen's alone."""
+    calls = (entry for entry in _dicts(program) if {"target", "inputs", "outputs"} <= entry.keys())
+    targets = {call["target"] for call in calls}
+    for start, module in DEFINING.items():
+        if not any(target.startswith(start) for target in targets):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(module)
+        except ImportError as error:
+            package = module.partition(".")[0]
+            raise UnsupportedError(
+                f"{path}: expected {package}, whose operators the program calls, found none "
+                f"({error}); pip install {package}"
+            ) from None
 
 
 def _check_structure(path: Path, text: Any) -> None:

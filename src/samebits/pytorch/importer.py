@@ -6,7 +6,7 @@ import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir.foreign import Result
 from samebits.ir.graph import Graph, GraphBuilder
 from samebits.pytorch.aten import RULES
+from samebits.pytorch.aten.quantized import ADVICE
 from samebits.pytorch.call import AtenCall, dtype_name, module_path, operator_name
 
 ROUNDS = 3  # of decomposition: what one brings in may need the next
@@ -142,24 +143,40 @@ class _Import:
         self.inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         self.fixed = self._fixed() if trusted else set()
         self.tensors: dict[fx.Node, Any] = {}  # of fixed nodes, as far as they are known
+        self.problems: list[str] = []  # what has no counterpart, a line each
+        self.unknown: set[fx.Node] = set()  # nodes without a result because of them
 
     def run(self) -> Graph:
         calls = set(_calls(self.program))
         self._check(calls)
         for node in self.program.graph.nodes:
-            if node.op == "placeholder":
-                self._placeholder(node, self.inputs[node.name])
-            elif node.target is operator.getitem:
-                self.results[node] = self.results[node.args[0]][node.args[1]]
-            elif node in calls and operator_name(node) in RULES:
-                self.results[node] = self._call(node)
-            elif node in calls:
-                self.results[node] = self.builder.constant(node.name, self._computed(node))
+            if self.unknown.intersection((node, *node.all_input_nodes)):
+                self.unknown.add(node)
+                continue
+            try:
+                self._node(node, calls)
+            except UnsupportedError as error:
+                self.problems.append(str(error))
+                self.unknown.add(node)
+        if self.problems:
+            raise UnsupportedError("\n".join(dict.fromkeys(self.problems)))
         return self.builder.build(self._outputs())
 
+    def _node(self, node: fx.Node, calls: set[fx.Node]) -> None:
+        """Enter the result of one node, whose operands have theirs."""
+        if node.op == "placeholder":
+            self._placeholder(node, self.inputs[node.name])
+        elif node.target is operator.getitem:
+            source, index = cast("tuple[fx.Node, int]", node.args)
+            self.results[node] = self.results[source][index]
+        elif node in calls and operator_name(node) in RULES:
+            self.results[node] = self._call(node)
+        elif node in calls:
+            self.results[node] = self.builder.constant(node.name, self._computed(node))
+
     def _check(self, calls: set[fx.Node]) -> None:
-        """UnsupportedError that lists every operator without a rule and its modules, or the buffers
-        that the module changes."""
+        """Note every operator without a rule and its modules, and the buffers that the module
+        changes."""
         places: dict[str, list[str]] = {}
         for node in self.program.graph.nodes:
             if node in calls and operator_name(node) not in RULES and node not in self.fixed:
@@ -167,15 +184,19 @@ class _Import:
                 found = places.setdefault(str(node.target), [])
                 if path not in found:
                     found.append(path)
+                self.unknown.add(node)
         if places:
             listed = "; ".join(f"{op} in {', '.join(paths)}" for op, paths in places.items())
-            raise UnsupportedError(
-                f"{self.name}: expected ATen operators that graphs have, found {listed}; "
-                "replace these modules or functions"
+            known = (
+                text for start, text in ADVICE.items() if any(op.startswith(start) for op in places)
+            )
+            advice = "; ".join(dict.fromkeys(known)) or "replace these modules or functions"
+            self.problems.append(
+                f"{self.name}: expected ATen operators that graphs have, found {listed}; {advice}"
             )
         mutated = self.program.graph_signature.buffers_to_mutate
         if mutated:
-            raise UnsupportedError(
+            self.problems.append(
                 f"{self.name}: expected a module that keeps its buffers, found changes of "
                 f"{', '.join(mutated.values())}; import it in a form without state"
             )

@@ -1,21 +1,42 @@
 """Quantization of float models after training: calibration, conversion to QDQ form, report."""
 
 from samebits.quantization.convert import Converted, convert
+from samebits.quantization.effort import quantize_best
+from samebits.quantization.front import Options, quantize_network
 from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.quantization.observe import Statistics, observe
 from samebits.quantization.placement import Placement, place
 from samebits.quantization.post_training import quantize_graph
-from samebits.quantization.report import ConstantReport, QuantizationReport, TensorReport
+from samebits.quantization.report import (
+    ConstantReport,
+    QuantizationReport,
+    StepReport,
+    TensorReport,
+)
 from samebits.quantization.samples import Samples, samples_of
-from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings
+from samebits.quantization.settings import (
+    ACTIVATIONS,
+    EFFORTS,
+    EQUALIZATIONS,
+    METHODS,
+    ROUNDINGS,
+    WEIGHTS,
+    Settings,
+)
+from samebits.quantization.signal import LayerChange
 from samebits.quantization.states import StatePairs, quantize_states, tie_states
 
 __all__ = [
     "ACTIVATIONS",
+    "EFFORTS",
+    "EQUALIZATIONS",
     "METHODS",
+    "ROUNDINGS",
     "WEIGHTS",
     "ConstantReport",
     "Converted",
+    "LayerChange",
+    "Options",
     "Placement",
     "QuantizationReport",
     "RecurrentReport",
@@ -24,11 +45,14 @@ __all__ = [
     "Settings",
     "StatePairs",
     "Statistics",
+    "StepReport",
     "TensorReport",
     "convert",
     "observe",
     "place",
+    "quantize_best",
     "quantize_graph",
+    "quantize_network",
     "quantize_recurrent",
     "quantize_states",
     "samples_of",

@@ -6,7 +6,7 @@ The result is a real graph with the meaning of docs/spec/graph.md: inputs and ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range
 from samebits.quantization.observe import Statistics, merged, statistics
 from samebits.quantization.placement import Placement, is_movement, ranks
-from samebits.quantization.settings import Settings, code_type, narrow
+from samebits.quantization.settings import Settings, code_type, doubled, narrow
 from samebits.quantization.trees import (
     FEATURE,
     rounded_thresholds,
@@ -31,6 +31,7 @@ from samebits.quantization.weights import (
     bias_codes,
     check_constant,
     encode,
+    fits,
     weight_codes,
 )
 from samebits.spec import formats
@@ -57,13 +58,37 @@ class QuantizedTensor:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedConstant:
-    """A weight, bias or other constant that the node `node` reads as codes."""
+    """A weight, bias or other constant that the node `node` reads as codes.
+
+    dequantized: the value of the quantized graph that DequantizeLinear makes of them, if one does
+    """
 
     name: str
     node: str
     op: str
     values: Array
     codes: WeightCodes
+    dequantized: str = ""
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A product of an activation and constant weights.
+
+    name, op:      of its node in the float graph
+    real:          its output in the float graph
+    output:        the same in the quantized graph
+    weights, bias: values that DequantizeLinear makes of its codes; "" for a bias that it lacks
+    scale:         of its activation; the unit of its sums is scale * that of the weights
+    """
+
+    name: str
+    op: str
+    real: str
+    output: str
+    weights: str
+    bias: str
+    scale: Fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +98,7 @@ class Converted:
     graph: Graph
     tensors: tuple[QuantizedTensor, ...]
     constants: tuple[QuantizedConstant, ...]
+    layers: tuple[QuantizedLayer, ...] = ()
 
 
 def convert(
@@ -83,17 +109,21 @@ def convert(
     fixed: Mapping[str, Calibrated] = MappingProxyType({}),
     finest: Fraction = Fraction(0),
     features: Mapping[str, tuple[Calibrated, ...]] = MappingProxyType({}),
+    stored: Mapping[str, WeightCodes] = MappingProxyType({}),
+    wide: frozenset[str] = frozenset(),
 ) -> Converted:
     """Insert the quantization of `placement` with scales from the statistics `seen`.
 
     fixed:  group -> its numbers, where calibration does not choose them
     finest: the smallest scale of the products of linear operators; weights are no finer
     features: input -> the numbers of each of its features, of those that `placement` says
+    stored: constant -> the codes that it has in the file, which weights keep
+    wide:   groups and constants, weights, that get twice the bits
 
     Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
     """
-    numbers = group_numbers(graph, placement, seen, settings, fixed)
-    return _Conversion(graph, placement, settings, numbers, finest, features).run()
+    numbers = group_numbers(graph, placement, seen, settings, fixed, wide)
+    return _Conversion(graph, placement, settings, numbers, finest, features, stored, wide).run()
 
 
 # --- scales of groups -------------------------------------------------------------------------
@@ -105,8 +135,10 @@ def group_numbers(
     seen: Mapping[str, Statistics],
     settings: Settings,
     fixed: Mapping[str, Calibrated] = MappingProxyType({}),
+    wide: frozenset[str] = frozenset(),
 ) -> dict[str, Calibrated]:
-    """The format and scale of every group; of those in `fixed` the numbers that stand there."""
+    """The format and scale of every group, of those in `wide` with twice the bits; of those in
+    `fixed` the numbers that stand there."""
     quantized = set(placement.quantized)
     outputs = _output_groups(graph, placement)
     producers = graph.producers()
@@ -116,6 +148,8 @@ def group_numbers(
             numbers[group] = fixed[group]
             continue
         fmt = settings.output_format if group in outputs else settings.activation_format
+        if group in wide:
+            fmt = doubled(fmt) or fmt
         compared = [thresholds_on(graph, name)[1] for name in members]
         if any(map(len, compared)):
             fmt = FEATURE
@@ -174,9 +208,13 @@ class _Conversion:
         numbers: Mapping[str, Calibrated],
         finest: Fraction,
         features: Mapping[str, tuple[Calibrated, ...]],
+        stored: Mapping[str, WeightCodes],
+        wide: frozenset[str],
     ) -> None:
         """numbers: the calibrated scale of each group of `placement`."""
         self.features = features
+        self.stored = stored
+        self.wide = wide
         self.real: dict[str, str] = {}  # value of the float graph -> what was rounded
         self.graph = graph
         self.placement = placement
@@ -189,6 +227,7 @@ class _Conversion:
         self.products: dict[str, tuple[Fraction, tuple[Fraction, ...]]] = {}
         self.tensors: list[QuantizedTensor] = []
         self.constants: list[QuantizedConstant] = []
+        self.layers: dict[str, QuantizedLayer] = {}  # by output in the float graph
 
     def run(self) -> Converted:
         for name in self.graph.inputs:
@@ -199,7 +238,9 @@ class _Conversion:
             self.node(node)
         self.builder.initial = [self.value(state.initial) for state in self.graph.states]
         outputs = [self.value(name) for name in self.graph.outputs]
-        return Converted(self.builder.build(outputs), tuple(self.tensors), tuple(self.constants))
+        graph = self.builder.build(outputs)
+        layers = tuple(self.layers.values())
+        return Converted(graph, tuple(self.tensors), tuple(self.constants), layers)
 
     def node(self, node: Node) -> None:
         inputs, attributes = self.operands(node)
@@ -210,6 +251,8 @@ class _Conversion:
         outputs = self.builder.add_all(
             node.op, inputs, attributes, name=self.node_name(node.name), outputs=wished
         )
+        if node.output in self.layers:
+            self.layers[node.output] = replace(self.layers[node.output], output=outputs[0])
         for name, real in zip(node.outputs, outputs, strict=False):
             self.read[name] = self.pair(name, real, node.op) if name in self.quantized else real
 
@@ -237,6 +280,8 @@ class _Conversion:
             elif summed and self.placement.biases[summed] == name:
                 codes = bias_codes(values, *self.products[summed], name)
                 inputs.append(self.dequantized(node, name, values, codes))
+                if summed in self.layers:
+                    self.layers[summed] = replace(self.layers[summed], bias=inputs[-1])
             elif (node.name, position) in self.placement.operands:
                 codes = encode(values, [self.numbers[self.placement.group[name]]], None)
                 inputs.append(self.dequantized(node, name, values, codes))
@@ -340,15 +385,23 @@ class _Conversion:
             scales: tuple[Fraction, ...] = (self.scale_of(second),)
         else:
             axis = self.weight_axis(node, weights.ndim)
-            found = self.weights(weights, axis, second, scale_x, bias)
+            found = self.kept(second, weights, axis, scale_x, bias) or self.weights(
+                weights, axis, second, scale_x, bias
+            )
             inputs.append(self.dequantized(node, second, weights, found))
             scales = found.scales
         self.products[node.output] = (scale_x, scales)
+        added = ""
         if third and bias is not None and scale_x > 0 and not self.settings.float_bias:
             codes = bias_codes(bias, scale_x, scales, third)
-            inputs.append(self.dequantized(node, third, bias, codes))
+            added = self.dequantized(node, third, bias, codes)
+            inputs.append(added)
         elif third:
             inputs.append(self.value(third))
+        if left is None and weights is not None:
+            self.layers[node.output] = QuantizedLayer(
+                *(node.name, node.op, node.output, ""), inputs[1], added, scale_x
+            )
         return inputs
 
     def weights(
@@ -356,8 +409,22 @@ class _Conversion:
     ) -> WeightCodes:
         check_constant(values, name)
         fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
+        if name in self.wide:
+            fmt = doubled(fmt) or fmt
         bits = self.settings.scale_bits
         return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
+
+    def kept(
+        self, name: str, values: Array, axis: int | None, scale_x: Fraction, bias: Array | None
+    ) -> WeightCodes | None:
+        """The codes that weights have in the file, where they can stay what they are."""
+        found = self.stored.get(name)
+        whole = values is self.graph.constants[name]  # no factor has joined them
+        if found is None or not whole or found.axis not in (None, axis) or name in self.wide:
+            return None
+        if found.format.bits > self.settings.format_of(values.min(), values.max()).bits:
+            return None
+        return found if fits(found, scale_x, bias, self.finest) else None
 
     def weight_axis(self, node: Node, rank: int) -> int | None:
         """The axis of output channels, where each is to have a scale of its own."""
@@ -374,17 +441,18 @@ class _Conversion:
 
     def dequantized(self, node: Node, name: str, values: Array, found: WeightCodes) -> str:
         """DequantizeLinear of the codes of a constant that `node` reads."""
-        self.constants.append(QuantizedConstant(name, node.name, node.op, values, found))
         codes = self.builder.constant(self.fresh(f"{name}.codes"), found.codes)
         kind = "" if found.format.bits == 32 else code_type(found.format)
         scale, zero_point = self.parameters(found.scales, found.zero_points, kind)
-        return self.builder.add(
+        made = self.builder.add(
             "DequantizeLinear",
             [codes, scale, zero_point] if kind else [codes, scale],
             {"axis": found.axis} if found.axis is not None else {},
             name=self.fresh(f"{name}.dequantize"),
             outputs=[self.fresh(f"{name}.dequantized")],
         )
+        self.constants.append(QuantizedConstant(name, node.name, node.op, values, found, made))
+        return made
 
     def parameters(
         self, scales: Sequence[Fraction], zero_points: Sequence[int], kind: str

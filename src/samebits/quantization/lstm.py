@@ -37,8 +37,9 @@ from samebits.quantization.observe import (
 )
 from samebits.quantization.placement import Placement, is_movement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
-from samebits.quantization.report import constant_report, sqnr
+from samebits.quantization.report import constant_report
 from samebits.quantization.settings import ACTIVATIONS, Settings
+from samebits.quantization.signal import sqnr
 from samebits.quantization.weights import check_constant
 from samebits.spec import formats
 

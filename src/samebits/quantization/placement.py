@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Node, Trait, has
+from samebits.ir.graph import moved_inputs
 from samebits.ir.masks import flags_of, masks_of
+from samebits.ir.real.define import REALS
 
 MERGING = frozenset(("Relu", "Clip"))
 
@@ -66,11 +68,6 @@ def is_movement(node: Node) -> bool:
     return has(node.op, Trait.MOVEMENT, Trait.SELECTION)
 
 
-def moved_inputs(node: Node) -> tuple[int, ...]:
-    """Positions of the inputs whose elements a movement moves."""
-    return (0,) if node.op == "Gather" else tuple(range(len(node.inputs)))
-
-
 def ranks(node: Node) -> bool:
     """Whether it gives the index of a greatest or least number: exact, if the numbers are."""
     return has(node.op, Trait.DECISION) and has(node.op, Trait.SCORING)
@@ -99,7 +96,7 @@ def _check(graph: Graph) -> None:
                 f"{node.name!r}); it is quantized already"
             )
     for value in graph.values.values():
-        if value.dtype in ("float16", "float64"):
+        if value.dtype in REALS and value.dtype != "float32":
             raise UnsupportedError(
                 f"graph {graph.name!r}: expected float32 tensors, found {value.dtype} (value "
                 f"{value.name!r}); convert the model to float32"
@@ -143,8 +140,8 @@ class _Search:
                 continue
             self.visited.add(name)
             node = self.producers.get(name)
-            if node is not None and is_movement(node):
-                waiting += [node.inputs[i] for i in moved_inputs(node)]
+            if node is not None and (is_movement(node) or has(node.op, Trait.RANGED)):
+                waiting += moved_inputs(node)
             else:
                 self.required.add(name)
 
@@ -171,8 +168,8 @@ class _Search:
         variables = [name for name in inputs if self.is_variable(name)]
         output = node.output
         if is_movement(node):
-            moved = [node.inputs[i] for i in moved_inputs(node)]
-            self.read_constants(node, moved_inputs(node))
+            moved = moved_inputs(node)
+            self.read_constants(node, range(len(moved)))
             self.shared.append([*moved, *node.outputs])
             return moved
         if output in self.masked:
@@ -182,7 +179,8 @@ class _Search:
                 terms = [self.term(v) for v in variables if v not in self.sums]
                 return [*terms, *self.accumulator(node)]
             roots = {self.root[name] for name in variables}
-            axes = self.expression(node, next(iter(roots))) if len(roots) == 1 else None
+            one = len(roots) == 1 and has(node.op, Trait.FUNCTION)
+            axes = self.expression(node, next(iter(roots))) if one else None
             if axes is not None:
                 axes |= {self.axis[name] for name in variables if name in self.axis}
                 if len(axes) > 1:  # a table has one row per index of one axis

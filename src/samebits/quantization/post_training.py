@@ -12,10 +12,15 @@ from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.quantization.convert import convert, group_numbers
+from samebits.quantization.equalize import equalize
 from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import place
+from samebits.quantization.refine import affordable, refine
 from samebits.quantization.report import QuantizationReport, report
+from samebits.quantization.sensitivity import most_sensitive
 from samebits.quantization.settings import Settings
+from samebits.quantization.signal import LayerChange
+from samebits.quantization.stored import float_network
 from samebits.quantization.trees import feature_numbers, feature_ranges
 
 Array = np.ndarray[Any, Any]
@@ -28,20 +33,29 @@ def quantize_graph(
 
     graph:   simplified (samebits.ir.rewrite.simplify); inputs and outputs keep names and types
     samples: each a mapping of input name to array, or the arrays in order of the inputs, of the
-             inputs' shapes and types. Read once; their order does not matter to the result but for
-             which of them the report compares, and where `stop_early` stops
+             inputs' shapes and types. Read once (with `equalize`: held). Their order does not
+             matter to the result but for which of them the report compares, which roundings and
+             biases are chosen on, and where `stop_early` stops
 
     Raises InputError for samples that do not fit, NaN or infinity in them or in an activation, or
     a graph that is quantized already or has nothing to quantize; UnsupportedError for float types
     other than float32.
     """
     settings = settings or Settings()
+    network = float_network(graph)
+    graph, stored = network.graph, network.codes
+    changes: tuple[LayerChange, ...] = ()
+    if settings.equalize is not None:
+        samples = list(samples)
+        graph, changes = equalize(graph, samples, settings.equalize)
+        stored = network.codes_of(graph)
     placement = place(graph)
     if not placement.quantized:
         raise InputError(
             f"graph {graph.name!r}: expected a network that computes on float32 numbers, found "
             "none to quantize"
         )
+    refined = affordable(graph, settings.refine_samples) if settings.refines else 0
     kept: list[Sequence[Array]] = []
     count = 0
     scales: dict[str, tuple[Fraction, int]] = {}
@@ -53,7 +67,7 @@ def quantize_graph(
         nonlocal count, scales
         count += 1
         feature_ranges(ranges, placement.features, dict(zip(graph.inputs, sample, strict=True)))
-        if len(kept) < settings.report_samples:
+        if len(kept) < max(settings.report_samples, refined):
             kept.append([np.array(array) for array in sample])
         if settings.stop_early is None or count % settings.stop_early:
             return True
@@ -72,6 +86,16 @@ def quantize_graph(
 
     seen = observe(graph, samples, placement.quantized, more)
     features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
-    converted = convert(graph, placement, seen, settings, features=features)
+    converted = convert(graph, placement, seen, settings, features=features, stored=stored)
+    if settings.mixed is not None:
+        wide, wider = most_sensitive(graph, placement, converted, kept, settings)
+        converted = convert(
+            graph, placement, seen, settings, features=features, stored=stored, wide=wide
+        )
+        changes += wider
+    if settings.refines:
+        converted, more_changes = refine(graph, converted, kept[:refined], settings)
+        changes += more_changes
     progress.stage("comparing with the float network")
-    return converted.graph, report(graph, converted, seen, kept, count, settings)
+    compared = kept[: settings.report_samples]
+    return converted.graph, report(graph, converted, seen, compared, count, settings, changes)

@@ -14,6 +14,7 @@ from samebits.ir.interpreter import trace
 from samebits.quantization.convert import Converted, QuantizedConstant, QuantizedTensor
 from samebits.quantization.observe import Statistics
 from samebits.quantization.settings import Settings
+from samebits.quantization.signal import LayerChange, sqnr
 
 Array = np.ndarray[Any, Any]
 
@@ -62,9 +63,20 @@ class ConstantReport:
 
 
 @dataclass(frozen=True)
+class StepReport:
+    """A step of `--effort high`. sqnr_db: of the outputs on the samples held out, with this step
+    and those kept before it; None if they are equal to the float network's."""
+
+    name: str
+    sqnr_db: float | None
+    kept: bool
+
+
+@dataclass(frozen=True)
 class QuantizationReport:
     """The result of quantizing a graph. Bytes are those of the quantized constants; samples: the
-    number that was compared."""
+    number that was compared; changes: what was done beyond rounding to nearest, layer by layer;
+    steps: what was tried, measured on `held_out` samples."""
 
     settings: Settings
     calibration_samples: int
@@ -73,6 +85,9 @@ class QuantizationReport:
     constants: tuple[ConstantReport, ...]
     bytes_before: int
     bytes_after: int
+    changes: tuple[LayerChange, ...] = ()
+    steps: tuple[StepReport, ...] = ()
+    held_out: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite ratios become None."""
@@ -100,6 +115,7 @@ def report(
     samples: Sequence[Sequence[Array]],
     calibration_samples: int,
     settings: Settings,
+    changes: tuple[LayerChange, ...] = (),
 ) -> QuantizationReport:
     """Compare the float graph with the quantized one, tensor by tensor, on the samples.
 
@@ -125,6 +141,7 @@ def report(
         constants,
         sum(c.bytes_before for c in constants),
         sum(c.bytes_after for c in constants),
+        changes,
     )
 
 
@@ -136,13 +153,6 @@ def clipped(x: Array, tensor: QuantizedTensor) -> int:
     low = numbers.format.code_min - numbers.zero_point
     high = numbers.format.code_max - numbers.zero_point
     return int(np.count_nonzero((steps < low - 0.5) | (steps > high + 0.5)))
-
-
-def sqnr(signal: float, noise: float) -> float | None:
-    """Signal-to-noise ratio in dB; None without noise."""
-    if noise == 0:
-        return None
-    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _tensor(tensor: QuantizedTensor, stats: Statistics | None, sums: _Sums) -> TensorReport:

@@ -9,6 +9,9 @@ from samebits.errors import InputError
 from samebits.numerics import Format, catalog
 
 METHODS = ("minmax", "percentile", "mse")
+EQUALIZATIONS = ("weights", "activations")
+EFFORTS = ("plain", "high")
+ROUNDINGS = ("nearest", "least-error")
 
 
 def _power_of_two(bits: int) -> Format:
@@ -35,6 +38,7 @@ WEIGHTS: dict[str, Format] = {
         catalog.symmetric(8),
         catalog.asymmetric(8, signed=True),
         _power_of_two(8),
+        catalog.symmetric(4),
         catalog.symmetric(16),
         _power_of_two(16),
     )
@@ -46,9 +50,17 @@ def widened(fmt: Format, bits: int) -> Format:
     return ACTIVATIONS[fmt.name.replace(str(fmt.bits), str(bits))]
 
 
+def doubled(fmt: Format) -> Format | None:
+    """The format of the same kind with twice the bits, of weights or activations; None: there is
+    none."""
+    name = fmt.name.replace(f"s{fmt.bits}", f"s{2 * fmt.bits}")
+    name = name.replace(f"u{fmt.bits}", f"u{2 * fmt.bits}")
+    return (WEIGHTS | ACTIVATIONS).get(name)
+
+
 def code_type(fmt: Format) -> str:
-    """numpy's name of the integer type that holds the codes."""
-    return f"{'uint' if fmt.code_min == 0 else 'int'}{fmt.bits}"
+    """numpy's name of the integer type that holds the codes; 4 bits lie in one of 8."""
+    return f"{'uint' if fmt.code_min == 0 else 'int'}{max(fmt.bits, 8)}"
 
 
 def narrow(fmt: Format) -> bool:
@@ -72,7 +84,14 @@ class Settings:
                  the larger one, else asymmetric; None: as `weights` says
     float_bias:  biases stay float32, for targets with a floating-point unit
     scale_bits:  significant bits of scales, which are rounded up to them
+    equalize:    channels between layers are scaled for even ranges of weights, or of activations
+                 and weights (`equalize`); None: as they are
+    rounding:    of weights: nearest; least-error of their layer's output (`descent`)
+    bias_correction: the mean error of each output channel goes into its bias (`refine`)
     report_samples: samples that the report compares
+    mixed:       the number of tensors, activations and weights, that get twice the bits: those
+                 whose rounding costs the outputs most (`sensitivity`); None: none
+    refine_samples: samples, at most, that roundings and biases are chosen on
     stop_early: samples after which calibration ends if they changed no scale; None: all are read
     """
 
@@ -87,12 +106,20 @@ class Settings:
     float_bias: bool = False
     scale_bits: int = 24
     stop_early: int | None = None
+    equalize: str | None = None
+    rounding: str = "nearest"
+    bias_correction: bool = False
+    mixed: int | None = None
+    refine_samples: int = 128
 
     def __post_init__(self) -> None:
         """InputError that names the first setting out of range."""
         _one_of("--scheme", self.activations, ACTIVATIONS)
         _one_of("--weights", self.weights, WEIGHTS)
         _one_of("--calibrate", self.calibration, METHODS)
+        _one_of("--rounding", self.rounding, ROUNDINGS)
+        if self.equalize is not None:
+            _one_of("--equalize", self.equalize, EQUALIZATIONS)
         if not (math.isfinite(self.percentile) and 50 < self.percentile <= 100):
             raise InputError(
                 f"--percentile: expected above 50 and up to 100, found {self.percentile}"
@@ -110,8 +137,17 @@ class Settings:
             raise InputError(f"scale bits: expected from 1 to 24, found {self.scale_bits}")
         if self.report_samples < 1:
             raise InputError(f"report samples: expected 1 or more, found {self.report_samples}")
+        if self.mixed is not None and self.mixed < 1:
+            raise InputError(f"--mixed: expected 1 tensor or more, found {self.mixed}")
+        if self.refine_samples < 1:
+            raise InputError(f"refine samples: expected 1 or more, found {self.refine_samples}")
         if self.stop_early is not None and self.stop_early < 1:
             raise InputError(f"--stop-early: expected 1 or more, found {self.stop_early}")
+
+    @property
+    def refines(self) -> bool:
+        """Whether codes of weights or biases are chosen on samples."""
+        return self.rounding != "nearest" or self.bias_correction
 
     @property
     def activation_format(self) -> Format:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
+from samebits.ir.real.functions import total
 from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import (
     LARGEST_BINARY32,
@@ -30,6 +31,7 @@ Array = np.ndarray[Any, Any]
 BIAS = Format("bias-s32", 32, -(1 << 31), (1 << 31) - 1, ScaleRule.SYMMETRIC)
 LARGEST_BIAS = 1 << 30  # of a code, so that products have as much room again in int32
 SMALLEST_NORMAL = Fraction(2) ** -126
+CLIPS = [Fraction(part, 32) for part in range(32, 11, -1)]  # parts of a range
 ZERO_CHANNEL_BITS = 16  # of the code of a bias whose channel has no weights
 
 
@@ -45,12 +47,15 @@ class WeightCodes:
 
     def reals(self) -> Array:
         """The numbers that the codes stand for, in float64 (exact for 8-bit codes)."""
+        scales = self.spread([float(s) for s in self.scales])
+        return np.asarray((self.codes.astype(np.int64) - self.spread(self.zero_points)) * scales)
+
+    def spread(self, values: Sequence[Any]) -> Array:
+        """Numbers, one for each scale, in a shape that broadcasts to that of the codes."""
         shape = [1] * self.codes.ndim
         if self.axis is not None:
             shape[self.axis] = -1
-        scales = np.array([float(s) for s in self.scales]).reshape(shape)
-        zero_points = np.array(self.zero_points, np.int64).reshape(shape)
-        return np.asarray((self.codes.astype(np.int64) - zero_points) * scales)
+        return np.array(values).reshape(shape)
 
 
 def encode(values: Array, numbers: Sequence[Calibrated], axis: int | None) -> WeightCodes:
@@ -99,7 +104,8 @@ def weight_codes(
     scale_bits: int = 24,
     finest: Fraction = Fraction(0),
 ) -> WeightCodes:
-    """Weights over their whole range, one scale per index of `axis` or one for all.
+    """Weights, one scale per index of `axis` or one for all: of their whole range, with fewer than
+    8 bits of the least squared error.
 
     bias: float32, one number, or one per output. Where its codes in units of scale_x * scale would
     leave int32 or that product is no normal binary32, the scale is enlarged until they do not.
@@ -118,11 +124,13 @@ def weight_codes(
         if axis is None or largest.size != len(lows):
             largest = largest.max(initial=0)  # of an empty one: as of zeros
         biases = [Fraction(float(b)) for b in np.broadcast_to(largest, lows.shape)]
+    kept = _kept(values, axis, fmt, name) if fmt.bits < 8 else [Fraction(1)] * len(lows)
     numbers = [
         _suited(
-            shortened(from_range(*_exact(low, high), fmt, name), scale_bits), scale_x, b, finest
+            shortened(from_range(*_part(low, high, part), fmt, name), scale_bits),
+            *(scale_x, b, finest),
         )
-        for low, high, b in zip(lows, highs, biases, strict=True)
+        for low, high, part, b in zip(lows, highs, kept, biases, strict=True)
     ]
     if any(n.scale * scale_x > LARGEST_BINARY32 for n in numbers):
         raise InputError(
@@ -132,8 +140,32 @@ def weight_codes(
     return encode(values, numbers, axis)
 
 
-def _exact(low: float, high: float) -> tuple[Fraction, Fraction]:
-    return Fraction(float(low)), Fraction(float(high))
+def fits(
+    found: WeightCodes, scale_x: Fraction, bias: Array | None, finest: Fraction = Fraction(0)
+) -> bool:
+    """Whether codes that weights have already suit a bias as `weight_codes` would make them."""
+    products = [scale_x * scale for scale in found.scales]
+    largest = Fraction(0) if bias is None else Fraction(float(np.abs(bias).max(initial=0)))
+    least = max(SMALLEST_NORMAL, finest, largest / LARGEST_BIAS)
+    return min(products) >= least and max(products) <= LARGEST_BINARY32
+
+
+def _part(low: float, high: float, part: Fraction) -> tuple[Fraction, Fraction]:
+    return Fraction(float(low)) * part, Fraction(float(high)) * part
+
+
+def _kept(values: Array, axis: int | None, fmt: Format, name: str) -> list[Fraction]:
+    """The part of its range that each channel keeps: of CLIPS the one whose squared error is least,
+    of equals the greatest. Sums in one order: the same part on every machine."""
+    rows = np.moveaxis(values, axis, 0) if axis is not None else values[None]
+    rows = rows.reshape(len(rows), -1)
+    ends = list(zip(rows.min(1), rows.max(1), strict=True))
+    errors = []
+    for part in CLIPS:
+        numbers = [from_range(*_part(low, high, part), fmt, name) for low, high in ends]
+        away = encode(rows, numbers, 0).reals() - rows
+        errors.append(total(away * away, (1,))[:, 0])
+    return [CLIPS[index] for index in np.argmin(errors, axis=0)]
 
 
 def _suited(

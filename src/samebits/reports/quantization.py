@@ -7,6 +7,8 @@ from samebits.reports.html import Section, Table
 from samebits.reports.report import printable, section
 
 TENSORS = ("tensor", "operator", "format", "scale", "zero", "range", "clipped", "SQNR dB")
+STEPS = ("step", "outputs, SQNR dB", "kept")
+CHANGES = ("layer", "operator", "step", "change", "SQNR dB before", "after")
 GATES = ("layer", "gate", "product of x", "product of h", "output", "beyond Q3.12")
 
 
@@ -30,11 +32,38 @@ def quantization_sections(report: QuantizationReport | RecurrentReport) -> list[
     ]
     return [
         section(Table(TENSORS, rows)),
+        *_tuning(report),
         section(
             f"calibrated on {report.calibration_samples} samples, compared on {report.samples}",
             _bytes(report),
         ),
     ]
+
+
+def _tuning(report: QuantizationReport) -> list[Section]:
+    """Changes beyond plain quantization, layer by layer, and the steps that were tried."""
+    found = []
+    if report.changes:
+        rows = [
+            (
+                *(printable(change.layer), change.op, change.step, printable(change.what)),
+                *("" if db is None else f"{db:.1f}" for db in (change.before, change.after)),
+            )
+            for change in report.changes
+        ]
+        found.append(section(Table(CHANGES, rows)))
+    if report.steps:
+        tried = [
+            (
+                step.name,
+                "exact" if step.sqnr_db is None else f"{step.sqnr_db:.2f}",
+                "yes" if step.kept else "no",
+            )
+            for step in report.steps
+        ]
+        more = f"measured on {report.held_out} samples held out of calibration"
+        found.append(section(Table(STEPS, tried), more))
+    return found
 
 
 def _gates(report: RecurrentReport) -> list[Section]:

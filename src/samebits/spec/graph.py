@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.spec.vectors import normalized, shares
+from samebits.spec.vectors import logarithm, normalized, shares
 
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
@@ -212,6 +212,16 @@ def clip(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
+def divide(arrays: Sequence[Array], a: Attributes) -> Array:
+    """x * ratio / y, rounded once, as codes; y is at least 1."""
+    x, y = arrays
+    out = _empty(_common(x.shape, y.shape))
+    for place in _places(out.shape):
+        quotient = _at(x, place) * Fraction(a["ratio"]) / max(_at(y, place), 1)
+        out[place] = _clamp(rne(quotient) + a["zero"], a["low"], a["high"])
+    return out
+
+
 def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
     """Shares of P_j = t[max x - x_j] in their sum, as codes: rounded once, then clipped; none where
     the mask is 0."""
@@ -223,6 +233,21 @@ def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
         found = shares(row, [int(v) for v in t], a["ratio"], range(x.shape[-1]))
         for j, share in enumerate(found):
             out[(*place, j)] = _clamp(share + a["zero"], a["low"], a["high"])
+    return out
+
+
+def log_softmax(arrays: Sequence[Array], a: Attributes) -> Array:
+    """Less the distance from the greatest code and the logarithm of the sum of the P_j, as codes:
+    section 3.2."""
+    x, t = arrays
+    out = _empty(x.shape)
+    for place in _places(x.shape[:-1]):
+        row = [int(code) for code in x[place]]
+        below = [max(row) - code for code in row]
+        level = logarithm(max(sum(int(t[d]) for d in below), 1)) - 24 * 2**24
+        for j, d in enumerate(below):
+            value = Fraction(-(d * a["m"] + level * a["b"]), 2 ** a["shift"])
+            out[(*place, j)] = _clamp(rne(value) + a["zero"], a["low"], a["high"])
     return out
 
 
@@ -326,6 +351,42 @@ def reduce_min(arrays: Sequence[Array], a: Attributes) -> Array:
 def argmax(arrays: Sequence[Array], a: Attributes) -> Array:
     """The first index of the maximum along `axis`."""
     return _reduced(arrays[0], (a["axis"],), a["keepdims"], lambda codes: codes.index(max(codes)))
+
+
+def _ranked(x: Array, a: Attributes, f: Callable[[list[int], int], int]) -> Array:
+    """f(codes, i) of the k places i that rank first along `axis`, of equals the lower first."""
+    axis, k = a["axis"] % x.ndim, a["k"]
+    out = _empty([k if i == axis else n for i, n in enumerate(x.shape)])
+    for place in _places([1 if i == axis else n for i, n in enumerate(x.shape)]):
+        line = [int(x[(*place[:axis], i, *place[axis + 1 :])]) for i in range(x.shape[axis])]
+        order = sorted(range(len(line)), key=lambda i: (-line[i] if a["largest"] else line[i], i))
+        for i in range(k):
+            out[(*place[:axis], i, *place[axis + 1 :])] = f(line, order[i])
+    return out
+
+
+def top_k(arrays: Sequence[Array], a: Attributes) -> Array:
+    """The k greatest or least codes along `axis`, in order."""
+    return _ranked(arrays[0], a, lambda line, i: line[i])
+
+
+def top_k_index(arrays: Sequence[Array], a: Attributes) -> Array:
+    """Where they lie."""
+    return _ranked(arrays[0], a, lambda line, i: i)
+
+
+def resample(arrays: Sequence[Array], a: Attributes) -> Array:
+    """Sums of w * v * (x - zero) over the rows and columns that an output reads, of weights w for
+    each row and v for each column."""
+    x, rows, w, columns, v = arrays
+    batch, _, _, channels = x.shape
+    out = _empty((batch, len(rows), len(columns), channels))
+    for n, r, s, c in _places(out.shape):
+        out[n, r, s, c] = sum(
+            int(w[r, p]) * int(v[s, q]) * (int(x[n, rows[r, p], columns[s, q], c]) - a["zero"])
+            for p, q in _places((rows.shape[1], columns.shape[1]))
+        )
+    return out
 
 
 def tree_ensemble(arrays: Sequence[Array], a: Attributes) -> Array:
@@ -450,11 +511,26 @@ def gather(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
+def scatter(arrays: Sequence[Array], a: Attributes) -> Array:
+    """x, where position (starts[n] + k) mod size of `axis` of sample n is position k of update."""
+    x, update, starts = arrays
+    axis, size = a["axis"], x.shape[a["axis"]]
+    out = _empty(x.shape)
+    for place in _places(x.shape):
+        out[place] = int(x[place])
+    for place in _places(update.shape):
+        target = list(place)
+        target[axis] = (int(starts[place[0]]) + place[axis]) % size
+        out[tuple(target)] = int(update[place])
+    return out
+
+
 _ALL = (
     *(conv, conv_transpose, linear, matmul, affine, add, multiply, requantize, table, clip),
+    divide,
     *(softmax, normalize, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax),
-    *(maximum, minimum),
-    *(reshape, transpose, expand, slice_, concat, pad, gather, tree_ensemble),
+    *(maximum, minimum, log_softmax, top_k, top_k_index, resample),
+    *(reshape, transpose, expand, slice_, concat, pad, gather, scatter, tree_ensemble),
 )
 REFERENCE: dict[str, Callable[[Sequence[Array], Attributes], Array]] = {
     operator.__name__.rstrip("_"): operator for operator in _ALL

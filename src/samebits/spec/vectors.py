@@ -35,6 +35,19 @@ def factors(
     raise OverflowError("expected gamma and beta that fit the scale")
 
 
+def logarithm(v: int) -> int:
+    """floor of log2 v in 24 fraction bits, but for what a mantissa of 31 bits loses: v >= 1."""
+    whole = v.bit_length() - 1
+    mantissa = v << (30 - whole) if whole <= 30 else v >> (whole - 30)
+    fraction = 0
+    for _ in range(FRACTION_BITS):
+        mantissa = mantissa * mantissa >> 30
+        bit = mantissa >> 31
+        mantissa >>= bit
+        fraction = 2 * fraction + bit
+    return whole * 2**FRACTION_BITS + fraction
+
+
 def shares(
     codes: Mapping[int, int], powers: Sequence[int], ratio: Fraction | int, of: Collection[int]
 ) -> list[int]:

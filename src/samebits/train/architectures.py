@@ -227,6 +227,19 @@ def gpt(vocabulary: int, context: int = 128, *, width: int = 128, depth: int = 4
     return LanguageModel(vocabulary, context, width, depth)
 
 
+CONTEXT = 128  # tokens
+LANGUAGE_MODELS = frozenset(("gpt",))  # architectures of texts, their input [CONTEXT]
+
+
+def _language_model(input_shape: Shape, classes: int) -> nn.Module:
+    """`gpt` of the data's length."""
+    if len(input_shape) != 1:
+        raise InputError(
+            f"architecture gpt: expected a text (.txt), found samples {list(input_shape)}"
+        )
+    return gpt(classes, *input_shape)
+
+
 def _pre_norm_layer(width: int, head: int) -> nn.TransformerEncoderLayer:
     """A layer of a transformer that normalises first, with GELU and four times the width inside."""
     return nn.TransformerEncoderLayer(
@@ -272,6 +285,7 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mobilenetv2": mobilenetv2,
     "lstm": lstm,
     "vit": vit,
+    "gpt": _language_model,
 }
 
 

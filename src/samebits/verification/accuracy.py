@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 
 
 def images(data: Dataset, split: Split, count: int | None = None) -> Array:
-    """The first `count` images of a split as the network sees them, float32 [n, C, H, W]."""
+    """The first `count` images of a split as the network sees them, float32 [n, C, H, W]; of texts
+    for language models the tokens, int64 [n, T]."""
     import torch
 
     labels = data.test_labels if split == "test" else data.train_labels
@@ -33,7 +34,9 @@ def image_codes(model: Model, data: Dataset, count: int | None = None) -> list[A
     """
     graph = model.integer
     value = graph.values[graph.inputs[0]]
-    _check_fit(graph, data, value.quantization is not None)
+    _check_fit(graph, data, data.language or value.quantization is not None)
+    if data.language:
+        return [whole_batches(images(data, "test", count), value.shape[0])]
     return [whole_batches(quantize_samples(images(data, "test", count), value), value.shape[0])]
 
 
@@ -123,15 +126,16 @@ def whole_batches(samples: Array, batch: int) -> Array:
 
 
 def correct(outputs: list[Array], data: Dataset) -> int:
-    """Number of test images whose label has the largest logit, the first of equal ones.
+    """Number of test images (of texts: places) whose label has the largest logit, the first of
+    equal ones.
 
     Takes outputs of the first images of the test set; the last ones may repeat its last image
     (`whole_batches`). Raises InputError where there are fewer logits than classes.
     """
-    logits = outputs[0].reshape(len(outputs[0]), -1)[: len(data.test_labels)]
-    labels = data.test_labels[: len(logits)].numpy()
-    if logits.shape[1] < data.classes:
+    labels = data.test_labels[: len(outputs[0])].numpy()
+    logits = outputs[0][: len(labels)].reshape(*labels.shape, -1)
+    if logits.shape[-1] < data.classes:
         raise InputError(
-            f"{data.source}: expected at most {logits.shape[1]} classes, found {data.classes}"
+            f"{data.source}: expected at most {logits.shape[-1]} classes, found {data.classes}"
         )
-    return int((logits.argmax(1) == labels).sum())
+    return int((logits.argmax(-1) == labels).sum())

@@ -41,7 +41,7 @@ def evaluate_trained(
     given = _data(data, trained_shape(path, checkpoint))
     engine = restore_engine(path, checkpoint, given, arch, run_device(on))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
-    right, total = count_correct(classifier, given), len(given.test_labels)
+    right, total = count_correct(classifier, given), given.test_labels.numel()
     sha256 = parameter_sha256(checkpoint.model)
     return Score(str(path), given.source, arithmetic, right, total, sha256, checkpoint.step)
 
@@ -71,7 +71,7 @@ def evaluate_model(model: Model, data: str | Path | Dataset) -> Score:
             arithmetic = "integer"
         else:
             outputs, arithmetic = PyTorch().run(model, image_codes(model, given)), "integer"
-    right, total = correct(outputs, given), len(given.test_labels)
+    right, total = correct(outputs, given), given.test_labels.numel()
     return Score(model.source, given.source, arithmetic, right, total)
 
 

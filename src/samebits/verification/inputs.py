@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
-from samebits.ir import Graph, Quantization, Value
-from samebits.ir.integer.define import limits, magnitude
+from samebits.ir import Graph, Quantization, Trait, Value, has
+from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
 from samebits.spec.formats import round_binary32
@@ -78,7 +78,8 @@ def step(value: Value) -> int:
 def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
     """Codes over the whole range of each input's type, from (seed, input, element) alone.
 
-    For an input in binary16 every number below 2 in magnitude is equally likely.
+    For an input in binary16 every number below 2 in magnitude is equally likely. Inputs of 32 and
+    64 bits are indices, or zeros and ones: they are drawn among those.
     """
     out = []
     for site, name in enumerate(graph.inputs):
@@ -90,8 +91,26 @@ def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
             out.append(bits.view(np.float16).reshape(shape))
             continue
         low, high = limits(value.dtype)
+        if value.dtype in ACCUMULATORS:
+            low, high = 0, max(_places(graph, name), 2) - 1
         out.append((low + words % (high - low + 1)).reshape(shape).astype(value.dtype))
     return out
+
+
+def _places(graph: Graph, name: str) -> int:
+    """The positions of the axis that an input indexes; 0 where it is no index."""
+    sizes, waiting = [], [name]
+    while waiting:
+        value = waiting.pop()
+        for node in graph.nodes:
+            if value not in node.inputs:
+                continue
+            if has(node.op, Trait.INDEXED) and value == node.inputs[-1]:
+                axis = node.attributes["axis"]
+                sizes.append(graph.values[node.inputs[0]].shape[axis])
+            elif has(node.op, Trait.MOVEMENT):
+                waiting.append(node.output)
+    return min(sizes, default=0)
 
 
 def drawn(text: str, graph: Graph, seed: int = 0) -> list[Array]:

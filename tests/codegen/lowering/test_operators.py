@@ -379,6 +379,11 @@ def movement_graphs() -> Iterator[Graph]:
             outputs.append(g.add("gather", [x, rows], {"axis": 2}))
             held = g.constant("held", rng.integers(-9, 9, (4, 3)).astype(np.int16))
             outputs.append(g.add("gather", [held, rows], {"axis": 0}))
+            starts = g.input(f"starts_{kind}", kind, (2,))
+            for axis, shape in ((1, (2, 2, 4, 5)), (3, (2, 3, 4, 2))):
+                ends = {"starts": (0, 0, 0, 0), "stops": shape, "steps": (1, 1, 1, 1)}
+                update = g.add("slice", [x], ends)
+                outputs.append(g.add("scatter", [x, update, starts], {"axis": axis}))
         cut = g.add("slice", [x], {
             "starts": (1, 0, 0, 2), "stops": (2, 3, 4, 3), "steps": (1, 1, 1, 1)})  # fmt: skip
         outputs.append(g.add("expand", [cut], {"shape": (2, 3, 4, 6)}))
@@ -454,6 +459,77 @@ def gate_graphs() -> Iterator[Graph]:
         yield g.build([requantized(g, y, rng, "int8", False)])
 
 
+def score_graphs() -> Iterator[Graph]:
+    rng = np.random.default_rng(8)
+    for dtype, columns in itertools.product(CODES, (1, 10, 300)):
+        low, high = limits(dtype)
+        step = 2.0 ** -rng.integers(2, 7)
+        powers = np.rint(2.0**24 * np.exp(-step * np.arange(high - low + 1))).astype(np.int32)
+        for out in ("int8", "uint16"):
+            g = GraphBuilder("log_softmax")
+            x = g.input("x", dtype, (2, 3, columns))
+            shift = int(rng.integers(1, 61))
+            m, b = int(rng.integers(1 << min(shift, 44))), int(rng.integers(1 << min(shift, 30)))
+            least, most = limits(out)
+            a = {"m": m, "b": b, "shift": shift, "zero": most - 9, "low": least + 1, "high": most}
+            y = g.add("log_softmax", [x, g.constant("t", powers)], {**a, "dtype": out})
+            yield g.build([y])
+    for dtype, (shape, axis) in itertools.product(
+        CODES, (((9,), 0), ((2, 300, 3), 1), ((4, 1, 70), 2))
+    ):
+        g = GraphBuilder("top_k")
+        x = g.input("x", dtype, shape)
+        least = limits(dtype)[0]
+        few = g.add("clip", [x], {"low": least + 9, "high": least + 60})
+        outputs = []
+        for source, k, largest in itertools.product((x, few), (1, 5), (True, False)):
+            a = {"axis": axis, "k": min(k, shape[axis]), "largest": largest}
+            outputs += [g.add(op, [source], a) for op in ("top_k", "top_k_index")]
+        yield g.build(outputs)
+
+
+def quotient_graphs() -> Iterator[Graph]:
+    rng = np.random.default_rng(10)
+    for a_type, b_type in itertools.product((*CODES, "int32"), ("int8", "uint16", "int32")):
+        for ratio in (Fraction(1), Fraction(255), Fraction(5, 7)):
+            g = GraphBuilder("divide")
+            a, b = g.input("a", a_type, (3, 4, 70)), g.input("b", b_type, (4, 1))
+            few = g.add("clip", [b], {"low": max(-3, limits(b_type)[0]), "high": 99})
+            low, high = limits("int16")
+            ends = {"zero": int(rng.integers(-99, 99)), "low": low, "high": high}
+            given = {"ratio": ratio, **ends, "dtype": "int16"}
+            y = g.add("divide", [a, few], given)
+            yield g.build([y, g.add("multiply", [a, few], {"dtype": "int64"})])
+
+
+def resample_graphs() -> Iterator[Graph]:
+    rng = np.random.default_rng(9)
+    for dtype, channels, (taps, size), fused in itertools.product(
+        CODES, (1, 70), ((1, 1), (2, 31), (4, 3000)), (True, False)
+    ):
+
+        def make(
+            accumulator: str,
+            dtype: str = dtype,
+            channels: int = channels,
+            taps: int = taps,
+            size: int = size,
+            fused: bool = fused,
+            seed: int = int(rng.integers(1 << 30)),
+        ) -> Graph:
+            own = np.random.default_rng(seed)
+            g = GraphBuilder("resample")
+            names = [g.input("x", dtype, (2, 5, 4, channels))]
+            for n, out in ((5, 7), (4, 3)):
+                names.append(g.constant("i", own.integers(0, n, (out, taps), np.int32)))
+                names.append(g.constant("w", own.integers(-2, size, (out, taps)).astype(np.int32)))
+            y = g.add("resample", names, {"zero": int(own.integers(99)), "dtype": accumulator})
+            y = requantized(g, y, own, ("int8", "uint8", "int16")[seed % 3]) if fused else y
+            return g.build([y])
+
+        yield fitted(make)
+
+
 FAMILIES = {
     "conv": lambda: conv_graphs("conv"),
     "conv_transpose": lambda: conv_graphs("conv_transpose"),
@@ -463,6 +539,9 @@ FAMILIES = {
     "window": window_graphs,
     "reduce": reduce_graphs,
     "movement": movement_graphs,
+    "score": score_graphs,
+    "resample": resample_graphs,
+    "quotient": quotient_graphs,
 }
 
 

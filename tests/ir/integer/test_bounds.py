@@ -148,6 +148,8 @@ def test_channels_are_followed():
     follow("concat", [np.full((2, 1), -7, np.int8), "y"], [(-7, -7), *EACH], axis=1)
     follow("gather", ["y", np.array([2, 0])], [EACH[2], EACH[0]], axis=1)
     follow("gather", ["y", np.array([1])], EACH, axis=0)
+    starts = np.array([0, 1])
+    follow("scatter", ["y", np.full((2, 1), 9, np.int8), starts], [hull] * 3, axis=1)
     follow("pad", ["y"], [(0, 8), *EACH[1:]], before=(1, 0), after=(0, 0))
     follow("pad", ["y"], [hull] * 4, before=(0, 1), after=(0, 0))
     follow("clip", ["y"], [(1, 5), (-30, 5), (-50, 5)], low=-50, high=5)

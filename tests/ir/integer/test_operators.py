@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -23,9 +24,10 @@ PAIRS = list(itertools.product(CODES, CODES))
 # The type that the specification gives an operator's result: of x, of t, or as named.
 ACCUMULATING = {
     *("conv", "conv_transpose", "linear", "matmul", "affine", "add", "multiply"),
-    *("sum_pool", "reduce_sum", "tree_ensemble"),
+    *("sum_pool", "reduce_sum", "tree_ensemble", "resample"),
 }
-TYPED = {"requantize", "softmax", "normalize"}
+TYPED = {"divide", "requantize", "softmax", "log_softmax", "normalize"}
+INDICES = {"argmax", "top_k_index"}
 
 
 def result_type(op, arrays, attributes):
@@ -33,7 +35,7 @@ def result_type(op, arrays, attributes):
         return attributes.get("dtype", "int32")
     if op in TYPED:
         return attributes["dtype"]
-    if op == "argmax":
+    if op in INDICES:
         return "int64"
     return arrays[1 if op == "table" else 0].dtype.name
 
@@ -199,6 +201,22 @@ def test_multiply(a_type, b_type):
     a, b = codes(a_type, (2, 3, 4)), codes(b_type, (3, 1))
     for zeros in ((0, 0), (-128, 9)):
         check("multiply", [a, b], a_zero=zeros[0], b_zero=zeros[1], dtype="int64")
+
+
+@pytest.mark.parametrize("ratio", [Fraction(1), Fraction(255), Fraction(3, 7), Fraction(2**40, 3)])
+def test_divide(ratio):
+    ends = {"zero": 3, "low": -100, "high": 120, "dtype": "int8"}
+    for x_type, y_type in (("int8", "uint8"), ("uint16", "int16"), ("int32", "int32")):
+        x, y = codes(x_type, (3, 40)), np.clip(codes(y_type, (3, 1)), -2, 300)
+        check("divide", [x, y], ratio=ratio, **ends)
+    halves = np.arange(-9, 10, dtype=np.int32)
+    found = check("divide", [halves, np.array([2], np.int8)], ratio=Fraction(1), **ends)
+    assert found.tolist() == [3 + round(v / 2) for v in range(-9, 10)]  # ties to even
+
+
+def test_multiply_of_sums():
+    a, b = codes("int32", (2, 3, 4)), codes("int16", (1, 1, 1))
+    check("multiply", [a, b], b_zero=5, dtype="int64")
 
 
 # --- codes to codes -------------------------------------------------------------------------
@@ -369,6 +387,40 @@ def test_masked_softmax(dtype):
                 check("softmax", [x, t, m], ratio=Fraction(256), **ends)
 
 
+@pytest.mark.parametrize("dtype", CODES)
+def test_log_softmax(dtype):
+    entries = GREATEST[dtype] - LEAST[dtype] + 1
+    t = np.rint(2.0**24 * np.exp(-np.arange(entries) / 16)).astype(np.int32)
+    for shape in ((7,), (3, 2, 4), (5, 1)):
+        for m, b, shift in ((1 << 40, 1 << 28, 40), (1 << 44, 1 << 30, 60), (0, 3, 1), (7, 0, 5)):
+            for kind, zero in (("int8", 127), ("uint16", 65535)):
+                ends = {"zero": zero, "low": LEAST[kind], "high": GREATEST[kind], "dtype": kind}
+                check("log_softmax", [codes(dtype, shape), t], m=m, b=b, shift=shift, **ends)
+
+
+def test_log_softmax_of_any_sum():
+    """Levels from below one power to far above it: sums of 0, and of many of 2**31 - 1."""
+    ends = {"zero": 0, "low": -32768, "high": 32767, "dtype": "int16"}
+    for power in (0, 1, 2, 2**24 - 1, 2**24, 2**24 + 1, 2**30, 2**31 - 1):
+        t = np.full(256, power, np.int32)
+        for columns in (1, 2, 3, 300):
+            x = codes("int8", (2, columns))
+            check("log_softmax", [x, t], m=0, b=1 << 20, shift=34, **ends)
+
+
+def test_log_softmax_is_the_logarithm():
+    """Within a half of a code and 2**-21 of the real one, for scales of 2**-6 and 2**-10."""
+    x = codes("int8", (40, 9))
+    t = np.rint(2.0**24 * np.exp(-np.arange(256) / 64)).astype(np.int32)
+    shift = 32
+    m, b = round(2.0 ** (shift - 6 + 10)), round(math.log(2) * 2.0 ** (shift - 24 + 10))
+    ends = {"zero": 0, "low": -32768, "high": 32767, "dtype": "int16"}
+    found = check("log_softmax", [x, t], m=m, b=b, shift=shift, **ends)
+    real = x.astype(np.float64) / 64
+    expected = real - np.log(np.exp(real).sum(-1, keepdims=True))
+    assert np.abs(found - expected * 1024).max() <= 0.5 + 2**-8
+
+
 def test_softmax_ties():
     """P = 1, 1, 2 of 4 in all, times 2 and 6: halves."""
     t = np.zeros(256, np.int32)
@@ -376,6 +428,37 @@ def test_softmax_ties():
     x = np.array([[0, 0, 1], [5, 4, 4], [9, 9, 9]], np.int8)
     for ratio in (Fraction(2), Fraction(6), Fraction(3, 2)):
         check("softmax", [x, t], ratio=ratio, low=-128, high=127, dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("largest", [True, False])
+def test_top_k(dtype, largest):
+    for shape, axis in itertools.product(((7,), (3, 5, 2)), range(3)):
+        if axis >= len(shape):
+            continue
+        for x in (codes(dtype, shape), np.clip(codes(dtype, shape), 3, 5)):  # many equal ones
+            for k in {1, 2, shape[axis]}:
+                for op in ("top_k", "top_k_index"):
+                    check(op, [x], axis=axis, k=min(k, shape[axis]), largest=largest)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("size", [3, 70_000])
+def test_resample(dtype, size):
+    rng = np.random.default_rng(2)
+    x = codes(dtype, (2, 4, 5, 3))
+    for taps in ((1, 1), (2, 2), (1, 4)):
+        tables = []
+        for n, count, axis in zip((6, 3), taps, (4, 5), strict=True):
+            tables.append(rng.integers(0, axis, (n, count), np.int32))
+            tables.append(rng.integers(-size, size, (n, count)).astype(np.int32))
+        check("resample", [x, *tables], zero=9, dtype="int64")
+
+
+def test_resample_refuses_places_outside():
+    x, at, w = codes("int8", (1, 2, 2, 1)), np.array([[2]], np.int32), np.ones((1, 1), np.int32)
+    with pytest.raises(InputError, match=r"expected places from 0 to 1, found \(2, 2\)"):
+        check("resample", [x, at, w, 0 * at, w])
 
 
 # --- pools, reductions, comparisons ---------------------------------------------------------
@@ -482,6 +565,15 @@ def test_gather_holds_indices_inside(dtype):
         check("gather", [x, indices], axis=axis)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_scatter_counts_places_modulo_the_axis(dtype):
+    x, ends = codes("int8", (2, 5, 3)), np.iinfo(dtype)
+    for start, size in itertools.product([*range(-6, 7), ends.min, ends.max], (1, 2, 5)):
+        starts = np.array([start, 1], dtype)
+        check("scatter", [x, codes("int8", (2, size, 3), 1), starts], axis=1)
+    check("scatter", [x, codes("int8", (2, 5, 1), 1), np.array([2, 0], dtype)], axis=2)
+
+
 # --- overflow -------------------------------------------------------------------------------
 
 TWO = np.array([-128, 127], np.int8)
@@ -565,6 +657,7 @@ LIMITS = {"low": -128, "high": 127, "dtype": "int8"}
 ONE = {"ratios": (Fraction(1),)}
 
 
+PLACES = ("int32", (2, 3))
 REFUSED = [
     ("conv", [("int8", (1, 4, 4)), W, B], {}),
     ("conv", [("int32", (1, 4, 4, 2)), W, B], {}),
@@ -624,7 +717,10 @@ REFUSED = [
     ("add", [V], {"factors": (1,), "dtype": "int8"}),
     ("add", [], {"factors": ()}),
     ("multiply", [V, ("int8", (2, 4))], {}),
-    ("multiply", [V, ("int32", (2, 3))], {}),
+    ("multiply", [V, ("float32", (2, 3))], {}),
+    ("divide", [V, ("int8", (2, 4))], {"ratio": Fraction(1), **LIMITS}),
+    ("divide", [V, V], {"ratio": Fraction(0), **LIMITS}),
+    ("divide", [V, V], {"ratio": Fraction(1), **LIMITS, "dtype": "int32"}),
     ("multiply", [V, V], {"a_zero": 65536}),
     ("multiply", [V, V], {"b_zero": -32769}),
     ("requantize", [("int32", (2, 3))], {"ratios": (Fraction(1),) * 2, **LIMITS}),
@@ -686,6 +782,17 @@ REFUSED = [
     ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(0), **LIMITS}),
     ("softmax", [V, ("int32", (256,))], {"ratio": 1.0, **LIMITS}),
     ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(1), **LIMITS, "low": -200}),
+    ("log_softmax", [V, ("int32", (255,))], {"m": 1, "b": 1, "shift": 1, **LIMITS}),
+    ("log_softmax", [V, ("int32", (256,))], {"m": (1 << 44) + 1, "b": 1, "shift": 1, **LIMITS}),
+    ("log_softmax", [V, ("int32", (256,))], {"m": 1, "b": -1, "shift": 1, **LIMITS}),
+    ("log_softmax", [V, ("int32", (256,))], {"m": 1, "b": 1, "shift": 61, **LIMITS}),
+    ("top_k", [V], {"axis": 2, "k": 1}),
+    ("top_k", [V], {"axis": 1, "k": 4}),
+    ("top_k", [("int32", (2, 3))], {"axis": 1, "k": 1}),
+    ("top_k_index", [V], {"axis": 0, "k": 0}),
+    ("resample", [X, V, V, V, V], {}),
+    ("resample", [X, PLACES, ("int32", (2, 4)), PLACES, PLACES], {}),
+    ("resample", [V, *[PLACES] * 4], {}),
     ("argmax", [V], {"axis": 2}),
     ("argmax", [("float32", (2, 3))], {"axis": 1}),
     ("argmax", [("int8", (2, 0))], {"axis": 1}),
@@ -713,6 +820,12 @@ REFUSED = [
     ("gather", [("int8", (0, 3)), ("int64", (1,))], {}),
     ("gather", [V, ("int64", (1, 1))], {}),
     ("gather", [V, ("int64", (1,))], {"axis": 2}),
+    ("scatter", [V, V, ("int64", (1,))], {"axis": 0}),
+    ("scatter", [V, V, ("int16", (2,))], {"axis": 1}),
+    ("scatter", [V, V, ("int64", (1,))], {"axis": 1}),
+    ("scatter", [V, ("int16", (2, 3)), ("int64", (2,))], {"axis": 1}),
+    ("scatter", [V, ("int8", (2, 4)), ("int64", (2,))], {"axis": 1}),
+    ("scatter", [V, ("int8", (1, 3)), ("int64", (2,))], {"axis": 1}),
 ]
 
 

@@ -12,6 +12,7 @@ import recurrent_nets
 from ir.lowering.test_lower import Net, assert_same_function, lower_graph, unsupported
 from samebits.errors import UnsupportedError
 from samebits.ir import GraphBuilder
+from samebits.ir.interpreter import run
 from samebits.ir.lowering import lower
 from samebits.ir.lowering.lower import check_lowerable
 
@@ -227,3 +228,131 @@ def test_recurrent_layers_pass_the_check_before_quantization():
     net = recurrent_nets.Net(0, 2, 3)
     y, *_ = net.layer("GRU", net.x, 4)
     check_lowerable(net.graph(net.sequence(y)))
+
+
+# --- scores and interpolation -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "attributes"),
+    [
+        ((1, 3, 4, 5), (1, 3, 8, 7), {}),
+        ((2, 1, 4, 5), (2, 1, 9, 5), {"coordinate_transformation_mode": "align_corners"}),
+        ((1, 2, 5, 4), (1, 2, 3, 8), {"coordinate_transformation_mode": "asymmetric"}),
+        ((1, 2, 4, 4), (1, 2, 1, 9), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+        ((1, 2, 6, 6), (1, 2, 4, 9), {"mode": "cubic"}),
+        ((1, 2, 6, 6), (1, 2, 4, 4), {"antialias": 1}),
+        ((2, 3, 6), (2, 3, 11), {}),
+    ],
+)
+def test_interpolation_rounds_once(shape, sizes, attributes):
+    for dtype in ("int8", "uint16"):
+        net = Net(shape, 0.25, dtype, 7)
+        y = net.b.add("Interpolate", [net.x], {"sizes": sizes, **attributes})
+        graph = assert_same_function(net.b.build([net.q(y, 0.125, "int8", 3)]))
+        assert [n.op for n in graph.nodes].count("resample") == 1
+
+
+def test_interpolation_that_no_image_has():
+    net = Net((1, 2, 4, 4), 0.25, "int8", 0)
+    wide = net.b.add("Interpolate", [net.x], {"sizes": (1, 4, 4, 4)})
+    assert "whose axes from 2 on alone change, found [1, 2, 4, 4] with changes along [1]" in (
+        unsupported(net, net.q(wide, 0.25))
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize(("axis", "largest"), [(1, 1), (2, 0), (-1, 1)])
+def test_top_k_and_argmin(dtype, axis, largest):
+    x = np.random.default_rng(5).integers(60, 66, (2, 5, 4)).astype(dtype)  # many equal ones
+    reals = (x.astype(np.float64) - 7) / 4
+    net = Net(x.shape, 0.25, dtype, 7)
+    y, index = net.b.add_all("TopK", [net.x], {"k": 3, "axis": axis, "largest": largest})
+    real = net.b.build([y, index])
+    graph = lower_graph(real)
+    assert {n.op for n in graph.nodes} == {"top_k", "top_k_index"}
+    assert graph.values[graph.outputs[0]].quantization.zero_point == 7
+    wanted, places = run(real, [reals])
+    codes, found = run(graph, [x])
+    assert np.array_equal((codes - 7.0) / 4, wanted)
+    assert np.array_equal(found, places)
+    for keepdims in (0, 1):
+        net = Net(x.shape, 0.25, dtype, 7)
+        least = net.b.build([net.b.add("ArgMin", [net.x], {"axis": axis, "keepdims": keepdims})])
+        assert np.array_equal(run(lower_graph(least), [x])[0], run(least, [reals])[0])
+    net = Net((2, 5, 4), 0.25, dtype, 7)
+    last = net.b.add("ArgMin", [net.x], {"axis": axis, "select_last_index": 1})
+    assert "expected select_last_index = 0" in unsupported(net, last)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 7), 1), ((2, 5, 3), 1), ((3, 2, 2, 4), 2)])
+def test_log_softmax_is_the_rounded_logarithm(shape, axis):
+    """Of the real logarithm within half a code and a little: the level is off by 2**-22."""
+    for dtype, unit, scale in (("int8", 2.0**-4, 2.0**-4), ("int16", 2.0**-10, 2.0**-9)):
+        net = Net(shape, unit, dtype, 3)
+        y = net.q(net.b.add("LogSoftmax", [net.x], {"axis": axis}), scale, "int16", 900)
+        graph = lower_graph(net.b.build([y]))
+        assert "log_softmax" in {n.op for n in graph.nodes}
+        x = np.random.default_rng(2).integers(-100, 101, shape).astype(dtype)
+        (found,) = run(graph, [x])
+        real = (x.astype(np.float64) - 3) * unit
+        below = real - real.max(axis, keepdims=True)
+        expected = below - np.log(np.exp(below).sum(axis, keepdims=True))
+        assert np.abs(found - 900 - expected / scale).max() <= 0.5 + 2**-8
+
+
+def test_log_softmax_needs_codes_behind_it():
+    net = Net((2, 7), 0.25, "int8", 3)
+    y = net.b.add("LogSoftmax", [net.x], {"axis": 1})
+    assert "add a QuantizeLinear at the output" in unsupported(net, y)
+    fine = net.q(y, 2.0**-60, "int8", 3)
+    assert "quantize the output with a larger scale" in unsupported(net, fine)
+
+
+# --- choices ----------------------------------------------------------------------------------
+
+KEPT = np.random.default_rng(6).integers(0, 2, (3, 4)).astype(bool)
+
+
+@pytest.mark.parametrize("kept", [KEPT, KEPT[:2, :1, None], np.array(True)])
+def test_a_choice_by_constants_rounds_once(kept):
+    """Of tensors of different scales, of a tensor and a number, and of zero."""
+    net = Net((2, 3, 4), 0.25, "int8", 3)
+    other = net.q(net.b.input("y", "float32", (3, 4)), 0.125, "uint8", 9)
+    number, zero = (net.b.constant("k", np.float32(v)) for v in (-1.5, 0))
+    condition = net.b.constant("kept", kept)
+    for sides, ops in (
+        ((net.x, other), ["multiply", "multiply", "add", "requantize"]),
+        ((net.x, number), ["multiply", "add", "requantize"]),
+        ((zero, net.x), ["multiply", "requantize"]),
+    ):
+        y = net.q(net.b.add("Where", [condition, *sides]), 0.2, "int8", -5)
+        graph = assert_same_function(net.b.build([y]))
+        assert [node.op for node in graph.nodes] == ops
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_choice_by_an_integer_input(taken):
+    net = Net((2, 3, 4), 0.25, "int8", 3)
+    other = net.q(net.b.input("y", "float32", (2, 3, 4)), 0.125, "uint8", 9)
+    flag = net.b.input("flag", "int64", (2, 1, 4))
+    condition = net.b.add("Equal", [flag, net.b.constant("taken", np.array(taken))])
+    y = net.q(net.b.add("Where", [condition, net.x, other]), 0.25, "int16", -5)
+    real = net.b.build([y])
+    graph = lower_graph(real)
+    rng = np.random.default_rng(1)
+    arrays = {
+        "x": codes(2, 3, 4),
+        "y": rng.integers(0, 256, (2, 3, 4)).astype(np.uint8),
+        "flag": rng.integers(0, 2, (2, 1, 4)),
+    }
+    reals = {"x": (arrays["x"] - 3.0) / 4, "y": (arrays["y"] - 9.0) / 8, "flag": arrays["flag"]}
+    (found,) = run(graph, [arrays[name] for name in graph.inputs])
+    (wanted,) = run(real, [reals[name] for name in real.inputs])
+    assert np.array_equal((found + 5.0) / 4, wanted)
+
+
+def test_a_choice_by_numbers_is_refused():
+    net = Net((2, 3), 0.25, "int8", 3)
+    condition = net.b.add("Greater", [net.x, net.b.constant("zero", np.float32(0))])
+    assert "found Greater" in unsupported(net, net.b.add("Where", [condition, net.x, net.x]))

@@ -68,6 +68,24 @@ def test_indices_outside_are_errors(
         interpreter.run(made, [np.zeros((3, 4), np.float32)])
 
 
+def test_bits_as_other_numbers() -> None:
+    def cast(x: Any, to: str, source: str = "") -> Any:
+        build = GraphBuilder("bits")
+        name = build.input("x", source or x.dtype.name, x.shape)
+        attributes = {"source": source or x.dtype.name, "to": to}
+        return interpreter.run(build.build([build.add("BitCast", [name], attributes)]), [x])[0]
+
+    x = np.array([[1.0, -0.0, np.inf]], np.float32)
+    bits = cast(x, "int32")
+    assert bits.tolist() == [[0x3F800000, -(2**31), 0x7F800000]]
+    assert np.array_equal(cast(bits, "float32"), x)
+    assert cast(np.array([-1], np.int8), "uint8").tolist() == [255]
+    assert cast(np.array([0, 2], np.uint8), "bool").tolist() == [False, True]
+    assert cast(np.array([1.0]), "uint16", "bfloat16").tolist() == [0x3F80]
+    with pytest.raises(ValueError, match="expected a type of the width of float32, found int16"):
+        cast(x, "int16")
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_equal_elements_come_in_order(axis: int) -> None:
     x = np.array([[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]], np.float32)

@@ -17,7 +17,8 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.ops import op_named
-from samebits.ir.real.define import FLOATS, INTEGERS
+from samebits.ir.real.define import FLOATS, INTEGERS, is_real
+from samebits.ir.real.minifloat import widened
 
 TYPES = (*FLOATS, *INTEGERS, "bool", "int4", "uint4")
 # Inputs of ONNX that are attributes here: operator -> position -> name.
@@ -242,6 +243,9 @@ def close(actual: Any, expected: Any, name: str) -> None:
     if expected.dtype.name in ("int4", "uint4"):
         expected = expected.astype(actual.dtype)
     assert actual.dtype == expected.dtype, name
+    if actual.dtype.name == "bfloat16":
+        assert np.array_equal(widened(actual), widened(expected), equal_nan=True), name
+        return
     if actual.dtype.kind != "f":
         assert np.array_equal(actual, expected), name
         return
@@ -327,7 +331,7 @@ def exact_results(graph: Graph, inputs: list[Any]) -> list[Any] | str:
 
 
 def finite(array: Any) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    return not is_real(array.dtype) or bool(np.isfinite(widened(array)).all())
 
 
 IRRATIONAL = {

@@ -77,6 +77,24 @@ def test_float_mode_gives_the_exact_codes(values: list[float], scale: float, zer
         assert_same(found, [expected(v, scale, zero, "int8") for v in x.tolist()], x)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("ends", [(-7, 7), (0, 15), (-128, 126), (5, 5), (None, 3), (-3, None)])
+def test_codes_saturate_to_the_ends_that_are_given(ends: Any, exact: bool) -> None:
+    x = (np.arange(-600, 600) / 4).astype(np.float32)
+    low, high = ends
+    found = apply("QuantizeLinear", x, np.float32(0.5), np.int8(3), exact, low=low, high=high)
+    least, most = (-128 if low is None else low, 127 if high is None else high)
+    whole = [expected(float(v), 0.5, 3, "int8") for v in x]
+    assert_same(found, [min(max(code, least), most) for code in whole], x)
+
+
+@pytest.mark.parametrize("ends", [(-129, 7), (0, 128), (8, 7), (True, 7), (0.5, 7)])
+def test_ends_that_are_no_codes_are_refused(ends: Any) -> None:
+    x = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match=r"expected low <= high among the codes of int8, found"):
+        apply("QuantizeLinear", x, np.float32(1), np.int8(0), low=ends[0], high=ends[1])
+
+
 def test_binary32_arrays_divide_in_binary32_as_onnx_does() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 100, 200000).astype(np.float32)

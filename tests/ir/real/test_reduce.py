@@ -177,7 +177,12 @@ X, C = np.zeros((2, 3, 4), np.float32), np.zeros(3, np.float32)
         ("ReduceMax", [X], {"axes": (True,)}, "expected axes to be a tuple of integers"),
         ("ArgMax", [X[:0]], {"axis": 0}, r"expected elements along axis 0, found \[0, 3, 4\]"),
         ("Softmax", [X], {"axis": "0"}, r"expected axis in \[-3, 3\), found '0'"),
-        ("Softmax", [X.astype(np.int32)], {}, "expected input of float16, float32, float64"),
+        (
+            "Softmax",
+            [X.astype(np.int32)],
+            {},
+            "expected input of float16, bfloat16, float32, float64",
+        ),
         ("BatchNormalization", [X, C, C, C, C[:2]], {}, r"expected var of \[3\], found \[2\]"),
         ("BatchNormalization", [X] + [C] * 4, {"epsilon": -1.0}, "expected epsilon of at least 0"),
         ("InstanceNormalization", [X[0], C[:1]], {}, r"expected scale of \[4\], found \[1\]"),

@@ -139,7 +139,7 @@ def test_everything_unsupported_is_in_one_message() -> None:
             helper.make_node("Relu", ["a"], ["b"], name="after"),
             helper.make_node("Unknown", ["b"], ["c"], name="second", domain="my.own"),
             helper.make_node("Elu", ["x"], ["d"], name="third", colour=1),
-            helper.make_node("Loop", ["", ""], ["e"], name="fourth"),
+            helper.make_node("Optional", ["x"], ["e"], name="fourth"),
             helper.make_node("Sum", ["c", "d", "e"], ["y"], name="sum"),
         ],
         {"x": [2]},
@@ -152,7 +152,7 @@ def test_everything_unsupported_is_in_one_message() -> None:
         "  node 'first' (Nonsense): there is no such operator here\n"
         "  node 'second' ('my.own:Unknown'): there is no such operator here\n"
         "  node 'third' (Elu): the attribute 'colour' is not known\n"
-        "  node 'fourth' (Loop): there is no such operator here"
+        "  node 'fourth' (Optional): there is no such operator here"
     )
 
 

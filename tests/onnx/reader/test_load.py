@@ -224,7 +224,11 @@ def test_tensors_without_arithmetic(constant: TensorProto, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "float64", "int8", "uint16", "int32", "uint64", "bool"]
+    "dtype",
+    [
+        *("float16", "float64", "int8", "uint16", "int32", "uint64", "bool", "bfloat16"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn"),
+    ],
 )
 def test_types_are_read_as_stored(dtype: str) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)

@@ -124,11 +124,23 @@ CASES = {
                    "nearest_mode": "floor"}),
         ([IMAGE], {"sizes": (1, 4, 7, 3), "scales": (1.0, 1.0, 1.5, 0.5)}),
     ],
+    "Interpolate": [
+        ([IMAGE], {"sizes": (1, 4, 10, 12), "coordinate_transformation_mode": "align_corners"}),
+        ([IMAGE], {"sizes": (1, 4, 7, 3), "scales": (1.0, 1.0, 1.5, 0.5), "mode": "cubic",
+                   "cubic_coeff_a": -0.5, "exclude_outside": 1, "antialias": 1}),
+        ([IMAGE], {"sizes": (1, 4, 7, 3), "roi": (0.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.75, 1.0),
+                   "coordinate_transformation_mode": "tf_crop_and_resize"}),
+    ],
+    "RoundDynamic": [([X], {})],
     "DepthToSpace": [([IMAGE], {"blocksize": 2, "mode": "CRD"})],
     "SpaceToDepth": [([(F, (1, 2, 4, 6))], {"blocksize": 2})],
     "QuantizeLinear": [
         ([X, np.float32(0.5), np.int8(3)], {}),
         ([X, np.array([0.5, 0.25, 1], F), np.array([3, 0, 1], np.uint16)], {"axis": 1}),
+        ([X, np.float32(0.5), np.int8(3)], {"low": -7, "high": 7}),
+        ([X, np.float32(0.5), np.uint8(3)], {"low": 0, "high": 14}),
+        ([X, np.float32(0.5), np.int16(3)], {"low": -2047, "high": 2047}),
+        ([X, np.float32(0.5), np.uint16(3)], {"low": 0, "high": 4095}),
     ],
     "DequantizeLinear": [
         ([(I8, (2, 3)), np.float32(0.5), np.int8(3)], {}),
@@ -199,9 +211,9 @@ def samples(graph, seed=0):
 
 
 def meant(graph, node):
-    """The attributes; scales of a Resize that say what its sizes say are left out."""
+    """The attributes; scales of a resize that say what its sizes say are left out."""
     attributes = dict(node.attributes)
-    if node.op == "Resize" and attributes["scales"] is not None:
+    if attributes.get("sizes") and attributes.get("scales") is not None:
         shape = graph.values[node.inputs[0]].shape
         sizes = zip(attributes["sizes"], shape, strict=True)
         if [Fraction(out, size) for out, size in sizes] == list(attributes["scales"]):
@@ -229,7 +241,7 @@ def assert_same_graph(found, expected):
 
 def test_every_real_operator_has_a_case():
     real = {op.name for op in known_ops() if not op.integer}
-    assert real - set(CASES) <= {"Swish", "CumProd"}  # tested apart
+    assert real - set(CASES) <= {"Swish", "CumProd", "BitCast"}  # tested apart
 
 
 @pytest.mark.parametrize(("op", "variant"), VARIANTS)
@@ -324,6 +336,13 @@ def test_what_onnx_cannot_say_is_refused():
     assert message(one_node("CumProd", [X], {"axis": 0})) == (
         "node 'the node' (CumProd): expected an operator of opset 21 or older, found CumProd (26); "
         "compute it before"
+    )
+    assert message(one_node("BitCast", [X], {"source": "float32", "to": "int32"})) == (
+        "node 'the node' (BitCast): expected an operator of opset 21 or older, found BitCast "
+        "(26); compute it before"
+    )
+    assert message(one_node("Cast", [X], {"to": "float8_e5m2"})).startswith(
+        "graph 'Cast': expected types of opset 21, found float8_e5m2 (value "
     )
     assert message(one_node("Clip", [X], {"min": 0.1})) == (
         "node 'the node' (Clip): expected min to be a number of float32, found 0.1; round it first"

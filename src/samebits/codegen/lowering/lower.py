@@ -47,8 +47,9 @@ from samebits.codegen.lowering.conv import (
     window_geometry,
     wrapped,
 )
-from samebits.codegen.lowering.move import concat, gather, moved, pad
+from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
+from samebits.codegen.lowering.scores import divide, log_softmax, resample, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
 from samebits.codegen.lowering.trees import tree_ensemble
@@ -450,6 +451,10 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     "softmax": _softmax,
     "normalize": _normalize,
     "argmax": _argmax,
+    "divide": divide,
+    "log_softmax": log_softmax,
+    **dict.fromkeys(("top_k", "top_k_index"), top_k),
+    "resample": resample,
     "tree_ensemble": tree_ensemble,
     "reshape": lambda site: site.view(),
     "transpose": moved,
@@ -458,4 +463,5 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     "concat": concat,
     "pad": pad,
     "gather": gather,
+    "scatter": scatter,
 }

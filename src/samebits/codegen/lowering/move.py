@@ -1,4 +1,4 @@
-"""Data movement as strided copies: transpose, expand, slice, concat, pad, gather."""
+"""Data movement as copies: transpose, expand, slice, concat, pad, gather, scatter."""
 
 from __future__ import annotations
 
@@ -110,3 +110,18 @@ def gather(site: Site) -> ValueCalls:
         return site.entry(site.call("take", "take", fields, *site.node.inputs))
     constant = Data(places(indices, x.shape[axis]).astype(np.int32))
     return site.entry(site.call("gather", "gather", {**fields, "indices": constant}))
+
+
+def scatter(site: Site) -> ValueCalls:
+    """Copies of rows to places along an axis; the output may be the memory of x, which then holds
+    the rest already."""
+    x, update, axis = site.input(0), site.input(1), site.a["axis"]
+    fields = {
+        "samples": x.shape[0],
+        "outer": math.prod(x.shape[1:axis]),
+        "size": x.shape[axis],
+        "count": update.shape[axis],
+        "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
+        "type": TYPES[site.input(2).dtype],
+    }
+    return site.entry(site.call("scatter", "scatter", fields, *site.node.inputs), in_place=[x.name])

@@ -34,7 +34,8 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
-    *("elementwise.c", "products.c", "normalize.c", "trees.c", "move.c"),
+    *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
+    "sample.c",
 )
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
@@ -57,7 +58,8 @@ class PackageReport:
     format: the version of the package's files, names and report
     constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
     bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
-    which model_step keeps one more. block: memory of model_steps (not on Cortex-M).
+    which model_step keeps those once more that are not written in place. block: memory of
+    model_steps (not on Cortex-M).
     """
 
     generator: str

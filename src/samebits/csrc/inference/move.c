@@ -1,6 +1,6 @@
 /* --- data movement -----------------------------------------------------------------------------
  *
- * Copies between any strides (transpose, slice, pad, concat), fills and gathers. No arithmetic on
+ * Copies between any strides (transpose, slice, pad, concat), fills, gathers and scatters. No arithmetic on
  * codes, so elements are moved by their width and not by their type. */
 
 #include "samebits_vector.h"
@@ -71,6 +71,26 @@ void samebits_run_take(const samebits_take *c, const void *x, const void *indice
             int64_t at = samebits_get(indices, c->type, k);
             at = samebits_clamp64(at < 0 ? at + c->source : at, 0, c->source - 1);
             samebits_row(from + at * c->inner, c->inner, to);
+        }
+    }
+}
+
+void samebits_run_scatter(const samebits_scatter *c, const void *x, const void *update,
+                          const void *starts, void *out) {
+    const uint8_t *from = (const uint8_t *)update;
+    uint8_t *to = (uint8_t *)out;
+    const int32_t line = c->size * c->inner;
+    int32_t n, outer, k;
+    if (x != out) samebits_row((const uint8_t *)x, c->samples * c->outer * line, to);
+    for (n = 0; n < c->samples; n++) {
+        int64_t start = samebits_get(starts, c->type, n) % c->size;
+        if (start < 0) start += c->size;
+        for (outer = 0; outer < c->outer; outer++, to += line) {
+            int32_t at = (int32_t)start;
+            for (k = 0; k < c->count; k++, from += c->inner) {
+                samebits_row(from, c->inner, to + at * c->inner);
+                if (++at == c->size) at = 0;
+            }
         }
     }
 }

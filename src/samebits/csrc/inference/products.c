@@ -220,6 +220,18 @@ void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
     samebits_run_masked_softmax(c, x, 0, out);
 }
 
+void samebits_run_divide(const samebits_divide *c, const void *a, const void *b, void *out) {
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int32_t at_a = 0, at_b = 0, flat = 0;
+    do {
+        const int64_t divisor = SAMEBITS_MAX(samebits_get(b, c->b_type, at_b), 1);
+        const int64_t code = samebits_quotient(samebits_get(a, c->a_type, at_a) * c->numerator,
+                                               divisor * c->denominator);
+        samebits_put(out, c->out_type, flat++,
+                     samebits_clamp64(code + c->zero, c->low, c->high));
+    } while (samebits_next(&c->shape, index, c->a_strides, &at_a, c->b_strides, &at_b));
+}
+
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out) {
     int32_t outer, inner, i;
     for (outer = 0; outer < c->outer; outer++) {

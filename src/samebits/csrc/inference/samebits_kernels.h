@@ -180,6 +180,14 @@ typedef struct {
     uint8_t type, out_type, mask_type;
 } samebits_softmax;
 
+/* a * numerator / (b * denominator), rounded; b counts as 1 where it is less. */
+typedef struct {
+    samebits_shape shape;
+    int32_t a_strides[SAMEBITS_MAX_RANK], b_strides[SAMEBITS_MAX_RANK];
+    int64_t numerator, denominator, zero, low, high;
+    uint8_t a_type, b_type, out_type;
+} samebits_divide;
+
 /* A vector: `places` runs of channels / groups elements, in each of `samples`. */
 typedef struct {
     int32_t samples, places, channels, groups;
@@ -194,6 +202,31 @@ typedef struct {
     int32_t outer, count, inner;
     uint8_t type;
 } samebits_argmax;
+
+/* Minus step * (distance from the greatest code) + unit * (log2 of the sum of the powers). */
+typedef struct {
+    int32_t rows, columns;
+    const int32_t *table;
+    int64_t step, unit, zero, low, high;
+    uint8_t shift, type, out_type;
+} samebits_log_softmax;
+
+/* The k greatest or least of every line, or (places) where they lie. */
+typedef struct {
+    int32_t outer, count, inner, k;
+    uint8_t largest, places, type;
+} samebits_top_k;
+
+/* Output row r reads the rows[r][row_taps] of x, each times its weight; columns likewise. */
+typedef struct {
+    int32_t batch, height, width, channels, out_height, out_width;
+    int32_t row_taps, column_taps;
+    const int32_t *rows, *columns;
+    const void *row_weights, *column_weights; /* int32_t or (wide) int64_t */
+    int32_t zero;
+    uint8_t type, wide;
+    samebits_rescale rescale;
+} samebits_resample;
 
 /* Tables of decision trees; trees.c says how they are walked. */
 typedef struct {
@@ -231,6 +264,21 @@ typedef struct {
     uint8_t type; /* of the indices */
 } samebits_take;
 
+/* x with rows of `update` written along an axis, from a place of its own for each sample, modulo
+ * the size of the axis. out may be x. */
+typedef struct {
+    int32_t samples, outer, size, count, inner; /* inner: bytes */
+    uint8_t type;                               /* of the places */
+} samebits_scatter;
+
+/* The next token of a language model: docs/spec/sampling.md. k: candidates; m * 2**-q: 2**-16
+ * octaves of a code of the logits, for one temperature. */
+typedef struct {
+    int32_t k;
+    uint32_t m;
+    uint8_t q;
+} samebits_sampling;
+
 void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
@@ -249,12 +297,21 @@ void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
 void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
 void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
                                  void *out);
+void samebits_run_divide(const samebits_divide *c, const void *a, const void *b, void *out);
 void samebits_run_normalize(const samebits_normalize *c, const void *x, void *out);
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
+void samebits_run_log_softmax(const samebits_log_softmax *c, const void *x, void *out);
+void samebits_run_top_k(const samebits_top_k *c, const void *x, void *out);
+void samebits_run_resample(const samebits_resample *c, const void *x, void *out);
 void samebits_run_tree_ensemble(const samebits_trees *c, const void *x, void *out);
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out);
 void samebits_run_fill(const samebits_fill *c, void *out);
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out);
 void samebits_run_take(const samebits_take *c, const void *x, const void *indices, void *out);
+void samebits_run_scatter(const samebits_scatter *c, const void *x, const void *update,
+                          const void *starts, void *out);
+/* The token that follows logits[n] of a type (SAMEBITS_INT32 ...), the step-th that is drawn. */
+int32_t samebits_sample(const samebits_sampling *s, const void *logits, uint8_t type, int32_t n,
+                        uint64_t seed, uint32_t step);
 
 #endif

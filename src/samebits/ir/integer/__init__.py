@@ -1,5 +1,14 @@
 """Integer operators, one record each; importing this room registers them."""
 
-from samebits.ir.integer import normalize, pointwise, products, reduce, shape, trees
+from samebits.ir.integer import (
+    normalize,
+    pointwise,
+    products,
+    rank,
+    reduce,
+    resample,
+    shape,
+    trees,
+)
 
-__all__ = ["normalize", "pointwise", "products", "reduce", "shape", "trees"]
+__all__ = ["normalize", "pointwise", "products", "rank", "reduce", "resample", "shape", "trees"]

@@ -16,6 +16,7 @@ from samebits.errors import RangeError
 from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
+from samebits.ir.integer.resample import check_places
 from samebits.ir.integer.shape import keeps_channels, places
 from samebits.ir.integer.trees import ensemble_of
 from samebits.ir.integer.windows import balance_factors, window_counts
@@ -289,6 +290,37 @@ def _pair(function: Callable[[int, int], int]) -> Rule:
     return rule
 
 
+def _top_k(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    last = len(graph.values[node.inputs[0]].shape) - 1
+    return ins[0].hull if node.attributes["axis"] == last else ins[0]
+
+
+def _resample(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    """The sums of positive and of negative weights of every output, times the ends of x."""
+    tables = [graph.constants.get(name) for name in node.inputs[1:]]
+    if any(table is None for table in tables):
+        raise RangeError(f"node {node.name!r} ({node.op}): expected constant places and weights")
+    rows, w, columns, v = (np.asarray(table) for table in tables)
+    size = graph.values[node.inputs[0]].shape[1:3]
+    try:
+        for places, n in zip((rows, columns), size, strict=True):
+            check_places(places, n)
+    except ValueError as error:
+        raise RangeError(f"node {node.name!r} ({node.op}): {error}") from None
+    (up, down), (right, left) = (_signed(weights.astype(object)) for weights in (w, v))
+    plus = np.multiply.outer(up, right) + np.multiply.outer(down, left)
+    minus = np.multiply.outer(up, left) + np.multiply.outer(down, right)
+    pairs = _shifted(ins[0], -node.attributes["zero"]).over(len(ins[0].low))
+    return interval(
+        [(int((plus * a - minus * b).min()), int((plus * b - minus * a).max())) for a, b in pairs]
+    )
+
+
+def _signed(weights: Any) -> tuple[Any, Any]:
+    """The sums of the positive and of the negative weights of every row, as magnitudes."""
+    return np.maximum(weights, 0).sum(1), np.maximum(-weights, 0).sum(1)
+
+
 def _argmax(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     size = graph.values[node.inputs[0]].shape[node.attributes["axis"]]
     return Interval((0,), (size - 1,))
@@ -318,10 +350,7 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
         if a["axis"] == last:
             sizes = [graph.values[name].shape[-1] for name in node.inputs]
             return interval([p for i, n in zip(ins, sizes, strict=True) for p in i.over(n)])
-        each = [i.over(out[-1]) for i in ins] if out else [i.over(1) for i in ins]
-        return interval(
-            [(min(p[0] for p in ps), max(p[1] for p in ps)) for ps in zip(*each, strict=True)]
-        )
+        return _any_of(ins, out[-1] if out else 1)
     if node.op == "pad":
         return (source if kept else source.hull).including(a["code"])
     pairs = source.over(shape[-1])
@@ -334,6 +363,20 @@ def _moved(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     return source if kept else source.hull
 
 
+def _any_of(ins: list[Interval], channels: int) -> Interval:
+    """The least interval, channel by channel, that holds all of these."""
+    each = zip(*(i.over(channels) for i in ins), strict=True)
+    return interval([(min(p[0] for p in ps), max(p[1] for p in ps)) for ps in each])
+
+
+def _scatter(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    """The codes that were there, or those that are written in their place."""
+    shape = graph.values[node.output].shape
+    if node.attributes["axis"] == len(shape) - 1:
+        return _any_of([i.hull for i in ins[:2]], 1)
+    return _any_of(ins[:2], shape[-1])
+
+
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(ops_with(Trait.WEIGHTED, integer=True), _products),
     "matmul": _matmul,
@@ -343,6 +386,7 @@ _RULES: dict[str, Rule] = {
     "requantize": _requantize,
     "table": _table,
     "softmax": _to_codes,
+    "divide": _to_codes,
     "normalize": _normalize,
     "clip": _clip,
     "sum_pool": _sum_pool,
@@ -351,7 +395,12 @@ _RULES: dict[str, Rule] = {
     "maximum": _pair(max),
     "minimum": _pair(min),
     "argmax": _argmax,
+    "top_k_index": _argmax,
+    "top_k": _top_k,
+    "resample": _resample,
+    "log_softmax": _to_codes,
     "tree_ensemble": _trees,
     "max_pool": lambda graph, node, ins: ins[0],
     **dict.fromkeys(ops_with(Trait.MOVEMENT, integer=True), _moved),
+    "scatter": _scatter,
 }

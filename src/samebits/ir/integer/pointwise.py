@@ -63,15 +63,39 @@ def _add(arrays: Arrays, a: Attributes) -> list[Array]:
 
 
 def _infer_multiply(values: Values, a: Attributes) -> list[Type]:
-    expect_codes(values[0], "a")
-    expect_codes(values[1], "b")
+    expect_integers(values[0], "a")
+    expect_integers(values[1], "b")
     expect_zeros(a, "a_zero", "b_zero")
     return [(accumulator(a), broadcast(values[0].shape, values[1].shape))]
 
 
 def _multiply(arrays: Arrays, a: Attributes) -> list[Array]:
-    x, y = (v.astype(np.int64) for v in arrays)
-    return [narrowed(np.asarray((x - a["a_zero"]) * (y - a["b_zero"])), a["dtype"])]
+    x, y = (
+        v.astype(np.int64) - a[zero] for v, zero in zip(arrays, ("a_zero", "b_zero"), strict=True)
+    )
+    largest = magnitude(x) * magnitude(y)
+    return [narrowed(np.asarray(wide(x, largest) * wide(y, largest)), a["dtype"])]
+
+
+def _infer_divide(values: Values, a: Attributes) -> list[Type]:
+    expect_integers(values[0], "a")
+    expect_integers(values[1], "b")
+    expect(isinstance(a["ratio"], Fraction) and a["ratio"] > 0, "a positive ratio", a["ratio"])
+    expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
+    expect_bounds(a)
+    return [(a["dtype"], broadcast(values[0].shape, values[1].shape))]
+
+
+def _divide(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, y = arrays
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    largest = 2 * max(magnitude(x), 1) * numerator + max(magnitude(y), 1) * denominator
+    product = wide(x, largest) * numerator
+    divisor = np.maximum(wide(y, largest), 1) * denominator
+    quotient = product // divisor
+    twice = (product - quotient * divisor) * 2
+    up = (twice > divisor) | ((twice == divisor) & (quotient % 2 == 1))
+    return [saturate(np.asarray(quotient + up), a)]
 
 
 def round_product(acc: Array, numerator: int, denominator: int) -> Array:
@@ -158,6 +182,8 @@ register_integer("affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine, *
 register_integer("add", (1, None), _ADD, _infer_add, _add, *_SUM)
 register_integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply, *_SUM)
 register_integer("requantize", (1, 1), _RATIOS, _infer_requantize, _requantize, Trait.POINTWISE)
+_RATIO = {"ratio": REQUIRED, **TO_CODES}
+register_integer("divide", (2, 2), _RATIO, _infer_divide, _divide, Trait.POINTWISE)
 register_integer("table", (2, 2), {}, _infer_table, _table, Trait.POINTWISE)
 register_integer("clip", (1, 1), _BOUNDS, _infer_clip, _clip, Trait.POINTWISE)
 for _name, _best in (("maximum", np.maximum), ("minimum", np.minimum)):

@@ -1,4 +1,4 @@
-"""Integer pools, reductions, softmax and argmax. docs/spec/graph.md section 3."""
+"""Integer pools, reductions, softmax, log_softmax and argmax. docs/spec/graph.md section 3."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from samebits.ir.integer.define import (
     register_integer,
     saturate,
 )
+from samebits.ir.integer.normalize import FRACTION_BITS, LARGEST_SHIFT
 from samebits.ir.integer.pointwise import round_product
 from samebits.ir.integer.windows import (
     SPATIAL,
@@ -35,6 +36,9 @@ from samebits.ir.integer.windows import (
 )
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
+
+# Of log_softmax: a distance is below 2**16, a level below 2**30, so that products stay below 2**60.
+LARGEST_STEP, LARGEST_LEVEL = 1 << 44, 1 << 30
 
 
 def _infer_pool(values: Values, a: Attributes) -> list[Type]:
@@ -108,18 +112,23 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Arrays, Attributes], list
 
 def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
     x, t, *rest = values
-    expect_codes(x)
     for mask in rest:
         expect_integers(mask, "the mask")
         fits = broadcast(mask.shape, x.shape) == x.shape
         expect(fits, f"a mask that broadcasts to {list(x.shape)}", mask)
-    low, high = limits(x.dtype)
-    expect(t.shape == (high - low + 1,) and t.dtype == "int32", f"int32 [{high - low + 1}]", t)
-    expect(len(x.shape) >= 1 and 1 <= x.shape[-1] < 1 << 31, "rows [..., C]", x)
+    _check_powers(x, t)
     expect(isinstance(a["ratio"], Fraction) and a["ratio"] > 0, "a positive ratio", a["ratio"])
     expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
     expect_bounds(a)
     return [(a["dtype"], x.shape)]
+
+
+def _check_powers(x: Any, t: Any) -> None:
+    """Rows of codes, and a power for every distance between two of them."""
+    expect_codes(x)
+    low, high = limits(x.dtype)
+    expect(t.shape == (high - low + 1,) and t.dtype == "int32", f"int32 [{high - low + 1}]", t)
+    expect(len(x.shape) >= 1 and 1 <= x.shape[-1] < 1 << 31, "rows [..., C]", x)
 
 
 def _softmax(arrays: Arrays, a: Attributes) -> list[Array]:
@@ -133,6 +142,37 @@ def _softmax(arrays: Arrays, a: Attributes) -> list[Array]:
     out = [round_product(row, numerator, denominator * max(int(row.sum()), 1)) for row in rows]
     codes = np.stack(out).reshape(x.shape) if out else rows.reshape(x.shape)
     return [saturate(codes, a)]
+
+
+def _infer_log_softmax(values: Values, a: Attributes) -> list[Type]:
+    x, t = values
+    _check_powers(x, t)
+    for key, most in (("m", LARGEST_STEP), ("b", LARGEST_LEVEL)):
+        expect(0 <= a[key] <= most, f"{key} from 0 to {most}", a[key])
+    expect(1 <= a["shift"] <= LARGEST_SHIFT, f"shift from 1 to {LARGEST_SHIFT}", a["shift"])
+    expect_bounds(a)
+    return [(a["dtype"], x.shape)]
+
+
+def _log_softmax(arrays: Arrays, a: Attributes) -> list[Array]:
+    x, t = (v.astype(np.int64) for v in arrays)
+    below = x.max(-1, keepdims=True, initial=x.min(initial=0)) - x
+    total = np.maximum(t[below].sum(-1, keepdims=True), 1)
+    level = logarithms(total) - (FRACTION_BITS << FRACTION_BITS)
+    return [saturate(round_product(-(below * a["m"] + level * a["b"]), 1, 1 << a["shift"]), a)]
+
+
+def logarithms(v: Array) -> Array:
+    """log2 in 24 fraction bits, as docs/spec/graph.md 3.2 says; v from 1 to 2**62."""
+    whole = np.array([int(n).bit_length() - 1 for n in v.flat], np.int64).reshape(v.shape)
+    mantissa = np.where(whole <= 30, v << np.maximum(30 - whole, 0), v >> np.maximum(whole - 30, 0))
+    fraction = np.zeros_like(v)
+    for _ in range(FRACTION_BITS):
+        mantissa = mantissa * mantissa >> 30
+        bit = mantissa >> 31
+        mantissa >>= bit
+        fraction = 2 * fraction + bit
+    return (whole << FRACTION_BITS) + fraction
 
 
 def _infer_argmax(values: Values, a: Attributes) -> list[Type]:
@@ -168,5 +208,7 @@ register_integer("reduce_sum", (1, 1), _LEAST, _infer_reduce_sum, _reduce_sum, *
 register_integer("reduce_max", (1, 1), _AXES, _infer_reduce, _reduce(np.max), *_MOST)
 register_integer("reduce_min", (1, 1), _AXES, _infer_reduce, _reduce(np.min), *_MOST)
 register_integer("softmax", (2, 3), {"ratio": REQUIRED, **TO_CODES}, _infer_softmax, _softmax)
+_LOGARITHM = {"m": REQUIRED, "b": REQUIRED, "shift": REQUIRED, **TO_CODES}
+register_integer("log_softmax", (2, 2), _LOGARITHM, _infer_log_softmax, _log_softmax)
 _AXIS = {"axis": REQUIRED, "keepdims": True}
 register_integer("argmax", (1, 1), _AXIS, _infer_argmax, _argmax, Trait.DECISION)

@@ -15,7 +15,15 @@ from samebits.ir.integer.define import (
     limits,
     register_integer,
 )
-from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
+from samebits.ir.ops import (
+    REQUIRED,
+    Array,
+    Attributes,
+    Type,
+    broadcast,
+    check_written,
+    written,
+)
 from samebits.ir.traits import Trait
 
 
@@ -122,8 +130,22 @@ def places(indices: Array, n: int) -> Array:
     return np.clip(np.where(indices < 0, indices + n, indices), 0, n - 1)
 
 
+def _infer_scatter(values: Values, a: Attributes) -> list[Type]:
+    x, update, starts = values
+    expect(0 < a["axis"] < len(x.shape), f"an axis in [1, {len(x.shape)})", a["axis"])
+    expect(update.dtype == x.dtype, f"an update of {x.dtype}", update)
+    fits = starts.dtype in ACCUMULATORS and x.shape[a["axis"]] > 0
+    expect(fits, "int32 or int64 places, of at least one", starts)
+    check_written(x.shape, update.shape, starts.shape, a["axis"])
+    return [(x.dtype, x.shape)]
+
+
 def _movement(*record: Any) -> None:
     register_integer(*record, Trait.MOVEMENT)
+
+
+def _indexed(*record: Any) -> None:
+    register_integer(*record, Trait.MOVEMENT, Trait.INDEXED)
 
 
 _movement(
@@ -158,4 +180,11 @@ _movement(
     lambda v, a: [np.concatenate(list(v), a["axis"])],
 )
 _movement("pad", (1, 1), {"before": REQUIRED, "after": REQUIRED, "code": 0}, _infer_pad, _pad)
-_movement("gather", (2, 2), {"axis": 0}, _infer_gather, _gather)
+_indexed("gather", (2, 2), {"axis": 0}, _infer_gather, _gather)
+_indexed(
+    "scatter",
+    (3, 3),
+    {"axis": REQUIRED},
+    _infer_scatter,
+    lambda v, a: [written(v[0], v[1], v[2], a["axis"])],
+)

@@ -12,24 +12,26 @@ others it is a `table`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.ir.graph import Array, Graph, Node
+from samebits.ir.graph import Array, Graph, Node, moved_inputs
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
-from samebits.ir.lowering import normalize, pointwise, products, trees
+from samebits.ir.lowering import dynamic, normalize, pointwise, products, resize, softmax, trees
 from samebits.ir.lowering import shape as lower_shape
+from samebits.ir.lowering.blocks import split_blocks
 from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
     NONE,
     ONE,
     Affine,
     Codes,
+    CodeTarget,
     ConstantCodes,
     ConstantReals,
     LoweringBuilder,
@@ -50,12 +52,12 @@ from samebits.ir.lowering.sums import rebuilt, shorten_sums
 from samebits.ir.masks import FLAG_TYPES, Flag, Mask, flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.real.cell import LAYERS
+from samebits.ir.real.quantize import saturation
 from samebits.ir.rewrite import remove_dead
 from samebits.ir.traits import Trait
 from samebits.ir.value import Quantization
-from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.interval import CodeRange
-from samebits.tables.transfer import exp_table, transfer_table
+from samebits.tables.transfer import transfer_table
 
 SOFTMAX_OUTPUT = Fraction(1, 1 << 16)  # of a Softmax that leaves the graph: uint16
 LARGEST_SUM, LARGEST_WIDE_SUM = 1 << 31, 1 << 62
@@ -70,7 +72,7 @@ def lower_graph(graph: Graph) -> Graph:
     Inputs and outputs keep their names and order and carry their Quantization. Raises
     UnsupportedError naming the node where the graph is not quantized or has no integer form.
     """
-    wide = _Lowering(sink_quantize(graph)).run()
+    wide = _Lowering(sink_quantize(split_blocks(graph))).run()
     return narrow_accumulators(shorten_sums(remove_dead(wide)), graph.outputs)
 
 
@@ -100,31 +102,6 @@ def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
             changed[node.output] = {"dtype": "int32"}
     inner = {name: f"{name}.inner" for name in outputs}
     return rebuilt(graph, changed, {**inner, **dict(zip(graph.outputs, outputs, strict=True))})
-
-
-@dataclass(frozen=True)
-class _Target:
-    """The codes that a QuantizeLinear asks for: value = scale * (code - zero), in a tensor of this
-    name."""
-
-    scale: Fraction
-    zero: int
-    dtype: str
-    name: str
-
-    @property
-    def quantization(self) -> Quantization:
-        return Quantization(self.scale, self.zero)
-
-    def code(self, real: Fraction) -> int:
-        """The code of a number: to nearest, ties to even, saturated."""
-        low, high = limits(self.dtype)
-        return min(max(round_real(real / self.scale) + self.zero, low), high)
-
-    def ends(self, x: Affine) -> dict[str, int]:
-        """The clip as codes; rounding is monotone, so clip and rounding change places."""
-        ends = zip(("low", "high"), limits(self.dtype), (x.low, x.high), strict=True)
-        return {key: end if real is None else self.code(real) for key, end, real in ends}
 
 
 class _Lowering:
@@ -192,8 +169,9 @@ class _Lowering:
         state = self.states[name]
         order = tuple(range(len(self.graph.values[name].shape)))
         builder = self.builder
-        if isinstance(state, Softmax):
-            state = self._quantize_softmax(state, _Target(SOFTMAX_OUTPUT, 0, "uint16", name))
+        if isinstance(state, Softmax) and not state.logarithm:
+            target = CodeTarget(SOFTMAX_OUTPUT, 0, "uint16", name, limits("uint16"))
+            state = self._quantize_softmax(state, target)
         quantization = None
         if isinstance(state, Affine):
             if isinstance(state.source, Sum):
@@ -242,7 +220,8 @@ class _Lowering:
                 numbers = before.quantization.scale, before.quantization.zero_point
                 reals = self.states[state.initial]
                 assert isinstance(reals, ConstantReals)
-                name = self._constant_codes(reals, _Target(*numbers, before.dtype, name)).name
+                target = CodeTarget(*numbers, before.dtype, name, limits(before.dtype))
+                name = self._constant_codes(reals, target).name
             builder.initial.append(name)
 
     # --- nodes ------------------------------------------------------------------------------
@@ -321,11 +300,11 @@ class _Lowering:
         """The codes that a QuantizeLinear makes of its input, each rounded once from the exact
         number."""
         _no_blocks(node)
+        dtype = self.graph.values[node.output].dtype
+        ends = saturation(dtype, node.attributes)
         if node.inputs[0] in self.graph.inputs and isinstance(x, Affine):
-            return x.codes  # `_input` has made these codes the input
-        target = _Target(
-            *self._scale_and_zero(node), self.graph.values[node.output].dtype, node.output
-        )
+            return self._within(x.codes, ends, node.output)  # `_input` has made these the input
+        target = CodeTarget(*self._scale_and_zero(node), dtype, node.output, ends)
         if isinstance(x, (ConstantReals, ConstantCodes)):
             return self._constant_codes(x, target)
         if isinstance(x, Softmax):
@@ -340,6 +319,13 @@ class _Lowering:
             return self._table(x, target)
         raise UnsupportedError("expected real numbers, found codes")
 
+    def _within(self, x: Codes, ends: tuple[int, int], name: str) -> Codes:
+        """Codes of an input, which may be any of their type, between two ends."""
+        if ends == limits(self.builder.dtype(x.name)):
+            return x
+        clip = dict(zip(("low", "high"), ends, strict=True))
+        return Codes(self.builder.moved("clip", [x.name], clip, f"{name}.clip"), x.order)
+
     def _is_sum(self, x: Affine) -> bool:
         """Whether a linear state is one of an accumulator, which may have moved."""
         if isinstance(x.source, Sum):
@@ -348,13 +334,19 @@ class _Lowering:
         return plain and self.builder.dtype(x.source.name) in ACCUMULATORS
 
     def _coded(
-        self, op: str, inputs: Sequence[str], order: Order, to: _Target, name: str, attributes: Any
+        self,
+        op: str,
+        inputs: Sequence[str],
+        order: Order,
+        to: CodeTarget,
+        name: str,
+        attributes: Any,
     ) -> Codes:
         """A node that writes the codes of a target. order: of their axes as stored."""
         codes = self.builder.add(op, inputs, attributes, name, [to.name], to.quantization)
         return Codes(codes, order)
 
-    def _constant_codes(self, x: ConstantReals | ConstantCodes, to: _Target) -> Codes:
+    def _constant_codes(self, x: ConstantReals | ConstantCodes, to: CodeTarget) -> Codes:
         """Codes of constants."""
         shape = (x.values if isinstance(x, ConstantReals) else x.codes).shape
         codes = [to.code(real) for real in np.broadcast_to(x.exact(), shape).flat]
@@ -362,7 +354,7 @@ class _Lowering:
         stored = self.builder.constant(to.name, array, to.quantization)
         return Codes(stored, tuple(range(len(shape))))
 
-    def _requantize(self, x: Affine, to: _Target) -> Codes:
+    def _requantize(self, x: Affine, to: CodeTarget) -> Codes:
         """A sum of codes: one product with the exact ratio, one rounding, saturate."""
         assert isinstance(x.source, Sum)
         if min(x.gain) <= 0:
@@ -377,12 +369,12 @@ class _Lowering:
         name = f"{x.source.name}.requantize"
         return self._coded("requantize", [total.name], total.order, to, name, attributes)
 
-    def _recode(self, x: Affine, to: _Target) -> Codes:
+    def _recode(self, x: Affine, to: CodeTarget) -> Codes:
         """Codes to other codes: nothing, a clip, a multiply-add per channel, or a table."""
         source, dtype = x.codes, self.builder.dtype(x.codes.name)
         same = (x.unit, x.zero, dtype) == (to.scale, to.zero, to.dtype) and x.gain == ONE
         if same and x.offset == NONE:
-            if not x.clipped:
+            if not x.clipped and to.range == limits(to.dtype):
                 return source
             name = f"{to.name}.clip"
             return self._coded("clip", [source.name], source.order, to, name, to.ends(x))
@@ -424,7 +416,7 @@ class _Lowering:
         axis = x.axis if len(units) > 1 else None
         return Affine(total, gain=tuple(units), axis=axis, low=x.low, high=x.high)
 
-    def _table(self, x: Pointwise, to: _Target) -> Codes:
+    def _table(self, x: Pointwise, to: CodeTarget) -> Codes:
         """A transfer table: every code of the input through the function, correctly rounded."""
         source = self.builder.dtype(x.source.name)
         if source not in CODES:
@@ -435,7 +427,7 @@ class _Lowering:
                 f"at most {LARGEST_TABLE} entries; use 8-bit codes there"
             )
         entries = CodeRange(x.unit, x.zero, *limits(source))
-        target = CodeRange(to.scale, to.zero, *limits(to.dtype))
+        target = CodeRange(to.scale, to.zero, *to.range)
         rows = [transfer_table(e, entries, target).codes for e in x.expressions]
         values = np.array(rows if len(rows) > 1 else rows[0]).astype(to.dtype)
         order = x.source.order if x.axis is None else x.source.last(x.axis)
@@ -445,25 +437,12 @@ class _Lowering:
         )
         return self._coded("table", inputs, order, to, f"{to.name}.transfer", {})
 
-    def _quantize_softmax(self, x: Softmax, to: _Target) -> Codes:
-        """Powers of e from a table, and one quotient per element (docs/spec/graph.md section 5)."""
-        low, high = limits(self.builder.dtype(x.source.name))
+    def _quantize_softmax(self, x: Softmax, to: CodeTarget) -> Codes:
+        op, inputs, attributes = softmax.operands(self.builder, x, to)
         order = x.source.last(x.axis)
-        powers = np.array(exp_table(x.unit, high - low + 1), np.int32)
-        inputs = [
-            self.builder.arranged(x.source, order),
-            self.builder.constant(f"{to.name}.exp", powers),
-        ]
-        if isinstance(x.kept, Codes):
-            inputs.append(self.builder.arranged(x.kept, order))
-        elif x.kept is not None:
-            kept = x.kept.transpose(order).astype(np.uint8)
-            inputs.append(self.builder.constant(f"{to.name}.mask", kept))
-        ratio, ends = round_binary32(1 / to.scale), to.ends(Affine(x.source))
-        attributes = {"ratio": ratio, "zero": to.zero, "dtype": to.dtype, **ends}
-        return self._coded("softmax", inputs, order, to, f"{to.name}.softmax", attributes)
+        return self._coded(op, inputs, order, to, f"{to.name}.{op}", attributes)
 
-    def _quantize_normalized(self, x: Normalized, to: _Target) -> Codes:
+    def _quantize_normalized(self, x: Normalized, to: CodeTarget) -> Codes:
         """Statistics of every vector, one rounding of each element (docs/spec/graph.md 3.1)."""
         m, b, shift, epsilon = normalize.factors(self.builder, x, to.scale)
         inputs = (
@@ -519,12 +498,13 @@ def _misused(graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[
         if value in graph.outputs and not flags[value].moved:
             return f"{kind} of which the output {value!r} is made"
         for node in readers[value]:
-            if node.output in flags:
+            indexed = has(node.op, Trait.INDEXED) and value not in moved_inputs(node)
+            if indexed and has(node.op, Trait.MOVEMENT) and flags[value].moved:
+                selecting = f"{node.name!r} ({node.op})"
+            elif node.output in flags:
                 waiting.append(node.output)
-            elif node.output in masks:
+            elif node.output in masks or (node.op == "Where" and node.inputs[1:].count(value) == 0):
                 saying = f"{node.name!r} ({node.op})"
-            elif node.op == "Gather" and node.inputs[0] != value and flags[value].moved:
-                selecting = f"{node.name!r} (Gather)"
             else:
                 return f"{kind} that {node.name!r} ({node.op}) reads"
     return f"{kind} that {selecting} and {saying} read" if selecting and saying else ""
@@ -542,7 +522,10 @@ def _rule(node: Node) -> Rule:
 
 def _no_blocks(node: Node) -> None:
     if node.attributes["block_size"]:
-        raise UnsupportedError("expected scales per tensor or per axis, found blocks")
+        raise UnsupportedError(
+            "expected one scale, one for each index of an axis, or blocks along the summed axis of "
+            "a constant matrix, found other blocks; quantize with a scale for each output channel"
+        )
 
 
 def _scale(value: Any) -> Fraction:
@@ -553,8 +536,10 @@ def _scale(value: Any) -> Fraction:
 
 RULES: dict[str, Rule] = {
     **products.RULES,
+    **dynamic.RULES,
     **pointwise.RULES,
     **normalize.RULES,
+    **resize.RULES,
     **lower_shape.RULES,
     **trees.RULES,
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
+from samebits.ir.integer.define import limits
 from samebits.ir.lowering.products import activation
 from samebits.ir.lowering.states import (
     NONE,
@@ -31,6 +33,7 @@ from samebits.ir.lowering.states import (
     with_offset,
 )
 from samebits.ir.ops import Attributes, broadcast, op_named, ops_with
+from samebits.ir.real.define import FLOATS
 from samebits.ir.traits import Trait
 from samebits.spec.formats import round_binary32
 from samebits.tables.expression import Expression, apply
@@ -56,7 +59,7 @@ def _identity(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _cast(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-    if not str(node.attributes["to"]).startswith("float"):
+    if node.attributes["to"] not in FLOATS:
         raise UnsupportedError(f"expected a cast to a float type, found {node.attributes['to']}")
     if isinstance(states[0], Codes):
         return [Affine(states[0])]
@@ -66,6 +69,8 @@ def _cast(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 def _clip(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     ends = (0.0, None) if node.op == "Relu" else (node.attributes["min"], node.attributes["max"])
     low, high = (None if end is None or np.isinf(end) else Fraction(end) for end in ends)
+    if isinstance(states[0], Codes):
+        return [_clipped_codes(e, node, states[0], (low, high))]
     x = _real(states[0])
     if isinstance(x, Affine):
         return [x.clip(low, high)]
@@ -74,6 +79,18 @@ def _clip(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     if high is not None:
         x = _mapped(x, lambda f: apply("Min", f, high))
     return [x]
+
+
+def _clipped_codes(
+    e: LoweringBuilder, node: Node, x: Codes, ends: tuple[Fraction | None, Fraction | None]
+) -> Codes:
+    """A clip of codes; its ends are integers, as far as the type goes."""
+    least, most = limits(e.dtype(x.name))
+    low, high = ends
+    upper = most if high is None else min(max(floor(high), least), most)
+    lower = least if low is None else min(max(ceil(low), least), upper)
+    clip = {"low": lower, "high": upper}
+    return Codes(e.moved("clip", [x.name], clip, node.name), x.order)
 
 
 def _unary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -170,13 +187,63 @@ def _linear_constant(
 
 
 def _where(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """A mask of scores, or a choice of numbers: each side times the 1 or 0 of its places, added."""
     masked = _masked(e, node, states)
-    if masked is None:
+    if masked is not None:
+        return [masked]
+    sides = zip(states[1:], _places(e, node, states[0]), strict=True)
+    terms = [_chosen(e, node, x, kept, i) for i, (x, kept) in enumerate(sides)]
+    found = [term for term in terms if term is not None]
+    if len(found) == 2:
+        return [_sum(e, node, [(term, 1) for term in found])]
+    if not found:
+        raise UnsupportedError("expected a choice of which one side varies, found zeros")
+    return [found[0]]
+
+
+def _places(e: LoweringBuilder, node: Node, condition: State | None) -> tuple[Codes, Codes]:
+    """1 where the first side of a choice is taken and 0 elsewhere, in int8 codes, and the other way
+    round, of the rank of the result: constant, or by an integer input of zeros and ones."""
+    rank = len(e.graph.values[node.output].shape)
+    order = tuple(range(rank))
+    flag = e.flags.get(node.inputs[0])
+    if isinstance(condition, ConstantReals):
+        kept = condition.values.astype(bool).reshape(_widened(condition.values.shape, rank))
+        names = [e.constant(f"{node.name}.places", k.astype(np.int8)) for k in (kept, ~kept)]
+        return Codes(names[0], order), Codes(names[1], order)
+    if flag is None or sorted(flag.numbers) != [0, 1] or not isinstance(condition, Codes):
         raise UnsupportedError(
-            "expected a choice of scores for a Softmax or a number below -2**15 by a constant, "
-            "found another; compute it outside the network"
+            "expected a condition that is constant or made of one integer input of zeros and ones, "
+            "found one that is computed of numbers; compute it outside the network"
         )
-    return [masked]
+    source = e.arranged(condition, tuple(range(len(condition.order))))
+    if e.shape(source) != _widened(e.shape(source), rank):
+        shape = {"shape": _widened(e.shape(source), rank)}
+        source = e.add("reshape", [source], shape, f"{node.name}.flag")
+    source = e.add("clip", [source], {"low": 0, "high": 1}, f"{node.name}.clip")
+    ends: Attributes = {"ratios": (Fraction(1),), "low": 0, "high": 1, "dtype": "int8"}
+    first = e.add("requantize", [source], ends, f"{node.name}.places")
+    inverted: Attributes = {"factors": (-1,), "offset": 1, "dtype": "int32"}
+    other = e.add("add", [first], inverted, f"{node.name}.inverted")
+    other = e.add("requantize", [other], ends, f"{node.name}.others")
+    codes = Codes(first, order), Codes(other, order)
+    return codes if flag.numbers.index(1) == 1 else codes[::-1]
+
+
+def _chosen(
+    e: LoweringBuilder, node: Node, x: State | None, kept: Codes, index: int
+) -> Affine | None:
+    """One side of a choice where it is taken and 0 elsewhere; None for the constant 0."""
+    if isinstance(x, (ConstantReals, ConstantCodes)):
+        shape = e.graph.values[node.output].shape
+        found = _channels(x, shape)
+        if found is not None and found[1] is None:
+            (number,) = found[0]
+            return Affine(kept, gain=(number,)) if number else None
+    side = activation(_operand(e, x), e, "a side of a choice")
+    names, order = _aligned(e, [side.codes, kept])
+    zeros = {"a_zero": side.zero, "b_zero": 0}
+    return Affine(Sum("multiply", names, zeros, order, f"{node.name}.{index}"), gain=(side.unit,))
 
 
 def _masked(e: LoweringBuilder, node: Node, states: States) -> MaskedScores | None:
@@ -206,11 +273,15 @@ def _widened(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def _binary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """Operands one after the other; accumulators that are summed, all at once."""
     masked = _masked(e, node, states)
     if masked is not None:
         return [masked]
     if len(states) == 1:
         return _identity(e, node, states)
+    accumulators = [x for x in states if isinstance(x, Affine) and isinstance(x.source, Sum)]
+    if node.op == "Sum" and len(accumulators) == len(states):
+        return [_sum(e, node, [(x, 1) for x in accumulators])]
     state, shape = states[0], e.graph.values[node.inputs[0]].shape
     for other, name in zip(states[1:], node.inputs[1:], strict=True):
         own = e.graph.values[name].shape
@@ -269,7 +340,7 @@ def _pair(
             "result meets another tensor"
         )
     if op in ("Add", "Sub"):
-        return _sum(e, node, x, y, -1 if op == "Sub" else 1)
+        return _sum(e, node, [(x, 1), (y, -1 if op == "Sub" else 1)])
     if op == "Mul":
         return _product(e, node, x, y)
     if op in ("Max", "Min"):
@@ -342,9 +413,9 @@ def _term(e: LoweringBuilder, node: Node, x: Affine) -> Affine:
     return x
 
 
-def _sum(e: LoweringBuilder, node: Node, x: Affine, y: Affine, sign: int) -> Affine:
+def _sum(e: LoweringBuilder, node: Node, signed: Sequence[tuple[Affine, int]]) -> Affine:
     """All terms in the largest unit of which their scales and offsets are multiples."""
-    terms = [(_term(e, node, x), 1), (_term(e, node, y), sign)]
+    terms = [(_term(e, node, x), sign) for x, sign in signed]
     pairs = [term.over(max(len(term.gain), len(term.offset))) for term, _ in terms]
     unit = common_unit(
         [

@@ -142,7 +142,7 @@ def _convolution(
         node.name,
         tuple(int(v) for v in np.broadcast_to(total, (outputs,))),
     )
-    return _image_result(e, node, total_sum, tuple(x.unit * s for s in w.scale))
+    return image_result(e, node, total_sum, tuple(x.unit * s for s in w.scale))
 
 
 def _two_dimensional(kernel: Array, a: Any) -> tuple[Array, dict[str, Any]]:
@@ -169,7 +169,7 @@ def image_of(e: LoweringBuilder, codes: Codes) -> str:
     return e.add("reshape", [signal], {"shape": (n, 1, length, c)}, f"{signal}.image")
 
 
-def _image_result(e: LoweringBuilder, node: Node, total: Sum, gain: tuple[Fraction, ...]) -> Affine:
+def image_result(e: LoweringBuilder, node: Node, total: Sum, gain: tuple[Fraction, ...]) -> Affine:
     """The accumulator as a state of the real shape."""
     axis = 1 if len(gain) > 1 else None
     if len(e.graph.values[node.output].shape) == 4:
@@ -210,7 +210,7 @@ def _conv_transpose(e: LoweringBuilder, node: Node, states: States) -> list[Stat
         node.name,
         bias_codes(states[2] if len(states) > 2 else None, x.unit, w.scale, rows.shape[0]),
     )
-    return [_image_result(e, node, total, tuple(x.unit * s for s in w.scale))]
+    return [image_result(e, node, total, tuple(x.unit * s for s in w.scale))]
 
 
 def _conv_integer(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -403,7 +403,7 @@ def _sum_pool(
         NCHW_TO_NHWC,
         node.name,
     )
-    return _image_result(e, node, total, (x.unit / divisor,))
+    return image_result(e, node, total, (x.unit / divisor,))
 
 
 def _global_average(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -464,6 +464,12 @@ def _softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank, kept)]
 
 
+def _log_softmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    x = activation(states[0], e)
+    rank = len(e.graph.values[node.inputs[0]].shape)
+    return [Softmax(x.codes, x.unit, node.attributes["axis"] % rank, logarithm=True)]
+
+
 RULES: dict[str, Callable[..., list[State]]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
@@ -476,4 +482,5 @@ RULES: dict[str, Callable[..., list[State]]] = {
     "ReduceMean": _reduce_sum,
     "ReduceSum": _reduce_sum,
     "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
 }

@@ -33,6 +33,7 @@ from samebits.ir.lowering.states import (
     weights,
     with_offset,
 )
+from samebits.ir.masks import FLAG_TYPES
 from samebits.ir.ops import op_named, ops_with
 from samebits.ir.traits import Trait
 
@@ -92,10 +93,21 @@ def _transpose(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-    """Codes side by side, which must have one scale, zero point and type; constants among them are
-    stored as such codes."""
+    """Codes side by side."""
+    first, codes = _alike(e, node, states)
+    order = codes[0].order
+    axis = order.index(node.attributes["axis"] % len(order))
+    names = [e.arranged(c, order) for c in codes]
+    same = len({e.values[name].quantization for name in names}) == 1
+    name = (e.moved if same else e.add)("concat", names, {"axis": axis}, node.name)
+    return [_with(first, Codes(name, order))]
+
+
+def _alike(e: LoweringBuilder, node: Node, states: States) -> tuple[State | None, list[Codes]]:
+    """The first of the operands that one tensor will hold, and the codes of all, which must have
+    one scale, zero point and type; constants among them are stored as such codes."""
     like = next((x for x in states if isinstance(x, Affine)), None)
-    states = [_constant_like(e, x, like) for x in states]
+    states = [_constant_like(e, node, x, like) for x in states]
     codes = [_codes(x) for x in states]
     meanings = {
         (x.unit, x.zero, x.gain, x.offset, x.low, x.high) if isinstance(x, Affine) else None
@@ -103,19 +115,19 @@ def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     }
     if len(meanings) != 1 or len({e.dtype(c.name) for c in codes}) != 1:
         raise UnsupportedError(
-            "expected inputs of one scale, zero point and type; put a QuantizeLinear after the "
-            "concatenation"
+            "expected inputs of one scale, zero point and type; put a QuantizeLinear after this "
+            "node"
         )
-    order = codes[0].order
-    axis = order.index(node.attributes["axis"] % len(order))
-    names = [e.arranged(c, order) for c in codes]
-    same = len({e.values[name].quantization for name in names}) == 1
-    name = (e.moved if same else e.add)("concat", names, {"axis": axis}, node.name)
-    return [_with(states[0], Codes(name, order))]
+    return states[0], codes
 
 
-def _constant_like(e: LoweringBuilder, x: State | None, like: Affine | None) -> State | None:
-    """Constant codes stored with the zero point and type of a tensor that they are joined to."""
+def _constant_like(
+    e: LoweringBuilder, node: Node, x: State | None, like: Affine | None
+) -> State | None:
+    """Constant codes stored with the zero point and type of a tensor that they are joined to, and
+    whole numbers that are joined to such."""
+    if like is None and isinstance(x, ConstantReals) and x.values.dtype.name in FLAG_TYPES:
+        return _whole_numbers(e, node, x)
     if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
         return x
     dtype = e.dtype(like.source.name)
@@ -125,6 +137,12 @@ def _constant_like(e: LoweringBuilder, x: State | None, like: Affine | None) -> 
         return x
     name = e.constant("joined", stored.astype(dtype))
     return Affine(Codes(name, _identity_order(stored.ndim)), like.unit, like.zero)
+
+
+def _whole_numbers(e: LoweringBuilder, node: Node, x: ConstantReals) -> Codes:
+    """A constant of indices, or of zeros and ones, as codes of the integer graph."""
+    name = e.constant(f"{node.name}.numbers", x.values)
+    return Codes(name, _identity_order(x.values.ndim))
 
 
 def _sliced(e: LoweringBuilder, node: Node, codes: Codes, ranges: dict[int, range]) -> Codes:
@@ -277,11 +295,28 @@ def _gather(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _table(e: LoweringBuilder, node: Node, state: State | None) -> State | None:
-    """A constant table of codes, as that of an embedding, stored; other states as they are."""
+    """A constant table of codes, as that of an embedding, or of indices, stored; other states as
+    they are."""
+    if isinstance(state, ConstantReals) and state.values.dtype.name in FLAG_TYPES:
+        return _whole_numbers(e, node, state)
     if not isinstance(state, ConstantCodes) or len(state.scale) > 1:
         return state
     stored = e.constant(f"{node.name}.table", weights(state.codes))
     return Affine(Codes(stored, _identity_order(state.codes.ndim)), state.scale[0], 0)
+
+
+def _tensor_scatter(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """Codes written into others, from places that are constant or computed."""
+    past, codes = _alike(e, node, states[:2])
+    order = _identity_order(len(codes[0].order))
+    starts = states[2]
+    if isinstance(starts, ConstantReals):
+        starts = _whole_numbers(e, node, starts)
+    if not isinstance(starts, Codes):
+        raise UnsupportedError("expected write indices that are constant or an input")
+    names = [*(e.arranged(c, order) for c in codes), e.arranged(starts, (0,))]
+    axis = node.attributes["axis"] % len(order)
+    return [_with(past, Codes(e.moved("scatter", names, {"axis": axis}, node.name), order))]
 
 
 def _selected(
@@ -390,6 +425,32 @@ def _argmax(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     return [Codes(name, remaining(codes.order, (axis,), keepdims))]
 
 
+def _argmin(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """The first place of the order from the least on."""
+    a = node.attributes
+    if a["select_last_index"]:
+        raise UnsupportedError("expected select_last_index = 0")
+    codes = _ordered(e, states[0])[1]
+    axis = a["axis"] % len(codes.order)
+    attributes = {"axis": codes.order.index(axis), "k": 1, "largest": False}
+    name = e.add("top_k_index", [codes.name], attributes, node.name)
+    order = remaining(codes.order, (axis,), bool(a["keepdims"]))
+    if not a["keepdims"]:
+        stored = tuple(n for i, n in enumerate(e.shape(name)) if i != codes.order.index(axis))
+        name = e.add("reshape", [name], {"shape": stored}, f"{node.name}.places")
+    return [Codes(name, order)]
+
+
+def _top_k(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    """The codes that rank first, and where they lie; what nothing reads is dropped later."""
+    a, (x, codes) = node.attributes, _ordered(e, states[0])
+    stored = codes.order.index(a["axis"] % len(codes.order))
+    attributes = {"axis": stored, "k": a["k"], "largest": bool(a["largest"])}
+    values = e.moved("top_k", [codes.name], attributes, node.name)
+    places = e.add("top_k_index", [codes.name], attributes, f"{node.name}.places")
+    return [_with(x, Codes(values, codes.order)), Codes(places, codes.order)]
+
+
 RULES: dict[str, Callable[..., list[State]]] = {
     **dict.fromkeys(ops_with(Trait.RESHAPES), _reshape),
     "Transpose": _transpose,
@@ -400,8 +461,11 @@ RULES: dict[str, Callable[..., list[State]]] = {
     **dict.fromkeys(("Resize", "Tile"), _selection),
     "Expand": _expand,
     "Gather": _gather,
+    "TensorScatter": _tensor_scatter,
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _depth_space),
     **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _max_pool),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_max),
     "ArgMax": _argmax,
+    "ArgMin": _argmin,
+    "TopK": _top_k,
 }

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from samebits.ir.graph import Graph, GraphBuilder, Node
-from samebits.ir.integer.define import limits
+from samebits.ir.graph import Graph, GraphBuilder, Node, moved_inputs
 from samebits.ir.ops import has
+from samebits.ir.real.quantize import saturation
 from samebits.ir.traits import Trait
 from samebits.spec.formats import round_real
 
-Parameters = tuple[str, ...]  # scale and zero point of a QuantizeLinear
+Parameters = tuple[Any, ...]  # scale, zero point and ends of the codes of a QuantizeLinear
 
 
 def sink_quantize(graph: Graph) -> Graph:
@@ -35,11 +35,11 @@ def _moved(graph: Graph) -> dict[str, Node]:
             continue
         wanted = [_wanted(graph, reader, node.output, moved) for reader in readers[node.output]]
         first = wanted[0] if wanted else None
-        if first is None or any(w is None or w.inputs[1:] != first.inputs[1:] for w in wanted):
+        if first is None or any(w is None or _numbers(w) != _numbers(first) for w in wanted):
             continue
-        sources = [producers.get(name) for name in _moving(node)]
+        sources = [producers.get(name) for name in moved_inputs(node)]
         dequantized = all(s is not None and s.op == "DequantizeLinear" for s in sources)
-        if dequantized and node.op != "Concat":
+        if dequantized and len(sources) == 1:
             continue
         moved[node.output] = first
     return moved
@@ -50,9 +50,13 @@ def _wanted(graph: Graph, reader: Node, name: str, moved: dict[str, Node]) -> No
     if reader.op == "QuantizeLinear" and reader.inputs[0] == name:
         scale = graph.constants.get(reader.inputs[1])
         return reader if scale is not None and scale.size == 1 else None
-    if _movement(reader) and name in _moving(reader):
+    if _movement(reader) and name in moved_inputs(reader):
         return moved.get(reader.output)
     return None
+
+
+def _numbers(quantizer: Node) -> Parameters:
+    return (*quantizer.inputs[1:], *(quantizer.attributes[key] for key in ("low", "high")))
 
 
 def _movement(node: Node) -> bool:
@@ -63,10 +67,6 @@ def _movement(node: Node) -> bool:
     """
     moves = has(node.op, Trait.MOVEMENT, Trait.SELECTION) and node.op != "Identity"
     return moves and len(node.outputs) == 1
-
-
-def _moving(node: Node) -> Parameters:
-    return node.inputs if node.op == "Concat" else node.inputs[:1]
 
 
 def _rebuilt(graph: Graph, moved: dict[str, Node]) -> Graph:
@@ -87,10 +87,10 @@ def _rebuilt(graph: Graph, moved: dict[str, Node]) -> Graph:
         if node.output in moved:
             quantizer = moved[node.output]
             parameters = tuple(renamed[name] if name else "" for name in quantizer.inputs[1:])
-            for index, name in enumerate(_moving(node)):
+            for index, name in enumerate(moved_inputs(node)):
                 if name in moved:
                     continue
-                key = (name, quantizer.inputs[1:])
+                key = (name, _numbers(quantizer))
                 if key not in codes:
                     codes[key] = builder.add(
                         "QuantizeLinear",
@@ -111,7 +111,7 @@ def _code(graph: Graph, quantizer: Node, value: float) -> float:
     scale = Fraction(float(graph.constants[quantizer.inputs[1]].reshape(-1)[0]))
     zeros = graph.constants.get(quantizer.inputs[2]) if len(quantizer.inputs) > 2 else None
     zero = 0 if zeros is None else int(np.asarray(zeros).reshape(-1)[0])
-    low, high = limits(graph.values[quantizer.output].dtype)
+    low, high = saturation(graph.values[quantizer.output].dtype, quantizer.attributes)
     return float(min(max(round_real(Fraction(value) / scale) + zero, low), high))
 
 

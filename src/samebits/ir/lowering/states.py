@@ -46,6 +46,7 @@ class Sum:
 
     bias:   one integer per channel (last stored axis), or one for all.
     factor: of the sum, before the bias is added.
+    scaled: it is a sum of products times a span, to whose unit constants are rounded.
     """
 
     op: str
@@ -55,6 +56,7 @@ class Sum:
     name: str
     bias: tuple[int, ...] = (0,)
     factor: int = 1
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,15 @@ class Affine:
 
 
 @dataclass(frozen=True)
+class Ranged(Affine):
+    """Codes times one integer that is known as the graph runs, the `span` of their range: an
+    accumulator, or for products that read it the codes and then the span."""
+
+    codes_of_range: Codes = Codes("", ())
+    span: str = ""
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """A function of one tensor of codes, element by element; one per channel, or one for all.
 
@@ -127,12 +138,14 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax of plain codes over real axis `axis`, over the places that `kept` holds."""
+    """The softmax of plain codes over real axis `axis`, over the places that `kept` holds, or its
+    logarithm."""
 
     source: Codes
     unit: Fraction
     axis: int
-    kept: Array | Codes | None
+    kept: Array | Codes | None = None
+    logarithm: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,6 +203,33 @@ class ConstantReals:
             raise UnsupportedError("expected finite constants, found NaN or infinity")
         reals = np.array([Fraction(float(v)) for v in self.values.flat], object)
         return reals.reshape(self.values.shape)
+
+
+@dataclass(frozen=True)
+class CodeTarget:
+    """The codes that a QuantizeLinear asks for: value = scale * (code - zero), in a tensor of this
+    name. range: the least and the greatest."""
+
+    scale: Fraction
+    zero: int
+    dtype: str
+    name: str
+    range: tuple[int, int]
+
+    @property
+    def quantization(self) -> Quantization:
+        """Their scale and zero point."""
+        return Quantization(self.scale, self.zero)
+
+    def code(self, real: Fraction) -> int:
+        """The code of a number: to nearest, ties to even, saturated."""
+        low, high = self.range
+        return min(max(round_real(real / self.scale) + self.zero, low), high)
+
+    def ends(self, x: Affine) -> dict[str, int]:
+        """The clip as codes; rounding is monotone, so clip and rounding change places."""
+        ends = zip(("low", "high"), self.range, (x.low, x.high), strict=True)
+        return {key: end if real is None else self.code(real) for key, end, real in ends}
 
 
 State = (
@@ -358,7 +398,7 @@ def with_offset(x: Affine, what: Node) -> Affine:
             f"node {what.name!r} ({what.op}): expected a constant along the channels of the "
             f"accumulator, found one along axis {x.axis}"
         )
-    if not has(total.op, Trait.PRODUCT):
+    if not (has(total.op, Trait.PRODUCT) or total.scaled):
         return _refined(x, total)
     added = [round_real(offset / gain) for gain, offset in x.over(channels)]
     width = max(len(total.bias), channels)

@@ -15,15 +15,18 @@ import numpy as np
 
 from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.ir.ops import REQUIRED, Array, Attributes, Op, Type, broadcast, elements, register
+from samebits.ir.real.minifloat import STORAGE, TYPES, widened
 from samebits.ir.traits import Trait
 
 Inputs = Sequence[Any]  # Values or arrays, None where an optional input is left out
 
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+REALS = (*FLOATS, *STORAGE)  # real numbers in a graph; operators compute with FLOATS
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-NARROW = ("int4", "uint4")  # numpy has no such types: their codes lie in int8 and uint8 arrays
+# numpy has no such types: their codes lie in int8 and uint8 arrays
+NARROW = ("int4", "uint4", "int2", "uint2")
 NUMBERS = (*FLOATS, *INTEGERS)
-ANY = (*NUMBERS, *NARROW, "bool")
+ANY = (*NUMBERS, *NARROW, *STORAGE, "bool")
 
 ELEMENTS_MAX = 2**28  # of one tensor: 2 GiB of float64
 UNIT_EXPONENTS = (-900, 900)  # of two of them the product is far from the ends of binary64
@@ -31,9 +34,10 @@ EXACT_FLOAT = 2**53  # float64 holds every integer up to here
 
 
 def code_range(dtype: str) -> tuple[int, int]:
-    """The least and greatest integer of a type, 4-bit types and bool included."""
+    """The least and greatest integer of a type, narrow types and bool included."""
     if dtype in NARROW:
-        return (-8, 7) if dtype == "int4" else (0, 15)
+        half = 1 << (int(dtype[-1]) - 1)
+        return (-half, half - 1) if dtype[0] == "i" else (0, 2 * half - 1)
     if dtype == "bool":
         return 0, 1
     info = np.iinfo(dtype)
@@ -42,7 +46,12 @@ def code_range(dtype: str) -> tuple[int, int]:
 
 def array_type(dtype: str) -> np.dtype[Any]:
     """The numpy type of the arrays that hold tensors of this type."""
-    return np.dtype({"int4": "int8", "uint4": "uint8"}.get(dtype, dtype))
+    return np.dtype(f"{dtype[:-1]}8" if dtype in NARROW else dtype)
+
+
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Whether an array of this type holds floating-point numbers."""
+    return dtype.kind == "f" or dtype.name in TYPES
 
 
 # --- definition -----------------------------------------------------------------------------
@@ -240,7 +249,8 @@ def rationals(array: Array, name: str = "tensor") -> Array:
     """An array of floats, ints or Fractions as Fractions; NonFiniteError for NaN or infinity."""
     if array.dtype == object:
         return _fractions(array)
-    if array.dtype.kind == "f":
+    if is_real(array.dtype):
+        array = widened(array)
         finite = np.isfinite(array)
         if not finite.all():
             index = int(np.argmin(finite.reshape(-1)))

@@ -1,6 +1,6 @@
 """Real operators beyond the quantizable set: indexing, sorting, running sums, bits, Einsum.
 
-They are imported and interpreted; lowering has no rule for them.
+They are imported and interpreted; lowering has a rule for TensorScatter alone, which writes caches.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from samebits.ir.ops import Array, Attributes, Type, elements
+from samebits.ir.ops import Array, Attributes, Type, check_written, elements, written
 from samebits.ir.real import define as real
 from samebits.ir.real.define import Inputs, broadcasting, counted_from_zero, define
+from samebits.ir.real.minifloat import stored
 from samebits.ir.traits import Trait
 
 INDICES = ("int32", "int64")
@@ -47,11 +48,32 @@ def _shift(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [np.where(inside, shifted, fill)]
 
 
+def _infer_bit_cast(values: Inputs, attributes: Attributes) -> list[Type]:
+    kind = real.check_type(values[0], _BYTES)
+    real.choice(attributes, "source", (kind,))
+    to = real.choice(attributes, "to", _BYTES)
+    if np.dtype(kind).itemsize != np.dtype(to).itemsize:
+        raise ValueError(f"expected a type of the width of {kind}, found {to}")
+    return [(to, values[0].shape)]
+
+
+def _bit_cast(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    """The bits of each element as an element of another type; a real number is rounded to its own
+    type first."""
+    x, to = arrays[0], attributes["to"]
+    held = stored(x, attributes["source"]) if attributes["source"] in real.REALS else x
+    found = np.ascontiguousarray(held).view("uint8" if to == "bool" else to).reshape(x.shape)
+    return [found != 0 if to == "bool" else found]
+
+
+_BYTES = tuple(kind for kind in (*real.REALS, *real.INTEGERS, "bool") if kind != "float4_e2m1fn")
 _DECIDES = (Trait.POINTWISE, Trait.DECISION)
 _FLAGS = broadcasting(real.FLOATS, "bool")
 _SIGNS = {"detect_negative": 1, "detect_positive": 1}
 define("IsNaN", 1, {}, _FLAGS, lambda a, _: [np.isnan(a[0])], *_DECIDES, rational=False)
 define("IsInf", 1, _SIGNS, _FLAGS, _is_inf, *_DECIDES, rational=False)
+_SOURCES = real.attributes_of("source", "to")
+define("BitCast", 1, _SOURCES, _infer_bit_cast, _bit_cast, Trait.POINTWISE, rational=False)
 define("BitwiseAnd", 2, {}, _BITS, lambda a, _: [np.bitwise_and(*a)], Trait.POINTWISE)
 define("BitwiseOr", 2, {}, _BITS, lambda a, _: [np.bitwise_or(*a)], Trait.POINTWISE)
 define("BitwiseXor", 2, {}, _BITS, lambda a, _: [np.bitwise_xor(*a)], Trait.POINTWISE)
@@ -208,8 +230,9 @@ def _scatter_nd(arrays: Inputs, attributes: Attributes) -> list[Array]:
     return [_placed(x, _tuples(indices, x.shape), updates, attributes["reduction"])]
 
 
-define("GatherElements", 2, {"axis": 0}, _infer_gather_elements, _gather_elements, Trait.UNROUNDED)
-define("GatherND", 2, {"batch_dims": 0}, _infer_gather_nd, _gather_nd, Trait.UNROUNDED)
+_PICKS = (Trait.UNROUNDED, Trait.INDEXED)
+define("GatherElements", 2, {"axis": 0}, _infer_gather_elements, _gather_elements, *_PICKS)
+define("GatherND", 2, {"batch_dims": 0}, _infer_gather_nd, _gather_nd, *_PICKS)
 define(
     "ScatterElements",
     3,
@@ -218,6 +241,39 @@ define(
     _scatter_elements,
 )
 define("ScatterND", 3, {"reduction": "none"}, _infer_scatter_nd, _scatter_nd)
+
+
+def _infer_tensor_scatter(values: Inputs, attributes: Attributes) -> list[Type]:
+    past, update, starts = values
+    kind = real.check_same_type([past, update], real.ANY)
+    real.check_type(starts, INDICES, "write indices")
+    real.choice(attributes, "mode", ("linear", "circular"))
+    axis = real.check_axis(attributes["axis"], len(past.shape)) % len(past.shape)
+    check_written(past.shape, update.shape, starts.shape, axis)
+    return [(kind, past.shape)]
+
+
+def _tensor_scatter(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    past, update, starts = arrays
+    axis = attributes["axis"] % past.ndim
+    n, count = past.shape[axis], update.shape[axis]
+    outside = (starts < 0) | (starts > n - count)
+    if attributes["mode"] == "linear" and outside.any():
+        raise ValueError(
+            f"expected write indices from 0 to {n - count}, found {int(starts[outside][0])}"
+        )
+    return [written(past, update, starts, axis)]
+
+
+define(
+    "TensorScatter",
+    3,
+    {"axis": -2, "mode": "linear"},
+    _infer_tensor_scatter,
+    _tensor_scatter,
+    Trait.MOVEMENT,
+    Trait.INDEXED,
+)
 
 
 def _infer_top_k(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -245,7 +301,8 @@ def _top_k(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 
 _TOP_K = real.attributes_of("k", axis=-1, largest=1)
-define("TopK", 1, _TOP_K, _infer_top_k, _top_k, Trait.ALONG, Trait.SCORING)
+_TOP = (Trait.ALONG, Trait.SCORING, Trait.SELECTION)
+define("TopK", 1, _TOP_K, _infer_top_k, _top_k, *_TOP)
 
 
 # --- matrices -------------------------------------------------------------------------------

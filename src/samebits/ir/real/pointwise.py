@@ -20,6 +20,7 @@ from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.real import define as real
 from samebits.ir.real import functions
 from samebits.ir.real.define import Inputs, broadcasting, define, float32, map_exact, number
+from samebits.ir.real.minifloat import ROUND_MODES, STORAGE, rounded
 from samebits.ir.traits import Trait
 
 Function = Callable[[Array, Attributes], Array]
@@ -127,12 +128,23 @@ def _infer_clip(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _cast(x: Array, attributes: Attributes) -> Array:
-    """Between float types the number stays; to integers it is truncated and saturated."""
+    """Between float types that operators compute with the number stays; to those of storage it is
+    rounded. To integers it is truncated and saturated; to those of 2 and 4 bits it is truncated,
+    and its lowest bits stay."""
     to, exact = attributes["to"], x.dtype == object
     if to == "bool":
         return np.asarray(x != 0)
+    if to in STORAGE:
+        if exact:
+            raise UnsupportedError(f"expected other types in exact mode, found a cast to {to}")
+        saturate, mode = bool(attributes["saturate"]), attributes["round_mode"]
+        return rounded(x.astype(np.float64), to, saturate, mode)
     if to in real.FLOATS:
         return x if exact or x.dtype.kind == "f" else x.astype(np.float64)
+    if to in real.NARROW:
+        whole = _cast(x, {**attributes, "to": "int64"})
+        low, high = real.code_range(to)
+        return ((whole - low) % (high - low + 1) + low).astype(real.array_type(to))
     low, high = real.code_range(to)
     kind = real.array_type(to)
     if exact:
@@ -149,15 +161,17 @@ def _cast(x: Array, attributes: Attributes) -> Array:
 
 def _infer_cast(values: Inputs, attributes: Attributes) -> list[Type]:
     real.check_type(values[0], real.ANY)
-    return [(real.choice(attributes, "to", (*real.NUMBERS, "bool")), values[0].shape)]
+    real.choice(attributes, "round_mode", ROUND_MODES)
+    return [(real.choice(attributes, "to", real.ANY), values[0].shape)]
 
 
 _EXACT = (Trait.FUNCTION, Trait.UNROUNDED)
-_IDENTITY = (Trait.FUNCTION, Trait.MOVEMENT, Trait.NEUTRAL)
+_IDENTITY = (Trait.FUNCTION, Trait.MOVEMENT, Trait.NEUTRAL, Trait.HOMOGENEOUS)
+_SCALED = (Trait.FUNCTION, Trait.HOMOGENEOUS)
 _ENDS = ("min", "max")
 _point("Identity", lambda x, _: x, *_IDENTITY, allowed=real.ANY)
-_point("Relu", _relu, *_EXACT, allowed=real.NUMBERS)
-_point("LeakyRelu", _leaky_relu, alpha=float32(0.01))
+_point("Relu", _relu, *_EXACT, Trait.HOMOGENEOUS, allowed=real.NUMBERS)
+_point("LeakyRelu", _leaky_relu, *_SCALED, alpha=float32(0.01))
 _point("ThresholdedRelu", _thresholded_relu, alpha=1.0)
 _point("HardSigmoid", _hard_sigmoid, alpha=float32(0.2), beta=0.5)
 _point("HardSwish", _hard_swish)
@@ -171,7 +185,8 @@ _point("Floor", _rounded(math.floor, np.floor))
 _point("Ceil", _rounded(math.ceil, np.ceil))
 _point("Round", _rounded(round, np.rint))
 _point("Clip", _clip, *_EXACT, infer=_infer_clip, unbounded=_ENDS, min=None, max=None)
-_point("Cast", _cast, Trait.FUNCTION, Trait.NEUTRAL, infer=_infer_cast, to=REQUIRED)
+_CAST: dict[str, Any] = {"to": REQUIRED, "saturate": 1, "round_mode": "up"}
+_point("Cast", _cast, Trait.FUNCTION, Trait.NEUTRAL, infer=_infer_cast, **_CAST)
 
 
 # --- transcendental, one variable -----------------------------------------------------------
@@ -295,7 +310,7 @@ _binary("Sub", lambda a, b, _: a - b, *_SUM)
 _binary("Mul", lambda a, b, _: a * b, *_SUM)
 _binary("Div", _divide)
 _binary("Pow", _power, infer=_infer_pow)
-_binary("PRelu", lambda x, slope, _: np.where(x < 0, x * slope, x), infer=_infer_prelu)
+_binary("PRelu", lambda x, slope, _: np.where(x < 0, x * slope, x), *_SCALED, infer=_infer_prelu)
 _binary("Mod", _modulo, Trait.POINTWISE, fmod=0)
 
 

@@ -1,7 +1,8 @@
 """QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 
 Scales and zero points are for the whole tensor (a scalar, or one element), for each position along
-`axis`, or for blocks of `block_size` positions along it.
+`axis`, or for blocks of `block_size` positions along it. The codes of a QuantizeLinear saturate to
+`low` and `high` where these are given, else to the ends of their type.
 """
 
 from __future__ import annotations
@@ -66,17 +67,36 @@ def _infer_quantize(values: Inputs, attributes: Attributes) -> list[Type]:
     real.check_type(scale, real.FLOATS, "a scale")
     _check_parameters(values, attributes)
     kind = "uint8" if zero_point is None else real.check_type(zero_point, CODES, "a zero point")
+    low, high = saturation(kind, attributes)
+    least, most = real.code_range(kind)
+    if not (real.is_integer(low) and real.is_integer(high) and least <= low <= high <= most):
+        raise ValueError(f"expected low <= high among the codes of {kind}, found {low} and {high}")
     return [(kind, x.shape)]
 
 
-def quantize_reals(x: Array, scale: Array, zero_point: Array | int, dtype: str) -> Array:
+def saturation(dtype: str, attributes: Attributes) -> tuple[int, int]:
+    """The least and the greatest code of a QuantizeLinear to this type."""
+    ends = zip(("low", "high"), real.code_range(dtype), strict=True)
+    low, high = (end if attributes[key] is None else attributes[key] for key, end in ends)
+    return low, high
+
+
+def quantize_reals(
+    x: Array,
+    scale: Array,
+    zero_point: Array | int,
+    dtype: str,
+    ends: tuple[int, int] | None = None,
+) -> Array:
     """saturate(rne(x / scale) + zero_point), exactly in Fractions.
+
+    ends: the least and the greatest code; None: those of the type
 
     Of floats the quotient is one division of their type. For binary32 numbers in float64 the codes
     are the exact ones: a quotient of two 24-bit significands is a tie, and then no division
     rounds it, or at least 2**-26 away from every tie, and codes reach 2**16. NaN is taken as 0.
     """
-    low, high = real.code_range(dtype)
+    low, high = ends or real.code_range(dtype)
     kind = real.array_type(dtype)
     offset = np.asarray(zero_point).astype(np.int64)
     if x.dtype == object or scale.dtype == object:
@@ -91,9 +111,9 @@ def quantize_reals(x: Array, scale: Array, zero_point: Array | int, dtype: str) 
 def _quantize(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, scale, zero_point = arrays
     scale = _spread(scale, x, attributes)
-    if zero_point is None:
-        return [quantize_reals(x, scale, 0, "uint8")]
-    return [quantize_reals(x, scale, _spread(zero_point, x, attributes), zero_point.dtype.name)]
+    dtype = "uint8" if zero_point is None else zero_point.dtype.name
+    offset = 0 if zero_point is None else _spread(zero_point, x, attributes)
+    return [quantize_reals(x, scale, offset, dtype, saturation(dtype, attributes))]
 
 
 def _infer_dequantize(values: Inputs, attributes: Attributes) -> list[Type]:
@@ -131,8 +151,28 @@ def _dynamic(arrays: Inputs, attributes: Attributes) -> list[Any]:
     return [codes, np.asarray(scale, dtype=np.float64), np.asarray(zero_point)]
 
 
+def _infer_round(values: Inputs, attributes: Attributes) -> list[Type]:
+    return [(real.check_type(values[0], real.FLOATS), values[0].shape)]
+
+
+def _round_dynamic(arrays: Inputs, attributes: Attributes) -> list[Array]:
+    """DequantizeLinear of DynamicQuantizeLinear, but for the rounding of the scale: the codes
+    rne(x / scale) + zero_point, at most 255, of scale = (max - min) / 255 with 0 in the range."""
+    (x,) = arrays
+    zero = real.number(0, x)
+    low = np.minimum(x.min(initial=zero), zero)
+    span = np.maximum(x.max(initial=zero), zero) - low
+    if span == 0:
+        return [x * zero]
+    nearest = np.rint if x.dtype != object else lambda v: map_exact(round, v)
+    most = 255 + nearest(np.asarray(low * 255 / span))
+    return [np.minimum(nearest(x * 255 / span), most) * span / 255]
+
+
 _ALONG = {"axis": 1, "block_size": 0}
 _PAIR = (Trait.QUANTIZES, Trait.ALONG)
-define("QuantizeLinear", (2, 3), _ALONG, _infer_quantize, _quantize, *_PAIR)
+_CODED = {**_ALONG, "low": None, "high": None}
+define("QuantizeLinear", (2, 3), _CODED, _infer_quantize, _quantize, *_PAIR)
 define("DequantizeLinear", (2, 3), _ALONG, _infer_dequantize, _dequantize, *_PAIR)
 define("DynamicQuantizeLinear", 1, {}, _infer_dynamic, _dynamic, Trait.QUANTIZES, rational=False)
+define("RoundDynamic", 1, {}, _infer_round, _round_dynamic, Trait.RANGED)

@@ -214,7 +214,7 @@ define(
 )
 _SPLIT = (Trait.MOVEMENT, Trait.NEUTRAL, Trait.ALONG)
 define("Split", 1, real.attributes_of("sizes", axis=0), _infer_split, _split, *_SPLIT)
-define("Gather", 2, {"axis": 0}, _infer_gather, _gather, Trait.MOVEMENT)
+define("Gather", 2, {"axis": 0}, _infer_gather, _gather, Trait.MOVEMENT, Trait.INDEXED)
 
 
 # --- pads -----------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ _movement(
 
 # --- nearest resize -------------------------------------------------------------------------
 
-_COORDINATES = (
+COORDINATES = (
     "half_pixel",
     "half_pixel_symmetric",
     "pytorch_half_pixel",
@@ -344,7 +344,8 @@ _ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
 }
 
 
-def _resized(shape: Ints, attributes: Attributes) -> Ints:
+def check_sizes(shape: Ints, attributes: Attributes) -> Ints:
+    """The sizes that a resize gives; ValueError where sizes, scales or names are wrong."""
     sizes = integers(attributes["sizes"], "sizes", len(shape), least=1)
     scales = attributes["scales"]
     if scales is not None and (
@@ -354,10 +355,35 @@ def _resized(shape: Ints, attributes: Attributes) -> Ints:
         raise ValueError(f"expected {len(shape)} positive scales or None, found {scales!r}")
     if 0 in shape:
         raise ValueError(f"expected an image that is not empty, found {list(shape)}")
-    real.choice(attributes, "mode", ("nearest",))
-    real.choice(attributes, "coordinate_transformation_mode", _COORDINATES)
     real.choice(attributes, "nearest_mode", tuple(_ROUNDINGS))
     return sizes
+
+
+def _resized(shape: Ints, attributes: Attributes) -> Ints:
+    sizes = check_sizes(shape, attributes)
+    real.choice(attributes, "mode", ("nearest",))
+    real.choice(attributes, "coordinate_transformation_mode", COORDINATES)
+    return sizes
+
+
+def source(
+    i: int, size: int, out: int, scale: Fraction, coordinates: str, span: Fraction | int
+) -> Fraction:
+    """The position in the input that output position i stands for; samples lie at 0, 1, ...
+
+    span: what align_corners takes as the distance of the outermost outputs.
+    """
+    half = Fraction(1, 2)
+    if coordinates == "asymmetric":
+        return i / scale
+    if coordinates == "align_corners":
+        return Fraction(i * (size - 1)) / span if span else Fraction(0)
+    if coordinates == "pytorch_half_pixel" and out == 1:
+        return Fraction(0)
+    shift = Fraction(0)
+    if coordinates == "half_pixel_symmetric":
+        shift = Fraction(size, 2) * (1 - out / (scale * size))
+    return shift + (i + half) / scale - half
 
 
 def nearest_indices(
@@ -367,22 +393,9 @@ def nearest_indices(
 
     scale: out / size, or what the model states instead. ONNX Resize gives the formulas.
     """
-    half = Fraction(1, 2)
-
-    def source(i: int) -> Fraction:
-        if coordinates == "asymmetric":
-            return i / scale
-        if coordinates == "align_corners":
-            return Fraction(i * (size - 1), out - 1) if out > 1 else Fraction(0)
-        if coordinates == "pytorch_half_pixel" and out == 1:
-            return Fraction(0)
-        shift = Fraction(0)
-        if coordinates == "half_pixel_symmetric":
-            shift = Fraction(size, 2) * (1 - out / (scale * size))
-        return shift + (i + half) / scale - half
-
     nearest = _ROUNDINGS[rounding]
-    return [min(max(nearest(source(i)), 0), size - 1) for i in range(out)]
+    positions = (source(i, size, out, scale, coordinates, out - 1) for i in range(out))
+    return [min(max(nearest(x), 0), size - 1) for x in positions]
 
 
 def _resize(x: Array, attributes: Attributes) -> Array:

@@ -138,6 +138,20 @@ def correlate(x: Array, w: Array, attributes: Attributes) -> Array:
     return result
 
 
+def unfolded(x: Array, kernel: Ints, attributes: Attributes) -> Array:
+    """[group, positions, C / group * taps]: what a convolution of x [N, C, ...] multiplies with the
+    weights of a group [O / group, C / group, taps...], the positions of all samples in order."""
+    group, rank = attributes["group"], len(kernel)
+    windows = _windows(
+        *(_pad(x, attributes["pads"], 0), kernel),
+        *(attributes["strides"], attributes["dilations"]),
+    )
+    samples, channels, *rest = windows.shape
+    parts = windows.reshape(samples, group, channels // group, *rest)
+    order = (1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
+    return parts.transpose(order).reshape(group, -1, channels // group * math.prod(kernel))
+
+
 def _add_bias(y: Array, b: Array | None) -> Array:
     return y if b is None else y + b.reshape(-1, *[1] * (y.ndim - 2))
 
@@ -384,7 +398,8 @@ def _global_max(arrays: Inputs, attributes: Attributes) -> list[Array]:
 
 _POOL = ("kernel_shape", *_CONV)
 _MAXIMUM = (*real.FLOATS, "int8", "uint8", "int16", "uint16", "int32")
-_MOST = (Trait.SELECTION, *_IMAGE)
+_MOST = (Trait.SELECTION, Trait.HOMOGENEOUS, *_IMAGE)
+_MEAN = (Trait.AVERAGE, Trait.HOMOGENEOUS)
 define(
     "MaxPool", 1, real.attributes_of(*_POOL, ceil_mode=0), _infer_pool(_MAXIMUM), _max_pool, *_MOST
 )
@@ -394,7 +409,7 @@ define(
     real.attributes_of(*_POOL, ceil_mode=0, count_include_pad=0),
     _infer_pool(real.FLOATS),
     _average_pool,
-    Trait.AVERAGE,
+    *_MEAN,
     *_IMAGE,
 )
 define(
@@ -403,7 +418,16 @@ define(
     {},
     _infer_global(real.FLOATS),
     _global_average,
-    Trait.AVERAGE,
+    *_MEAN,
     Trait.SPATIAL,
 )
-define("GlobalMaxPool", 1, {}, _infer_global(_MAXIMUM), _global_max, Trait.SELECTION, Trait.SPATIAL)
+define(
+    "GlobalMaxPool",
+    1,
+    {},
+    _infer_global(_MAXIMUM),
+    _global_max,
+    Trait.SELECTION,
+    Trait.HOMOGENEOUS,
+    Trait.SPATIAL,
+)

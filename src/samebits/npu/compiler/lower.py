@@ -22,7 +22,8 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir import Graph, Node, Trait, has, ops_with
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import op_named
-from samebits.ir.real.define import FLOATS, code_range
+from samebits.ir.real.define import FLOATS
+from samebits.ir.real.quantize import saturation
 from samebits.ir.rewrite import simplify
 from samebits.npu.compiler import pointwise, rules
 from samebits.npu.compiler.build import Builder, Names
@@ -260,6 +261,8 @@ class _Lowering:
             return [_padded(node, x)]
         if node.op not in MOVES:
             raise UnsupportedError("expected floating-point numbers, found a conversion to others")
+        if any(isinstance(i, View) for i in inputs[1:]):
+            raise UnsupportedError("expected one tensor that moves, found several")
         indices = [i for i in inputs[1:] if isinstance(i, np.ndarray)]
         moved = op_named(node.op).meaning([x.places, *indices], node.attributes)
         return [View(x.buffer, np.asarray(places), x.nonnegative) for places in moved]
@@ -268,7 +271,7 @@ class _Lowering:
         """A QuantizeLinear is dropped, but for the relu that codes without negative numbers are."""
         zeros = inputs[2] if len(inputs) > 2 else None
         dtype = self.graph.values[node.output].dtype
-        low = code_range(dtype)[0]
+        low = saturation(dtype, node.attributes)[0]
         zero = np.zeros(1) if not isinstance(zeros, np.ndarray) else zeros
         if x.nonnegative or (zero != low).any():
             return x

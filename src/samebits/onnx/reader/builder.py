@@ -11,21 +11,18 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.ir import GraphBuilder, Node, Quantization, Trait, Value, has
 from samebits.ir.interpreter import carry, evaluate
 from samebits.ir.ops import Array, Attributes, Type, op_named
-from samebits.ir.real.define import FLOATS
+from samebits.ir.real.define import NARROW, REALS, array_type
+from samebits.ir.real.minifloat import stored
 from samebits.onnx.reader.tensors import check_shape
 
 MAX_COMPUTED = 2**24  # elements of constants that importing computes, beside those of the file
 MAX_WORK = 2**30  # multiplications of one folded product
 MAX_RESIZED = 2**16
 MAX_SMALL = 2**12
-
-NARROW = ("int2", "uint2", "int4", "uint4")
 
 
 class FoldingBuilder(GraphBuilder):
@@ -44,12 +41,17 @@ class FoldingBuilder(GraphBuilder):
         self._budget = MAX_COMPUTED
         self._small: dict[str, Array] = {}  # dequantized constants that may be read as numbers
         self._made: dict[str, int] = {}  # hint -> number of names made from it
+        self._producers: dict[str, Node] = {}
 
     def known(self, name: str) -> Array | None:
         """The array of a value that does not depend on the model's inputs, None where it does or
         where its array was not computed."""
         found = self.constants.get(name)
         return found if found is not None else self._small.get(name)
+
+    def producer(self, name: str) -> Node | None:
+        """The node that writes a value, None for an input or a constant."""
+        return self._producers.get(name)
 
     def allow(self, count: int) -> None:
         """Note that a tensor of `count` elements was read from the file: what is computed from it
@@ -85,7 +87,7 @@ class FoldingBuilder(GraphBuilder):
         if dtype not in NARROW:
             return super().constant(name, array.astype(dtype, copy=False))
         name = self._declare(Value(self.unique(name), dtype, array.shape))
-        self.constants[name] = array.astype("uint8" if dtype[0] == "u" else "int8")
+        self.constants[name] = array.astype(array_type(dtype))
         return name
 
     def add_all(
@@ -128,6 +130,7 @@ class FoldingBuilder(GraphBuilder):
             for i in range(len(types))
         ]
         made = super().add_all(op, inputs, filled, node, names)
+        self._producers.update(dict.fromkeys(made, self.nodes[-1]))
         if constant and op == "DequantizeLinear" and total <= MAX_SMALL:
             self._small[made[0]] = _evaluate(name, op, arrays, filled, types)[0]
         return made
@@ -172,8 +175,7 @@ def _evaluate(
         results = evaluate(node, carried, values)
     except RangeError as error:
         raise InputError(f"node {name!r} ({op}): {error}; check the model") from None
-    with np.errstate(over="ignore"):
-        return [
-            result.astype(dtype) if dtype in FLOATS else result
-            for result, (dtype, _) in zip(results, types, strict=True)
-        ]
+    return [
+        stored(result, dtype) if dtype in REALS else result
+        for result, (dtype, _) in zip(results, types, strict=True)
+    ]

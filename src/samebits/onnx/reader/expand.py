@@ -11,28 +11,32 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Value
 from samebits.onnx.reader.node import OnnxNode
+from samebits.onnx.reader.structure import opsets_of
 from samebits.onnx.reader.tensors import DTYPES
 
-EXPANDED = frozenset(
-    {
-        "AffineGrid",
-        "Attention",
-        "BlackmanWindow",
-        "CausalConvWithState",
-        "CenterCropPad",
-        "HammingWindow",
-        "HannWindow",
-        "MeanVarianceNormalization",
-        "NegativeLogLikelihoodLoss",
-        "RotaryEmbedding",
-        "SoftmaxCrossEntropyLoss",
-        "SwiGLU",
-    }
+PREVIEW = "ai.onnx.preview"
+_STANDARD = (
+    "AffineGrid",
+    "Attention",
+    "BlackmanWindow",
+    "CausalConvWithState",
+    "CenterCropPad",
+    "HammingWindow",
+    "HannWindow",
+    "LinearAttention",
+    "MeanVarianceNormalization",
+    "NegativeLogLikelihoodLoss",
+    "RotaryEmbedding",
+    "SoftmaxCrossEntropyLoss",
+    "SwiGLU",
 )
+EXPANDED = frozenset({("", name) for name in _STANDARD} | {(PREVIEW, "FlexAttention")})
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
-def standard_function(node: OnnxNode) -> tuple[FunctionProto, dict[str, AttributeProto]]:
+def standard_function(
+    node: OnnxNode, domain: str
+) -> tuple[FunctionProto, dict[str, AttributeProto]]:
     """The body that the standard gives the node's operator at its opset, for the types of its
     inputs, and the defaults of its attributes.
 
@@ -41,7 +45,7 @@ def standard_function(node: OnnxNode) -> tuple[FunctionProto, dict[str, Attribut
     types = [node.builder.values.get(name) for name in node.inputs]
     try:
         # The package's own annotations leave out the functions of a schema.
-        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, domain)
     except onnx.defs.SchemaError:
         raise UnsupportedError(f"opset {node.opset} has no such operator") from None
     if not schema.has_function and not schema.has_context_dependent_function:
@@ -57,8 +61,10 @@ def standard_function(node: OnnxNode) -> tuple[FunctionProto, dict[str, Attribut
         if attribute.default_value.name
     }
     if schema.has_function:
-        return schema.function_body, defaults
-    call = NodeProto(op_type=node.op, name="call", input=[], output=list(node.proto.output))
+        return _with_opset(schema.function_body), defaults
+    call = NodeProto(
+        op_type=node.op, domain=domain, name="call", input=[], output=list(node.proto.output)
+    )
     call.input.extend(f"input{i}" if value else "" for i, value in enumerate(types))
     call.attribute.extend(node.attributes.values())
     try:
@@ -69,7 +75,15 @@ def standard_function(node: OnnxNode) -> tuple[FunctionProto, dict[str, Attribut
         raise InputError(f"expected a node that the standard accepts, found {error}") from None
     if not body:
         raise UnsupportedError("the standard does not define it for these inputs")
-    return FunctionProto.FromString(body), defaults
+    return _with_opset(FunctionProto.FromString(body)), defaults
+
+
+def _with_opset(function: FunctionProto) -> FunctionProto:
+    """The body, of the newest opset where it states others alone."""
+    stated = opsets_of(function.opset_import, f"function {function.name!r}")
+    if stated and "" not in stated:
+        function.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+    return function
 
 
 def _type(value: Value | None) -> TypeProto:

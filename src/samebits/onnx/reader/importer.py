@@ -11,6 +11,7 @@ from onnx import ModelProto, ValueInfoProto
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph
+from samebits.ir.dynamic import fuse_dynamic
 from samebits.ir.real.define import ANY
 from samebits.onnx.metadata import STATES, read_number
 from samebits.onnx.reader.builder import FoldingBuilder
@@ -91,7 +92,7 @@ class _ModelImporter:
         look_up_numbers(self.builder)
         self._prune(outputs)
         self.builder.initial = [""] * self._state_count(outputs)
-        return self.builder.build(outputs)
+        return fuse_dynamic(self.builder.build(outputs))
 
     def _state_count(self, outputs: Sequence[str]) -> int:
         """Number of the last inputs, and of the last outputs, that are states (see `metadata`)."""

@@ -17,6 +17,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorPro
 from samebits.errors import InputError, UnsupportedError
 from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.expand import EXPANDED, standard_function
+from samebits.onnx.reader.loops import LOOPS
 from samebits.onnx.reader.mapping import RULES
 from samebits.onnx.reader.mapping.classical import note_labels, reads_labels
 from samebits.onnx.reader.node import MICROSOFT, OnnxNode
@@ -217,7 +218,7 @@ class NodeImporter:
         domain, op = domain_of(proto.domain), proto.op_type
         function = self.functions.get((domain, op, proto.overload))
         rule = RULES.get((domain, op))
-        composed = domain == "" and (op in EXPANDED or op == "If")
+        composed = (domain, op) in EXPANDED or (domain == "" and (op == "If" or op in LOOPS))
         if function is None and rule is None and not composed:
             raise UnsupportedError("there is no such operator here")
         known = tuple(name for name in inputs if name is not None)
@@ -240,8 +241,13 @@ class NodeImporter:
         )
         if op == "If" and domain == "":
             return self._branch(node, scope)
+        if op in LOOPS and domain == "":
+            graph = node.graph("body")
+            return LOOPS[op](
+                node, lambda given, step: self._inside(node, scope, graph, given, f"{step}/")
+            )
         if rule is None:
-            function, defaults = standard_function(node)
+            function, defaults = standard_function(node, domain)
             return self._call(function, proto, scope, known, {**defaults, **attributes}, where)
         result = rule(node)
         unread = sorted(set(attributes) - node.read)
@@ -251,7 +257,6 @@ class NodeImporter:
 
     def _branch(self, node: OnnxNode, scope: Scope) -> Sequence[str | None]:
         """Results of an If whose condition is constant: those of the branch that is taken."""
-        self._count(BRANCH_COST)
         branch = node.graph(
             "then_branch" if bool(node.scalar(0, "condition").item()) else "else_branch"
         )
@@ -261,17 +266,35 @@ class NodeImporter:
             raise InputError(
                 f"expected {len(node.outputs)} outputs of the branch, found {len(branch.output)}"
             )
-        wanted = [output.name for output in branch.output]
+        return self._inside(node, scope, branch, (), names=node.outputs)
+
+    def _inside(
+        self,
+        node: OnnxNode,
+        scope: Scope,
+        graph: GraphProto,
+        given: Sequence[str],
+        part: str = "",
+        names: Sequence[str] = (),
+    ) -> list[str | None]:
+        """Results of a subgraph of a node for its inputs, in a scope inside the node's.
+
+        part: sets this copy of it apart in names. names: of the results in the graph, if given.
+        """
+        self._count(BRANCH_COST)
+        wanted = [output.name for output in graph.output]
         inner = replace(
             scope,
             values=dict(scope.values),
             tensors=dict(scope.tensors),
-            prefix=f"{scope.prefix}{node.hint}/",
+            prefix=f"{scope.prefix}{node.hint}/{part}",
             depth=scope.depth + 1,
-            names=dict(zip(wanted, node.outputs, strict=True)),
+            names=dict(zip(wanted, names, strict=True)) if names else {},
         )
-        inner.enter_tensors(branch)
-        self.translate(branch.node, inner, wanted, node.where)
+        inner.enter_tensors(graph)
+        for value, name in zip(graph.input, given, strict=True):
+            inner.values[value.name] = name
+        self.translate(graph.node, inner, wanted, node.where)
         return [self.read(name, inner, node.where) for name in wanted]
 
     def _call(

@@ -36,12 +36,19 @@ DTYPES: dict[int, np.dtype[Any]] = {
     TensorProto.INT4: np.dtype(ml_dtypes.int4),
     TensorProto.UINT2: np.dtype(ml_dtypes.uint2),
     TensorProto.INT2: np.dtype(ml_dtypes.int2),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    TensorProto.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
 }
 _BITS: dict[int, int] = {
     TensorProto.UINT4: 4,
     TensorProto.INT4: 4,
     TensorProto.UINT2: 2,
     TensorProto.INT2: 2,
+    TensorProto.FLOAT4E2M1: 4,
 }
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data",
@@ -53,7 +60,7 @@ _FIELDS: dict[int, str] = {
 
 
 def dtype_of(element_type: int, where: str) -> np.dtype[Any]:
-    """numpy's dtype of an ONNX element type; UnsupportedError for strings, complex and float8."""
+    """numpy's dtype of an ONNX element type; UnsupportedError for strings, complex, float6."""
     if element_type in DTYPES:
         return DTYPES[element_type]
     try:
@@ -61,8 +68,8 @@ def dtype_of(element_type: int, where: str) -> np.dtype[Any]:
     except ValueError:
         name = f"type number {element_type}"
     raise UnsupportedError(
-        f"{where}: expected integers, booleans or floating point of 16 to 64 bits, found {name}; "
-        "convert the tensor"
+        f"{where}: expected integers, booleans or floating point of 4, 8 and 16 to 64 bits, found "
+        f"{name}; convert the tensor"
     )
 
 
@@ -86,7 +93,8 @@ def check_shape(shape: Sequence[int], where: str) -> tuple[int, ...]:
 
 
 def tensor_to_array(tensor: TensorProto, where: str, folder: Path | None) -> Array:
-    """The array of a TensorProto, in native byte order; ml_dtypes hold codes of 2 and 4 bits.
+    """The array of a TensorProto, in native byte order; ml_dtypes hold codes of 2 and 4 bits and
+    the floating-point types that numpy lacks.
 
     folder: where external data may lie; None if there is none. Raises InputError where the data
     does not have the size that the shape asks for, UnsupportedError for types without arithmetic.
@@ -138,8 +146,8 @@ def _typed(tensor: TensorProto, count: int, bits: int, dtype: np.dtype[Any], whe
         return _unpack(_fit(wide, np.dtype(np.uint8), where), count, bits, dtype)
     if dtype == np.bool_:
         return wide != 0
-    if dtype.kind not in "iu":  # the bit pattern of a 16-bit float
-        return _fit(wide, np.dtype(np.uint16), where).view(dtype)
+    if dtype.kind not in "iu":  # the bit pattern of a narrow float
+        return _fit(wide, np.dtype(f"uint{bits}"), where).view(dtype)
     return _fit(wide, dtype, where)
 
 
@@ -154,9 +162,11 @@ def _fit(wide: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def _unpack(data: Array, count: int, bits: int, dtype: np.dtype[Any]) -> Array:
-    """Codes of 2 or 4 bits, the lowest bits of a byte first."""
+    """Codes of 2 or 4 bits, the lowest bits of a byte first; of floats the bit patterns."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = ((data[:, None] >> shifts) & (2**bits - 1)).reshape(-1)[:count]
+    if dtype.name.startswith("float"):
+        return codes.view(dtype)
     half, full = 2 ** (bits - 1), 2**bits
     if dtype.name.startswith("int"):
         codes = np.where(codes >= half, codes.astype(np.int16) - full, codes)

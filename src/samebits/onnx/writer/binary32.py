@@ -24,9 +24,10 @@ from samebits.ir.real.trees import WEIGHTS, ensemble_of
 from samebits.onnx.writer.exact import is_power_of_two
 from samebits.spec.formats import floor_log2, power
 
-SIGNIFICAND = {"float16": 11, "float32": 24, "float64": 53}  # bits
-LEAST = {"float16": -24, "float32": -149, "float64": -1074}  # exponent of the smallest number
-GREATEST = {"float16": 15, "float32": 127, "float64": 1023}
+SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits
+# Exponents of the smallest number and of the largest.
+LEAST = {"float16": -24, "bfloat16": -133, "float32": -149, "float64": -1074}
+GREATEST = {"float16": 15, "bfloat16": 127, "float32": 127, "float64": 1023}
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def _cast(proof: _Proof, node: Node) -> State:
         return None
     if source in SIGNIFICAND:
         x = proof.grid(node.inputs[0], divided=True)
-        if SIGNIFICAND[to] >= SIGNIFICAND[source]:
+        if SIGNIFICAND[to] >= SIGNIFICAND[source] and LEAST[to] <= LEAST[source]:
             return x
         x = proof.grid(node.inputs[0])
         return proof.held(node, x.exponent, x.largest)
@@ -488,6 +489,7 @@ _RULES: dict[str, Rule] = {
     "Min": _union,
     "Max": _union,
     "Where": _union,
+    "TensorScatter": _union,
     "Pad": _pad,
     "ReduceSum": _reduce_sum,
 }

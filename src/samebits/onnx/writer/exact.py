@@ -18,6 +18,7 @@ import numpy as np
 from samebits.ir import Graph, Node, Trait, Value, has
 from samebits.ir.graph import Array
 from samebits.ir.integer.define import CODES, limits
+from samebits.ir.real.quantize import saturation
 from samebits.ir.real.shape import nearest_indices
 from samebits.ir.rewrite import Edit, rewrite
 from samebits.tables.expression import OPERATORS, Apply, Constant, Expression, Variable, apply
@@ -129,8 +130,9 @@ def _table(edit: Edit, node: Node) -> list[Node] | None:
     codes = point.source.inputs[0]
     dtype = edit.values[codes].dtype
     low, high = limits(dtype)
+    ends = saturation(out.dtype, node.attributes)
     entries = transfer_table(
-        point.expression, CodeRange(*source, low, high), CodeRange(*target, *limits(out.dtype))
+        point.expression, CodeRange(*source, low, high), CodeRange(*target, *ends)
     ).codes
     table = edit.constant(f"{node.output}.table", np.array(entries, out.dtype))
     index = edit.value(f"{node.output}.index", Value("", "int32", out.shape))

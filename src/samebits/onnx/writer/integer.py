@@ -32,7 +32,9 @@ from samebits.onnx.writer.products import (
     gathered,
     linear,
     matmul,
+    resample,
 )
+from samebits.onnx.writer.scores import divide, log_softmax, top_k
 
 OPSET, IR_VERSION = 18, 8  # BitwiseAnd and axes of reductions as inputs
 
@@ -75,7 +77,7 @@ def to_integer(graph: Graph) -> onnx.ModelProto:
 
 def _affine(emitter: IntegerEmitter, node: Node) -> str:
     x, m, b = map(emitter.wide, node.inputs)
-    return _narrowed(emitter, node, emitter.op("Add", emitter.op("Mul", x, m), b))
+    return emitter.narrowed(node, emitter.op("Add", emitter.op("Mul", x, m), b))
 
 
 def _add(emitter: IntegerEmitter, node: Node) -> str:
@@ -87,7 +89,7 @@ def _add(emitter: IntegerEmitter, node: Node) -> str:
     total = terms[0]
     for term in terms[1:]:
         total = emitter.op("Add", total, term)
-    return _narrowed(emitter, node, emitter.integer("Add", total, a["offset"]))
+    return emitter.narrowed(node, emitter.integer("Add", total, a["offset"]))
 
 
 def _multiply(emitter: IntegerEmitter, node: Node) -> str:
@@ -96,12 +98,7 @@ def _multiply(emitter: IntegerEmitter, node: Node) -> str:
         emitter.integer("Sub", emitter.wide(name), zero)
         for name, zero in zip(node.inputs, (a["a_zero"], a["b_zero"]), strict=True)
     ]
-    return _narrowed(emitter, node, emitter.op("Mul", *sides))
-
-
-def _narrowed(emitter: IntegerEmitter, node: Node, x: str) -> str:
-    """int64 as the node's accumulator type."""
-    return x if node.attributes["dtype"] == "int64" else emitter.cast(x, node.attributes["dtype"])
+    return emitter.narrowed(node, emitter.op("Mul", *sides))
 
 
 def _requantize(emitter: IntegerEmitter, node: Node) -> str:
@@ -208,13 +205,13 @@ def _sum_pool(emitter: IntegerEmitter, node: Node) -> str:
     if a["balance"]:
         factors = balance_factors((height, width), a)[0].astype(np.int64)
         total = emitter.op("Mul", total, emitter.constant(factors[:, :, None]))
-    return _narrowed(emitter, node, total)
+    return emitter.narrowed(node, total)
 
 
 def _reduce_sum(emitter: IntegerEmitter, node: Node) -> str:
     a = node.attributes
     total = emitter.integer("Sub", emitter.wide(node.inputs[0]), a["zero"])
-    return _narrowed(emitter, node, _reduced(emitter, "ReduceSum", total, a))
+    return emitter.narrowed(node, _reduced(emitter, "ReduceSum", total, a))
 
 
 def _reduced(emitter: IntegerEmitter, op: str, x: str, a: Any) -> str:
@@ -337,7 +334,7 @@ def _trees(emitter: IntegerEmitter, node: Node) -> str:
     leaf = emitter.integer("Sub", at, trees.branches)
     added = emitter.op("Gather", emitter.constant(trees.dense(targets), "int64"), leaf)
     total = emitter.op("ReduceSum", added, emitter.constant([1], "int64"), keepdims=0)
-    return _narrowed(emitter, node, total)
+    return emitter.narrowed(node, total)
 
 
 def _argmax(emitter: IntegerEmitter, node: Node) -> str:
@@ -378,6 +375,22 @@ def _gather(emitter: IntegerEmitter, node: Node) -> str:
     return emitter.op("Gather", x, emitter.clip(wide, 0, n - 1, "int64"), axis=axis)
 
 
+def _scatter(emitter: IntegerEmitter, node: Node) -> str:
+    """Places as indices for every element of what is written."""
+    x, update, starts = node.inputs
+    axis, shape = node.attributes["axis"], emitter.shape(update)
+    rest = [1] * (len(shape) - 1)
+    first = emitter.reshape(emitter.wide(starts), (shape[0], *rest))
+    steps = [1] * len(shape)
+    steps[axis] = shape[axis]
+    ahead = emitter.constant(np.arange(shape[axis]).reshape(steps), "int64")
+    size = emitter.constant(emitter.shape(x)[axis], "int64")
+    # Modulo before and after the sum, which a start near the end of its type would leave.
+    places = emitter.op("Mod", emitter.op("Add", emitter.op("Mod", first, size), ahead), size)
+    indices = emitter.op("Expand", places, emitter.constant(shape, "int64"))
+    return emitter.op("ScatterElements", x, indices, update, axis=axis)
+
+
 _RULES: dict[str, Rule] = {
     "conv": conv,
     "conv_transpose": conv_transpose,
@@ -398,7 +411,12 @@ _RULES: dict[str, Rule] = {
     "minimum": _extreme("Min"),
     "softmax": _softmax,
     "normalize": _normalize,
+    "divide": divide,
+    "log_softmax": log_softmax,
     "argmax": _argmax,
+    "top_k": top_k,
+    "top_k_index": top_k,
+    "resample": resample,
     "tree_ensemble": _trees,
     "reshape": lambda e, n: e.reshape(n.inputs[0], n.attributes["shape"]),
     "transpose": lambda e, n: e.transpose(n.inputs[0], *n.attributes["perm"]),
@@ -407,4 +425,5 @@ _RULES: dict[str, Rule] = {
     "concat": lambda e, n: e.op("Concat", *n.inputs, axis=n.attributes["axis"]),
     "pad": _pad,
     "gather": _gather,
+    "scatter": _scatter,
 }

@@ -117,6 +117,11 @@ class IntegerEmitter(Emitter):
             return rule(x)
         return self.cast(rule(self.cast(x, "int32")), self.dtype(node.output))
 
+    def narrowed(self, node: Node, x: str) -> str:
+        """int64 as the node's accumulator type."""
+        dtype = node.attributes["dtype"]
+        return x if dtype == "int64" else self.cast(x, dtype)
+
 
 Rule = Callable[[IntegerEmitter, Node], str]
 
@@ -284,3 +289,20 @@ def matmul(emitter: IntegerEmitter, node: Node) -> str:
         largest = math.prod(map(emitter.largest, node.inputs, zeros))
         sums, dtype = _products(emitter, sides[0], sides[1], largest, terms)
     return sums if dtype == a["dtype"] else emitter.cast(sums, a["dtype"])
+
+
+def resample(emitter: IntegerEmitter, node: Node) -> str:
+    """Weighted rows, then weighted columns of them, one tap after the other."""
+    x = emitter.integer("Sub", emitter.wide(node.inputs[0]), node.attributes["zero"])
+    for axis, names in ((1, node.inputs[1:3]), (2, node.inputs[3:])):
+        tables = [emitter.graph.constants.get(name) for name in names]
+        places, weights = (np.asarray(table) for table in tables)  # constant, as `bounds` says
+        shape = [-1 if i == axis else 1 for i in range(4)]
+        terms = []
+        for at, w in zip(places.T, weights.T, strict=True):
+            rows = emitter.op("Gather", x, emitter.constant(at, "int64"), axis=axis)
+            terms.append(emitter.op("Mul", rows, emitter.constant(w.reshape(shape), "int64")))
+        x = terms[0]
+        for term in terms[1:]:
+            x = emitter.op("Add", x, term)
+    return emitter.narrowed(node, x)

@@ -15,6 +15,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir import Graph, Node, Trait, has, ops_with
 from samebits.ir.ops import op_named
 from samebits.ir.real.cell import LAYERS, activations
+from samebits.ir.real.minifloat import STORAGE
 from samebits.ir.real.recurrent import PROJECTION
 from samebits.ir.real.trees import MODES, THRESHOLDS, ensemble_of
 from samebits.onnx.metadata import CLASSICAL, RATE
@@ -23,7 +24,7 @@ from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.loadable import OPSET, loadable_form
 
 Tables = Literal["gather", "float"]
-IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 23: 11}  # the first that has the opset
+IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 23: 11, 24: 12}  # the first that has the opset
 NARROW_CODES = ("int8", "uint8", "int32")  # what QuantizeLinear knew before opset 21
 
 
@@ -41,7 +42,7 @@ def save_qdq(
 
 
 def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> onnx.ModelProto:
-    """A real graph as ONNX, of the lowest opset from 18 to 23 that has its operators and types.
+    """A real graph as ONNX, of the lowest opset from 18 to 24 that has its operators and types.
 
     tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
     `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
@@ -64,6 +65,7 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
     opset = max((_opset(graph, node) for node in graph.nodes), default=18)
     if opset >= OPSET:
         graph = loadable_form(graph)
+    _check_types(graph)
     emitter = Emitter(graph)
     trees = [node for node in graph.nodes if has(node.op, Trait.TALLIES)]
     kept = {name for node in graph.nodes if node not in trees for name in node.inputs}
@@ -78,6 +80,16 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
             emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
     metadata = {} if rate is None else {RATE: str(rate)}
     return emitter.model(opset, IR_VERSIONS[opset], metadata)
+
+
+def _check_types(graph: Graph) -> None:
+    """UnsupportedError for a value of a type that the operators of these opsets do not know."""
+    for value in graph.values.values():
+        if value.dtype in (*STORAGE, "int2", "uint2"):
+            raise UnsupportedError(
+                f"graph {graph.name!r}: expected types of opset 21, found {value.dtype} (value "
+                f"{value.name!r}); convert the tensor"
+            )
 
 
 # --- attributes -------------------------------------------------------------------------------
@@ -149,6 +161,8 @@ def _attribute(node: Node, key: str, value: Any) -> Any:
 def _opset(graph: Graph, node: Node) -> int:
     """The first opset, from 18 on, that has the node."""
     types = {graph.values[name].dtype for name in (*node.inputs, *node.outputs) if name}
+    if node.op == "TensorScatter":
+        return 24
     if node.op == "RMSNormalization":
         return 23
     if types & {"int4", "uint4"} or node.op == "GroupNormalization":
@@ -172,18 +186,24 @@ def _cast(emitter: Emitter, node: Node) -> bool:
 
 
 def _resize(emitter: Emitter, node: Node) -> bool:
+    """A Resize with sizes, or with scales that say more than the sizes do; a region as input."""
     a = node.attributes
-    keys = ("mode", "coordinate_transformation_mode", "nearest_mode")
+    keys = ["mode", "coordinate_transformation_mode", "nearest_mode"]
     inputs = [node.inputs[0], "", "", ""]
+    if node.op == "Interpolate":
+        keys += ["cubic_coeff_a", "exclude_outside", "antialias"]
+        if a["roi"] is not None:
+            ends = [_attribute(node, "roi", float(end)) for end in a["roi"]]
+            inputs[1] = emitter.constant(ends, "float32")
     shape = emitter.graph.values[node.inputs[0]].shape
     ratios = [Fraction(out, size) for out, size in zip(a["sizes"], shape, strict=True)]
     if a["scales"] is None or list(a["scales"]) == ratios:
         inputs[3] = emitter.constant(a["sizes"], "int64")
     else:
-        for scale in a["scales"]:
-            _attribute(node, "scales", float(scale))
-        inputs[2] = emitter.constant([float(scale) for scale in a["scales"]], "float32")
-    emitter.ops("Resize", inputs, {key: a[key] for key in keys}, node.outputs, node.name)
+        scales = [_attribute(node, "scales", float(scale)) for scale in a["scales"]]
+        inputs[2] = emitter.constant(scales, "float32")
+    given = {key: _attribute(node, key, a[key]) for key in keys}
+    emitter.ops("Resize", inputs, given, node.outputs, node.name)
     return True
 
 
@@ -211,8 +231,16 @@ def _pool(emitter: Emitter, node: Node) -> bool:
     return True
 
 
-def _cum_prod(emitter: Emitter, node: Node) -> bool:
-    raise unsupported(node, "an operator of opset 21 or older", "CumProd (26)", "compute it before")
+def _round_dynamic(emitter: Emitter, node: Node) -> bool:
+    names = [f"{node.output}.{part}" for part in ("codes", "scale", "zero_point")]
+    emitter.ops("DynamicQuantizeLinear", node.inputs, {}, names)
+    emitter.ops("DequantizeLinear", names, {}, node.outputs, node.name)
+    return True
+
+
+def _newer(emitter: Emitter, node: Node) -> bool:
+    found = f"{node.op} ({onnx.defs.get_schema(node.op).since_version})"
+    raise unsupported(node, "an operator of opset 21 or older", found, "compute it before")
 
 
 def _swish(emitter: Emitter, node: Node) -> bool:
@@ -225,16 +253,30 @@ def _swish(emitter: Emitter, node: Node) -> bool:
 
 
 def _quantize(emitter: Emitter, node: Node) -> bool:
+    """QuantizeLinear, and a Clip of its codes where they have ends of their own."""
     values = emitter.graph.values
     if "float64" in (values[node.inputs[0]].dtype, values[node.inputs[1]].dtype):
         raise unsupported(node, "binary32 numbers", "float64", "ONNX quantizes no binary64 tensors")
-    emitter.ops(node.op, node.inputs, _axis(emitter, node), node.outputs, node.name)
+    low, high = (node.attributes[key] for key in ("low", "high"))
+    if low is None and high is None:
+        emitter.ops(node.op, node.inputs, _axis(emitter, node), node.outputs, node.name)
+        return True
+    dtype = values[node.output].dtype
+    wide = dtype if dtype in NARROW_CODES else "int32"  # onnxruntime clips no 16-bit integers
+    codes = emitter.op(node.op, *node.inputs, **_axis(emitter, node))
+    codes = codes if wide == dtype else emitter.cast(codes, wide)
+    ends = [emitter.constant(end, wide) if end is not None else "" for end in (low, high)]
+    if wide == dtype:
+        emitter.ops("Clip", [codes, *ends], {}, node.outputs, node.name)
+        return True
+    to = {"to": element_type(dtype)}
+    emitter.ops("Cast", [emitter.op("Clip", codes, *ends)], to, node.outputs, node.name)
     return True
 
 
 def _axis(emitter: Emitter, node: Node) -> dict[str, Any]:
     """axis where there is more than one scale, block_size where there are blocks."""
-    attributes = dict(node.attributes)
+    attributes = {key: node.attributes[key] for key in ("axis", "block_size")}
     if not attributes["block_size"]:
         del attributes["block_size"]
         if emitter.graph.values[node.inputs[1]].size == 1:
@@ -335,8 +377,10 @@ _RULES: Mapping[str, Callable[[Emitter, Node], bool]] = {
     "Cast": _cast,
     "AveragePool": _pool,
     "MaxPool": _pool,
-    "CumProd": _cum_prod,
-    "Resize": _resize,
+    "BitCast": _newer,
+    "RoundDynamic": _round_dynamic,
+    "CumProd": _newer,
+    **dict.fromkeys(("Resize", "Interpolate"), _resize),
     "Swish": _swish,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,

@@ -227,17 +227,39 @@ def _pad(call: AtenCall) -> Result:
 def _upsample(call: AtenCall) -> Result:
     """Output i reads floor(i / scale); torch takes the scale it is given, else out / in."""
     x = call.tensor("input" if "input" in call.arguments else "self")
-    size, out = call.shape_of(x), call.out_shape
+    return nearest(call, x, call.out_shape, _scales(call, call.shape_of(x)))
+
+
+@aten("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa")
+@aten("_upsample_bicubic2d_aa")
+def _interpolate(call: AtenCall) -> Result:
+    """Linear or cubic interpolation, between the middles of pixels or from corner to corner."""
+    x = call.tensor("input" if "input" in call.arguments else "self")
+    corners = bool(call.get("align_corners"))
+    return call.emit(
+        "Interpolate",
+        x,
+        sizes=call.out_shape,
+        scales=None if corners else _scales(call, call.shape_of(x)),
+        mode="cubic" if "cubic" in call.op else "linear",
+        coordinate_transformation_mode="align_corners" if corners else "half_pixel",
+        cubic_coeff_a=-0.5 if "_aa" in call.op else -0.75,
+        antialias=int("_aa" in call.op),
+        exclude_outside=int("_aa" in call.op),
+    )
+
+
+def _scales(call: AtenCall, size: tuple[int, ...]) -> tuple[Fraction, ...] | None:
+    """The scales that torch is given, None where they are those of the sizes."""
+    out = call.out_shape
     given = call.get("scale_factors") or [call.get(f"scales_{k}") for k in "dhw"[5 - len(size) :]]
     if call.get("scales") is not None:
         given = [call["scales"]]
     if any(scale is None for scale in given):
-        scales = None
-    else:
-        scales = (Fraction(1), Fraction(1), *(Fraction(float(scale)) for scale in given))
-        ratios = [Fraction(a, b) for a, b in zip(out, size, strict=True)]
-        scales = None if list(scales) == ratios else scales
-    return nearest(call, x, out, scales)
+        return None
+    scales = (Fraction(1), Fraction(1), *(Fraction(float(scale)) for scale in given))
+    ratios = [Fraction(a, b) for a, b in zip(out, size, strict=True)]
+    return None if list(scales) == ratios else scales
 
 
 def nearest(

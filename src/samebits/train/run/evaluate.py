@@ -34,7 +34,8 @@ class Classifier(Protocol):
 def count_correct(
     classifier: Classifier, data: Dataset, split: Split = "test", workers: Workers = ALONE
 ) -> int:
-    """Number of correctly classified samples of a split, in batches of 32 in stored order.
+    """Number of correctly classified samples (of texts: places) of a split, in batches of 32 in
+    stored order.
 
     Workers take the batches in turns; each returns the number of all.
     """
@@ -43,9 +44,21 @@ def count_correct(
     stride = EVALUATION_BATCH * workers.size
     for start in range(EVALUATION_BATCH * workers.rank, len(labels), stride):
         indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-        guesses = classifier.logits(data.batch(split, indices)).argmax(1)
+        guesses = classifier.logits(data.batch(split, indices)).argmax(-1)
         correct += int((guesses == labels[indices]).sum())
     return workers.total(correct)
+
+
+def nats_per_token(classifier: Classifier, data: Dataset) -> float | None:
+    """Mean cross-entropy of the test tokens, in binary64; None where the data has none."""
+    if not data.language:
+        return None
+    total = 0.0
+    for indices in torch.arange(len(data.test_labels)).split(EVALUATION_BATCH):
+        logits = classifier.logits(data.batch("test", indices)).double().flatten(0, 1)
+        labels = data.test_labels[indices].flatten()
+        total += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+    return total / data.test_labels.numel()
 
 
 def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Classifier, str]:

@@ -47,7 +47,12 @@ from samebits.train.run.engine import (
     Forward,
     OptimizerSettings,
 )
-from samebits.train.run.evaluate import count_correct, final_classifier, frozen_exponents
+from samebits.train.run.evaluate import (
+    count_correct,
+    final_classifier,
+    frozen_exponents,
+    nats_per_token,
+)
 from samebits.train.run.measure import bytes_per_parameter, saved_activations
 from samebits.train.run.record import (
     CONFIG,
@@ -98,6 +103,7 @@ class TrainResult:
 
     `arithmetic` is that of the accuracy: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
+    `nats_per_token` is the mean cross-entropy of a language model's test tokens, else None.
     `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
     step was left to do). `plan` says what the steps keep and compute again, None without a plan.
     """
@@ -118,6 +124,7 @@ class TrainResult:
     workers: int
     wire_bytes_per_step: int | None
     plan: dict[str, Any] | None = None
+    nats_per_token: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -390,7 +397,7 @@ class _Run:
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,
-            "test_accuracy": correct / len(self.data.test_labels),
+            "test_accuracy": correct / self.data.test_labels.numel(),
             "lr": self.schedule.at(step - 1),
             "seconds": round(seconds, 3),
         }
@@ -448,10 +455,10 @@ class _Run:
                 earlier.get(key) for key in ("step_seconds_median", "wire_bytes_per_step")
             )
         return TrainResult(
-            accuracy=correct / len(self.data.test_labels),
+            accuracy=correct / self.data.test_labels.numel(),
             arithmetic=arithmetic,
             correct=correct,
-            test_count=len(self.data.test_labels),
+            test_count=self.data.test_labels.numel(),
             sha256=sha256,
             epochs=self.config.epochs,
             steps=self.schedule.total,
@@ -464,4 +471,5 @@ class _Run:
             workers=self.workers.size,
             wire_bytes_per_step=wire_bytes,
             plan=self.plan,
+            nats_per_token=nats_per_token(classifier, self.data),
         )

@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from samebits.codegen.run.execute import build, execute, execute_trace
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import TARGETS, Target
 from samebits.ir.integer.layers import layers
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory, TracedValue
+from samebits.verification.generation import Request
 
 
 class GeneratedC(Backend):
@@ -42,6 +45,19 @@ class GeneratedC(Backend):
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
             runs = execute_trace(self._built(model, Path(folder), trace=True), inputs)
         return [[TracedValue(names[e.layer], e.hash, e.count) for e in run] for run in runs]
+
+    def generate(self, model: Model, request: Request) -> list[int]:
+        """All tokens by one program: model_steps on the prompt, then model_step again and again."""
+        from samebits.codegen.packaging.generator import write_generator
+
+        sizes = len(request.prompt), request.count
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            sources = Path(folder) / "package"
+            settings = request.sampling, request.seed
+            interface = write_generator(model.integer, sources, *sizes, *settings)
+            program = build(sources, self.target, Path(folder) / "build", interface)
+            (tokens,) = execute(program, [np.array(request.prompt, np.int64)])
+        return [int(token) for token in tokens]
 
     def _built(self, model: Model, folder: Path, trace: bool) -> Any:
         from samebits.codegen import write_package

@@ -8,6 +8,7 @@ from samebits.ir.integer.layers import layers
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory, TracedValue
 from samebits.verification.backends.reference import hashed
+from samebits.verification.generation import Request, generated
 from samebits.verification.inputs import chunks, joined
 
 
@@ -34,6 +35,12 @@ class PyTorch(Backend):
         executor = TorchExecutor(model.integer, self.device)
         names = layers(model.integer)
         return [hashed(executor.trace(part), names) for part in chunks(model.integer, inputs)]
+
+    def generate(self, model: Model, request: Request) -> list[int]:
+        """Token after token."""
+        from samebits.pytorch.executor import TorchExecutor
+
+        return generated(model, request, TorchExecutor(model.integer, self.device).run)
 
 
 BACKENDS: dict[str, Factory] = {"torch": lambda work: PyTorch()}

@@ -8,6 +8,7 @@ from samebits.ir import interpreter
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory, TracedValue
+from samebits.verification.generation import Request, generated
 from samebits.verification.inputs import chunks, joined
 
 
@@ -26,6 +27,10 @@ class Reference(Backend):
         return [
             hashed(interpreter.trace(graph, part), layers(graph)) for part in chunks(graph, inputs)
         ]
+
+    def generate(self, model: Model, request: Request) -> list[int]:
+        """Token after token."""
+        return generated(model, request, lambda arrays: interpreter.run(model.integer, arrays))
 
 
 def hashed(values: dict[str, Array], names: Sequence[str]) -> list[TracedValue]:

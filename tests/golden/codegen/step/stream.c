@@ -6,9 +6,12 @@ void model_reset(model_state_t *state) {
 }
 
 void model_step(model_state_t *state, const model_input0_t *input0, model_output0_t *output0) {
-    static model_state_t next;
-    model_run(input0, state->state0, state->state1, output0, next.state0, next.state1);
-    *state = next;
+    static struct {
+        model_input2_t state1[5];
+    } next;
+    int32_t i;
+    model_run(input0, state->state0, state->state1, output0, state->state0, next.state1);
+    for (i = 0; i < 5; i++) state->state1[i] = next.state1[i];
 }
 
 void model_steps(model_state_t *state, int32_t steps, const model_input0_t *input0,

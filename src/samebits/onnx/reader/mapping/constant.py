@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir.real.define import is_real
 from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 from samebits.onnx.reader.tensors import check_shape
 
@@ -70,7 +71,9 @@ def _size(node: OnnxNode) -> Result:
 def _range(node: OnnxNode) -> Result:
     """start, start + delta, ... before limit; all constant."""
     start, limit, delta = (node.scalar(i, "bound of Range") for i in range(3))
-    if not (start.dtype == limit.dtype == delta.dtype) or start.dtype.kind not in "iuf":
+    if not (start.dtype == limit.dtype == delta.dtype) or not (
+        start.dtype.kind in "iu" or is_real(start.dtype)
+    ):
         raise InputError("expected three numbers of one type in Range")
     first, last, by = (v.item() for v in (start, limit, delta))
     if by == 0 or not all(map(math.isfinite, (first, last, by))):

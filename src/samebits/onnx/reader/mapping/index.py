@@ -36,6 +36,16 @@ def _scatter_nd(node: OnnxNode) -> Result:
     return node.out("ScatterND", *node.given(), reduction=reduction)
 
 
+@onnx_op("TensorScatter")
+def _tensor_scatter(node: OnnxNode) -> Result:
+    """A cache with an update written along an axis, from the first place on where none is given."""
+    axis = node.axis(node.int_("axis", -2), node.rank())
+    mode = node.string("mode", "linear", ("linear", "circular"))
+    first = np.zeros(node.shape()[0], np.int64)
+    starts = node.optional(2) or node.constant(first)
+    return node.out("TensorScatter", node.input(0), node.input(1), starts, axis=axis, mode=mode)
+
+
 @onnx_op("OneHot")
 def _one_hot(node: OnnxNode) -> Result:
     """A new axis of size depth: `on` at the place that an index names, else `off`.

@@ -8,14 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.mapping.quantized import (
-    channel_axis,
-    dequantize_input,
-    parameters,
-    quantize_output,
-)
+from samebits.onnx.reader.mapping.quantized import dequantize_input, quantize_output
 from samebits.onnx.reader.mapping.window import average_attributes
-from samebits.onnx.reader.node import MICROSOFT, OnnxNode, Result, onnx_op
+from samebits.onnx.reader.node import MICROSOFT, Array, OnnxNode, Result, onnx_op
 
 
 def _triple(node: OnnxNode, first: int) -> str:
@@ -128,11 +123,76 @@ def _gemm(node: OnnxNode) -> Result:
     return _result(node, y, 7)
 
 
-@onnx_op("QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
-def _linear(node: OnnxNode) -> Result:
-    """The standard's operators, from the time when only this domain had 16-bit codes."""
-    axis, scale, zero_point = channel_axis(node), node.input(1), node.optional(2)
-    if node.op == "QuantizeLinear":
-        return quantize_output(node, node.input(0), scale, zero_point, axis=axis)
-    scales = parameters(node, scale, zero_point, node.dtype())
-    return node.out("DequantizeLinear", node.input(0), *scales, axis=axis)
+@onnx_op("MatMulNBits", domain=MICROSOFT)
+def _matmul_of_bits(node: OnnxNode) -> Result:
+    """x, codes of N rows in blocks [N, blocks, bytes], lowest bits first, scales of the blocks,
+    zero points (packed like a row, or numbers; the middle code where there are none), g_idx, bias.
+    """
+    node.ignore("accuracy_level")  # how coarse x may be made; here it is never
+    size, columns, rows = (node.int_(name) for name in ("block_size", "K", "N"))
+    bits = node.int_("bits", 4)
+    if bits not in (2, 4, 8) or min(size, columns, rows) < 1 or size % 8:
+        raise InputError(
+            f"expected 2, 4 or 8 bits, positive N and K and blocks of a multiple of 8, found {bits}"
+            f", {rows}, {columns} and {size}"
+        )
+    if node.has(4):
+        raise UnsupportedError("expected no g_idx, found one; export without an order of columns")
+    count = -(-columns // size)
+    codes = _packed(node, 1, "codes", bits, (rows, count * size))[:, :columns]
+    scale = node.array(2, "scales")
+    if scale.size != rows * count or scale.dtype.kind != "f":
+        raise InputError(f"expected {rows * count} scales, found {scale.dtype}{list(scale.shape)}")
+    zeros = np.full((rows, count), 1 << (bits - 1), np.uint8)
+    if node.has(3):
+        zeros = _zero_points(node, bits, (rows, count))
+    names = (
+        node.builder.stored(f"{node.hint}.codes", codes),
+        node.constant(scale.reshape(rows, count).astype(node.dtype())),
+        node.constant(zeros),
+    )
+    w = node.emit("DequantizeLinear", *names, axis=1, block_size=size)
+    if node.rank() == 2:
+        given = [node.input(5)] if node.has(5) else []
+        return node.out("Gemm", node.input(0), w, *given, transB=1)
+    product = [node.input(0), node.emit("Transpose", w, perm=(1, 0))]
+    if not node.has(5):
+        return node.out("MatMul", *product)
+    return node.out("Add", node.emit("MatMul", *product), node.input(5))
+
+
+@onnx_op("MatMulBnb4", "MatMulFpQ4", domain=MICROSOFT)
+def _code_book(node: OnnxNode) -> Result:
+    """Weights as places in a table of floating-point numbers."""
+    raise UnsupportedError(
+        "expected weights with integer codes, found a table of 4-bit floats; quantize them for "
+        "MatMulNBits"
+    )
+
+
+def _zero_points(node: OnnxNode, bits: int, shape: tuple[int, int]) -> Array:
+    """Zero points of blocks: codes packed row by row, or one whole number for each."""
+    stored = node.array(3, "zero points")
+    if stored.dtype.kind != "f":
+        return _packed(node, 3, "zero points", bits, shape)
+    if stored.size != shape[0] * shape[1]:
+        raise InputError(f"expected {shape[0] * shape[1]} zero points, found {stored.size}")
+    numbers = stored.astype(np.float64).reshape(shape)
+    if not ((numbers == np.rint(numbers)) & (numbers >= 0) & (numbers <= 255)).all():
+        raise UnsupportedError("expected whole zero points from 0 to 255, found others")
+    return numbers.astype(np.uint8)
+
+
+def _packed(node: OnnxNode, index: int, what: str, bits: int, shape: tuple[int, int]) -> Array:
+    """Codes that lie in bytes, each row in whole ones."""
+    stored = node.array(index, what)
+    width = -(-shape[1] * bits // 8)
+    if stored.dtype != np.uint8 or stored.size != shape[0] * width:
+        raise InputError(
+            f"expected {shape[0]} rows of {width} bytes as {what}, found {stored.dtype}"
+            f"{list(stored.shape)}; export the model again"
+        )
+    node.builder.charge(shape[0] * width * 8 // bits)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (stored.reshape(shape[0], width, 1) >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(shape[0], -1)[:, : shape[1]]

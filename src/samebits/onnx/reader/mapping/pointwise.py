@@ -7,7 +7,9 @@ import numpy as np
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Trait, ops_with
 from samebits.ir.ops import op_named
-from samebits.ir.real.define import ANY, NUMBERS
+from samebits.ir.real.define import INTEGERS, code_range
+from samebits.ir.real.minifloat import ROUND_MODES
+from samebits.ir.real.quantize import saturation
 from samebits.onnx.reader.node import RULES, OnnxNode, Result, onnx_op
 
 
@@ -66,6 +68,13 @@ def _is_inf(node: OnnxNode) -> Result:
     )
 
 
+@onnx_op("BitCast")
+def _bit_cast(node: OnnxNode) -> Result:
+    """The bits of numbers as numbers of another type of the same width."""
+    to = node.element_type("to")
+    return node.out("BitCast", node.input(0), source=node.dtype(), to=to)
+
+
 @onnx_op("BitShift")
 def _bit_shift(node: OnnxNode) -> Result:
     """Shifts of unsigned integers."""
@@ -86,7 +95,8 @@ def _clip(node: OnnxNode) -> Result:
     given = [i for i in (1, 2) if node.has(i)]
     if all(node.is_constant(i) for i in given):
         bounds = {("min", "max")[i - 1]: _bound(node, i) for i in given}
-        return node.out("Clip", node.input(0), **bounds)
+        saturated = _saturated(node, bounds.get("min"), bounds.get("max"))
+        return saturated or node.out("Clip", node.input(0), **bounds)
     x = node.input(0)
     for index, op in ((1, "Max"), (2, "Min")):
         if node.has(index):
@@ -94,6 +104,36 @@ def _clip(node: OnnxNode) -> Result:
             names = [x, node.input(index)]
             x = node.out(op, *names)[0] if last else node.emit(op, *names)
     return x
+
+
+def _saturated(node: OnnxNode, low: float | None, high: float | None) -> Result | None:
+    """A clip of the codes that a QuantizeLinear makes, as one whose codes saturate there.
+
+    A Cast to a wider integer may stand between them, since runtimes clip no 16-bit integers. None
+    for any other clip.
+    """
+    made, wide = node.builder.producer(node.input(0)), False
+    if made is not None and made.op == "Cast":
+        wide = _widens(node.dtype_of(made.inputs[0]), node.dtype())
+        made = node.builder.producer(made.inputs[0]) if wide else None
+    if made is None or made.op != "QuantizeLinear":
+        return None
+    kind = node.dtype_of(made.output)
+    ends = [end if low is None else max(end, low) for end in saturation(kind, made.attributes)]
+    ends = [end if high is None else min(end, high) for end in ends]
+    least, most = code_range(kind)
+    if not all(least <= end <= most for end in ends):
+        return None
+    attributes = {**made.attributes, "low": int(ends[0]), "high": int(ends[1])}
+    if not wide:
+        return node.out("QuantizeLinear", *made.inputs, **attributes)
+    codes = node.emit("QuantizeLinear", *made.inputs, **attributes)
+    return node.out("Cast", codes, to=node.dtype())
+
+
+def _widens(kind: str, to: str) -> bool:
+    """Whether a cast to an integer type keeps every integer of another."""
+    return all(np.dtype(t).kind in "iu" for t in (kind, to)) and np.can_cast(kind, to)
 
 
 def _bound(node: OnnxNode, index: int) -> float | int:
@@ -107,16 +147,24 @@ def _bound(node: OnnxNode, index: int) -> float | int:
 def _cast(node: OnnxNode) -> Result:
     """Conversion between numbers and booleans."""
     target = node.element_type("to") if node.op == "Cast" else node.dtype(1)
-    node.ignore("saturate", "round_mode")  # both concern 8-bit floating point only
-    if target not in (*NUMBERS, "bool"):
-        raise UnsupportedError(f"expected a cast to a number of 8 bits or more, found {target}")
     kind = node.dtype()
     if target == kind:
         return node.input(0)
-    if kind not in ANY and node.is_constant(0):  # stored as bfloat16 or in 2 bits
-        array = node.array(0, "input of Cast")
-        return node.builder.stored(node.outputs[0], array.astype(target), own=True)
-    return node.out("Cast", node.input(0), to=target)
+    before = node.builder.producer(node.input(0))
+    if before is not None and before.op == "Cast":
+        codes = before.inputs[0]
+        if node.dtype_of(codes) == target and target in INTEGERS and _widens(target, kind):
+            made = node.builder.producer(codes)
+            if made is None or made.op != "QuantizeLinear":
+                return codes
+            return node.out(made.op, *made.inputs, **made.attributes)  # under a name of its own
+    return node.out(
+        "Cast",
+        node.input(0),
+        to=target,
+        saturate=int(node.flag("saturate", True)),
+        round_mode=node.string("round_mode", "up", ROUND_MODES),
+    )
 
 
 @onnx_op("Dropout")

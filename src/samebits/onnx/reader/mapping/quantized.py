@@ -3,15 +3,19 @@ and a quantized output."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir.real.minifloat import STORAGE
 from samebits.ir.real.quantize import CODES
 from samebits.onnx.reader.mapping.window import conv_attributes
-from samebits.onnx.reader.node import Array, OnnxNode, Result, onnx_op
+from samebits.onnx.reader.node import MICROSOFT, Array, OnnxNode, Result, onnx_op
 
 _DEFAULT_AXIS = 1
 _TARGETS = ("int8", "uint8", "int16", "uint16")
+WIDER = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}
 
 
 def _check_scale(scale: Array) -> None:
@@ -82,9 +86,13 @@ def channel_axis(node: OnnxNode) -> int:
 
 
 @onnx_op("QuantizeLinear")
+@onnx_op("QuantizeLinear", domain=MICROSOFT)
 def _quantize_linear(node: OnnxNode) -> Result:
-    """Codes of real numbers; their type is that of the zero point, or output_dtype, or uint8."""
-    node.ignore("saturate")  # of 8-bit floating point
+    """Codes of real numbers; their type is that of the zero point, or output_dtype, or uint8.
+
+    Of a type of narrow floating-point numbers they are the quotients, rounded to it.
+    """
+    saturate = node.flag("saturate", True)
     stated = node.int_("output_dtype", 0)
     dtype = node.dtype(2) if node.has(2) else "uint8"
     if stated:
@@ -92,13 +100,47 @@ def _quantize_linear(node: OnnxNode) -> Result:
         if node.has(2) and named != dtype:
             raise InputError(f"expected output_dtype {dtype} as the zero point, found {named}")
         dtype = named
-    if dtype not in _TARGETS:
-        raise UnsupportedError(f"expected codes of {', '.join(_TARGETS)}, found {dtype}")
+    if dtype in STORAGE:
+        scale = _storage_scale(node)
+        _check_precision(node, node.dtype(1))
+        quotients = node.emit("Div", node.input(0), scale)
+        return node.out("Cast", quotients, to=dtype, saturate=int(saturate))
+    stored = WIDER.get(dtype, dtype)
+    if stored not in _TARGETS:
+        found = ", ".join((*_TARGETS, *WIDER))
+        raise UnsupportedError(f"expected codes of {found}, found {dtype}")
     _check_precision(node, node.dtype(1))
     axis = channel_axis(node)
     block = node.int_("block_size", 0)
-    scales = parameters(node, node.input(1), node.optional(2), dtype)
-    return node.out("QuantizeLinear", node.input(0), *scales, axis=axis, block_size=block)
+    scales = parameters(node, node.input(1), _widened(node, node.optional(2)), stored)
+    ends: dict[str, Any] = {}
+    if stored != dtype:
+        ends = dict(zip(("low", "high"), _range(dtype), strict=True))
+    return node.out("QuantizeLinear", node.input(0), *scales, axis=axis, block_size=block, **ends)
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    """The least and the greatest code of a type of 2 or 4 bits."""
+    bits = int(dtype[-1])
+    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _storage_scale(node: OnnxNode) -> str:
+    """The scale of narrow floating-point numbers, in a shape that broadcasts to the input; there
+    are no blocks, and no zero point but 0."""
+    node.ignore("axis")
+    if node.int_("block_size", 0):
+        raise UnsupportedError("expected no blocks of floating-point codes, found a block_size")
+    if node.has(2) and node.array(2, "zero point").astype(np.float64).any():
+        raise UnsupportedError("expected zero points 0 of floating-point codes, found others")
+    scale, shape = node.input(1), node.shape(1)
+    if shape in ((), (1,)):
+        return node.emit("Reshape", scale, shape=())
+    axis = channel_axis(node)
+    if shape != (node.shape()[axis],):
+        raise InputError(f"expected a scale for each index of axis {axis}, found {list(shape)}")
+    spread = tuple(shape[0] if i == axis else 1 for i in range(node.rank()))
+    return node.emit("Reshape", scale, shape=spread)
 
 
 def _check_precision(node: OnnxNode, dtype: str) -> None:
@@ -109,17 +151,20 @@ def _check_precision(node: OnnxNode, dtype: str) -> None:
 
 
 @onnx_op("DequantizeLinear")
+@onnx_op("DequantizeLinear", domain=MICROSOFT)
 def _dequantize_linear(node: OnnxNode) -> Result:
-    """Real numbers of codes; constant codes of 2 or 4 bits are stored in 8."""
+    """Real numbers of codes; those of 2 or 4 bits are stored in 8. Of narrow floating-point numbers
+    they are the products with the scale."""
     if "output_dtype" in node.attributes:
         stated = node.element_type("output_dtype", 0) if node.int_("output_dtype", 0) else None
         if stated not in (None, node.dtype(1)):
             raise UnsupportedError(f"expected output_dtype of the scale, found {stated}")
+    if node.dtype() in STORAGE:
+        wide = node.emit("Cast", node.input(0), to=node.dtype(1))
+        return node.out("Mul", wide, _storage_scale(node))
     axis = channel_axis(node)
     block = node.int_("block_size", 0)
-    names = [node.input(0), node.optional(2)]
-    if all(node.builder.known(name) is not None for name in names if name):
-        names = [_widened(node, name) for name in names]
+    names = [_widened(node, node.input(0)), _widened(node, node.optional(2))]
     if node.dtype_of(names[0]) not in (*CODES, "int32"):
         raise UnsupportedError(f"expected integer codes, found {node.dtype_of(names[0])}")
     scales = parameters(node, node.input(1), names[1], node.dtype_of(names[0]))
@@ -127,12 +172,11 @@ def _dequantize_linear(node: OnnxNode) -> Result:
 
 
 def _widened(node: OnnxNode, name: str) -> str:
-    wide = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}
-    if not name or node.dtype_of(name) not in wide:
+    """A constant of codes of 2 or 4 bits as one of 8; any other value as it is."""
+    array = node.builder.known(name) if name else None
+    if array is None or node.dtype_of(name) not in WIDER:
         return name
-    array = node.builder.known(name)
-    assert array is not None
-    return node.builder.stored(name, array, wide[node.dtype_of(name)])
+    return node.builder.stored(name, array, WIDER[node.dtype_of(name)])
 
 
 @onnx_op("QLinearConv")

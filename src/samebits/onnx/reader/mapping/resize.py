@@ -1,8 +1,4 @@
-"""Resize and Upsample: nearest as an operator, other interpolations as matrix products.
-
-Interpolation is linear in the image and separable, so along each axis it is a product with a
-constant matrix [out, in]. The formulas are those of ONNX Resize.
-"""
+"""Resize and Upsample: nearest moves elements, other modes interpolate."""
 
 from __future__ import annotations
 
@@ -10,22 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.node import Array, OnnxNode, Result, onnx_op
+from samebits.ir.real.define import FLOATS
+from samebits.ir.real.resize import CROP, MODES, weights_of
+from samebits.ir.real.shape import COORDINATES
+from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 from samebits.onnx.reader.tensors import check_shape
 
-_MODES = ("nearest", "linear", "cubic")
-_COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_crop_and_resize",
-)
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _POLICIES = ("stretch", "not_larger", "not_smaller")
 
@@ -47,11 +38,12 @@ class _Plan:
 
 @onnx_op("Resize", "Upsample")
 def _resize(node: OnnxNode) -> Result:
-    """An image of other sizes: nearest as one operator, else products with constant matrices."""
+    """An image of other sizes. With tf_crop_and_resize, outputs outside the region of interest
+    become extrapolation_value."""
     plan = _plan(node)
     if any(size < 1 for size in (*plan.sizes, *node.shape())):
         raise InputError(f"expected images that are not empty, found {list(node.shape())}")
-    if plan.mode == "nearest" and plan.coordinates != "tf_crop_and_resize":
+    if plan.mode == "nearest" and plan.coordinates != CROP:
         return node.out(
             "Resize",
             node.input(0),
@@ -64,6 +56,38 @@ def _resize(node: OnnxNode) -> Result:
     return _interpolated(node, plan)
 
 
+def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
+    """An Interpolate; with a region, outputs outside of it are chosen by a constant mask."""
+    kind, crops = node.dtype(), plan.coordinates == CROP
+    if kind not in FLOATS:
+        raise UnsupportedError(f"expected floating point for {plan.mode} Resize, found {kind}")
+    attributes: dict[str, Any] = {
+        "sizes": plan.sizes,
+        "scales": plan.scales,
+        "mode": plan.mode,
+        "coordinate_transformation_mode": plan.coordinates,
+        "nearest_mode": plan.nearest,
+        "cubic_coeff_a": plan.cubic,
+        "exclude_outside": int(plan.exclude_outside),
+        "antialias": int(plan.antialias),
+        "roi": tuple(end for side in zip(*plan.roi, strict=True) for end in side)
+        if crops
+        else None,
+    }
+    for size, out in zip(node.shape(), plan.sizes, strict=True):
+        if size != out:
+            node.builder.charge((size + 64) * out)  # 64: the time that each row takes
+    outside = np.zeros((1,) * node.rank(), np.bool_)
+    for axis, rows in (weights_of(node.shape(), attributes) if crops else {}).items():
+        empty = np.array([not row for row in rows])
+        outside = outside | empty.reshape([-1 if i == axis else 1 for i in range(node.rank())])
+    if not outside.any():
+        return node.out("Interpolate", node.input(0), **attributes)
+    x = node.emit("Interpolate", node.input(0), **attributes)
+    value = np.array(node.float_("extrapolation_value", 0.0), kind)
+    return node.out("Where", node.constant(outside), node.constant(value), x)
+
+
 def _plan(node: OnnxNode) -> _Plan:
     """The attributes and constant inputs of the node, for every axis of the input.
 
@@ -71,7 +95,7 @@ def _plan(node: OnnxNode) -> _Plan:
     or scales that do not fit the input, UnsupportedError for unknown modes.
     """
     old = node.op == "Upsample" or node.opset < 11
-    mode = node.string("mode", "nearest", (*_MODES, "bilinear") if old else _MODES)
+    mode = node.string("mode", "nearest", (*MODES, "bilinear") if old else MODES)
     mode = "linear" if mode == "bilinear" else mode
     rank = node.rank()
     if old:
@@ -91,7 +115,7 @@ def _plan(node: OnnxNode) -> _Plan:
         sizes, scales = _from_scales(node, _numbers(node, 2, "scales"), axes)
     else:
         raise InputError("expected scales or sizes, found neither")
-    coordinates = node.string("coordinate_transformation_mode", "half_pixel", _COORDINATES)
+    coordinates = node.string("coordinate_transformation_mode", "half_pixel", (*COORDINATES, CROP))
     plan = _Plan(
         sizes,
         scales,
@@ -101,7 +125,7 @@ def _plan(node: OnnxNode) -> _Plan:
         node.float_("cubic_coeff_a", -0.75),
         node.flag("exclude_outside", False),
         node.flag("antialias", False),
-        _roi(node, axes) if coordinates == "tf_crop_and_resize" else ((0.0, 1.0),) * rank,
+        _roi(node, axes) if coordinates == CROP else ((0.0, 1.0),) * rank,
     )
     node.ignore("extrapolation_value")
     return plan
@@ -163,125 +187,3 @@ def _roi(node: OnnxNode, axes: Sequence[int]) -> tuple[tuple[float, float], ...]
     for index, axis in enumerate(axes):
         roi[axis] = (listed[index], listed[index + count])
     return tuple(roi)
-
-
-# --- interpolation as matrices ----------------------------------------------------------------
-
-
-def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
-    """A product with a constant matrix [in, out] along each axis that changes.
-
-    With tf_crop_and_resize, outputs outside the region of interest become extrapolation_value.
-    """
-    kind = node.dtype()
-    if not kind.startswith("float"):
-        raise UnsupportedError(f"expected floating point for {plan.mode} Resize, found {kind}")
-    x, rank = node.input(0), node.rank()
-    masks = np.zeros((1,) * rank, np.bool_)
-    for axis, (size, out) in enumerate(zip(node.shape(), plan.sizes, strict=True)):
-        if size == out and plan.scales[axis] == 1 and plan.roi[axis] == (0.0, 1.0):
-            continue
-        node.builder.charge((size + 64) * out)  # 64: the time that each row takes
-        matrix, outside = _matrix(plan, axis, size)
-        if outside.any():
-            masks = masks | outside.reshape([out if i == axis else 1 for i in range(rank)])
-        weights = node.constant(matrix.T.astype(kind))
-        order = [*(i for i in range(rank) if i != axis), axis]
-        back = tuple(order.index(i) for i in range(rank))
-        if axis != rank - 1:
-            x = node.emit("Transpose", x, perm=tuple(order))
-        x = node.emit("MatMul", x, weights)
-        if axis != rank - 1:
-            x = node.emit("Transpose", x, perm=back)
-    if masks.any():
-        value = np.array(node.float_("extrapolation_value", 0.0), kind)
-        return node.out("Where", node.constant(masks), node.constant(value), x)
-    return x
-
-
-def _matrix(plan: _Plan, axis: int, size: int) -> tuple[Array, Array]:
-    """Weights [out, in] of one axis, and [out] which outputs lie outside the region of interest.
-
-    Row i holds the weights of the samples near the position that output i stands for; a sample
-    beyond an end is the one at that end, unless exclude_outside drops it and rescales the rest.
-    """
-    out, scale = plan.sizes[axis], float(plan.scales[axis])
-    matrix = np.zeros((out, size))
-    outside = np.zeros(out, np.bool_)
-    for i in range(out):
-        x = _source(plan, axis, size, i)
-        if plan.coordinates == "tf_crop_and_resize" and not 0 <= x <= size - 1:
-            outside[i] = True
-            continue
-        # The ratio lies in (0, 1]: at a sample it is that sample's right neighbour's place.
-        left = math.ceil(x) - 1
-        first, weights = _weights(plan, x - left, scale)
-        for offset, weight in enumerate(weights):
-            index = left + first + offset
-            if plan.exclude_outside and not 0 <= index < size:
-                continue
-            matrix[i, min(max(index, 0), size - 1)] += weight
-        total = matrix[i].sum()
-        if plan.exclude_outside and total:
-            matrix[i] /= total
-    return matrix, outside
-
-
-def _source(plan: _Plan, axis: int, size: int, i: int) -> float:
-    """The position in the input that output i stands for; samples lie at 0, 1, ..."""
-    scale, out = plan.scales[axis], plan.sizes[axis]
-    exact = scale * size
-    half = Fraction(1, 2)
-    if plan.coordinates == "asymmetric":
-        return float(i / scale)
-    if plan.coordinates == "align_corners":
-        return float(Fraction(i * (size - 1)) / (exact - 1)) if exact != 1 else 0.0
-    if plan.coordinates == "tf_crop_and_resize":
-        start, end = plan.roi[axis]
-        if exact == 1:
-            return (end - start) * (size - 1) / 2 + start * (size - 1)
-        return i * (end - start) * (size - 1) / float(exact - 1) + start * (size - 1)
-    if plan.coordinates == "pytorch_half_pixel" and out == 1:
-        return 0.0
-    shift = Fraction(0)
-    if plan.coordinates == "half_pixel_symmetric":
-        shift = Fraction(size, 2) * (1 - out / exact)
-    return float(shift + (i + half) / scale - half)
-
-
-def _weights(plan: _Plan, ratio: float, scale: float) -> tuple[int, list[float]]:
-    """Offset of the first sample from the left neighbour, and the weights from there on."""
-    if plan.mode == "nearest":
-        return 0, _nearest(ratio, plan.nearest)
-    reach = 1 if plan.mode == "linear" else 2
-    shrink = min(scale, 1.0) if plan.antialias else 1.0
-    first = math.floor(-reach / shrink) + 1
-    last = 2 - first
-    places = [(offset - ratio) * shrink for offset in range(first, last)]
-    if plan.mode == "linear":
-        weights = [max(1 - abs(p), 0.0) for p in places]
-    else:
-        weights = [_cubic(abs(p), plan.cubic) for p in places]
-    total = sum(weights)
-    return first, [w / total for w in weights] if plan.antialias else weights
-
-
-def _nearest(ratio: float, rounding: str) -> list[float]:
-    if ratio == 1:
-        right = True
-    elif rounding == "round_prefer_floor":
-        right = ratio > 0.5
-    elif rounding == "round_prefer_ceil":
-        right = ratio >= 0.5
-    else:
-        right = rounding == "ceil"
-    return [float(not right), float(right)]
-
-
-def _cubic(x: float, a: float) -> float:
-    """Keys' cubic convolution kernel."""
-    if x <= 1:
-        return (a + 2) * x**3 - (a + 3) * x**2 + 1
-    if x < 2:
-        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
-    return 0.0

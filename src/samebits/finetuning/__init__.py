@@ -1,0 +1,6 @@
+"""Quantized networks trained on in the arithmetic of their integers."""
+
+from samebits.finetuning.loop import FineTuned, FineTuning, finetune
+from samebits.finetuning.trainable import Trainable
+
+__all__ = ["FineTuned", "FineTuning", "Trainable", "finetune"]

@@ -1,0 +1,72 @@
+"""Rows of scores in integer ONNX: their logarithms, and the greatest or least of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from samebits.ir.graph import Node
+from samebits.ir.integer.normalize import FRACTION_BITS
+from samebits.onnx.writer.emit import unsupported
+from samebits.onnx.writer.products import IntegerEmitter
+
+
+def log_softmax(emitter: IntegerEmitter, node: Node) -> str:
+    """docs/spec/graph.md 3.2: a bit of the logarithm is whether a square has reached 2."""
+    x, t = node.inputs
+    a, wide, last = node.attributes, emitter.wide(x), emitter.constant([-1], "int64")
+    greatest = emitter.op("ReduceMax", wide, last, keepdims=1)
+    below = emitter.op("Sub", greatest, wide)
+    powers = emitter.op("Gather", emitter.wide(t), below, axis=0)
+    total = emitter.op("ReduceSum", powers, last, keepdims=1)
+    total = emitter.extreme("Max", total, emitter.constant(1, "int64"), "int64")
+    raised = emitter.op("Unsqueeze", total, last)
+    ends = emitter.constant(1 << np.arange(1, 62), "int64")
+    reached = emitter.cast(emitter.op("GreaterOrEqual", raised, ends), "int64")
+    whole = emitter.op("ReduceSum", reached, last, keepdims=0)
+
+    def power(exponents: object) -> str:
+        return emitter.op("Gather", emitter.constant(exponents, "int64"), whole, axis=0)
+
+    places = np.arange(62)
+    mantissa = emitter.op("Mul", total, power(1 << np.maximum(30 - places, 0)))
+    mantissa = emitter.op("Div", mantissa, power(1 << np.maximum(places - 30, 0)))
+    level = emitter.integer("Sub", whole, FRACTION_BITS)
+    two = emitter.constant(2, "int64")
+    for _ in range(FRACTION_BITS):
+        square = emitter.op("Mul", mantissa, mantissa)
+        mantissa = emitter.integer("Div", square, 1 << 30)
+        bit = emitter.integer("Div", mantissa, 1 << 31)
+        mantissa = emitter.op("Div", mantissa, emitter.integer("Add", bit, 1))
+        level = emitter.op("Add", emitter.op("Mul", level, two), bit)
+    steps = emitter.integer("Mul", below, a["m"])
+    total = emitter.op("Neg", emitter.op("Add", steps, emitter.integer("Mul", level, a["b"])))
+    codes = emitter.quotient(total, emitter.constant(1 << a["shift"], "int64"))
+    return emitter.saturated(codes, (1 << 61) >> a["shift"], a)
+
+
+def divide(emitter: IntegerEmitter, node: Node) -> str:
+    """One rounded quotient an element. UnsupportedError where a product might leave 62 bits."""
+    (x, y), a = node.inputs, node.attributes
+    numerator, denominator = a["ratio"].as_integer_ratio()
+    largest = emitter.largest(x) * numerator
+    if largest >= 1 << 62 or emitter.largest(y) * denominator > 1 << 62:
+        advice = "use scales nearer to one another"
+        raise unsupported(node, "products that fit 64 bits", a["ratio"], advice)
+    divisor = emitter.extreme("Max", emitter.wide(y), emitter.constant(1, "int64"), "int64")
+    codes = emitter.quotient(
+        emitter.integer("Mul", emitter.wide(x), numerator),
+        emitter.integer("Mul", divisor, denominator),
+    )
+    return emitter.saturated(codes, largest, a)
+
+
+def top_k(emitter: IntegerEmitter, node: Node) -> str:
+    """TopK, which breaks ties by the lower index."""
+    a, x = node.attributes, emitter.cast(node.inputs[0], "int32")
+    count, order = emitter.constant([a["k"]], "int64"), int(a["largest"])
+    outputs = [f"{node.output}.codes", f"{node.output}.places"]
+    given = {"axis": a["axis"], "largest": order, "sorted": 1}
+    codes, places = emitter.ops("TopK", [x, count], given, outputs)
+    if node.op == "top_k_index":
+        return emitter.op("Identity", places)
+    return emitter.cast(codes, emitter.dtype(node.output))

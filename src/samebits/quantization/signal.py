@@ -1,0 +1,52 @@
+"""Errors of outputs against those of the float network, and lines of the report that state them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from samebits.ir.real.functions import total
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """A line of the report: the change that a step of quantization made to a layer.
+
+    before, after: signal-to-noise ratio of the layer's output in dB, before and after the step,
+                   against the float network; None where the step does not measure it, or no noise
+    """
+
+    step: str
+    layer: str
+    op: str
+    what: str
+    before: float | None = None
+    after: float | None = None
+
+
+def sqnr(signal: float, noise: float) -> float | None:
+    """Signal-to-noise ratio in dB; None without noise."""
+    if noise == 0:
+        return None
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def power(arrays: Iterable[Array]) -> float:
+    """The sum of squares of all elements, added in one order: the same bits everywhere."""
+    found = 0.0
+    for array in arrays:
+        flat = np.asarray(array, np.float64).reshape(-1)
+        found += float(total(flat * flat, (0,))[0])
+    return found
+
+
+def ratio(targets: list[Array], made: list[Array]) -> float | None:
+    """The signal-to-noise ratio in dB of what was made instead of the targets."""
+    noise = power(x - y for x, y in zip(targets, made, strict=True))
+    return sqnr(power(targets), noise)

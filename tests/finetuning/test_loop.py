@@ -1,0 +1,88 @@
+"""A network trained on: accuracy comes back, the report says what changed, what does not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samebits as sb
+from samebits.data.digits import load_digits
+from samebits.errors import InputError
+from samebits.finetuning import FineTuning
+
+
+@pytest.fixture(scope="module")
+def float_network():
+    """A small CNN, trained on digits for a few steps."""
+    data = load_digits()
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.ReLU6(),
+        nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    images, labels = data.batch("train", torch.arange(256)), data.train_labels[:256]
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_four_bits_come_back(float_network):
+    data = load_digits()
+    images = data.batch("train", torch.arange(64)).numpy()
+    with torch.no_grad():
+        logits = float_network(data.batch("test", torch.arange(len(data.test_labels))))
+    float_accuracy = float((logits.argmax(1) == data.test_labels).double().mean())
+    net = sb.quantize(float_network, images, weights="symmetric-s4", per_tensor=True)
+    tuned = net.finetune(data, epochs=2, lr=0.01)
+    before, after = (sb.evaluate(each, data).accuracy for each in (net, tuned))
+    assert after > before
+    assert after > float_accuracy - 0.01
+    assert tuned.verify("random:8", ["torch"])
+    changed = [c for c in tuned.quantization.changes if c.step == "fine-tuning"]
+    assert [c.op for c in changed] == ["Conv", "Conv", "Gemm"]
+    assert all(c.what.endswith(" codes") for c in changed)
+    assert tuned.notes[-1].startswith("fine-tuned on digits: ")
+    codes = [array for name, array in tuned.model.real.constants.items() if array.dtype == np.int8]
+    assert max(abs(array).max() for array in codes if array.ndim > 1) == 7
+
+
+def test_the_option(float_network):
+    data = load_digits()
+    images = data.batch("train", torch.arange(16)).numpy()
+    net = sb.quantize(float_network, images, finetune=data)
+    assert net.notes[-1].startswith("fine-tuned on digits: ")
+
+
+def test_what_does_not_fit(float_network):
+    data = load_digits()
+    images = data.batch("train", torch.arange(16)).numpy()
+    net = sb.quantize(float_network, images)
+    with pytest.raises(InputError, match="expected a quantized network to fine-tune, found: float"):
+        sb.load(float_network, example=torch.ones(1, 1, 8, 8)).finetune(data)
+    with pytest.raises(InputError, match="expected at least 4096 training samples"):
+        net.finetune(data, batch=4096)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(32, 10))
+    wrong = sb.quantize(wide, np.ones((4, 2, 4, 4), np.float32))
+    with pytest.raises(InputError, match=r"expected samples of shape \[2, 4, 4\]"):
+        wrong.finetune(data)
+    with pytest.raises(InputError, match="--epochs: expected 1 or more, with --finetune DATA"):
+        sb.quantize(float_network, images, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": 0}, "epochs: expected 1 or more, found 0"),
+        ({"batch": 0}, "batch: expected 1 or more, found 0"),
+        ({"lr": 0.0}, "lr: expected a positive number"),
+        ({"lr": float("nan")}, "lr: expected a positive number"),
+    ],
+)
+def test_wrong_schedules(given, message):
+    with pytest.raises(InputError, match=message):
+        FineTuning(**given)

@@ -1,0 +1,144 @@
+"""Roundings and biases chosen layer by layer: what they change, and that it helps."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from samebits.ir.interpreter import run, trace
+from samebits.ir.lowering.lower import lower_graph
+from samebits.quantization import Settings, quantize_graph
+from samebits.quantization.lockstep import Lockstep
+from samebits.quantization.refine import affordable
+from samebits.quantization.signal import power, ratio, sqnr
+
+BOTH = Settings(rounding="least-error", bias_correction=True)
+
+
+def noise(graph, quantized, samples):
+    return power(
+        run(graph, [s["x"]])[0] - run(quantized, [s["x"]])[0] for s in samples
+    )  # fmt: skip
+
+
+def test_lockstep_computes_what_trace_computes(residual_net):
+    graph, samples = residual_net
+    arrays = [[s["x"]] for s in samples]
+    steps = Lockstep(graph, arrays)
+    wanted = {node.output for node in graph.nodes}
+    found = dict(steps.values(wanted))
+    assert set(found) == wanted
+    for index, sample in enumerate(arrays):
+        for name, array in trace(graph, sample).items():
+            if name in wanted:
+                assert (found[name][index].astype(np.float32) == array).all()
+    assert all(not live for live in steps.live)
+
+
+def test_a_residual_network(residual_net):
+    graph, samples = residual_net
+    plain, _ = quantize_graph(graph, samples)
+    refined, report = quantize_graph(graph, samples, BOTH)
+    assert noise(graph, refined, samples) < noise(graph, plain, samples)
+    steps = [(c.step, c.layer) for c in report.changes]
+    assert steps == [
+        ("rounding", "c_node"), ("bias correction", "c_node"),
+        ("rounding", "d_node"),  # has no bias
+        ("rounding", "y_node"), ("bias correction", "y_node"),
+    ]  # fmt: skip
+    assert all(c.after > c.before for c in report.changes if c.step == "bias correction")
+    lower_graph(refined)
+    # All else is as it was: names, scales, shapes.
+    assert [n.op for n in refined.nodes] == [n.op for n in plain.nodes]
+    before = {c.name: c for c in quantize_graph(graph, samples)[1].constants}
+    for constant in report.constants:
+        assert constant.scale_max == before[constant.name].scale_max
+    assert json.loads(json.dumps(report.to_dict()))["changes"][0]["layer"] == "c_node"
+
+
+def test_codes_are_neighbours_of_the_exact_weights(residual_net):
+    graph, samples = residual_net
+    refined, _ = quantize_graph(graph, samples, Settings(rounding="least-error", per_channel=False))
+    makers = refined.producers()
+    for node in refined.nodes:
+        if node.op not in ("Conv", "Gemm"):
+            continue
+        codes, scale, _ = (refined.constants[n] for n in makers[node.inputs[1]].inputs)
+        exact = graph.constants[{"c": "c_w", "d": "d_w", "y": "y_w"}[node.name[0]]] / scale
+        assert (np.abs(codes - exact) < 1.001).all()
+
+
+def test_the_mean_error_of_each_channel_goes(net):
+    """Uneven weights of one scale: the rounding of small channels shifts their means."""
+    n = net()
+    x = n.input("x", 1, 3, 5, 5)
+    graph = n.build(n.conv("c", x, 4, 3, 3, 3))
+    samples = [{"x": np.abs(n.normal(1, 3, 5, 5))} for _ in range(8)]
+    settings = Settings(per_channel=False, output_bits=16, bias_correction=True)
+
+    def means(settings):
+        made, _ = quantize_graph(graph, samples, settings)
+        errors = [run(graph, [s["x"]])[0] - run(made, [s["x"]])[0] for s in samples]
+        return np.abs(np.mean(errors, (0, 1, 3, 4)))
+
+    plain, corrected = means(Settings(per_channel=False, output_bits=16)), means(settings)
+    assert corrected.max() < plain.max() / 4
+
+
+def test_the_bias_of_a_matmul_is_in_another_node(net):
+    n = net()
+    x = n.input("x", 1, 6, 5)
+    m = n.add("MatMul", "m", x, n.weight("w", 5, 4))
+    graph = n.build(n.add("Add", "y", m, n.weight("b", 4)))
+    samples = [{"x": np.abs(n.normal(1, 6, 5))} for _ in range(8)]
+    _, report = quantize_graph(graph, samples, Settings(bias_correction=True, output_bits=16))
+    (change,) = report.changes
+    assert change.layer == "m_node"
+    assert change.after >= change.before
+
+
+def test_a_layer_without_a_rule_keeps_nearest_codes(net):
+    n = net()
+    x = n.input("x", 1, 3, 4, 4)
+    graph = n.build(
+        n.add("ConvTranspose", "y", x, n.weight("w", 3, 2, 2, 2), n.weight("b", 2), strides=(2, 2),
+              pads=(0,) * 4, dilations=(1, 1), output_padding=(0, 0), group=1)
+    )  # fmt: skip
+    samples = [{"x": n.normal(1, 3, 4, 4)} for _ in range(4)]
+    made, report = quantize_graph(graph, samples, BOTH)
+    assert report.changes[0].what == "nearest: too many products, or no rule for it"
+    assert report.changes[0].before == report.changes[0].after
+    assert report.changes[1].step == "bias correction"
+    lower_graph(made)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["asymmetric-u8", "symmetric-s8", "power-of-two-s8", "asymmetric-s16"]
+)
+def test_every_scheme(residual_net, scheme):
+    graph, samples = residual_net
+    weights = "asymmetric-s8" if scheme == "asymmetric-u8" else "symmetric-s8"
+    chosen = {"activations": scheme, "weights": weights}
+    plain, _ = quantize_graph(graph, samples, Settings(**chosen))
+    made, _ = quantize_graph(
+        graph, samples, Settings(**chosen, rounding="least-error", bias_correction=True)
+    )
+    lower_graph(made)
+    assert noise(graph, made, samples) < 1.5 * noise(graph, plain, samples)
+
+
+def test_samples_that_memory_holds(residual_net):
+    graph, _ = residual_net
+    assert affordable(graph, 10) == 10
+    assert affordable(graph, 1 << 60) == (1 << 25) // 144
+
+
+def test_signal():
+    x = [np.array([3.0, 4.0]), np.array([0.0])]
+    assert power(x) == 25
+    assert sqnr(100, 1) == 20
+    assert sqnr(1, 0) is None
+    assert sqnr(0, 1) == -np.inf
+    assert ratio(x, [np.array([3.0, 4.0]), np.array([0.5])]) == 20

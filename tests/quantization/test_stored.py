@@ -1,0 +1,94 @@
+"""Weights that a file stores as codes, in a network that is quantized here."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from samebits.ir import GraphBuilder, interpreter
+from samebits.ir.lowering.lower import lower_graph
+from samebits.model import is_quantized
+from samebits.quantization.post_training import quantize_graph
+from samebits.quantization.settings import Settings
+from samebits.quantization.stored import float_network
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(0, 1, (30, 1, 6)).astype(np.float32)
+CODES = RNG.integers(-7, 8, (5, 6)).astype(np.int8)
+SCALES = RNG.uniform(0.1, 0.3, 5).astype(np.float32)
+
+
+def network(codes=CODES, scale=SCALES, zero=None, form="Gemm", bias=1.0, **attributes):
+    """x [1, 6] times stored weights [5, 6], plus a bias."""
+    b = GraphBuilder("net")
+    x = b.input("x", "float32", (1, 6))
+    names = [b.constant("w", codes), b.constant("s", np.asarray(scale, np.float32))]
+    if zero is not None:
+        names.append(b.constant("z", np.asarray(zero, codes.dtype)))
+    w = b.add("DequantizeLinear", names, {"axis": 0, **attributes})
+    c = b.constant("b", np.float32(bias) * np.arange(5, dtype=np.float32))
+    if form == "Gemm":
+        y = b.add("Gemm", [x, w, c], {"transB": 1})
+    else:
+        y = b.add("Add", [b.add("MatMul", [x, b.add("Transpose", [w], {"perm": (1, 0)})]), c])
+    return b.build([y])
+
+
+def weights_of(graph):
+    """Codes and scales of the weights of the one product of a quantized graph."""
+    (product,) = (n for n in graph.nodes if n.op in ("Gemm", "MatMul"))
+    made = graph.producers()[product.inputs[1]]
+    return graph.constants[made.inputs[0]], graph.constants[made.inputs[1]]
+
+
+def quantized(graph, **settings):
+    return quantize_graph(graph, [{"x": x} for x in X], Settings(**settings))[0]
+
+
+@pytest.mark.parametrize("form", ["Gemm", "MatMul"])
+@pytest.mark.parametrize("scale", [SCALES, 0.25])
+@pytest.mark.parametrize("zero", [None, 3])
+def test_codes_stay_what_they_are(form, scale, zero):
+    zeros = None if zero is None else np.full(np.shape(scale), zero)
+    real = network(scale=scale, zero=zeros, form=form)
+    assert not is_quantized(real)
+    graph = quantized(real)
+    codes, scales = weights_of(graph)
+    assert np.array_equal(codes, CODES if form == "Gemm" else CODES.T)
+    assert np.array_equal(scales, np.float32(scale))
+    assert lower_graph(graph).integer
+
+
+def test_the_numbers_are_those_that_the_file_means():
+    real = network()
+    plain = float_network(real)
+    assert not any(node.op == "DequantizeLinear" for node in plain.graph.nodes)
+    expected = interpreter.run(real, [X[0]])[0]
+    found = interpreter.run(plain.graph, [X[0]])[0]
+    assert np.allclose(found, expected, rtol=1e-6)
+    (kept,) = plain.codes.values()
+    assert kept.scales == tuple(Fraction(float(s)) for s in SCALES)
+    assert kept.axis == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "settings"),
+    [
+        ({"scale": np.stack([SCALES, SCALES], 1), "axis": 1, "block_size": 3}, {}),  # blocks
+        ({"scale": np.append(SCALES, 0.2), "axis": 1}, {}),  # a scale for each input
+        ({}, {"per_channel": False}),
+        ({"bias": 1e9}, {}),  # whose codes would leave 32 bits
+    ],
+)
+def test_others_are_rounded_again(change, settings):
+    graph = quantized(network(**change), **settings)
+    assert not np.array_equal(weights_of(graph)[0], CODES)
+    assert lower_graph(graph).integer
+
+
+def test_a_float_network_is_the_graph_itself():
+    b = GraphBuilder("net")
+    graph = b.build([b.add("Relu", [b.input("x", "float32", (1, 6))])])
+    assert float_network(graph).graph is graph
