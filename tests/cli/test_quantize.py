@@ -142,7 +142,7 @@ def test_effort_prints_what_was_tried_and_what_was_done(samebits, tmp_path, mode
 
 
 def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):
-    nodes = [helper.make_node("LogSoftmax", ["x"], ["y"], name="scores")]
+    nodes = [helper.make_node("Hardmax", ["x"], ["y"], name="scores")]
     graph = helper.make_graph(
         nodes,
         "scores",
@@ -154,8 +154,8 @@ def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):
     done = samebits("quantize", path, "--calibration", samples, "--out", out)
     assert (done.code, done.out) == (2, "")
     assert (
-        "node 'scores' (LogSoftmax): expected an operator with an integer form "
-        "(docs/spec/graph.md section 4), found LogSoftmax; replace it, or compute it outside the "
+        "node 'scores' (Hardmax): expected an operator with an integer form "
+        "(docs/spec/graph.md section 4), found Hardmax; replace it, or compute it outside the "
         "network"
     ) in done.err
     assert not out.exists()

@@ -11,7 +11,7 @@ from torch import nn
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import interpreter
 from samebits.pytorch import import_module
-from samebits.train.architectures import ARCHITECTURES, build, initialise
+from samebits.train.architectures import ARCHITECTURES, LANGUAGE_MODELS, build, initialise
 
 
 class Function(nn.Module):
@@ -239,6 +239,7 @@ def test_embedding_and_indices():
         if name in ("resnet8", "resnet18", "resnet20", "mobilenetv2")
         else name
         for name in ARCHITECTURES
+        if name not in LANGUAGE_MODELS
     ],
 )
 def test_architecture(name):

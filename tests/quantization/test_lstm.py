@@ -530,7 +530,8 @@ def refused() -> Iterator[tuple[str, Any, type[SamebitsError], str]]:
         "plain",
         lambda: quantize_recurrent(plain, [[np.zeros((2, 3), np.float32)]]),
         (UnsupportedError),
-        r"graph 'plain': expected recurrent layers on whole sequences, found none",
+        "graph 'plain': expected recurrent layers or causal attention on whole sequences, "
+        "found none",
     )
 
 

@@ -62,6 +62,7 @@ ELSEWHERE = {
     *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "QuantizeLinear", "PRelu"),
     *("DequantizeLinear", "DynamicQuantizeLinear", "BatchNormalization", "InstanceNormalization"),
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "TreeEnsemble"),
+    "TensorScatter",
 }
 
 

@@ -116,7 +116,8 @@ class _Search:
     def __post_init__(self) -> None:
         self.producers = self.graph.producers()
         self.consumers = self.graph.consumers()
-        self.masked = masks_of(self.graph, flags_of(self.graph))
+        self.flags = flags_of(self.graph)
+        self.masked = masks_of(self.graph, self.flags)
         for name in (*self.graph.inputs, *self.graph.outputs):
             if not self.tallied(name):
                 self.require(name)
@@ -172,6 +173,8 @@ class _Search:
             self.read_constants(node, range(len(moved)))
             self.shared.append([*moved, *node.outputs])
             return moved
+        if output in self.flags:  # of an integer input, which says places: they have no codes
+            return ()
         if output in self.masked:
             return [self.masked[output].scores]
         if has(node.op, Trait.POINTWISE) and variables:

@@ -162,6 +162,11 @@ CASES = {
     "GatherND": [([X, np.array([[1], [0]], np.int64)], {})],
     "ScatterElements": [([X, np.array([[1], [0]], np.int64), (F, (2, 1))], {"axis": 1})],
     "ScatterND": [([X, np.array([[1], [0]], np.int64), X], {})],
+    "TensorScatter": [
+        ([(F, (2, 4, 3)), (F, (2, 1, 3)), np.array([3, 0], np.int64)], {"axis": 1}),
+        ([(F, (2, 4, 3)), (F, (2, 2, 3)), np.array([3, 0], np.int64)],
+         {"axis": 1, "mode": "circular"}),
+    ],
     "TopK": [([X], {"k": 2, "axis": 1})],
     "LSTM": [
         ([(F, (5, 2, 3)), (F, (1, 16, 3)), (F, (1, 16, 4)), (F, (1, 32))],

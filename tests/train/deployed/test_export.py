@@ -78,8 +78,8 @@ def test_rows_on_the_backends(name):
 
 
 SLOW = ("mobilenetv2", "resnet20")
-# resnet18: minutes of rationals, no new layer; lstm, vit: in test_lstm and test_attention.
-NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm", "vit"})
+# resnet18: minutes of rationals, no new layer; the others: in test_recurrent and test_attention.
+NAMES = sorted(set(ARCHITECTURES) - {"resnet18", "lstm", "vit", "gpt"})
 
 
 @pytest.mark.parametrize(

@@ -192,13 +192,17 @@ def restored(config, data=DATA, arch=None):
         ({"batch": -1}, "expected batch >= 1, found -1"),
         (
             {"input_shape": [1, 6, "6"]},
-            "expected an input shape [C, H, W] or [T, F] and a number of classes",
+            "expected an input shape [C, H, W], [T, F] or [T] and a number of classes",
         ),
         ({"rate": 8000.0}, "expected a number of samples per second or none in its configuration"),
-        ({"input_shape": 3}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
-        ({"input_shape": [36]}, "expected an input shape [C, H, W] or [T, F] and a number of"),
-        ({"input_shape": [1, 1, 6, 6]}, "expected an input shape [C, H, W] or [T, F] and a number"),
-        ({"classes": 0}, "expected an input shape [C, H, W] or [T, F] and a number of classes"),
+        ({"input_shape": 3}, "expected an input shape [C, H, W], [T, F] or [T] and a number of"),
+        (
+            {"input_shape": [36]},
+            "c.safetensors: its configuration is not one that samebits writes: architecture "
+            "cnn: expected images [C, H, W]",
+        ),
+        ({"input_shape": [1, 1, 6, 6]}, "expected an input shape [C, H, W], [T, F] or [T] and a"),
+        ({"classes": 0}, "expected an input shape [C, H, W], [T, F] or [T] and a number of"),
         ({"arch": "own:net"}, "which is not run unasked; if you trust it, give --arch own:net"),
     ],
     ids=str,

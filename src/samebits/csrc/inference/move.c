@@ -1,7 +1,7 @@
 /* --- data movement -----------------------------------------------------------------------------
  *
- * Copies between any strides (transpose, slice, pad, concat), fills, gathers and scatters. No arithmetic on
- * codes, so elements are moved by their width and not by their type. */
+ * Copies between any strides (transpose, slice, pad, concat), fills, gathers and scatters. No
+ * arithmetic on codes, so elements are moved by their width and not by their type. */
 
 #include "samebits_vector.h"
 

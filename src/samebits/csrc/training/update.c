@@ -346,8 +346,8 @@ static void sgd_range(const Terms *all, const Update *u, int8_t *w, int16_t *a, 
 }
 
 /* u as of samebits_lazy_update, its p unused; v receives the momentum, NULL: there is none, and the
- * direction is rounded to nearest. tops: the largest |J| after the update, and the largest magnitude
- * of a code of the direction. */
+ * direction is rounded to nearest. tops: the largest |J| after the update, and the largest
+ * magnitude of a code of the direction. */
 void samebits_sgd(const Terms *t, const Update *u, int8_t *w, int16_t *a, int16_t *v, int64_t n,
                   int64_t bias, int64_t *tops, int threads) {
     PARALLEL_MAX_TWO(n, n, tops, sgd_range(t, u, w, a, v, lo, len, bias, most))

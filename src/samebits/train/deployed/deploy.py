@@ -26,11 +26,10 @@ from samebits.train.deployed.attention import (
     chosen16,
     is_exact,
 )
-from samebits.train.deployed.lstm import CellMemory
 from samebits.train.deployed.operations import Rule, rule_of, without_rule
+from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operations import pointwise
-from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.narrow import Narrow
 from samebits.train.operations.softmax import SoftmaxFunction
 from samebits.train.quantize import largest_magnitude
@@ -130,11 +129,11 @@ class Deployed:
     def step(self, images: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Integer logits of sequences of one step, and the states after it.
 
-        states: the codes h and c [n, H] of every LSTM layer before it, one layer after the other.
+        states: their codes [n, H] before it, those of one recurrent layer after those of the other
         """
-        memory = CellMemory(list(zip(states[::2], states[1::2], strict=True)))
+        memory = CellMemory(states)
         output = run(self, images, memory=memory)[1]
-        return output.whole()[0], [state for pair in memory.after for state in pair]
+        return output.whole()[0], memory.after
 
     def logits(self, images: Tensor) -> Tensor:
         """The logits as float64, exactly, on the CPU."""
@@ -194,7 +193,7 @@ def run(
     """One deployed forward pass: its quantized input, or integers as they are, and its output.
 
     observe: hears every operation, in the order of execution.
-    memory: states of LSTM layers to start from, and where those at the end go.
+    memory: states of recurrent layers to start from, and where those at the end go.
 
     Raises CheckpointError where the exponents belong to another model, UnsupportedError where an
     operation or a bound does not fit, NonFiniteError for a bad input.
@@ -236,8 +235,8 @@ def run(
             if rule.frozen is None:
                 output: BFPTensor = operation.compute(*arguments)
             else:
-                more = (memory,) if operation is Lstm else ()
-                made = rule.frozen(site, *arguments, *more)
+                more = {"memory": memory} if rule.states else {}
+                made = rule.frozen(site, *arguments, **more)
                 output = made if isinstance(made, BFPTensor) else BFPTensor(*made)
             if observe is not None:
                 kept = tuple(_snapshot(argument) for argument in arguments)

@@ -34,7 +34,12 @@ from samebits.train.deployed.deploy import (
     run,
 )
 from samebits.train.deployed.export_attention import RULES as OPERATORS
-from samebits.train.deployed.export_lstm import cell, is_recurrent, one_step
+from samebits.train.deployed.export_recurrent import (
+    cell,
+    has_states,
+    is_recurrent,
+    one_step,
+)
 from samebits.train.deployed.nodes import Array, Nodes, binary32
 from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import (
@@ -45,7 +50,6 @@ from samebits.train.deployed.weights import (
 )
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.linear import Products, as_kernel
-from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Narrow
@@ -59,8 +63,8 @@ def to_graph(
 ) -> Graph:
     """The graph of a model for images [batch, *input_shape]; float32 in, float32 logits out.
 
-    Of a model with LSTM layers it is one time step, of one sequence: [1, *input_shape] with one
-    step along its axis of time, and the states. Its exact output is codes * 2**exponent of
+    Of a recurrent model it is one time step, of one sequence: [1, *input_shape] with one step along
+    its axis of time, and the states. Its exact output is codes * 2**exponent of
     `deployed(model, exponents).codes`, there after the last step. Raises UnsupportedError where a
     constant is no binary32 number or a model is not time-wise, and as `deploy.run` does.
     """
@@ -69,7 +73,7 @@ def to_graph(
     recurrent = is_recurrent(steps)
     if recurrent:
         if batch != 1:
-            raise UnsupportedError(f"expected a batch of 1 of a model with LSTMs, found {batch}")
+            raise UnsupportedError(f"expected a batch of 1 of a recurrent model, found {batch}")
         steps, x, output = one_step(made, steps, input_shape)
     elif given := _given(steps, x):
         others, y, _ = _run(made, (batch, *input_shape), True)
@@ -141,6 +145,7 @@ class _Writer:
         self.steps, self.output = _needed(steps, output), output
         self.holds_constants = holds_constants
         self.following: list[str] = []  # the states after a step
+        self.layers = 0  # recurrent ones so far
         builder = self.builder = GraphBuilder("model")
         self.values: dict[int, str] = {}  # id of the codes -> float32 value
         self.constants: dict[int, str] = {}  # the same of constants
@@ -165,7 +170,7 @@ class _Writer:
             self.builder.input(INPUT, "int64", tuple(x.shape))
         for step in self.steps:
             rows = step.operation is pointwise.EmbeddingFunction and is_tensor(step.arguments[0], x)
-            if rows or step.operation is Lstm or self.is_computed(step):
+            if rows or has_states(step.operation) or self.is_computed(step):
                 self.values[id(step.output.codes)] = self.step(step, [INPUT] if rows else [])
         return self.builder.build([self.value_of(self.output), *self.following])
 
@@ -181,8 +186,8 @@ class _Writer:
         path = step.path
         if not step.layer:
             path = f"{path}.{step.operation.word().lower()}".lstrip(".")
-        if step.operation is Lstm:
-            value = self.lstm(path, inputs[0], step)
+        if has_states(step.operation):
+            value = self.recurrent(path, inputs[0], step)
         elif step.operation in (Products, TransposedProducts):
             value = self.products(path, inputs, step)
         elif step.operation in _RULES:
@@ -232,7 +237,7 @@ class _Writer:
             raise UnsupportedError(
                 f"expected tensors computed from the network input, found one of shape "
                 f"{tuple(tensor.shape)} that forward() makes by itself; it cannot be exported "
-                "beside an LSTM"
+                "beside a recurrent layer"
             )
         if key not in self.constants:
             self.constants[key] = self.constant("constant", *_stored(tensor))
@@ -401,10 +406,10 @@ class _Writer:
     def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
         return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
 
-    def lstm(self, path: str, value: str, step: DeployedOperation) -> str:
-        assert step.site is not None
-        where = f"{path}.{len(self.following) // 2}"
-        output, states = cell(self.nodes, where, value, step.site, step.arguments)
+    def recurrent(self, path: str, value: str, step: DeployedOperation) -> str:
+        where = f"{path}.{self.layers}"
+        self.layers += 1
+        output, states = cell(self.nodes, where, value, step)
         self.following += states
         return output
 
@@ -435,10 +440,10 @@ _ROUNDED = {Narrow16: "int16", SoftmaxFunction: "uint16"}
 
 
 def _needed(steps: Sequence[DeployedOperation], output: BFPTensor) -> list[DeployedOperation]:
-    """The steps that the output depends on; of LSTM layers all, for their states."""
+    """The steps that the output depends on; of recurrent layers all, for their states."""
     wanted, found = {id(output.codes)}, []
     for step in reversed(steps):
-        if id(step.output.codes) in wanted or step.operation is Lstm:
+        if id(step.output.codes) in wanted or has_states(step.operation):
             wanted.update(id(t.codes) for t in inputs_of(step))
             found.append(step)
     return found[::-1]

@@ -25,7 +25,7 @@ from samebits.tables.activation import ACTIVATIONS
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import attention as wide
-from samebits.train.deployed import lstm
+from samebits.train.deployed import recurrent
 from samebits.train.deployed.attention import Narrow16
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import (
@@ -38,6 +38,7 @@ from samebits.train.deployed.weights import (
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.attention import JoinHeads, SplitHeads
 from samebits.train.operations.broadcast import Expand
+from samebits.train.operations.gru import Gru
 from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
 from samebits.train.operations.layer_norm import LayerNormFunction
 from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
@@ -46,6 +47,7 @@ from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Entry, Narrow
 from samebits.train.operations.resampling import Copies, Pad
+from samebits.train.operations.rnn import Rnn
 from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
 from samebits.train.operations.transposed import TransposedProducts
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
@@ -214,6 +216,7 @@ class Rule:
     wide:   the form, without a site, where an operand has more than 8 bits; None: the same
     entry:  what rounds exact operands first, each at a site of its own
     narrow: whether operands of more than 8 bits have no form
+    states: whether it goes from step to step with states, and takes the run's `memory` of them
     """
 
     frozen: Callable[..., Part | BFPTensor] | None
@@ -222,9 +225,11 @@ class Rule:
     wide: Callable[..., BFPTensor] | None = None
     entry: type[TensorOperation] | None = None
     narrow: bool = False
+    states: bool = False
 
 
 _THE_SAME = Rule(None, False)
+_STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen_of_cell, states=True)
 RULES: dict[type[TensorOperation], Rule] = {
     Products: Rule(products, None),
     TransposedProducts: Rule(transposed_products, None),
@@ -246,7 +251,9 @@ RULES: dict[type[TensorOperation], Rule] = {
     pointwise.EmbeddingFunction: Rule(wide.embedding, False),
     **dict.fromkeys((pointwise.Reshape, Permute, Indexed, Gather, Roll, Pad), _THE_SAME),
     **dict.fromkeys((SplitHeads, JoinHeads, Expand, Copies, LogSoftmax, Masked), _THE_SAME),
-    Lstm: Rule(lstm.lstm, chosen=lstm.chosen),
+    Lstm: Rule(recurrent.lstm, chosen=recurrent.chosen, states=True),
+    Gru: _STEPPED,
+    Rnn: _STEPPED,
 }
 
 
@@ -268,5 +275,5 @@ def without_rule(places: Sequence[str]) -> UnsupportedError:
         f"{len(places)} operation(s) cannot be deployed:\n  "
         + "\n  ".join(places)
         + "\nexpected linear, convolutions, norms, relu, activations, pooling, add, mul, matmul, "
-        "softmax, attention, embedding, cat, moves of elements or LSTM; replace them"
+        "softmax, attention, embedding, cat, moves of elements, LSTM, GRU or RNN; replace them"
     )

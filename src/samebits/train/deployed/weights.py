@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -74,16 +73,26 @@ def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
 def frozen_weights(
     x: BFPTensor,
     weight: BFPParameter | Outputs,
-    *biases: BFPParameter | None,
-    what: str = "sums",
+    bias: BFPParameter | None,
 ) -> FrozenWeights:
-    """The constants of sums x * weight + biases, every channel on a grid of its own.
+    """The constants of sums x * weight + bias, every channel on a grid of its own.
+
+    As `frozen_rows`, which says what becomes of sums that 32 bits do not hold.
+    """
+    made = _Grids.of(x, weight, bias)
+    return frozen_rows(made.codes, made.own, made.values, "sums")
+
+
+def frozen_rows(
+    codes: Tensor, exponents: list[int], biases: list[Fraction], what: str
+) -> FrozenWeights:
+    """The constants of sums whose weights have these codes, and these exponents by channel.
 
     Channels whose sums 32 bits do not hold on their grid are raised: they have a coarser one, and
     weights that are rounded to it. Raises UnsupportedError, with `what`, where that is coarser than
-    the coarsest of the weight.
+    the coarsest of all.
     """
-    made = _Grids(x, weight, biases)
+    made = _Grids(codes, exponents, biases)
     to = list(made.own)
     while True:
         found = made.raised(to)
@@ -104,7 +113,7 @@ def frozen_sums(
     Channels with a grid that is too fine for that are raised. Raises UnsupportedError where the
     sums do not fit at the coarsest exponent of the weight.
     """
-    made = _Grids(x, weight, (bias,))
+    made = _Grids.of(x, weight, bias)
     for common in range(min(made.own), max(made.own) + 1):
         found = made.raised([max(e, common) for e in made.own])
         reach = _reach(found)
@@ -114,25 +123,30 @@ def frozen_sums(
     raise _too_large("sums", max(reach))
 
 
-class _Grids:
-    """A weight and biases, and the exponents that the sums of x and it have by themselves."""
+def real_values(count: int, bias: BFPParameter | None) -> list[Fraction]:
+    """The joint values of a bias, `count` zeros where there is none."""
+    if bias is None:
+        return [Fraction(0)] * count
+    unit = formats.power(bias.whole()[1] - formats.DELAYED_BITS)
+    return [j * unit for j in bias.joint()[0].tolist()]
 
-    def __init__(
-        self,
-        x: BFPTensor,
-        weight: BFPParameter | Outputs,
-        biases: Sequence[BFPParameter | None],
-    ) -> None:
+
+@dataclass(frozen=True)
+class _Grids:
+    """A weight, the exponents that the sums of x and it have by themselves, and the biases."""
+
+    codes: Tensor
+    own: list[int]
+    values: list[Fraction]
+
+    @staticmethod
+    def of(x: BFPTensor, weight: BFPParameter | Outputs, bias: BFPParameter | None) -> _Grids:
+        """Those of a layer."""
         e_x = x.whole()[1]
         if isinstance(weight, BFPParameter):
             weight = weight.parts[0][0], exponents_of(weight)
-        self.codes, self.own = weight[0], [e_x + e for e in weight[1]]
-        self.values = [Fraction(0)] * len(self.own)  # of the sum of the biases
-        for bias in biases:
-            if bias is not None:
-                unit = formats.power(bias.whole()[1] - formats.DELAYED_BITS)
-                joint = bias.joint()[0].tolist()
-                self.values = [v + j * unit for v, j in zip(self.values, joint, strict=True)]
+        own = [e_x + e for e in weight[1]]
+        return _Grids(weight[0], own, real_values(len(own), bias))
 
     def raised(self, to: list[int]) -> FrozenWeights:
         """On grids that are their own or coarser."""

@@ -171,8 +171,12 @@ class RecurrentStack(RecurrentBase):
         return x, self.last_states(last, memory)
 
     def last_states(self, outputs: list[BFPTensor], memory: list[BFPTensor | None]) -> Any:
-        """The last states, from the last outputs [1, N, H] and states [N, H] of all layers."""
-        return states(*memory)  # type: ignore[arg-type]
+        """The last states, from the last outputs [1, N, H] and states [N, H] of all layers.
+
+        In deployed arithmetic they are the last outputs.
+        """
+        given = [s for s in memory if s is not None]
+        return states(*given) if given else joined(outputs)
 
     def extra_repr(self) -> str:
         """The options, as torch prints them."""
@@ -208,6 +212,16 @@ class RecurrentCell(RecurrentBase):
 # --- kinds ------------------------------------------------------------------------------------
 
 
+def joined(outputs: list[BFPTensor]) -> BFPTensor:
+    """Last outputs [1, N, H] of layers as one tensor [layers, N, H]."""
+    return pointwise.concat(outputs, 0) if len(outputs) > 1 else outputs[0]
+
+
+def _with_state(result: Any) -> tuple[BFPTensor, BFPTensor | None]:
+    """The output of a layer and its last state, which deployed arithmetic does not give."""
+    return (result, None) if isinstance(result, BFPTensor) else result
+
+
 class OfLSTM(RecurrentBase):
     """Layers whose cell is that of an LSTM."""
 
@@ -218,8 +232,7 @@ class OfLSTM(RecurrentBase):
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
     ) -> tuple[BFPTensor, BFPTensor | None]:
         state = (given[0], given[1]) if given else None
-        result = lstm(x, *own, reverse, state)
-        return (result, None) if isinstance(result, BFPTensor) else result
+        return _with_state(lstm(x, *own, reverse, state))
 
 
 class OfGRU(RecurrentBase):
@@ -228,8 +241,7 @@ class OfGRU(RecurrentBase):
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
     ) -> tuple[BFPTensor, BFPTensor | None]:
-        y, after = gru(x, *own, reverse, given[0] if given else None)
-        return y, after
+        return _with_state(gru(x, *own, reverse, given[0] if given else None))
 
 
 class OfRNN(RecurrentBase):
@@ -241,8 +253,7 @@ class OfRNN(RecurrentBase):
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
     ) -> tuple[BFPTensor, BFPTensor | None]:
         state = given[0] if given else None
-        y, after = rnn(x, *own, reverse, state, self.relu)
-        return y, after
+        return _with_state(rnn(x, *own, reverse, state, self.relu))
 
     def extra_repr(self) -> str:
         """The options, as torch prints them, and the function."""
@@ -255,7 +266,7 @@ class LSTM(OfLSTM, RecurrentStack):
     """A stack of LSTM layers with the parameters, arguments and results of torch.nn.LSTM."""
 
     def last_states(self, outputs: list[BFPTensor], memory: list[BFPTensor | None]) -> Any:
-        h = pointwise.concat(outputs, 0) if len(outputs) > 1 else outputs[0]
+        h = joined(outputs)
         if any(c is None for c in memory):
             return h, Inside(f"layer {self.name!r} (LSTM)")
         return h, super().last_states(outputs, memory)

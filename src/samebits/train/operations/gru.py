@@ -34,7 +34,7 @@ class Gru(Recurrent):
 
 
 @dataclass(frozen=True)
-class _Gates:
+class Gates:
     """int64 [N, H]: r, z and n, of exponent -15, and the product of h that r lets in."""
 
     r: Tensor
@@ -51,7 +51,7 @@ class GruCell:
 
     def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
         """s = z * s + (1 - z) * n."""
-        (s, e_s), v = before, _gates(values, lookup)
+        (s, e_s), v = before, gates_of(values, lookup)
         kept: Term = (v.z * s, e_s + GATE_EXPONENT, 30)
         return requantized(*combined(kept, ((ONE - v.z) * v.n, 2 * GATE_EXPONENT, 30)), 16)
 
@@ -59,7 +59,7 @@ class GruCell:
         self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
     ) -> tuple[Part, Part, list[Term]]:
         """At the product of h, D of n has the factor r."""
-        (s, e_s), (g, e_g), v = states[0], ds, _gates(values, lookup)
+        (s, e_s), (g, e_g), v = states[0], ds, gates_of(values, lookup)
         (m, e_m), g = v.m, g.long()
         dn, e_n = requantized(
             g * (ONE - v.z) * (ONE_SQUARED - v.n * v.n), e_g + 3 * GATE_EXPONENT, 16
@@ -74,7 +74,8 @@ class GruCell:
         return d_x, d_h, [(g * v.z, e_g + GATE_EXPONENT, 30)]
 
 
-def _gates(values: Values, lookup: Tensor) -> _Gates:
+def gates_of(values: Values, lookup: Tensor) -> Gates:
+    """The gates of a step. lookup: `recurrent.tables`."""
     sigmoid, tanh = lookup
     size = values.of_x[0][0].shape[1] // 3
     of_x, of_h = values.columns(0, 2 * size)
@@ -82,7 +83,7 @@ def _gates(values: Values, lookup: Tensor) -> _Gates:
     of_x, of_h = values.columns(2 * size, 3 * size)
     m, e_m = requantized(*combined(*of_h), 16)
     n = looked_up(tanh, *combined(*of_x, (r * m, e_m + GATE_EXPONENT, 30)))
-    return _Gates(r, z, n, (m, e_m))
+    return Gates(r, z, n, (m, e_m))
 
 
 def _shortened(gates: list[list[Term]]) -> Part:

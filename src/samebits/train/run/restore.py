@@ -138,7 +138,7 @@ def _restored(
     if isinstance(arch, nn.Module):
         model = copy.deepcopy(arch)
     else:
-        model = build(config.arch, input_shape, classes)
+        model = _built(path, config.arch, input_shape, classes)
     initialise(model, config.seed)
     engine = make_engine(config, model, device=device)
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
@@ -170,6 +170,20 @@ def _check_arch(path: Path, trained: str, given: str | nn.Module | None) -> None
         )
 
 
+def _built(path: Path, arch: str, input_shape: Shape, classes: int) -> nn.Module:
+    """The architecture. CheckpointError where it does not take such an input."""
+    try:
+        return build(arch, input_shape, classes)
+    except InputError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: InputError) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: its configuration is not one that samebits writes: {error}; train again"
+    )
+
+
 def _check_sizes(
     path: Path, checkpoint: Checkpoint, config: TrainConfig, input_shape: Shape, classes: int
 ) -> None:
@@ -178,7 +192,7 @@ def _check_sizes(
     On torch's meta device, before memory is taken for such a model.
     """
     with torch.device("meta"):
-        model = build(config.arch, input_shape, classes)
+        model = _built(path, config.arch, input_shape, classes)
     end, dtype = (".codes", torch.int8) if config.numerics == "bfp" else ("", torch.float32)
     expected = {
         name + end: torch.empty(parameter.shape, dtype=dtype, device="meta")
@@ -204,9 +218,7 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
     try:
         config = TrainConfig(**{key: stored[key] for key in fields})
     except InputError as error:
-        raise CheckpointError(
-            f"{path}: its configuration is not one that samebits writes: {error}; train again"
-        ) from error
+        raise _not_written(path, error) from error
     shape, classes = stored["input_shape"], stored["classes"]
     sizes = [*shape, classes] if isinstance(shape, list) and len(shape) in (1, 2, 3) else [None]
     if not all(type(size) is int and size > 0 for size in sizes):

@@ -1,4 +1,4 @@
-"""Deployed LSTM models: the plain-integer restatement, one step at a time, and what is exported."""
+"""Deployed recurrent models: the plain-integer restatement, one step at a time, exports."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ from samebits.data.dataset import Dataset
 from samebits.errors import UnsupportedError
 from samebits.model import Model
 from samebits.spec import formats
-from samebits.spec.training import deploy_lstm
+from samebits.spec.training import deploy_recurrent
 from samebits.spec.training.cell import Direction
 from samebits.spec.training.layers import Array
 from samebits.train import convert
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 from samebits.train.deployed.export import to_graph
-from samebits.train.deployed.lstm import CellMemory, gate_table, gate_weights, lstm
+from samebits.train.deployed.recurrent import (
+    CellMemory,
+    DeployedCell,
+    GruSteps,
+    LstmSteps,
+    ReluSteps,
+    TanhSteps,
+    gate_table,
+    layer,
+    weights_of,
+)
 from samebits.train.deployed.weights import exponents_of
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.verification.accuracy import step_codes, streamed
@@ -55,30 +65,62 @@ def parameter(rng: random.Random, *shape: int, rows: str = "tensor") -> BFPParam
     return BFPParameter.from_real(values, "p", rows == "row")
 
 
+KINDS: dict[str, tuple[type[DeployedCell], int]] = {
+    "lstm": (LstmSteps, 4),
+    "gru": (GruSteps, 3),
+    "tanh": (TanhSteps, 1),
+    "relu": (ReluSteps, 1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", ["tensor", "row"])
 @pytest.mark.parametrize("seed", range(12))
-def test_equals_the_reference(realisation: str, seed: int, rows: str) -> None:
+def test_equals_the_reference(realisation: str, seed: int, rows: str, kind: str) -> None:
     rng = random.Random(seed)
+    cell, gates = KINDS[kind]
     steps, samples, features, hidden = (rng.randint(1, n) for n in (5, 3, 5, 4))
-    shapes = ((4 * hidden, features), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,))
-    parts: list[BFPParameter | None] = [parameter(rng, *shape, rows=rows) for shape in shapes]
+    shapes = ((gates * hidden, features), (gates * hidden, hidden), (gates * hidden,))
+    parts: list[BFPParameter | None] = [
+        parameter(rng, *shape, rows=rows) for shape in (*shapes, shapes[2])
+    ]
     if seed % 3 == 2:
         parts[2:] = [None, None] if seed % 2 else [parts[2], None]
     x = torch.tensor(
         [rng.randint(-128, 127) for _ in range(steps * samples * features)], dtype=torch.int8
     ).view(steps, samples, features)
-    e_x, site, reverse = rng.randint(-9, -3), rng.randint(-16, -9), seed % 4 == 1
+    e_x, reverse = rng.randint(-9, -3), seed % 4 == 1
+    site = rng.randint(-9, -5) if kind in ("tanh", "relu") else rng.randint(-16, -9)
     memory = CellMemory()
-    codes, exponent = lstm(site, BFPTensor(x, e_x), *parts, reverse, memory)  # type: ignore[arg-type]
+    codes, exponent = layer(cell, site, BFPTensor(x, e_x), parts, reverse, memory)
     p = Direction(*(part if part is None else plain(part) for part in parts), reverse)
-    expected, cells = deploy_lstm.layer(
-        Array(x.flatten().tolist(), tuple(x.shape), e_x, 8), p, site, looked_up
+    expected, states = deploy_recurrent.layer(
+        kind, Array(x.flatten().tolist(), tuple(x.shape), e_x, 8), p, site, looked_up
     )
     assert (codes.dtype, exponent) == (torch.int8, expected.exponent)
     assert_same(codes, expected.codes, range(codes.numel()))
-    ((h, c),) = memory.after
-    assert_same(h, codes[0 if reverse else -1], range(h.numel()))
-    assert (c.dtype, c.flatten().tolist()) == (torch.int16, cells)
+    assert tuple(8 * s.element_size() for s in memory.after) == cell.bits
+    assert [s.flatten().tolist() for s in memory.after] == states
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_goes_on_from_the_states_after_its_first_part(kind: str) -> None:
+    rng = random.Random(5)
+    cell, gates = KINDS[kind]
+    parts = [parameter(rng, *shape) for shape in ((gates * 3, 4), (gates * 3, 3), (gates * 3,))]
+    x = torch.tensor([rng.randint(-128, 127) for _ in range(56)], dtype=torch.int8).view(7, 2, 4)
+
+    def run(codes: torch.Tensor, memory: CellMemory) -> torch.Tensor:
+        found, _ = layer(cell, -8, BFPTensor(codes, -6), [*parts, None], False, memory)
+        return found
+
+    first, second, whole = CellMemory(), CellMemory(), CellMemory()
+    halves = [run(x[:3], first)]
+    second.before = first.after
+    halves.append(run(x[3:], second))
+    assert torch.equal(torch.cat(halves), run(x, whole))
+    for a, b in zip(second.after, whole.after, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_tables_saturate_at_the_ends_of_their_type() -> None:
@@ -158,6 +200,67 @@ def check_backends(found: Model, inputs: list[Any]) -> None:
         assert_same(other, array, range(array.size))
 
 
+class Sequences(nn.Module):
+    """Two layers of cells, and a head on h after the last step, read in one of two ways."""
+
+    def __init__(self, kind: str, reads_state: bool, **options: Any) -> None:
+        super().__init__()
+        made: dict[str, type[nn.Module]] = {"gru": nn.GRU, "tanh": nn.RNN, "relu": nn.RNN}
+        if kind == "relu":
+            options["nonlinearity"] = "relu"
+        self.cells = made[kind](5, 4, num_layers=2, batch_first=True, **options)
+        self.reads_state, self.out = reads_state, nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sequence, h = self.cells(x)
+        y: torch.Tensor = self.out(h[-1] if self.reads_state else sequence[:, -1])
+        return y
+
+
+@pytest.mark.parametrize("kind", ["gru", "tanh", "relu"])
+@pytest.mark.parametrize(
+    ("rows", "bias", "reads_state"),
+    [("tensor", True, False), ("row", True, True), ("tensor", False, True)],
+)
+def test_other_cells_are_deployed_and_exported_too(
+    kind: str, rows: str, bias: bool, reads_state: bool
+) -> None:
+    torch.manual_seed(3)
+    module = Sequences(kind, reads_state, bias=bias)
+    data = recordings(6, 5)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(2.0)
+    net = convert(module, exponents=rows).eval()
+    exponents = calibrate(net, [images(data)])
+    word = {"gru": "GRU"}.get(kind, "RNN")
+    names = [site.name for site in exponents.sites]
+    assert names[:3] == ["input", *[f"cells ({word})"] * 2]
+    for used in (exponents, shifted(exponents, 7)):
+        whole = deployed(net, used)
+        codes, _ = whole.codes(images(data))
+        assert len(codes.unique()) > 8
+        found = Model(kind, to_graph(net, used, data.input_shape), deployed=whole)
+        assert len(found.integer.states) == 2
+        taken, (logits,) = streamed(
+            found.integer, step_codes(found, data), functools.partial(PyTorch().run, found)
+        )
+        assert_same(logits, codes, range(codes.numel()))
+        check_backends(found, taken)
+        check_backends(found, random_codes(found.integer, 20))
+
+
+@pytest.mark.parametrize("kind", ["gru", "tanh", "relu"])
+def test_deployed_cells_are_near_training(kind: str) -> None:
+    torch.manual_seed(4)
+    data = recordings(6, 5)
+    net = convert(Sequences(kind, True)).eval()
+    found = deployed(net, calibrate(net, [images(data)])).logits(images(data))
+    with torch.no_grad():
+        wanted = net(BFPTensor.from_real(images(data))).dequantize().double()
+    assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+
+
 def test_logits_do_not_depend_on_the_batch() -> None:
     data = recordings(6, 5)
     net = model(data)
@@ -183,12 +286,13 @@ def test_gates_too_fine_for_their_bias_are_raised(realisation: str, seed: int) -
         values[5] *= 2.0**size
         parts[place] = BFPParameter.from_real(values, "p", by_rows=True)
     x = torch.tensor([rng.randint(-128, 127) for _ in range(18)], dtype=torch.int8).view(3, 2, 3)
-    own = gate_weights(BFPTensor(x, -7), parts[0], parts[2])
+    given = BFPTensor(x, -7)
+    own = weights_of(LstmSteps, -12, given, [*parts, None]).of_x
     assert own.exponents[5] > -7 + exponents_of(parts[0])[5]
-    codes, _ = lstm(-12, BFPTensor(x, -7), *parts, None, False)  # type: ignore[arg-type]
+    codes, _ = layer(LstmSteps, -12, given, [*parts, None], False)
     p = Direction(*map(plain, parts), None, False)
     array = Array(x.flatten().tolist(), (3, 2, 3), -7, 8)
-    expected, _ = deploy_lstm.layer(array, p, -12, looked_up)
+    expected, _ = deploy_recurrent.layer("lstm", array, p, -12, looked_up)
     assert_same(codes, expected.codes, range(codes.numel()))
 
 
@@ -250,7 +354,7 @@ def test_scales_too_far_apart_are_named() -> None:
     x = BFPTensor(torch.ones(2, 1, 3, dtype=torch.int8), -50)
     parts = [parameter(rng, 8, 3), parameter(rng, 8, 2)]
     with pytest.raises(UnsupportedError, match=r"expected scales at most 2\*\*20 apart in a sum"):
-        lstm(-12, x, *parts, None, None, False)
+        layer(LstmSteps, -12, x, [*parts, None, None], False)
 
 
 def test_a_bias_too_large_for_its_weights_is_named() -> None:
@@ -258,4 +362,4 @@ def test_a_bias_too_large_for_its_weights_is_named() -> None:
     x = BFPTensor(torch.ones(2, 1, 3, dtype=torch.int8), -30)
     parts = [parameter(rng, 8, 3), parameter(rng, 8, 2), parameter(rng, 8)]
     with pytest.raises(UnsupportedError, match="expected gates whose products of x and biases"):
-        lstm(-12, x, *parts, None, False)
+        layer(LstmSteps, -12, x, [*parts, None], False)
