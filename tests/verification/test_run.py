@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir import GraphBuilder
 from samebits.model import Model
 from samebits.verification.backends.reference import Reference
 from samebits.verification.inputs import random_codes
@@ -113,7 +114,8 @@ def test_a_backend_that_must_run_and_cannot(model, samples, fake):
 
 
 def test_the_backends_that_are_compared(model, fake):
-    assert chosen_backends(model, None, False) == (DEFAULT_BACKENDS, False)
+    usual = (*DEFAULT_BACKENDS, "onnxruntime-integer")
+    assert chosen_backends(model, None, False) == (usual, False)
     assert chosen_backends(model, ["c"], False) == (("c",), True)
     assert chosen_backends(model, ["c"], True) == (("c",), False)
     fake(reason="fake: expected a machine, found none")
@@ -123,6 +125,19 @@ def test_the_backends_that_are_compared(model, fake):
     assert not strict
     with pytest.raises(InputError, match="unknown backend 'gpu'"):
         chosen_backends(model, ["gpu"], False)
+
+
+def test_a_runtime_that_provably_has_the_bits_is_compared_itself(samples):
+    pytest.importorskip("onnxruntime")
+    builder = GraphBuilder("exact")
+    scale, zero = builder.constant("s", np.float32(0.5)), builder.constant("z", np.int8(0))
+    given = builder.add("QuantizeLinear", [builder.input("x", "float32", (1, 4)), scale, zero])
+    x = builder.add("DequantizeLinear", [given, scale, zero])
+    codes = builder.add("QuantizeLinear", [builder.add("Relu", [x]), scale, zero])
+    exact = Model("exact", builder.build([builder.add("DequantizeLinear", [codes, scale, zero])]))
+    assert chosen_backends(exact, None, False) == (DEFAULT_BACKENDS, False)
+    _, (verdict,) = verify_model(exact, samples, ["onnxruntime"], promised=True)
+    assert verdict.equal
 
 
 def test_a_model_that_was_not_trained_here_has_no_training_backend(model, samples):

@@ -18,6 +18,8 @@ from samebits.verification.registry import backend_named, check_needs, known_bac
 
 Array = np.ndarray[Any, Any]
 DEFAULT_BACKENDS = ("torch", "c", "onnxruntime")
+IN_ITS_PLACE = {"onnxruntime": "onnxruntime-integer"}
+"""What computes the bits of any model where the usual form of a backend need not."""
 FIRMWARE_BACKENDS = ("concordant-torch", "concordant-onnx")
 BOARDS = ("cortex-m0", "cortex-m3", "cortex-m55")
 
@@ -28,12 +30,14 @@ def verify_model(
     names: Sequence[str],
     work: Path | None = None,
     strict: bool = False,
+    promised: bool = False,
 ) -> tuple[list[Array], list[Verdict]]:
     """The reference outputs and one verdict per backend; a backend that cannot run is `skipped`.
 
     names:  of backends; the reference among them is not compared with itself
     work:   a folder for what backends build; None for a temporary one
     strict: a backend that cannot run, here or this model, is an InputError
+    promised: a backend that may differ on this model is skipped too, if another takes its place
 
     Raises InputError for a name that is unknown, a backend of the other kind, or a model that has
     no integer form.
@@ -55,6 +59,12 @@ def verify_model(
     for backend, reason in zip(backends, reasons, strict=True):
         name = backend.name
         progress.stage(f"verifying: {name}")
+        instead = IN_ITS_PLACE.get(name) if promised else None
+        if reason is None and instead in names and (why := cause(model, name)):
+            reason = (
+                f"{instead} stands for it, since it computes in binary32 and may differ: {why}; "
+                f"give --backends {name} to count the differences"
+            )
         if reason is not None:
             verdicts.append(Verdict(name, skipped=reason))
             continue
@@ -79,7 +89,8 @@ def chosen_backends(
 ) -> tuple[tuple[str, ...], bool]:
     """The backends to compare, and whether each of them must be able to run.
 
-    names:     those asked for, which must; None: the usual ones of this kind of model
+    names:     those asked for, which must; None: the usual ones of this kind of model, and where
+               one of them may differ what stands in its place
     available: every backend of this kind that can run here, or those of `names` that can
 
     Raises InputError for an unknown name.
@@ -89,7 +100,11 @@ def chosen_backends(
             backend_named(name)
         return tuple(names), not available
     if not available:
-        return (DEFAULT_BACKENDS if model.firmware is None else FIRMWARE_BACKENDS), False
+        if model.firmware is not None:
+            return FIRMWARE_BACKENDS, False
+        differing = [name for name in DEFAULT_BACKENDS if cause(model, name)]
+        others = [IN_ITS_PLACE[name] for name in differing]
+        return (*DEFAULT_BACKENDS, *others), False
     found = []
     for name in known_backends():
         with contextlib.suppress(InputError):  # of another kind, or of a broken package
