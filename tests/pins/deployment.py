@@ -7,10 +7,12 @@ one hash.
 from __future__ import annotations
 
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from pins.quantization import (
     SAMPLES,
@@ -91,6 +93,53 @@ def deployed_lstm() -> Pins:
 @route("deployed-lstm-c")
 def deployed_lstm_in_c() -> Pins:
     return sequences_in_c({"lstm": deployed("lstm")})
+
+
+class Cells(nn.Module):
+    """Layers of cells and a head on the last hidden state."""
+
+    def __init__(self, cells: nn.Module) -> None:
+        super().__init__()
+        self.cells, self.out = cells, nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.cells(x)[1][-1])
+        return y
+
+
+@cache
+def of_cells(kind: str) -> Model:
+    """Weights as they are set at first."""
+    made: dict[str, Callable[..., nn.Module]] = {
+        "gru": nn.GRU,
+        "tanh": nn.RNN,
+        "relu": partial(nn.RNN, nonlinearity="relu"),
+    }
+    module = Cells(made[kind](5, 6, num_layers=2, batch_first=True))
+    initialise(module, 6)
+    model = convert(module)
+    data = sequence_data(11, (6, 5), 64, 32)
+    exponents = deploy.calibrate(model, [data.batch("train", torch.arange(16))])
+    graph = to_graph(model, exponents, data.input_shape)
+    return Model("pins", graph, deployed=deploy.deployed(model, exponents))
+
+
+CELLS = ("gru", "tanh", "relu")
+
+
+@route("deployed-cells")
+def deployed_cells() -> Pins:
+    found = {}
+    for kind in CELLS:
+        model = of_cells(kind)
+        own = {**pins_of(model), "sequence": sequence_by_interpreter(model)}
+        found |= {f"{kind}: {name}": value for name, value in own.items()}
+    return found
+
+
+@route("deployed-cells-c")
+def deployed_cells_in_c() -> Pins:
+    return sequences_in_c({kind: of_cells(kind) for kind in CELLS})
 
 
 @cache
