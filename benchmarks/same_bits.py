@@ -2,10 +2,12 @@
 and after interruptions, in BFP and in float32.
 
 resnet8 with batch-norm, dropout, momentum, weight decay and augmentation on images of CIFAR-10 (a
-folder of images; without one, the bundled digits). Exit code 1 if two BFP hashes differ.
+folder of images; without one, the bundled digits), or of a text a language model with AdamW. Exit
+code 1 if two BFP hashes differ.
 
     make same-bits
     python benchmarks/same_bits.py --data cifar10 --steps 300 --out runs/same_bits.json
+    python benchmarks/same_bits.py --data topics --steps 50 --out runs/same_bits_gpt.json
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -32,15 +35,41 @@ from samebits.data import Dataset, load
 from samebits.reports.same_bits import same_bits_page
 
 FOLDER = Path(__file__).parent
-BATCH, SHARDS, PER_EPOCH = 32, 4, 50
-TRAIN = ("--augment", "flip,crop:4,zoom:75", "--momentum", "0.9", "--weight-decay", "0.0005")
+SHARDS, PER_EPOCH = 4, 50
 CAPS = (
     *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"),
     *("SAMEBITS_NATIVE_ARCH", "SAMEBITS_KERNELS"),
 )
 EAGER = {"SAMEBITS_KERNELS": "eager"}
 COMPILED = {"SAMEBITS_KERNELS": "compiled"}
-LEAST_MEMORY = 3_700_000  # bytes, for images of 3x32x32
+CONTEXT = 128  # of the language model
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained. memory: bytes, nearly the least that a plan of it needs."""
+
+    name: str
+    arch: str
+    options: tuple[str, ...]
+    batch: int
+    memory: int
+
+
+OF_IMAGES = Experiment(
+    "resnet8 with batch-norm, dropout, momentum and augmentation",
+    "dropout_net:resnet8",
+    ("--augment", "flip,crop:4,zoom:75", "--momentum", "0.9", "--weight-decay", "0.0005"),
+    32,
+    3_700_000,
+)
+OF_TEXT = Experiment(
+    "a language model of 4 layers of width 128, context 128, with AdamW",
+    "gpt",
+    ("--optimizer", "adamw", "--lr", "0.001", "--weight-decay", "0.01"),
+    8,
+    22_200_000,
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +104,7 @@ def caps(numerics: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield f"torch limited to {level}", environment
 
 
-def cases() -> Iterator[Case]:
+def cases(experiment: Experiment) -> Iterator[Case]:
     """Every way; the slow ones run in torch, eager or compiled."""
     for numerics in ("bfp", "float32"):
         yield Case("1 thread", numerics)
@@ -96,7 +125,7 @@ def cases() -> Iterator[Case]:
     yield Case("plan of a small accelerator core", plan=local)
     yield Case("plan of a small accelerator core, 2 workers", workers=2, plan=local)
     yield Case("weight gradients in a second thread", plan=(*local, "--backward", "paired"))
-    least = ("--plan", "auto", "--memory-budget", str(LEAST_MEMORY))
+    least = ("--plan", "auto", "--memory-budget", str(experiment.memory))
     yield Case("plan of nearly the least memory", plan=least)
     yield Case("eager torch, 1 thread", environment=EAGER, slow=True)
     yield Case("eager torch, 2 threads", threads=2, environment=EAGER, slow=True)
@@ -119,10 +148,20 @@ def possible(case: Case) -> str | None:
     return None
 
 
+def text_of(data: str, work: Path) -> Path:
+    """As many of the first bytes of a text as an epoch takes; topics: Python's documentation."""
+    documentation = "\n".join(topics[name] for name in sorted(topics)).encode()
+    raw = documentation if data == "topics" else Path(data).read_bytes()
+    trained = (OF_TEXT.batch * PER_EPOCH - 1) * (CONTEXT // 2) + CONTEXT + 1
+    path = work / "text.txt"
+    path.write_bytes(raw[: trained * 10 // 9 + 1])
+    return path
+
+
 def archive(data: str, work: Path) -> Path:
     """The first training images of `data` and some test images, as one file that loads fast."""
-    whole: Dataset = load(data, limit=-(-BATCH * PER_EPOCH // 10))
-    train = torch.arange(len(whole.train_labels))[: BATCH * PER_EPOCH]
+    whole: Dataset = load(data, limit=-(-OF_IMAGES.batch * PER_EPOCH // 10))
+    train = torch.arange(len(whole.train_labels))[: OF_IMAGES.batch * PER_EPOCH]
     test = torch.arange(0, len(whole.test_labels), max(1, len(whole.test_labels) // 200))
     scale = 255 // whole.peak
     path = work / "images.npz"
@@ -137,14 +176,28 @@ def archive(data: str, work: Path) -> Path:
 
 
 def start(
-    case: Case, data: Path, out: Path, steps: int, workers: int, threads: int
+    case: Case,
+    experiment: Experiment,
+    data: Path,
+    out: Path,
+    steps: int,
+    workers: int,
+    threads: int,
 ) -> subprocess.Popen[str]:
     """The experiment in processes of its own."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command = [sys.executable, *(launcher if workers > 1 else []), "-m", "samebits", "train"]
-    command += ["--data", str(data), "--arch", "dropout_net:resnet8", *TRAIN, "--json", "--resume"]
+    command += ["--data", str(data), "--arch", experiment.arch, *experiment.options]
+    command += ["--json", "--resume"]
     command += ["--numerics", case.numerics, "--epochs", str(steps // PER_EPOCH)]
-    command += ["--batch", str(BATCH), "--shards", str(SHARDS), "--threads", str(threads)]
+    command += [
+        "--batch",
+        str(experiment.batch),
+        "--shards",
+        str(SHARDS),
+        "--threads",
+        str(threads),
+    ]
     command += ["--checkpoint-every", "10" if case.kills else "0", "--out", str(out)]
     command += ["--device", case.device, *case.plan]
     environment = {k: v for k, v in os.environ.items() if k not in CAPS} | case.environment
@@ -177,14 +230,14 @@ def kill(process: subprocess.Popen[str], out: Path, checkpoints: int) -> None:
     process.communicate()
 
 
-def run(case: Case, data: Path, work: Path, steps: int) -> dict[str, Any]:
+def run(case: Case, experiment: Experiment, data: Path, work: Path, steps: int) -> dict[str, Any]:
     """The result of one case."""
     out = work / re.sub(r"\W+", "-", f"{case.numerics} {case.name}")
     rng = random.Random(case.name)
     began = time.perf_counter()
     for workers, threads in case.kills:
-        kill(start(case, data, out, steps, workers, threads), out, rng.randint(2, 8))
-    process = start(case, data, out, steps, case.workers, case.threads)
+        kill(start(case, experiment, data, out, steps, workers, threads), out, rng.randint(2, 8))
+    process = start(case, experiment, data, out, steps, case.workers, case.threads)
     text, errors = process.communicate()
     if process.returncode:
         sys.exit(f"{case.numerics}, {case.name}: {errors}")
@@ -196,7 +249,7 @@ def run(case: Case, data: Path, work: Path, steps: int) -> dict[str, Any]:
         "workers": case.workers,
         "environment": case.environment,
         "sha256": result["sha256"],
-        "accuracy": result["accuracy"],
+        "accuracy": result.get("accuracy"),
         "step_seconds_median": result["step_seconds_median"],
         "wire_bytes_per_step": result["wire_bytes_per_step"],
         "seconds": round(time.perf_counter() - began, 1),
@@ -223,28 +276,32 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run every case, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="digits", help="a folder of images, .npz, or digits")
+    parser.add_argument(
+        "--data", default="digits", help="a folder of images, .npz, digits, a .txt, topics"
+    )
     parser.add_argument("--steps", type=int, default=300, help=f"a multiple of {PER_EPOCH}")
     parser.add_argument("--only", default="", help="cases whose text holds this regular expression")
     parser.add_argument("--fast", action="store_true", help="leave out kernels in torch")
     parser.add_argument("--out", type=Path, required=True, help="JSON to write, .md and .html")
     given = parser.parse_args()
+    of_text = given.data == "topics" or given.data.endswith(".txt")
+    experiment = OF_TEXT if of_text else OF_IMAGES
     what = (
-        f"{given.steps} steps of resnet8 with batch-norm, dropout, momentum and augmentation on "
-        f"{given.data}, in one process or several; batch {BATCH} in {SHARDS} shards."
+        f"{given.steps} steps of {experiment.name} on {given.data}, in one process or several; "
+        f"batch {experiment.batch} in {SHARDS} shards."
     )
     rows: list[dict[str, Any]] = []
     skipped = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        data = archive(given.data, work)
-        for case in cases():
+        data = (text_of if of_text else archive)(given.data, work)
+        for case in cases(experiment):
             if not re.search(given.only, f"{case.numerics} {case.name}"):
                 continue
             if (reason := possible(case)) or (case.slow and given.fast):
                 skipped[f"{case.numerics} {case.name}"] = reason or "left out by --fast"
                 continue
-            rows.append(run(case, data, work, given.steps))
+            rows.append(run(case, experiment, data, work, given.steps))
             row = rows[-1]
             print(
                 f"{case.numerics}, {case.name}: {row['sha256'][:16]} ({row['seconds']} s)",
