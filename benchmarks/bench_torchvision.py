@@ -1,9 +1,9 @@
 """Losses of torchvision's classifiers after a few steps in BFP beside float32.
 
-Sixteen digits, resized to 64 pixels or what a network needs, in the same batches for both; random weights of one seed. Optimizer and learning rate are the first of WAYS with which the
-float32 loss falls by 30 %. Dropout and stochastic depth are off, since torch and samebits
-draw other numbers. A loss is that of the trained images, in training mode, before the first step
-and after the last.
+Sixteen digits, resized to 64 pixels or what a network needs, in the same batches for both; random
+weights of one seed. Optimizer and learning rate are the first of WAYS with which the float32 loss
+falls by 30 %. Dropout and stochastic depth are off, since torch and samebits draw other numbers. A
+loss is that of the trained images, in training mode, before the first step and after the last.
 
     make .venv/.stamp-torchvision
     python benchmarks/bench_torchvision.py --out runs/torchvision.json
