@@ -21,9 +21,10 @@ VALUES = [
 
 
 REALISATIONS = {"eager": Eager(), "compiled": Compiled()}
+EACH = ["eager", pytest.param("compiled", marks=pytest.mark.slow)]  # compiling takes seconds
 
 
-@pytest.mark.parametrize("kernels", REALISATIONS)
+@pytest.mark.parametrize("kernels", EACH)
 def test_scale(kernels):
     """Every shift to the right; ties, and what is next to them."""
     k = REALISATIONS[kernels]
@@ -36,7 +37,7 @@ def test_scale(kernels):
         assert_same(k.scale(small, exponent), small << exponent, small)
 
 
-@pytest.mark.parametrize("kernels", REALISATIONS)
+@pytest.mark.parametrize("kernels", EACH)
 def test_divide(kernels):
     k = REALISATIONS[kernels]
     v = torch.tensor(VALUES)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import samebits as sb
 from samebits.errors import UnsupportedError
-from samebits.train.architectures import build
+from samebits.train import architectures
 
 BACKENDS = ["reference", "torch", "c", "onnxruntime-integer"]
 
@@ -179,9 +179,12 @@ def test_norms_of_images(norm):
     check(net, torch.randn(24, 3, 6, 7))
 
 
-def test_a_vision_transformer():
+@pytest.mark.parametrize(
+    ("width", "depth"), [(64, 2), pytest.param(192, 6, marks=pytest.mark.slow)]
+)
+def test_a_vision_transformer(width, depth):
     torch.manual_seed(5)
-    check(build("vit", (1, 8, 8), 10), torch.rand(24, 1, 8, 8))
+    check(architectures.vit((1, 8, 8), 10, width=width, depth=depth), torch.rand(24, 1, 8, 8))
 
 
 # --- of the package ---------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def aten(*names: str) -> Callable[[Rule], Rule]:
     return enter_rule(RULES, names)
 
 
-def operator_name(node: fx.Node) -> str:
-    """`conv2d` of a call to aten.conv2d.default; other targets in full."""
-    text = str(node.target)
+def operator_name(target: object) -> str:
+    """`conv2d` of aten.conv2d.default, which a call names; other targets in full."""
+    text = str(target)
     parts = text.split(".")
     return parts[1] if parts[0] == "aten" and len(parts) == 3 else text
 
@@ -77,7 +77,7 @@ class AtenCall(ForeignNode):
     def __init__(
         self, node: fx.Node, builder: GraphBuilder, results: Mapping[fx.Node, Result]
     ) -> None:
-        path, op = module_path(node), operator_name(node)
+        path, op = module_path(node), operator_name(node.target)
         where = f"{op if '.' in op else f'aten.{op}'} in {path or 'the module itself'}"
         super().__init__(builder, op, f"{path}.{node.name}" if path else node.name, where)
         self._results = results

@@ -21,7 +21,6 @@ from samebits.pytorch.aten import RULES
 from samebits.pytorch.aten.quantized import ADVICE
 from samebits.pytorch.call import AtenCall, dtype_name, module_path, operator_name
 
-ROUNDS = 3  # of decomposition: what one brings in may need the next
 CHECKS = ("_assert", "sym_constrain_range")  # calls of torch's own checks start with these
 
 
@@ -102,15 +101,11 @@ def _exported(
 def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
     """The program with operators without a rule decomposed as far as torch can."""
     try:
-        # The empty table makes operators in place functional and keeps all others whole.
-        program = program.run_decompositions({})
-        table = torch.export.default_decompositions()
-        for _ in range(ROUNDS):
-            missing = {call.target for call in _calls(program) if operator_name(call) not in RULES}
-            known: dict[Any, Any] = {op: table[op] for op in missing if op in table}
-            if not known:
-                break
-            program = program.run_decompositions(known)
+        # Operators in place become functional, all others that have a rule stay whole.
+        table: dict[Any, Any] = dict(torch.export.default_decompositions().items())
+        program = program.run_decompositions(
+            {op: rule for op, rule in table.items() if operator_name(op) not in RULES}
+        )
     except Exception as error:  # a damaged file may raise anything too
         raise UnsupportedError(
             f"{name}: expected operators that torch can decompose, found "
@@ -131,7 +126,7 @@ def _calls(program: ExportedProgram) -> list[fx.Node]:
         for node in program.graph.nodes
         if node.op == "call_function"
         and node.target is not operator.getitem
-        and not operator_name(node).startswith(CHECKS)
+        and not operator_name(node.target).startswith(CHECKS)
     ]
 
 
@@ -169,7 +164,7 @@ class _Import:
         elif node.target is operator.getitem:
             source, index = cast("tuple[fx.Node, int]", node.args)
             self.results[node] = self.results[source][index]
-        elif node in calls and operator_name(node) in RULES:
+        elif node in calls and operator_name(node.target) in RULES:
             self.results[node] = self._call(node)
         elif node in calls:
             self.results[node] = self.builder.constant(node.name, self._computed(node))
@@ -179,7 +174,7 @@ class _Import:
         changes."""
         places: dict[str, list[str]] = {}
         for node in self.program.graph.nodes:
-            if node in calls and operator_name(node) not in RULES and node not in self.fixed:
+            if node in calls and operator_name(node.target) not in RULES and node not in self.fixed:
                 path = module_path(node) or "the module itself"
                 found = places.setdefault(str(node.target), [])
                 if path not in found:
@@ -232,7 +227,7 @@ class _Import:
         value = self.tensors[node]
         if not isinstance(value, torch.Tensor):
             raise UnsupportedError(
-                f"aten.{operator_name(node)} in {module_path(node) or 'the module itself'}: "
+                f"aten.{operator_name(node.target)} in {module_path(node) or 'the module itself'}: "
                 "expected one tensor from an operator without a rule, found several; replace it "
                 "in the module"
             )
@@ -268,7 +263,7 @@ class _Import:
     def _call(self, node: fx.Node) -> Result:
         call = AtenCall(node, self.builder, self.results)
         try:
-            result = RULES[operator_name(node)](call)
+            result = RULES[operator_name(node.target)](call)
         except ValueError as error:
             raise UnsupportedError(f"{call.where}: {error}; replace it in the module") from error
         names = [result] if isinstance(result, str) else list(result)

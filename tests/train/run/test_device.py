@@ -160,6 +160,7 @@ def test_several_workers(tmp_path, bits):
         assert result.sha256 == alone.sha256
 
 
+@pytest.mark.slow
 def test_a_plan(tmp_path):
     config = TrainConfig(data="made", arch="resnet8", epochs=1, batch=16, shards=2)
     planner = Planner.of_option(config, "auto", "server-gpu", None, 1)
