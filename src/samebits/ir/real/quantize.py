@@ -7,16 +7,23 @@ Scales and zero points are for the whole tensor (a scalar, or one element), for 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
+from samebits.ir.graph import Node
 from samebits.ir.ops import Array, Attributes, Type
 from samebits.ir.real import define as real
 from samebits.ir.real.define import Inputs, define, map_exact
 from samebits.ir.traits import Trait
 
 CODES = ("int8", "uint8", "int16", "uint16", *real.NARROW)
+
+
+def is_stored(node: Node, constants: Container[str]) -> bool:
+    """Whether a node makes numbers of stored codes: a DequantizeLinear of constants alone."""
+    return node.op == "DequantizeLinear" and all(n in constants for n in node.inputs if n)
 
 
 def _check_parameters(values: Inputs, attributes: Attributes) -> None:
