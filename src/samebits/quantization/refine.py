@@ -22,14 +22,13 @@ import numpy as np
 
 from samebits import progress
 from samebits.ir import Graph, Node
-from samebits.ir.rewrite import Edit
 from samebits.quantization.convert import Converted, QuantizedLayer
 from samebits.quantization.descent import Layout, Moments, descend, excess
 from samebits.quantization.lockstep import Lockstep
 from samebits.quantization.placement import is_row
 from samebits.quantization.settings import Settings
 from samebits.quantization.signal import LayerChange, ratio
-from samebits.quantization.weights import LARGEST_BIAS, WeightCodes
+from samebits.quantization.weights import LARGEST_BIAS, WeightCodes, recoded
 
 Array = np.ndarray[Any, Any]
 
@@ -190,18 +189,13 @@ class _Refinement:
         """The quantized graph and its constants with the new codes."""
         if not self.changed:
             return self.converted
-        edit = Edit(self.converted.graph)
-        nodes = []
-        for node in self.converted.graph.nodes:
-            if node.output in self.changed:
-                codes = edit.constant(node.inputs[0], self.changed[node.output].codes)
-                node = replace(node, inputs=(codes, *node.inputs[1:]))
-            nodes.append(node)
+        changed = {name: codes.codes for name, codes in self.changed.items()}
+        graph = recoded(self.converted.graph, changed)
         constants = tuple(
             replace(c, codes=self.codes(c.dequantized)) if c.dequantized else c
             for c in self.converted.constants
         )
-        return replace(self.converted, graph=edit.finish(nodes), constants=constants)
+        return replace(self.converted, graph=graph, constants=constants)
 
 
 def _products(layout: Layout) -> int:
