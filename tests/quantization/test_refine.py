@@ -13,7 +13,8 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.quantization import Settings, quantize_graph
 from samebits.quantization.lockstep import Lockstep
 from samebits.quantization.refine import affordable
-from samebits.quantization.signal import power, ratio, sqnr
+from samebits.quantization.report import QuantizationReport, StepReport
+from samebits.quantization.signal import LayerChange, power, ratio, sqnr
 
 BOTH = Settings(rounding="least-error", bias_correction=True)
 
@@ -207,3 +208,14 @@ def test_sums_that_int64_has_no_room_for(net):
     made, report = quantize_graph(graph, samples, Settings(**chosen, rounding="least-error"))
     assert noise(graph, made, samples) < 1.01 * noise(graph, plain, samples)
     assert not report.changes[0].what.startswith(("0 of", "nearest"))
+
+
+def test_infinite_ratios_are_left_out_of_json():
+    x = [np.zeros(2)]
+    assert ratio(x, [np.ones(2)]) == -np.inf
+    change = LayerChange("rounding", "y", "Gemm", "1 of 2 codes", -np.inf, 3.0)
+    step = StepReport("plain", -np.inf, True)
+    report = QuantizationReport(Settings(), 1, 1, (), (), 0, 0, (change,), (step,), 1)
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert (data["changes"][0]["before"], data["changes"][0]["after"]) == (None, 3.0)
+    assert data["steps"][0]["sqnr_db"] is None

@@ -11,6 +11,7 @@ from samebits.errors import InputError
 from samebits.ir import GraphBuilder, interpreter
 from samebits.ir.lowering.lower import lower_graph
 from samebits.model import is_quantized
+from samebits.quantization.lstm import quantize_recurrent
 from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.settings import Settings
 from samebits.quantization.stored import float_network
@@ -120,3 +121,20 @@ def test_what_an_input_decides_is_no_stored_weight(place):
     assert float_network(graph).graph is graph
     with pytest.raises(InputError, match="expected a float model, found DequantizeLinear"):
         quantize_graph(graph, [{"x": x, "given": np.int8(1)} for x in X])
+
+
+def test_a_recurrent_layer_whose_weights_are_codes():
+    """Its matrices are taken as the numbers that they stand for."""
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("net")
+    scale = b.constant("s", np.float32(0.01))
+
+    def coded(name, *shape):
+        codes = b.constant(name, rng.integers(-99, 100, shape).astype(np.int8))
+        return b.add("DequantizeLinear", [codes, scale])
+
+    inputs = [b.input("x", "float32", (6, 1, 3)), coded("w", 1, 16, 3), coded("r", 1, 16, 4)]
+    y = b.add_all("LSTM", inputs, {"hidden_size": 4})[0]
+    samples = [{"x": rng.normal(0, 1, (6, 1, 3)).astype(np.float32)} for _ in range(3)]
+    graph, _ = quantize_recurrent(b.build([y]), samples)
+    assert lower_graph(graph).integer
