@@ -59,8 +59,7 @@ def _spread(parameter: Array, x: Array, attributes: Attributes) -> Array:
     block = attributes["block_size"]
     if block:
         axis = attributes["axis"] % x.ndim
-        repeated = np.repeat(parameter, block, axis=axis)
-        return repeated[(*[slice(None)] * axis, slice(x.shape[axis]))]
+        return np.take(parameter, np.arange(x.shape[axis]) // block, axis=axis)
     if parameter.size == 1 and parameter.ndim <= 1:
         return parameter.reshape(())
     shape = [1] * x.ndim
