@@ -196,13 +196,14 @@ def _qlinear_conv(node: OnnxNode) -> Result:
     w = dequantize_input(node, node.input(3), node.input(4), node.input(5), axis=0)
     names = [x, w]
     if node.has(8):
-        names.append(_bias(node, node.input(8), (node.input(1), node.input(4)), x))
+        names.append(dequantize_bias(node, node.input(8), (node.input(1), node.input(4)), x))
     y = node.emit("Conv", *names, **conv_attributes(node, 3))
     return quantize_output(node, y, node.input(6), node.input(7))
 
 
-def _bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
-    """The real bias of int32 codes whose scale is the product of two scales.
+def dequantize_bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
+    """The real bias of int32 codes whose scale is the product of two scales, of the second one for
+    each index of the last axis.
 
     The product of two binary32 numbers is a binary64 number; the cast changes the type alone.
     """
@@ -217,7 +218,9 @@ def _bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
         narrow = product.astype(dtype)
     exact = bool(np.all(narrow.astype(np.float64) == product))
     scale = node.constant(narrow if exact else product)
-    return node.cast(dequantize_input(node, bias, scale, "", axis=0), dtype)
+    return node.cast(
+        dequantize_input(node, bias, scale, "", axis=len(node.shape_of(bias)) - 1), dtype
+    )
 
 
 @onnx_op("QLinearMatMul")
