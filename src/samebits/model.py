@@ -12,6 +12,7 @@ from samebits.errors import InputError
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.fusion import fuse_normalisation
 from samebits.ir.lowering.lower import lower_graph
+from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program
@@ -121,8 +122,7 @@ class Model:
 def is_quantized(graph: Graph) -> bool:
     """Whether anything in a real graph is quantized but constants, as weight-only files have it."""
     return any(
-        has(node.op, Trait.QUANTIZES)
-        and not (node.op == "DequantizeLinear" and node.inputs[0] in graph.constants)
+        has(node.op, Trait.QUANTIZES) and not is_stored(node, graph.constants)
         for node in graph.nodes
     )
 

@@ -167,3 +167,72 @@ def test_a_batch_that_does_not_fit(net_of):
     with pytest.raises(UnsupportedError, match="a multiple of the network's 2"):
         opened(integer, ["y_node"], 3)
     assert opened(integer, ["y_node"], 4).values["y"].shape == (4, 4, 4, 4)
+
+
+def stored(weights, *readers, zero=0):
+    """A network in QDQ form of a file: one matrix of codes, read by `readers` layers in turn."""
+    b = Net(1).builder
+    one, zeros = b.constant("one", np.float32(0.125)), b.constant("z", np.int8(0))
+
+    def coded(x):
+        return b.add("DequantizeLinear", [b.add("QuantizeLinear", [x, one, zeros]), one, zeros])
+
+    steps = b.constant("steps", np.full(4, 0.125**2, np.float32))
+    bias = b.constant("bias", np.arange(4, dtype=np.int32))
+    added = b.add("DequantizeLinear", [bias, steps], {"axis": 0})
+    parameters = [one, b.constant("wz", np.array(zero, weights.dtype))]
+    w = b.add("DequantizeLinear", [b.constant("w", weights), *parameters])
+    h = coded(b.input("x", "float32", (1, 4)))
+    for own in readers:
+        other = b.add("DequantizeLinear", [b.constant("o", weights), *parameters])
+        h = coded(b.add("Gemm", [h, other if own else w, added], {"transB": 1}))
+    return b.build([h])
+
+
+def same_codes(trainable, count=3):
+    """Whether the network that is written computes what was trained."""
+    deployed = lower_graph(trainable.quantized())
+    codes = random_codes(deployed, count, 9)[0]
+    values: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        trainable(torch.from_numpy(codes).long(), values)
+    found = values[deployed.outputs[0]].numpy()
+    expected = [run(deployed, [codes[i : i + 1]])[0] for i in range(count)]
+    return np.array_equal(found, np.concatenate(expected))
+
+
+def test_unsigned_codes_stay_in_their_type():
+    graph = stored(np.arange(16, dtype=np.uint8).reshape(4, 4), True)
+    trainable = Trainable(graph, 3)
+    trained(trainable, 4, 0.2)
+    assert (trainable.weight_codes(0).numpy() != trainable.layers[0].codes).any()
+    assert same_codes(trainable)
+
+
+@pytest.mark.parametrize(("least", "low"), [(-128, -128), (-127, -127), (-7, -7)])
+def test_codes_may_be_as_low_as_those_given(least, low):
+    weights = np.full((4, 4), 3, np.int8)
+    weights[0, 0] = least
+    trainable = Trainable(stored(weights, True), 1)
+    assert (trainable.weight_codes(0).numpy() == weights).all()
+    assert trainable.layers[0].low.min() == low
+
+
+def test_codes_that_two_layers_read_stay():
+    graph = stored(np.arange(-8, 8, dtype=np.int8).reshape(4, 4), False, False, True)
+    trainable = Trainable(graph, 3)
+    (layer,) = trainable.layers
+    assert (layer.source, layer.bias) == ([n for n in graph.nodes if n.op == "Gemm"][-1], "")
+    trained(trainable, 4, 0.2)
+    assert same_codes(trainable)
+    with pytest.raises(UnsupportedError, match="expected a Conv, Gemm or MatMul"):
+        Trainable(stored(np.ones((4, 4), np.int8), False, False), 3)
+
+
+def test_a_network_that_is_not_the_one_trained_is_refused():
+    trainable = Trainable(made("residual", "plain"), 2)
+    codes = torch.from_numpy(random_codes(lower_graph(trainable.source), 2)[0]).long()
+    trainable.check(codes)
+    trainable.rests[-1] += 10000
+    with pytest.raises(UnsupportedError, match="expected the codes that were trained"):
+        trainable.check(codes)

@@ -20,7 +20,7 @@ from samebits.numerics import ScaleRule
 from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
 from samebits.quantization.calibrate import from_range
 from samebits.quantization.convert import softmax_numbers
-from samebits.quantization.weights import LARGEST_BIAS, bias_codes, encode, weight_codes
+from samebits.quantization.weights import CLIPS, LARGEST_BIAS, bias_codes, encode, weight_codes
 from samebits.spec import formats as exact
 
 WIDE = 40 * np.ones((1, 2, 6, 6), np.float32)  # far beyond the calibrated range
@@ -250,16 +250,22 @@ def test_weights_by_definition(fmt, axis):
     for index in range(count):
         part = values if axis is None else values.take([index], axis)
         codes = found.codes if axis is None else found.codes.take([index], axis)
-        low, high = Fraction(float(part.min())), Fraction(float(part.max()))
-        numbers = from_range(low, high, fmt, "w")
+        reals = [Fraction(v) for v in part.reshape(-1).tolist()]
+
+        def away(numbers, reals=reals):
+            scale, zero = numbers.scale, numbers.zero_point
+            return sum((scale * (exact.encode(v, scale, zero, fmt) - zero) - v) ** 2 for v in reals)
+
+        # Of fewer than 8 bits: the part of the range that leaves the least squared error.
+        parts = CLIPS if fmt.bits < 8 else [1]
+        numbers = min(
+            (from_range(p * min(reals), p * max(reals), fmt, "w") for p in parts), key=away
+        )
         assert (found.scales[index], found.zero_points[index]) == (
             numbers.scale,
             numbers.zero_point,
         )
-        expected = [
-            exact.encode(Fraction(v), numbers.scale, numbers.zero_point, fmt)
-            for v in part.reshape(-1).tolist()
-        ]
+        expected = [exact.encode(v, numbers.scale, numbers.zero_point, fmt) for v in reals]
         assert_same(codes, expected, part)
 
 

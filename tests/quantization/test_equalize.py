@@ -211,3 +211,39 @@ def test_a_dead_channel(net):
         after, _ = equalize(graph, given, kind)
         same_function(graph, after, given)
         assert all(np.isfinite(array).all() for array in after.constants.values())
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (2, 1, 4)])
+def test_a_constant_that_is_no_row_is_no_bias(net, shape):
+    """As many numbers as channels, along another axis or with more results."""
+    n = net()
+    m = n.add("MatMul", "m", n.input("x", 1, 4, 6), n.weight("a_w", 6, 4))
+    b = n.constant("b", np.ones(shape))
+    h = n.add("Relu", "h", n.add("Add", "s", m, b))
+    graph = uneven(n.build(n.add("MatMul", "y", h, n.weight("b_w", 4, 3))), "a_w", 1)
+    given = samples(n, 1, 4, 6)
+    after, changes = equalize(graph, given, "weights")
+    same_function(graph, after, given)
+    assert not changes
+
+
+def test_a_column_of_a_gemm_is_no_bias(net):
+    n = net()
+    h = n.add("Gemm", "h", n.input("x", 4, 6), n.weight("a_w", 6, 4), n.weight("a_b", 4, 1))
+    y = n.add("Gemm", "y", n.add("Relu", "r", h), n.weight("b_w", 4, 3), n.weight("b_b", 3))
+    graph = uneven(n.build(y), "a_w", 1)
+    given = samples(n, 4, 6)
+    after, _ = equalize(graph, given, "weights")
+    same_function(graph, after, given)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1,)])
+def test_factors_of_a_normalisation_that_are_no_row(net, shape):
+    n = net()
+    x = n.input("x", 1, 4, 4)
+    h = n.add("LayerNormalization", "h", x, n.weight("f", *shape), axis=-1, epsilon=1e-5)
+    graph = n.build(n.add("MatMul", "y", h, n.weight("b_w", 4, 3)))
+    given = samples(n, 1, 4, 4)
+    after, changes = equalize(graph, given, "activations")
+    same_function(graph, after, given)
+    assert not changes

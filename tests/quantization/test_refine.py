@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -12,7 +13,8 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.quantization import Settings, quantize_graph
 from samebits.quantization.lockstep import Lockstep
 from samebits.quantization.refine import affordable
-from samebits.quantization.signal import power, ratio, sqnr
+from samebits.quantization.report import QuantizationReport, StepReport
+from samebits.quantization.signal import LayerChange, power, ratio, sqnr
 
 BOTH = Settings(rounding="least-error", bias_correction=True)
 
@@ -142,3 +144,78 @@ def test_signal():
     assert sqnr(1, 0) is None
     assert sqnr(0, 1) == -np.inf
     assert ratio(x, [np.array([3.0, 4.0]), np.array([0.5])]) == 20
+
+
+def products(n, *sizes):
+    """A chain of MatMul and Add."""
+    h = n.input("x", 1, 6, sizes[0])
+    for i, (size, outputs) in enumerate(itertools.pairwise(sizes)):
+        m = n.add("MatMul", f"m{i}", h, n.weight(f"w{i}", size, outputs))
+        h = n.add("Add", f"h{i}", m, n.weight(f"b{i}", outputs))
+    return n.build(h)
+
+
+def test_an_error_that_the_bias_of_a_matmul_takes_is_corrected_once(net):
+    n = net()
+    graph = products(n, 5, 4, 3)
+    samples = [{"x": np.abs(n.normal(1, 6, 5))} for _ in range(8)]
+
+    def mean(correction):
+        settings = Settings(bias_correction=correction, output_bits=16, per_channel=False)
+        made, _ = quantize_graph(graph, samples, settings)
+        errors = [run(graph, [s["x"]])[0] - run(made, [s["x"]])[0] for s in samples]
+        return np.abs(np.mean(errors, (0, 1, 2))).max()
+
+    assert mean(True) < mean(False) / 30
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4, 4), (1,)])
+def test_a_bias_that_is_no_row_stays(net, shape):
+    """Roundings then make up for the means, which nothing else does."""
+    n = net()
+    x = n.input("x", 4, 5)
+    graph = n.build(n.add("Gemm", "y", x, n.weight("w", 5, 4), n.weight("b", *shape)))
+    samples = [{"x": np.abs(n.normal(4, 5))} for _ in range(8)]
+    chosen = {"output_bits": 16, "per_channel": False, "rounding": "least-error"}
+    alone, _ = quantize_graph(graph, samples, Settings(**chosen))
+    both, report = quantize_graph(graph, samples, Settings(**chosen, bias_correction=True))
+    assert [change.step for change in report.changes] == ["rounding"]
+    assert noise(graph, both, samples) == noise(graph, alone, samples)
+
+
+def test_a_layer_of_constants(net):
+    """What is computed from constants alone is no sample's."""
+    n = net()
+    c = n.conv("c", n.constant("k", n.normal(1, 2, 4, 4)), 3, 2, 3, 3)
+    d = n.conv("d", n.add("Relu", "r", c), 2, 3, 3, 3)
+    graph = n.build(n.add("Add", "y", d, n.input("x", 1, 2, 4, 4)))
+    samples = [{"x": n.normal(1, 2, 4, 4)} for _ in range(3)]
+    made, report = quantize_graph(graph, samples, BOTH)
+    assert "d_node" in {change.layer for change in report.changes}
+    assert noise(graph, made, samples) <= noise(
+        graph, quantize_graph(graph, samples)[0], samples
+    )  # fmt: skip
+
+
+def test_sums_that_int64_has_no_room_for(net):
+    """Codes of 16 bits on both sides, positive numbers, many positions."""
+    n = net()
+    x = n.input("x", 1, 256, 256)
+    graph = n.build(n.add("MatMul", "y", x, n.constant("w", 1 + np.abs(n.normal(256, 2)) / 8)))
+    samples = [{"x": np.abs(n.normal(1, 256, 256)) + 6} for _ in range(8)]
+    chosen = {"activations": "asymmetric-s16", "weights": "symmetric-s16", "report_samples": 1}
+    plain, _ = quantize_graph(graph, samples, Settings(**chosen))
+    made, report = quantize_graph(graph, samples, Settings(**chosen, rounding="least-error"))
+    assert noise(graph, made, samples) < 1.01 * noise(graph, plain, samples)
+    assert not report.changes[0].what.startswith(("0 of", "nearest"))
+
+
+def test_infinite_ratios_are_left_out_of_json():
+    x = [np.zeros(2)]
+    assert ratio(x, [np.ones(2)]) == -np.inf
+    change = LayerChange("rounding", "y", "Gemm", "1 of 2 codes", -np.inf, 3.0)
+    step = StepReport("plain", -np.inf, True)
+    report = QuantizationReport(Settings(), 1, 1, (), (), 0, 0, (change,), (step,), 1)
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert (data["changes"][0]["before"], data["changes"][0]["after"]) == (None, 3.0)
+    assert data["steps"][0]["sqnr_db"] is None

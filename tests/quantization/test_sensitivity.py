@@ -7,8 +7,10 @@ import pytest
 
 from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
+from samebits.numerics import catalog
 from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization import Settings, quantize_graph
+from samebits.quantization.settings import doubled
 from samebits.quantization.signal import power
 from samebits.verification.inputs import random_codes
 
@@ -93,3 +95,50 @@ def test_the_factor_of_a_gemm(net):
     made, report = quantize_graph(graph, samples, Settings(mixed=3, output_bits=16))
     assert {change.layer for change in report.changes} == {"x", "y_w"}
     lower_graph(made)
+
+
+def test_wider_formats_are_those_of_the_same_table():
+    """Activations have an asymmetric format of 16 bits, weights have none."""
+    fmt = catalog.asymmetric(8, signed=True)
+    assert doubled(fmt, weights=False).name == "asymmetric-s16"
+    assert doubled(fmt, weights=True) is None
+
+
+def test_weights_without_a_wider_format_stay(residual_net):
+    graph, samples = residual_net
+    made, report = quantize_graph(graph, samples, Settings(mixed=100, weights="asymmetric-s8"))
+    kinds = {c.format for c in report.constants}
+    assert kinds == {"asymmetric-s8", "bias-s32"}
+    lower_graph(made)
+
+
+def test_outputs_of_the_given_bits_are_left_out(residual_net):
+    graph, samples = residual_net
+    _, report = quantize_graph(graph, samples, Settings(mixed=100, output_bits=8))
+    assert formats(report)["y"] == "asymmetric-s8"
+    assert "y" not in {change.layer for change in report.changes}
+
+
+def test_the_order_of_samples_does_not_matter(net):
+    """Each error counts as a part of the whole signal, not of what was read before it."""
+    n = net()
+    graph = n.build(n.gemm("y", n.add("Relu", "h", n.gemm("g", n.input("x", 1, 4), 4, 4)), 3, 4))
+    samples = [{"x": 10.0 ** (i - 2) * n.normal(1, 4)} for i in range(5)]
+    samples = [{"x": s["x"].astype(np.float32)} for s in samples]
+
+    def costs(given):
+        report = quantize_graph(graph, given, Settings(mixed=4))[1]
+        return {change.layer: pytest.approx(change.before) for change in report.changes}
+
+    assert costs(samples) == costs(samples[::-1])
+
+
+def test_weights_that_two_layers_read_count_once(net):
+    n = net()
+    w = n.weight("w", 4, 4)
+    h = n.add("Relu", "h", n.add("MatMul", "m", n.input("x", 1, 4), w))
+    graph = n.build(n.add("MatMul", "y", h, w))
+    samples = [{"x": n.normal(1, 4)} for _ in range(4)]
+    _, report = quantize_graph(graph, samples, Settings(mixed=2, weights="symmetric-s4"))
+    assert len({change.layer for change in report.changes}) == 2
+    assert [change.layer for change in report.changes].count("w") == 1

@@ -7,9 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from samebits.errors import InputError
 from samebits.ir import GraphBuilder, interpreter
 from samebits.ir.lowering.lower import lower_graph
 from samebits.model import is_quantized
+from samebits.quantization.lstm import quantize_recurrent
 from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.settings import Settings
 from samebits.quantization.stored import float_network
@@ -92,3 +94,47 @@ def test_a_float_network_is_the_graph_itself():
     b = GraphBuilder("net")
     graph = b.build([b.add("Relu", [b.input("x", "float32", (1, 6))])])
     assert float_network(graph).graph is graph
+
+
+def test_codes_stay_where_others_are_rounded_to_least_error():
+    """Real numbers of codes are a hair off them: no neighbour is nearer."""
+    rng = np.random.default_rng(1)
+    b = GraphBuilder("net")
+    codes = b.constant("w", rng.integers(-127, 128, (32, 16)).astype(np.int8))
+    scales = b.constant("s", rng.uniform(0.01, 0.03, 16).astype(np.float32))
+    w = b.add("DequantizeLinear", [codes, scales], {"axis": 1})
+    graph = b.build([b.add("MatMul", [b.input("x", "float32", (1, 32)), w])])
+    samples = [{"x": rng.normal(0, 1, (1, 32)).astype(np.float32)} for _ in range(40)]
+    made, _ = quantize_graph(graph, samples, Settings(rounding="least-error"))
+    assert np.array_equal(weights_of(made)[0], graph.constants["w"])
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_what_an_input_decides_is_no_stored_weight(place):
+    b = GraphBuilder("net")
+    x, given = b.input("x", "float32", (1, 6)), b.input("given", ["float32", "int8"][place - 1], ())
+    names = [b.constant("w", CODES), b.constant("s", np.float32(0.5)), b.constant("z", np.int8(1))]
+    names[place] = given
+    w = b.add("DequantizeLinear", names)
+    graph = b.build([b.add("Gemm", [x, w], {"transB": 1})])
+    assert is_quantized(graph)
+    assert float_network(graph).graph is graph
+    with pytest.raises(InputError, match="expected a float model, found DequantizeLinear"):
+        quantize_graph(graph, [{"x": x, "given": np.int8(1)} for x in X])
+
+
+def test_a_recurrent_layer_whose_weights_are_codes():
+    """Its matrices are taken as the numbers that they stand for."""
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("net")
+    scale = b.constant("s", np.float32(0.01))
+
+    def coded(name, *shape):
+        codes = b.constant(name, rng.integers(-99, 100, shape).astype(np.int8))
+        return b.add("DequantizeLinear", [codes, scale])
+
+    inputs = [b.input("x", "float32", (6, 1, 3)), coded("w", 1, 16, 3), coded("r", 1, 16, 4)]
+    y = b.add_all("LSTM", inputs, {"hidden_size": 4})[0]
+    samples = [{"x": rng.normal(0, 1, (6, 1, 3)).astype(np.float32)} for _ in range(3)]
+    graph, _ = quantize_recurrent(b.build([y]), samples)
+    assert lower_graph(graph).integer

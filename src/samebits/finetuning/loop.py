@@ -61,7 +61,8 @@ def finetune(graph: Graph, data: Dataset, schedule: FineTuning, device: str = "c
     graph: quantized real graph whose one input is a sample and whose first output are its logits
 
     Raises InputError for data that does not fit, UnsupportedError for an operator without a rule
-    for gradients; RangeError where a sum leaves its type.
+    for gradients and a network that would not compute what was trained; RangeError where a sum
+    leaves its type.
     """
     trainable = Trainable(graph, schedule.batch, device)
     value = trainable.graph.values[trainable.graph.inputs[0]]
@@ -98,6 +99,7 @@ def finetune(graph: Graph, data: Dataset, schedule: FineTuning, device: str = "c
             falling.step()
             total += float(loss.detach())
         losses.append(total / each)
+    trainable.check(codes[: schedule.batch].long())
     return FineTuned(trainable.quantized(), steps, tuple(losses), _changes(trainable))
 
 

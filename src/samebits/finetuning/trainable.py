@@ -9,24 +9,26 @@ weights too, stay what quantization made them, so that no ratio and no table cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from samebits import progress
 from samebits.errors import UnsupportedError
 from samebits.finetuning.gradients import Call, check_trainable, least_code, smooth
 from samebits.ir import Graph, GraphBuilder, Node, Trait, has
 from samebits.ir.lowering.lower import lower_graph
-from samebits.ir.rewrite import Edit
+from samebits.ir.real.quantize import is_stored
 from samebits.pytorch.executor import TorchExecutor
+from samebits.quantization.placement import row_added
+from samebits.quantization.weights import LARGEST_BIAS, recoded
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
 
-LARGEST_BIAS = 1 << 30  # of a code
 LEAST_BIAS_UNIT = 1 << 10  # of the parameter of a bias, in codes
 
 
@@ -173,14 +175,21 @@ class Trainable(nn.Module):
                 stored = _constant(self.source, layer.bias)
                 bias = self.bias_codes(index).cpu().numpy()
                 found[layer.bias] = bias.astype(np.int32).reshape(stored.shape)
-        edit = Edit(self.source)
-        nodes = []
-        for node in self.source.nodes:
-            if node.output in found:
-                name = edit.constant(node.inputs[0], found[node.output])
-                node = replace(node, inputs=(name, *node.inputs[1:]))
-            nodes.append(node)
-        return edit.finish(nodes)
+        return recoded(self.source, found)
+
+    def check(self, codes: Tensor) -> None:
+        """UnsupportedError unless the quantized graph gives what `forward` gives for a batch."""
+        values: dict[str, Tensor] = {}
+        with torch.no_grad():
+            self(codes, values)
+        deployed = lower_graph(self.quantized())
+        kind = deployed.values[deployed.inputs[0]].dtype
+        expected = TorchExecutor(deployed).run([codes.cpu().numpy().astype(kind)])[0]
+        if not np.array_equal(values[self.graph.outputs[0]].cpu().numpy(), expected):
+            raise UnsupportedError(
+                f"graph {self.source.name!r}: expected the codes that were trained, found others "
+                "where the quantized graph computes them; fine-tune before quantizing"
+            )
 
 
 def _straight(through: Tensor, exact: Tensor) -> Tensor:
@@ -240,7 +249,8 @@ def opened(graph: Graph, layers: list[str], batch: int) -> Graph:
 
 
 def trained_layers(graph: Graph, integer: Graph) -> list[TrainedLayer]:
-    """Convolutions and products with one matrix whose weights are codes, in both graphs."""
+    """Convolutions and products with one matrix whose weights are codes of their own, in both
+    graphs."""
     sources = {node.name: node for node in graph.nodes}
     makers, readers = graph.producers(), graph.consumers()
     found = []
@@ -250,7 +260,12 @@ def trained_layers(graph: Graph, integer: Graph) -> list[TrainedLayer]:
             continue
         dequantize = makers.get(source.inputs[1])
         zero = _zero_point(graph, makers, source.inputs[0])
-        if dequantize is None or dequantize.inputs[0] not in graph.constants or zero is None:
+        if dequantize is None or not is_stored(dequantize, graph.constants) or zero is None:
+            continue
+        if len(readers[source.inputs[1]]) > 1:
+            progress.note(
+                f"node {node.name!r}: its weights, which others read too, are not trained"
+            )
             continue
         found.append(
             _layer(graph, integer, node, source, _bias(graph, makers, readers, source), zero)
@@ -272,8 +287,9 @@ def _layer(
     zeros = _zero_points(graph, source.inputs[1])
     info = np.iinfo(stored.dtype)
     low, high = info.min - zeros, info.max - zeros
-    if not zeros.any():  # codes of 4 bits stay such; those of 8 have no -128
-        largest = int(np.abs(codes).max(initial=1))
+    largest = int(np.abs(codes).max(initial=1))
+    if info.min and not zeros.any() and largest <= info.max:
+        # Codes of 4 bits stay such; where none is the least of the type, none becomes it.
         high = np.full_like(zeros, 7 if largest <= 7 else info.max)
         low = -high
     low, high = (
@@ -312,17 +328,15 @@ def _zero_point(graph: Graph, makers: Mapping[str, Node], name: str) -> int | No
 def _bias(
     graph: Graph, makers: Mapping[str, Node], readers: Mapping[str, list[Node]], source: Node
 ) -> str:
-    """The value that DequantizeLinear makes of a layer's int32 bias; "" for none."""
-    places = list(source.inputs[2:])
-    following = readers[source.output]
-    if len(source.inputs) == 2 and len(following) == 1 and following[0].op == "Add":
-        places = [name for name in following[0].inputs if name != source.output]
-    for name in places:
-        node = makers.get(name)
-        codes = graph.constants.get(node.inputs[0]) if node is not None else None
-        if codes is not None and codes.dtype == np.int32:
-            return name
-    return ""
+    """The value that DequantizeLinear makes of a layer's int32 bias; "" for none, and for one that
+    other nodes read."""
+    name, following = next(iter(source.inputs[2:]), ""), readers[source.output]
+    if not name and len(following) == 1 and source.output not in graph.outputs:
+        name = row_added(graph, source, following[0])
+    node = makers.get(name)
+    codes = graph.constants.get(node.inputs[0]) if node is not None else None
+    alone = codes is not None and codes.dtype == np.int32 and len(readers[name]) == 1
+    return name if alone else ""
 
 
 def _stored(graph: Graph, layer: TrainedLayer, codes: Array) -> Array:

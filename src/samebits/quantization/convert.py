@@ -140,7 +140,7 @@ def group_numbers(
     """The format and scale of every group, of those in `wide` with twice the bits; of those in
     `fixed` the numbers that stand there."""
     quantized = set(placement.quantized)
-    outputs = _output_groups(graph, placement)
+    outputs = output_groups(graph, placement)
     producers = graph.producers()
     numbers = {}
     for group, members in placement.members().items():
@@ -149,7 +149,7 @@ def group_numbers(
             continue
         fmt = settings.output_format if group in outputs else settings.activation_format
         if group in wide:
-            fmt = doubled(fmt) or fmt
+            fmt = doubled(fmt, weights=False) or fmt
         compared = [thresholds_on(graph, name)[1] for name in members]
         if any(map(len, compared)):
             fmt = FEATURE
@@ -181,7 +181,7 @@ def softmax_numbers(fmt: Format) -> Calibrated:
     return Calibrated(fmt, formats.power(1 - fmt.bits), 0, Fraction(0), Fraction(1))
 
 
-def _output_groups(graph: Graph, placement: Placement) -> set[str]:
+def output_groups(graph: Graph, placement: Placement) -> set[str]:
     """Groups that hold a graph output and that nothing but data movement reads."""
     groups = {placement.group[name] for name in graph.outputs if name in placement.group}
     consumers = graph.consumers()
@@ -410,7 +410,7 @@ class _Conversion:
         check_constant(values, name)
         fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
         if name in self.wide:
-            fmt = doubled(fmt) or fmt
+            fmt = doubled(fmt, weights=True) or fmt
         bits = self.settings.scale_bits
         return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
 

@@ -16,6 +16,7 @@ Everything is computed in int64: the same codes on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ Array = np.ndarray[Any, Any]
 SWEEPS = 8  # over the weights of a layer, at most
 HOLD = 64  # a 64th of the diagonal of G holds each weight near its value
 ROOM = 61  # bits of the sums of the descent
+SUM = 62  # bits of a moment
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,14 @@ class Moments:
         return products, targets
 
 
+def excess(x: Sequence[Array], y: Sequence[Array]) -> int:
+    """Low bits of the wanted sums y, channels last, that int64 has no room for once they are
+    multiplied with the codes x and added."""
+    largest = [max((int(abs(a).max()) for a in arrays if a.size), default=0) for arrays in (x, y)]
+    count = sum(array.size // max(1, array.shape[-1]) for array in y)
+    return max(0, (largest[0] * largest[1] * count).bit_length() - SUM)
+
+
 def _mean(total: Array, count: int) -> Array:
     return np.asarray((2 * total + count) // (2 * count))
 
@@ -146,7 +156,8 @@ def descend(products: Array, targets: Array, count: int, start: Array, exact: Ar
     low, high = np.floor(exact).astype(np.int64), np.ceil(exact).astype(np.int64)
     diagonal = np.einsum("gii->gi", products).copy()
     # Few positions say little about many weights: there each is held the more.
-    hold = diagonal // HOLD + diagonal * terms // (4 * count) + 1
+    share, rest = np.divmod(diagonal, 4 * count)  # their products with `terms` fit in int64
+    hold = diagonal // HOLD + share * terms + rest * terms // (4 * count) + 1
     largest = int(np.abs(products).max(initial=0)) + int(hold.max(initial=0))
     largest = largest * terms * int(max(abs(low).max(initial=1), abs(high).max(initial=1)))
     shift = max(0, (largest + int(np.abs(targets).max(initial=0))).bit_length() - ROOM)

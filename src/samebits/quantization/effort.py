@@ -23,7 +23,7 @@ from samebits.quantization.observe import Sample, checked
 from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.report import QuantizationReport, StepReport
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import power, sqnr
+from samebits.quantization.signal import away, power, sqnr
 
 Array = np.ndarray[Any, Any]
 
@@ -88,11 +88,7 @@ def error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]])
     """The noise of the outputs over their signal, each output alone, added."""
     total = 0.0
     for targets, made in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True):
-        noise = power(
-            np.asarray(x, np.float64) - np.asarray(y, np.float64)
-            for x, y in zip(targets, made, strict=True)
-        )
-        total += noise / (power(targets) or 1.0)
+        total += away(targets, made) / (power(targets) or 1.0)
     return total
 
 

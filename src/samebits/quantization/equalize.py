@@ -35,6 +35,7 @@ from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.interpreter import trace
 from samebits.ir.rewrite import Edit, replace_nodes
 from samebits.quantization.observe import Sample, checked
+from samebits.quantization.placement import is_row, row_added
 from samebits.quantization.signal import LayerChange
 
 Array = np.ndarray[Any, Any]
@@ -201,9 +202,9 @@ def _pairs(graph: Graph, kind: str) -> Iterator[_Pair]:
         weights, shape, bias = written
         raw = node.output
         readers = consumers[raw]
-        if not bias and node.op == "MatMul" and len(readers) == 1 and readers[0].op == "Add":
-            row = next((n for n in readers[0].inputs if n in graph.constants), "")
-            if row and graph.constants[row].size == shape[1] and raw not in graph.outputs:
+        if not bias and len(readers) == 1 and raw not in graph.outputs:
+            row = row_added(graph, node, readers[0])
+            if row in graph.constants:
                 bias, raw = row, readers[0].output
         search = _Readers(graph, consumers, shape[1])
         axis = 1 if has(node.op, Trait.SPATIAL) else len(graph.values[raw].shape) - 1
@@ -232,11 +233,14 @@ def _written(graph: Graph, node: Node, kind: str) -> tuple[str, tuple[int, int, 
         return None
     if has(node.op, Trait.TRAILING):
         last = node.attributes["axis"] in (-1, len(graph.values[node.inputs[0]].shape) - 1)
-        if kind == "activations" and last:
+        rows = is_row(values.shape, graph.values[node.output].shape[-1]) and (
+            not bias or graph.constants[bias].shape == values.shape
+        )
+        if kind == "activations" and last and rows:
             return node.inputs[1], (1, values.size, 1), bias
         return None
     axis = _output_axis(node, values.ndim)
-    if axis is None or (bias and graph.constants[bias].size != values.shape[axis]):
+    if axis is None or (bias and not is_row(graph.constants[bias].shape, values.shape[axis])):
         return None
     before, after = math.prod(values.shape[:axis]), math.prod(values.shape[axis + 1 :])
     return node.inputs[1], (before, values.shape[axis], after), bias

@@ -17,8 +17,8 @@ class Lockstep:
     """Computes each node for all samples before the next one.
 
     live:  of each sample the values that nodes to come read
-    fixed: constants and what is computed from them alone; who changes one, does so before the nodes
-           that read it are computed
+    fixed: constants and what is computed from them alone. Who enters another array before the nodes
+           that read it are computed, has it read instead, of the node that writes it too
     """
 
     def __init__(self, graph: Graph, samples: Sequence[Sequence[Array]]) -> None:
@@ -36,6 +36,10 @@ class Lockstep:
         }
         self._last = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs}
 
+    def read(self, name: str) -> list[Array]:
+        """The array of a value that the next node reads, for each sample."""
+        return [self.fixed[name] if name in self.fixed else live[name] for live in self.live]
+
     def results(self, node: Node) -> list[list[Array]]:
         """The outputs of a node for each sample."""
         return [self._results(node, live) for live in self.live]
@@ -45,8 +49,8 @@ class Lockstep:
         for index, node in enumerate(self.graph.nodes):
             yield node
             if all(name in self.fixed for name in node.inputs if name):
-                made = self._results(node, {})
-                self.fixed.update(zip(node.outputs, made, strict=False))
+                for name, array in zip(node.outputs, self._results(node, {}), strict=False):
+                    self.fixed.setdefault(name, array)
                 continue
             for live in self.live:
                 live.update(zip(node.outputs, self._results(node, live), strict=False))

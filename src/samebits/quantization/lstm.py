@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ from samebits.quantization.placement import Placement, is_movement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
 from samebits.quantization.report import constant_report
 from samebits.quantization.settings import ACTIVATIONS, Settings
-from samebits.quantization.signal import sqnr
+from samebits.quantization.signal import finite, ratio
+from samebits.quantization.stored import float_network
 from samebits.quantization.weights import check_constant
 from samebits.spec import formats
 
@@ -152,8 +154,9 @@ class RecurrentReport:
     states: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+        """Plain data for JSON; infinite ratios become None."""
+        found: dict[str, Any] = finite(asdict(self))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +182,7 @@ def quantize_recurrent(
     Raises InputError for samples that do not fit, hold NaN or infinity or do not vary, or for none;
     UnsupportedError where there is no step graph.
     """
+    graph = float_network(graph).graph
     check_parameters(graph)
     steps = stepped(graph)
     sequences = [StepSequence(cut_steps(graph, arrays)) for arrays in checked(graph, samples)]
@@ -493,12 +497,7 @@ def _only(placement: Placement, roles: Mapping[str, str], role: str) -> Placemen
 
 
 def _sqnr(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
-    signal = noise = 0.0
-    for wanted, got in zip(expected, found, strict=True):
-        for x, y in zip(wanted, got, strict=True):
-            signal += float(np.sum(np.square(x, dtype=np.float64)))
-            noise += float(np.sum(np.square(x.astype(np.float64) - y)))
-    return sqnr(signal, noise)
+    return ratio([*chain(*expected)], [*chain(*found)])
 
 
 def _gate_reports(

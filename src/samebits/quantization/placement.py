@@ -21,6 +21,7 @@ The rules, for the operators of docs/spec/graph.md section 2:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.graph import moved_inputs
 from samebits.ir.masks import flags_of, masks_of
 from samebits.ir.real.define import REALS
+from samebits.ir.real.quantize import is_stored
 
 MERGING = frozenset(("Relu", "Clip"))
 
@@ -68,6 +70,23 @@ def is_movement(node: Node) -> bool:
     return has(node.op, Trait.MOVEMENT, Trait.SELECTION)
 
 
+def is_row(shape: tuple[int, ...], channels: int) -> bool:
+    """Whether a shape is that of one number for each channel, channels last."""
+    return shape[-1:] == (channels,) and math.prod(shape) == channels
+
+
+def row_added(graph: Graph, product: Node, node: Node) -> str:
+    """The value, one number for each column, that `node` adds to a MatMul; "" where it adds none.
+
+    Its result has the shape of the product.
+    """
+    shape = graph.values[node.output].shape
+    if product.op != "MatMul" or node.op != "Add" or graph.values[product.output].shape != shape:
+        return ""
+    others = (name for name in node.inputs if name != product.output and shape)
+    return next((name for name in others if is_row(graph.values[name].shape, shape[-1])), "")
+
+
 def ranks(node: Node) -> bool:
     """Whether it gives the index of a greatest or least number: exact, if the numbers are."""
     return has(node.op, Trait.DECISION) and has(node.op, Trait.SCORING)
@@ -89,8 +108,7 @@ def place(graph: Graph, exact_sums: bool = False, tied: Sequence[Sequence[str]] 
 
 def _check(graph: Graph) -> None:
     for node in graph.nodes:
-        # DequantizeLinear alone: weights that the file stores as codes.
-        if has(node.op, Trait.QUANTIZES) and node.op != "DequantizeLinear":
+        if has(node.op, Trait.QUANTIZES) and not is_stored(node, graph.constants):
             raise InputError(
                 f"graph {graph.name!r}: expected a float model, found {node.op} (node "
                 f"{node.name!r}); it is quantized already"
@@ -234,17 +252,8 @@ class _Search:
 
     def bias(self, product: Node, node: Node) -> str:
         """The constant, one number per column, that `node` adds to a MatMul; "" if it does not."""
-        if product.op != "MatMul" or node.op != "Add":
-            return ""
-        values = self.graph.values
-        result = values[node.output].shape
-        for name in node.inputs:
-            if name in self.graph.constants and self.is_real(name):
-                value = values[name]
-                one_row = value.shape[-1:] == result[-1:] and value.size == result[-1]
-                if value.shape and one_row and values[product.output].shape == result:
-                    return name
-        return ""
+        name = row_added(self.graph, product, node)
+        return name if name in self.graph.constants and self.is_real(name) else ""
 
     def expression(self, node: Node, root: str) -> set[int] | None:
         """The axes along which the constants of a function of `root` vary; None if it is not

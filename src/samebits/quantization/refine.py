@@ -22,13 +22,13 @@ import numpy as np
 
 from samebits import progress
 from samebits.ir import Graph, Node
-from samebits.ir.rewrite import Edit
 from samebits.quantization.convert import Converted, QuantizedLayer
-from samebits.quantization.descent import Layout, Moments, descend
+from samebits.quantization.descent import Layout, Moments, descend, excess
 from samebits.quantization.lockstep import Lockstep
+from samebits.quantization.placement import is_row
 from samebits.quantization.settings import Settings
 from samebits.quantization.signal import LayerChange, ratio
-from samebits.quantization.weights import LARGEST_BIAS, WeightCodes
+from samebits.quantization.weights import LARGEST_BIAS, WeightCodes, recoded
 
 Array = np.ndarray[Any, Any]
 
@@ -103,6 +103,9 @@ class _Refinement:
         layout = Layout(node, weights.codes.shape)
         work = _Layer(layer, node, layout, units, targets, self.outputs(node))
         correct = self.settings.bias_correction and bool(layer.bias)
+        if correct:  # one number for all channels, or for each row, stays
+            channels = targets[0].shape[layout.axis]
+            correct = is_row(self.codes(layer.bias).codes.shape, channels)
         if self.settings.rounding == "least-error":
             self.round(work, correct)
         if correct:
@@ -130,13 +133,19 @@ class _Refinement:
         if not layout.known or _products(layout) > LARGEST_PRODUCTS:
             self.note("rounding", work, "nearest: too many products, or no rule for it", work.made)
             return
+        if np.array_equal(codes.reals().astype(np.float32), found.values):
+            self.note("rounding", work, "nearest: the weights are such codes", work.made)
+            return
         bias = self.after.fixed[work.node.inputs[2]] if work.node.inputs[2:] else np.zeros(1)
-        shift = (np.rint(bias / work.units)).astype(np.int64)
+        offset = np.rint(bias / work.units).astype(np.int64)
+        codes_x = [np.rint(x / float(layer.scale)) for x in self.after.read(work.node.inputs[0])]
+        wanted = [work.sums(target) - offset for target in work.targets]
+        shift = excess(codes_x, wanted)
         moments = Moments(layout)
-        for live, target in zip(self.after.live, work.targets, strict=True):
-            x = np.rint(live[work.node.inputs[0]] / float(layer.scale)).astype(np.int64)
-            moments.add(layout.rows(x), layout.columns(work.sums(target) - shift))
+        for x, y in zip(codes_x, wanted, strict=True):
+            moments.add(layout.rows(x.astype(np.int64)), layout.columns(y >> shift))
         products, targets = moments.centred() if correct else (moments.products, moments.targets)
+        products = products >> shift
         zero = codes.spread(codes.zero_points)
         scale = codes.spread([float(s) for s in codes.scales])
         start = codes.codes.astype(np.int64) - zero
@@ -160,8 +169,6 @@ class _Refinement:
             total += error.sum(0)
             count += len(error)
         more = (2 * total + count) // (2 * count)
-        if codes.codes.size != channels:
-            more = more[:1] * 0  # one number for all channels: it stays
         wanted = codes.codes.astype(np.int64) + more.reshape(codes.codes.shape)
         self.recode(work.layer.bias, np.clip(wanted, -LARGEST_BIAS, LARGEST_BIAS).astype(np.int32))
         values = more * work.units
@@ -182,18 +189,13 @@ class _Refinement:
         """The quantized graph and its constants with the new codes."""
         if not self.changed:
             return self.converted
-        edit = Edit(self.converted.graph)
-        nodes = []
-        for node in self.converted.graph.nodes:
-            if node.output in self.changed:
-                codes = edit.constant(node.inputs[0], self.changed[node.output].codes)
-                node = replace(node, inputs=(codes, *node.inputs[1:]))
-            nodes.append(node)
+        changed = {name: codes.codes for name, codes in self.changed.items()}
+        graph = recoded(self.converted.graph, changed)
         constants = tuple(
             replace(c, codes=self.codes(c.dequantized)) if c.dequantized else c
             for c in self.converted.constants
         )
-        return replace(self.converted, graph=edit.finish(nodes), constants=constants)
+        return replace(self.converted, graph=graph, constants=constants)
 
 
 def _products(layout: Layout) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from samebits.ir.interpreter import trace
 from samebits.quantization.convert import Converted, QuantizedConstant, QuantizedTensor
 from samebits.quantization.observe import Statistics
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import LayerChange, sqnr
+from samebits.quantization.signal import LayerChange, finite, sqnr
 
 Array = np.ndarray[Any, Any]
 
@@ -91,11 +90,8 @@ class QuantizationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite ratios become None."""
-        data = asdict(self)
-        for entry in (*data["tensors"], *data["constants"]):
-            if entry["sqnr_db"] is not None and not math.isfinite(entry["sqnr_db"]):
-                entry["sqnr_db"] = None
-        return data
+        found: dict[str, Any] = finite(asdict(self))
+        return found
 
 
 @dataclass

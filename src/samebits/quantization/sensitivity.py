@@ -19,10 +19,10 @@ from samebits import progress
 from samebits.ir import Graph, Node
 from samebits.ir.interpreter import carry, evaluate, trace
 from samebits.quantization.calibrate import Calibrated
-from samebits.quantization.convert import Converted
+from samebits.quantization.convert import Converted, output_groups
 from samebits.quantization.placement import Placement
 from samebits.quantization.settings import Settings, doubled
-from samebits.quantization.signal import LayerChange, power, sqnr
+from samebits.quantization.signal import LayerChange, away, power, sqnr
 from samebits.quantization.weights import encode
 
 Array = np.ndarray[Any, Any]
@@ -56,8 +56,8 @@ def most_sensitive(
 
     converted: the graph without them; the report's `before` is the ratio that each alone leaves
     """
-    candidates = [*_activations(graph, placement, converted), *_weights(graph, converted, settings)]
-    noise = [0.0] * len(candidates)
+    candidates = [*_activations(graph, placement, converted, settings), *_weights(graph, converted)]
+    noise = [dict.fromkeys(graph.outputs, 0.0) for _ in candidates]
     signal = dict.fromkeys(graph.outputs, 0.0)
     kept = samples[:SAMPLES]
     for sample in progress.track(kept, "measuring sensitivity", len(kept)):
@@ -66,43 +66,49 @@ def most_sensitive(
             signal[name] += power([values[name]])
         for index, candidate in enumerate(candidates):
             changed = _changed(graph, values, candidate)
-            noise[index] += sum(
-                power([np.asarray(values[name], np.float64) - changed[name]]) / (signal[name] or 1)
-                for name in graph.outputs
-                if name in changed
-            )
-    ranked = sorted(range(len(candidates)), key=lambda index: (-noise[index], index))
-    chosen = [index for index in ranked[: settings.mixed or 0] if noise[index] > 0]
+            for name in changed.keys() & signal.keys():
+                noise[index][name] += away([values[name]], [changed[name]])
+    costs = [sum(each[name] / (signal[name] or 1) for name in signal) for each in noise]
+    ranked = sorted(range(len(candidates)), key=lambda index: (-costs[index], index))
+    chosen = [index for index in ranked[: settings.mixed or 0] if costs[index] > 0]
     changes = tuple(
         LayerChange(
             *("precision", candidates[i].key, candidates[i].op),
             f"{2 * candidates[i].bits} bits; before: what it alone costs the outputs",
-            sqnr(len(kept), noise[i]),
+            sqnr(1.0, costs[i]),
         )
         for i in chosen
     )
     return frozenset(candidates[i].key for i in chosen), changes
 
 
-def _activations(graph: Graph, placement: Placement, converted: Converted) -> Iterator[_Candidate]:
-    """Groups of activations whose format has a wider one."""
+def _activations(
+    graph: Graph, placement: Placement, converted: Converted, settings: Settings
+) -> Iterator[_Candidate]:
+    """Groups of activations whose format has a wider one, and is not the one asked for."""
+    given = set() if settings.output_bits is None else output_groups(graph, placement)
     groups: dict[str, dict[str, Calibrated]] = {}
     ops = {tensor.name: tensor.op for tensor in converted.tensors}
     for tensor in converted.tensors:
-        if not tensor.features and doubled(tensor.numbers.format) is not None:
-            groups.setdefault(placement.group[tensor.name], {})[tensor.name] = tensor.numbers
+        group = placement.group[tensor.name]
+        wider = doubled(tensor.numbers.format, weights=False)
+        if not tensor.features and wider is not None and group not in given:
+            groups.setdefault(group, {})[tensor.name] = tensor.numbers
     for group, members in groups.items():
         first, numbers = next(iter(members.items()))
         yield _Candidate(group, ops[first], numbers.format.bits, members, {})
 
 
-def _weights(graph: Graph, converted: Converted, settings: Settings) -> Iterator[_Candidate]:
-    """Weights whose format has a wider one."""
+def _weights(graph: Graph, converted: Converted) -> Iterator[_Candidate]:
+    """Weights whose format has a wider one, each once."""
+    listed: set[str] = set()
     constants = {constant.dequantized: constant for constant in converted.constants}
     for layer in converted.layers:
         found = constants[layer.weights]
-        if doubled(found.codes.format) is None or found.name not in graph.constants:
+        wider = doubled(found.codes.format, weights=True)
+        if wider is None or found.name not in graph.constants or found.name in listed:
             continue
+        listed.add(found.name)
         values = graph.constants[found.name].astype(np.float64)
         # A Gemm's factor is part of what was rounded.
         node = next(node for node in graph.nodes if node.name == layer.name)

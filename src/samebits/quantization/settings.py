@@ -50,12 +50,12 @@ def widened(fmt: Format, bits: int) -> Format:
     return ACTIVATIONS[fmt.name.replace(str(fmt.bits), str(bits))]
 
 
-def doubled(fmt: Format) -> Format | None:
-    """The format of the same kind with twice the bits, of weights or activations; None: there is
+def doubled(fmt: Format, *, weights: bool) -> Format | None:
+    """The format of the same kind with twice the bits, of weights or of activations; None: there is
     none."""
     name = fmt.name.replace(f"s{fmt.bits}", f"s{2 * fmt.bits}")
     name = name.replace(f"u{fmt.bits}", f"u{2 * fmt.bits}")
-    return (WEIGHTS | ACTIVATIONS).get(name)
+    return (WEIGHTS if weights else ACTIVATIONS).get(name)
 
 
 def code_type(fmt: Format) -> str:

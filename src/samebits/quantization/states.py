@@ -32,6 +32,7 @@ from samebits.quantization.lstm import (
 from samebits.quantization.observe import check_finite
 from samebits.quantization.placement import is_movement
 from samebits.quantization.recurrent_checks import check_parameters
+from samebits.quantization.stored import float_network
 
 Array = np.ndarray[Any, Any]
 StatePairs = Mapping[str, str | int]
@@ -297,6 +298,7 @@ def quantize_states(
     Raises InputError for arrays that do not fit, hold NaN or infinity or do not vary;
     UnsupportedError where there is no step graph.
     """
+    graph = float_network(graph).graph
     check_parameters(graph)
     steps, step = fed_back(graph)
     calls = _sequences(graph, arrays, source)

@@ -17,6 +17,7 @@ import numpy as np
 from samebits.ir import Graph, Node
 from samebits.ir.interpreter import carry
 from samebits.ir.ops import op_named
+from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import Edit, rewrite, simplify
 from samebits.numerics import Format, catalog
 from samebits.quantization.weights import WeightCodes
@@ -52,7 +53,7 @@ def float_network(graph: Graph) -> FloatNetwork:
         if node.op == "Transpose" and node.inputs[0] in found:
             codes = _transposed(found[node.inputs[0]], node.attributes["perm"])
             reals = edit.constants[node.inputs[0]].transpose(node.attributes["perm"])
-        elif node.op == "DequantizeLinear" and arrays[0] is not None and arrays[1] is not None:
+        elif is_stored(node, edit.constants):
             carried = [None if a is None else carry(a, a.dtype.name, False) for a in arrays]
             values = op_named(node.op).meaning([*carried, None][:3], node.attributes)[0]
             reals, codes = values.astype(edit.values[node.output].dtype), _codes(node, arrays)

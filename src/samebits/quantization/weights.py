@@ -6,15 +6,17 @@ is stored as the binary32 next to that product; `samebits.ir.lowering` reads it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
+from samebits.ir import Graph
 from samebits.ir.real.functions import total
+from samebits.ir.rewrite import Edit
 from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import (
     LARGEST_BINARY32,
@@ -56,6 +58,17 @@ class WeightCodes:
         if self.axis is not None:
             shape[self.axis] = -1
         return np.array(values).reshape(shape)
+
+
+def recoded(graph: Graph, codes: Mapping[str, Array]) -> Graph:
+    """A graph with other codes behind some values that DequantizeLinear makes."""
+    edit, nodes = Edit(graph), []
+    for node in graph.nodes:
+        if node.output in codes:
+            name = edit.constant(node.inputs[0], codes[node.output])
+            node = replace(node, inputs=(name, *node.inputs[1:]))
+        nodes.append(node)
+    return edit.finish(nodes)
 
 
 def encode(values: Array, numbers: Sequence[Calibrated], axis: int | None) -> WeightCodes:

@@ -201,3 +201,12 @@ X, S, Z = np.zeros((2, 3), np.float32), np.ones(3, np.float32), np.zeros(3, np.i
 def test_messages(op: str, arrays: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         apply(op, *arrays, **attributes)
+
+
+@pytest.mark.parametrize("block", [3, 2**26, 2**62])
+def test_blocks_beyond_the_axis_take_no_memory(block: int) -> None:
+    codes, scale = np.int8([[1, 2, 3], [4, 5, 6]]), np.float32([[0.5], [2]])
+    back = apply("DequantizeLinear", codes, scale, axis=1, block_size=block)
+    assert np.array_equal(back, codes * scale)
+    flat = apply("DequantizeLinear", codes[0], scale[0], axis=0, block_size=block)
+    assert np.array_equal(flat, codes[0] * scale[0])

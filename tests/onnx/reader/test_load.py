@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.onnx import from_model, load, sampling_rate, save_qdq
+from samebits.onnx.reader.builder import FoldingBuilder
 
 Array = np.ndarray[Any, Any]
 
@@ -565,3 +567,36 @@ def test_messages_are_bounded() -> None:
     message = error_of(graph_model(many, [x(1)]), UnsupportedError)
     assert "found 100 that are not" in message
     assert message.endswith("  and 50 more")
+
+
+@pytest.mark.parametrize(
+    ("roi", "scale"), [([0, 0, 1, 0.5], 1.0), ([0, 0, 1, 1], 1.0000001192092896)]
+)
+def test_rows_of_interpolation_are_counted(roi: list[float], scale: float) -> None:
+    """An axis that keeps its size, of which a region or another scale asks for."""
+    sides = np.array(roi, np.float32), np.array([1, scale], np.float32)
+    constants = [numpy_helper.from_array(a, n) for a, n in zip(sides, "rs", strict=True)]
+    node = helper.make_node(
+        *("Resize", ["x", "r", "s"], ["y"]),
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
+    message = error_of(graph_model([node], [x(1, 2**18)], constants, opset=18), UnsupportedError)
+    assert "elements of computed constants" in message
+
+
+def test_the_places_of_a_cache_are_counted() -> None:
+    given = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2**25, 1, 1]) for name in ("x", "u")
+    ]
+    node = helper.make_node("TensorScatter", ["x", "u"], ["y"])
+    message = error_of(graph_model([node], given, opset=24), UnsupportedError)
+    assert "elements of computed constants" in message
+
+
+def test_narrow_constants_are_stored_once() -> None:
+    builder = FoldingBuilder("g", None)
+    codes = np.ones(8, ml_dtypes.int4)
+    first, second = (builder.stored(f"c{i}", codes, own=True) for i in range(2))
+    assert first == second
+    assert builder.stored("c2", codes.astype(np.int8), "int2") != first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnxruntime import InferenceSession
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import interpreter
 from samebits.onnx import from_model
+from samebits.onnx.reader.tensors import tensor_to_array
 
 Array = np.ndarray[Any, Any]
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -69,6 +71,9 @@ def counted(*conditions: str, inputs: tuple[str, str] = ("n", "go")) -> onnx.Nod
         [info("more", BOOL), info("s1"), info("twice")],
     )
     return helper.make_node("Loop", [*inputs, "x"], ["y", "all"], body=body)
+
+
+EMPTY = helper.make_graph([], "body", [info("i", INT, [])], [info("i", INT, [])])
 
 
 def check(made: onnx.ModelProto, **inputs: Array) -> None:
@@ -146,6 +151,21 @@ def test_a_loop_is_its_steps() -> None:
             r"expected 2 numbers in scan_input_axes, found \[0\]",
         ),
         (
+            lambda: model(counted(), {"x": [2]}, n=np.float32(np.inf), go=np.array(True)),
+            InputError,
+            "expected an int64 number of steps, found float32",
+        ),
+        (
+            lambda: model(counted(), {"x": [2]}, n=np.float32(2.5), go=np.array(True)),
+            InputError,
+            "expected an int64 number of steps, found float32",
+        ),
+        (
+            lambda: model(helper.make_node("Loop", ["x"], ["y"], body=EMPTY), {"x": []}),
+            InputError,
+            "expected a number of steps and a condition, which may be left out, found 1 input",
+        ),
+        (
             lambda: model(
                 running_sum(num_scan_inputs=2), {"s0": [3], "a": [3, 3], "b": [3, 3]}, opset=8
             ),
@@ -173,3 +193,53 @@ def test_a_condition_of_the_data_is_refused() -> None:
     node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
     with pytest.raises(UnsupportedError, match="a condition of Loop that constants decide"):
         from_model(model(node, {"x": [2]}, n=np.array(2)))
+
+
+def test_the_nodes_of_every_step_are_counted() -> None:
+    """A body without nodes: slices of its inputs, and what is stacked of its results."""
+    names = [f"a{i}" for i in range(300)]
+    body = helper.make_graph(
+        [], "body", [info(f"x{i}") for i in range(300)], [info("x0") for _ in range(300)]
+    )
+    outputs = [f"y{i}" for i in range(300)]
+    node = helper.make_node("Scan", names, outputs, body=body, num_scan_inputs=300)
+    with pytest.raises(InputError, match="expected at most 65536 nodes"):
+        from_model(model(node, {name: [100, 1] for name in names}))
+
+
+@pytest.mark.parametrize("op", ["Scan", "Loop"])
+def test_a_body_that_gives_nothing_is_refused(op: str) -> None:
+    """A function may hand on an input that its call leaves out."""
+    inputs = [info("i", INT, []), info("c", BOOL, []), info("s")]
+    body = helper.make_graph(
+        [helper.make_node("f", ["s", ""], ["r"], domain="f")],
+        "body",
+        inputs if op == "Loop" else inputs[2:],
+        [*([info("c", BOOL)] if op == "Loop" else []), info("r")],
+    )
+    given = ["n", "", "x"] if op == "Loop" else ["x"]
+    more = {} if op == "Loop" else {"num_scan_inputs": 1}
+    made = model(helper.make_node(op, given, ["y"], body=body, **more), {"x": [2]}, n=np.array(2))
+    imports = [helper.make_opsetid("", 18)]
+    made.functions.append(helper.make_function("f", "f", ["a", "b"], ["b"], [], imports))
+    made.opset_import.append(helper.make_opsetid("f", 1))
+    with pytest.raises(InputError, match="expected a body that gives each of its outputs"):
+        from_model(made)
+
+
+def test_an_initialiser_of_a_body_is_read_once() -> None:
+    """However many steps there are; what may be computed does not grow with them."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "w"], ["r"])],
+        "body",
+        [info("i", INT, []), info("c", BOOL, []), info("s")],
+        [info("c", BOOL), info("r")],
+        [numpy_helper.from_array(np.float32([1, 2]), "w")],
+    )
+    made = model(
+        helper.make_node("Loop", ["n", "", "x"], ["y"], body=body), {"x": [2]}, n=np.array(5)
+    )
+    with patch("samebits.onnx.reader.nodes.tensor_to_array", wraps=tensor_to_array) as read:
+        graph = from_model(made)
+    assert [call.args[1] for call in read.call_args_list].count("initialiser 'w'") == 1
+    assert interpreter.run(graph, [np.zeros(2, np.float32)])[0].tolist() == [5, 10]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from samebits import progress
-from samebits.errors import UnsupportedError
+from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, interpreter
 from samebits.ir.lowering.lower import lower_graph
 from samebits.onnx import from_model
@@ -155,6 +155,21 @@ def test_an_odd_zero_point_is_told_of() -> None:
     assert (quant(ties, 0.5, 3, 8, False, False) == 0.5).all()
 
 
+def test_the_whole_range_is_the_default() -> None:
+    graph = from_model(file("Quant", [1, 0, 4], (1, 3)))
+    assert computed(graph, np.float32([[-9, -7.9, 9]])).tolist() == [[-8, -8, 7]]
+
+
+def test_zero_points_lie_where_the_scales_do() -> None:
+    scale, zero = np.float32([[[0.5], [2]]]), np.float32([[[1, 3]]])
+    with pytest.raises(UnsupportedError, match="one or one for each scale"):
+        from_model(file("Quant", [scale, zero, 8], (1, 2, 2)))
+    x = np.float32([[[0.9, 3], [5.5, -6.5]]])
+    graph = from_model(file("Quant", [scale, zero.reshape(2, 1), 8], x.shape))
+    expected = quant(x, scale, zero.reshape(1, 2, 1), 8, True, False)
+    assert np.array_equal(computed(graph, x), expected)
+
+
 # --- BipolarQuant -----------------------------------------------------------------------------
 
 
@@ -194,6 +209,20 @@ def test_the_second_version_states_scale_and_range() -> None:
     flags = {"signed": 0, "narrow": 0, "rounding_mode": "FLOOR"}
     graph = from_model(file("Trunc", [1, 0, 8, 8, 4], x.shape, version=2, **flags))
     assert np.array_equal(computed(graph, x), np.minimum(x // 8, 15) * 8)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("version", [1, 2])
+def test_scales_are_positive_numbers(scale: float, version: int) -> None:
+    after = [8, 4] if version == 1 else [8, scale * 16, 4]
+    with pytest.raises((InputError, UnsupportedError), match=r"positive finite|whose scale"):
+        from_model(file("Trunc", [scale, 0, *after], (1, 2), version=version))
+
+
+def test_the_scale_of_the_result_is_a_finite_number() -> None:
+    """It is 16 times that of x here."""
+    with pytest.raises(InputError, match="expected positive finite numbers as scale, found inf"):
+        from_model(file("Trunc", [3e38, 0, 8, 4], (1, 2)))
 
 
 # --- whole networks and refusals --------------------------------------------------------------

@@ -252,3 +252,22 @@ def test_what_brevitas_exports_in_two_formats_is_one_network(tmp_path: Path) -> 
             if n.op == "requantize" and n.attributes["dtype"] == "uint8"
         )
         assert (relu.attributes["low"], relu.attributes["high"]) == (0, 2**bits - 1)
+
+
+@pytest.mark.parametrize(("block", "scales"), [(3, [0.5]), (4, [0.5]), (2, [0.5, 2.0])])
+def test_blocks_of_a_vector(block: int, scales: list[float]) -> None:
+    """One block, whose scale is one number, or several."""
+    arrays = {"c": np.int8([1, -2, 3]), "s": np.float32(scales)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["c", "s"], ["w"], axis=0, block_size=block),
+            helper.make_node("Add", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    found = interpreter.run(from_model(made), [np.zeros(3, np.float32)])[0]
+    assert found.tolist() == (arrays["c"] * np.repeat(arrays["s"], block)[:3]).tolist()

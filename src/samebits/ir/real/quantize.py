@@ -7,16 +7,23 @@ Scales and zero points are for the whole tensor (a scalar, or one element), for 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
+from samebits.ir.graph import Node
 from samebits.ir.ops import Array, Attributes, Type
 from samebits.ir.real import define as real
 from samebits.ir.real.define import Inputs, define, map_exact
 from samebits.ir.traits import Trait
 
 CODES = ("int8", "uint8", "int16", "uint16", *real.NARROW)
+
+
+def is_stored(node: Node, constants: Container[str]) -> bool:
+    """Whether a node makes numbers of stored codes: a DequantizeLinear of constants alone."""
+    return node.op == "DequantizeLinear" and all(n in constants for n in node.inputs if n)
 
 
 def _check_parameters(values: Inputs, attributes: Attributes) -> None:
@@ -52,8 +59,7 @@ def _spread(parameter: Array, x: Array, attributes: Attributes) -> Array:
     block = attributes["block_size"]
     if block:
         axis = attributes["axis"] % x.ndim
-        repeated = np.repeat(parameter, block, axis=axis)
-        return repeated[(*[slice(None)] * axis, slice(x.shape[axis]))]
+        return np.take(parameter, np.arange(x.shape[axis]) // block, axis=axis)
     if parameter.size == 1 and parameter.ndim <= 1:
         return parameter.reshape(())
     shape = [1] * x.ndim

@@ -7,6 +7,7 @@ results other operators must know while importing.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,9 +87,12 @@ class FoldingBuilder(GraphBuilder):
         dtype = dtype or array.dtype.name
         if dtype not in NARROW:
             return super().constant(name, array.astype(dtype, copy=False))
-        name = self._declare(Value(self.unique(name), dtype, array.shape))
-        self.constants[name] = array.astype(array_type(dtype))
-        return name
+        codes = array.astype(array_type(dtype))
+        key = (dtype, codes.shape, hashlib.sha256(codes.tobytes()).digest())
+        if key not in self._shared:
+            self._shared[key] = self._declare(Value(self.unique(name), dtype, codes.shape))
+            self.constants[self._shared[key]] = codes
+        return self._shared[key]
 
     def add_all(
         self,

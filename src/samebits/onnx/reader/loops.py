@@ -10,8 +10,8 @@ from onnx import GraphProto
 from samebits.errors import InputError, UnsupportedError
 from samebits.onnx.reader.node import OnnxNode
 
-# The results of a body for its inputs, None where one has no counterpart; and the step's number.
-Body = Callable[[Sequence[str], int], Sequence[str | None]]
+# The results of a body for its inputs, in the step of a number; None where one has no counterpart.
+Body = Callable[[Sequence[str], int], Sequence[str] | None]
 
 
 def scan(node: OnnxNode, body: Body) -> Sequence[str | None]:
@@ -24,7 +24,7 @@ def scan(node: OnnxNode, body: Body) -> Sequence[str | None]:
         raise InputError(f"expected 1 to {len(node.inputs)} inputs to scan, found {count}")
     first = len(node.inputs) - count
     graph = _body_graph(node, len(node.inputs), len(node.outputs))
-    states: list[str | None] = [node.input(i) for i in range(first)]
+    states = [node.input(i) for i in range(first)]
     scanned = [node.input(i) for i in range(first, len(node.inputs))]
     axes = [
         node.axis(axis, len(node.shape_of(x)))
@@ -41,8 +41,8 @@ def scan(node: OnnxNode, body: Body) -> Sequence[str | None]:
             _slice(node, x, axis, steps - 1 - step if back else step)
             for x, axis, back in zip(scanned, axes, backwards, strict=True)
         ]
-        results = body([*filter(None, states), *slices], step)
-        if None in results:
+        results = body([*states, *slices], step)
+        if results is None:
             return [None] * len(node.outputs)
         states = list(results[:first])
         _push(stacks, results[first:])
@@ -61,19 +61,29 @@ def loop(node: OnnxNode, body: Body) -> Sequence[str | None]:
     """A body for a constant number of steps, or as long as conditions hold that constants decide;
     its results after the states are stacked along a new first axis."""
     first = len(node.inputs) - 2
+    if first < 0:
+        raise InputError(
+            "expected a number of steps and a condition, which may be left out, found 1 input"
+        )
     graph = _body_graph(node, first + 2, len(node.outputs) + 1)
-    steps = int(node.scalar(0, "number of steps").item()) if node.has(0) else None
+    steps = None
+    if node.has(0):
+        count = node.scalar(0, "number of steps")
+        if count.dtype != np.int64:
+            raise InputError(f"expected an int64 number of steps, found {count.dtype}")
+        steps = int(count)
     going = not node.has(1) or bool(node.scalar(1, "condition").item())
     if steps is None and not node.has(1):
         raise InputError("expected a number of steps or a condition, found neither")
-    states: list[str | None] = [node.input(i) for i in range(2, first + 2)]
+    states = [node.input(i) for i in range(2, first + 2)]
     stacks: list[list[str]] = [[] for _ in graph.output[first + 1 :]]
     step = 0
     while going and (steps is None or step < steps):
         number, held = node.number(step, np.int64), node.constant(np.array(True))
-        condition, *results = body([number, held, *filter(None, states)], step)
-        if condition is None or None in results:
+        made = body([number, held, *states], step)
+        if made is None:
             return [None] * len(node.outputs)
+        condition, *results = made
         known = node.builder.known(condition)
         if known is None or known.size != 1:
             raise UnsupportedError(
@@ -112,9 +122,9 @@ def _slice(node: OnnxNode, x: str, axis: int, index: int) -> str:
     return node.emit("Squeeze", node.emit("Slice", x, **ends), axes=(axis,))
 
 
-def _push(stacks: Sequence[list[str]], results: Sequence[str | None]) -> None:
+def _push(stacks: Sequence[list[str]], results: Sequence[str]) -> None:
     for stack, result in zip(stacks, results, strict=True):
-        stack.append(result or "")
+        stack.append(result)
 
 
 def _stack(node: OnnxNode, parts: Sequence[str], axis: int) -> str:

@@ -113,6 +113,8 @@ class NodeImporter:
         self.functions: dict[tuple[str, str, str], FunctionProto] = {}
         self.problems: list[str] = []
         self._seen = 0  # nodes
+        # Initialisers that were read, by identity: bodies of loops read theirs in every step.
+        self._stored: dict[int, tuple[TensorProto, str | None]] = {}
 
     def define(self, function: FunctionProto) -> None:
         """Enter a function of the model; InputError where another has its name."""
@@ -148,14 +150,20 @@ class NodeImporter:
                 raise InputError(
                     f"{where}: expected a value that is written, found {name!r}; check the model"
                 )
-            try:
-                array = tensor_to_array(tensor, f"initialiser {name!r}", self.builder.folder)
-                self.builder.allow(array.size)
-                scope.values[name] = self.builder.stored(scope.prefix + name, array, own=True)
-            except UnsupportedError as error:
-                self.problems.append(str(error))
-                scope.values[name] = None
+            if id(tensor) not in self._stored:
+                self._stored[id(tensor)] = tensor, self._constant(name, tensor, scope)
+            scope.values[name] = self._stored[id(tensor)][1]
         return scope.values[name]
+
+    def _constant(self, name: str, tensor: TensorProto, scope: Scope) -> str | None:
+        """An initialiser as a constant of the graph, None where it has no counterpart."""
+        try:
+            array = tensor_to_array(tensor, f"initialiser {name!r}", self.builder.folder)
+            self.builder.allow(array.size)
+            return self.builder.stored(scope.prefix + name, array, own=True)
+        except UnsupportedError as error:
+            self.problems.append(str(error))
+            return None
 
     def _label(self, name: str, scope: Scope, where: str) -> str | None:
         """As `read`; texts are read as their places, and a note says which they are."""
@@ -243,9 +251,7 @@ class NodeImporter:
             return self._branch(node, scope)
         if op in LOOPS and domain == "":
             graph = node.graph("body")
-            return LOOPS[op](
-                node, lambda given, step: self._inside(node, scope, graph, given, f"{step}/")
-            )
+            return LOOPS[op](node, lambda given, step: self._step(node, scope, graph, given, step))
         if rule is None:
             function, defaults = standard_function(node, domain)
             return self._call(function, proto, scope, known, {**defaults, **attributes}, where)
@@ -267,6 +273,20 @@ class NodeImporter:
                 f"expected {len(node.outputs)} outputs of the branch, found {len(branch.output)}"
             )
         return self._inside(node, scope, branch, (), names=node.outputs)
+
+    def _step(
+        self, node: OnnxNode, scope: Scope, graph: GraphProto, given: Sequence[str], step: int
+    ) -> list[str] | None:
+        """Results of a step of a loop; None where one has no counterpart."""
+        self._count(2 * len(given) + len(graph.output))  # inputs are cut, results are stacked
+        results = self._inside(node, scope, graph, given, f"{step}/")
+        if "" in results:
+            raise InputError(
+                "expected a body that gives each of its outputs, found none for "
+                f"{graph.output[results.index('')].name!r}"
+            )
+        found = [name for name in results if name is not None]
+        return found if len(found) == len(results) else None
 
     def _inside(
         self,

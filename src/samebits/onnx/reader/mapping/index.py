@@ -41,8 +41,10 @@ def _tensor_scatter(node: OnnxNode) -> Result:
     """A cache with an update written along an axis, from the first place on where none is given."""
     axis = node.axis(node.int_("axis", -2), node.rank())
     mode = node.string("mode", "linear", ("linear", "circular"))
-    first = np.zeros(node.shape()[0], np.int64)
-    starts = node.optional(2) or node.constant(first)
+    starts = node.optional(2)
+    if not starts:
+        node.builder.charge(node.shape()[0])
+        starts = node.constant(np.zeros(node.shape()[0], np.int64))
     return node.out("TensorScatter", node.input(0), node.input(1), starts, axis=axis, mode=mode)
 
 

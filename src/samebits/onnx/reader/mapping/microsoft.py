@@ -8,7 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.onnx.reader.mapping.quantized import dequantize_input, quantize_output
+from samebits.onnx.reader.mapping.quantized import (
+    dequantize_bias,
+    dequantize_input,
+    quantize_output,
+)
 from samebits.onnx.reader.mapping.window import average_attributes
 from samebits.onnx.reader.node import MICROSOFT, Array, OnnxNode, Result, onnx_op
 
@@ -109,13 +113,8 @@ def _gemm(node: OnnxNode) -> Result:
     )
     names = [_triple(node, 0), b]
     if node.has(6):
-        a_scale, b_scale = (node.builder.known(node.input(index)) for index in (1, 4))
-        if a_scale is None or b_scale is None or a_scale.size != 1:
-            raise UnsupportedError("expected constant scales with c, found computed ones")
         # alpha joins the bias outside: Gemm multiplies only a * b with it.
-        product = b_scale.astype(np.float64) * a_scale.astype(np.float64).reshape(())
-        c = dequantize_input(node, node.input(6), node.constant(product), "", axis=node.rank(6) - 1)
-        names.append(node.emit("Cast", c, to=node.dtype_of(b)))
+        names.append(dequantize_bias(node, node.input(6), (node.input(1), node.input(4)), b))
     attributes = {"transA": int(node.flag("transA", False)), "transB": transposed}
     if not node.has(7):
         return node.out("Gemm", *names, alpha=alpha, beta=alpha, **attributes)

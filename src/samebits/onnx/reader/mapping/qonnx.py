@@ -12,7 +12,7 @@ from samebits import progress
 from samebits.errors import UnsupportedError
 from samebits.ir.interpreter import carry
 from samebits.ir.real.quantize import quantize_reals
-from samebits.onnx.reader.mapping.quantized import parameters
+from samebits.onnx.reader.mapping.quantized import check_scale, parameters
 from samebits.onnx.reader.node import OnnxNode, Result, onnx_op
 
 GENERAL, BREVITAS, FINN = "qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general"
@@ -71,9 +71,10 @@ def _numbers(node: OnnxNode, dtype: str) -> tuple[str, str, int]:
             f"for {list(node.shape())}"
         )
     zeros = node.array(2, "zero point") if node.has(2) else np.zeros(())
+    like = zeros.size == 1 or (1,) * (rank - zeros.ndim) + zeros.shape == own
     zeros, info = zeros.astype(np.float64).reshape(-1), np.iinfo(dtype)
     whole = (zeros == np.rint(zeros)) & (zeros >= info.min) & (zeros <= info.max)
-    if not whole.all() or zeros.size not in (1, scales.size):
+    if not whole.all() or not like:
         raise UnsupportedError(
             f"expected whole zero points from {info.min} to {info.max}, one or one for each scale, "
             f"found {zeros.tolist()[:4]}"
@@ -108,7 +109,7 @@ def _dequantized(node: OnnxNode, codes: str, numbers: tuple[str, str, int]) -> R
 @onnx_op("Quant", "IntQuant", domain=FINN)
 def _quant(node: OnnxNode) -> Result:
     """x, scale, zeropt, bitwidth. Constants, such as biases, may have up to 32 bits."""
-    signed, narrow = node.flag("signed", True), node.flag("narrow", True)
+    signed, narrow = node.flag("signed", True), node.flag("narrow", False)
     _mode(node, "ROUND")
     bits = _bits(node, 3, MOST_CONSTANT_BITS if node.is_constant(0) else MOST_BITS)
     if bits == 1 and signed:
@@ -149,6 +150,14 @@ def _bipolar(node: OnnxNode) -> Result:
     return _dequantized(node, _quantized(node, signs, one, (-1, 1)), numbers)
 
 
+def _scale(node: OnnxNode, value: float) -> str:
+    """A scale in the type of x; InputError where it is no positive finite number there."""
+    with np.errstate(over="ignore"):
+        name = node.number(value, node.dtype())
+    check_scale(node.builder.constants[name])
+    return name
+
+
 @onnx_op("Trunc", domain=GENERAL)
 @onnx_op("Trunc", domain=BREVITAS)
 @onnx_op("Trunc", domain=FINN)
@@ -175,14 +184,14 @@ def _trunc(node: OnnxNode) -> Result:
             f"{whole}, found scales {scale} and {after}; export with such a scale"
         )
     kind = node.dtype()
-    fine = (node.number(scale, kind), node.number(0, "int16"), 1)
+    zero, coarse = node.number(0, dtype), _scale(node, scale * 2.0**dropped)
+    fine = (_scale(node, scale), node.number(0, "int16"), 1)
     y = node.emit("DequantizeLinear", _quantized(node, node.input(0), fine, None), *fine[:2])
     lost = {"FLOOR": -0.5, "CEIL": 0.5}.get(mode, 0.0) * (2**dropped - 1) * scale
     if lost:
         y = node.emit("Add", y, node.number(lost, kind))
-    zero = node.number(0, dtype)
-    codes = _quantized(node, y, (node.number(scale * 2.0**dropped, kind), zero, 1), ends)
-    return _dequantized(node, codes, (node.number(after, kind), zero, 1))
+    codes = _quantized(node, y, (coarse, zero, 1), ends)
+    return _dequantized(node, codes, (_scale(node, after), zero, 1))
 
 
 @onnx_op("FloatQuant", "MultiThreshold", domain=GENERAL)

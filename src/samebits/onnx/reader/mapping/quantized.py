@@ -18,7 +18,7 @@ _TARGETS = ("int8", "uint8", "int16", "uint16")
 WIDER = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}
 
 
-def _check_scale(scale: Array) -> None:
+def check_scale(scale: Array) -> None:
     """InputError unless every scale is a positive finite number."""
     values = scale.astype(np.float64)
     wrong = ~(np.isfinite(values) & (values > 0))
@@ -38,7 +38,7 @@ def parameters(node: OnnxNode, scale: str, zero_point: str, dtype: str) -> tuple
     """
     known = node.builder.known(scale)
     if known is not None:
-        _check_scale(known)
+        check_scale(known)
         if known.size == 1 and known.ndim == 1:
             scale = node.constant(known.reshape(()))
     shape = node.shape_of(scale)
@@ -85,6 +85,18 @@ def channel_axis(node: OnnxNode) -> int:
     return node.axis(axis, node.rank())
 
 
+def _along(node: OnnxNode) -> dict[str, int]:
+    """Where the scales of input 1 lie; one block that holds a whole vector is no block."""
+    block = node.int_("block_size", 0)
+    whole = node.rank() == 1 and node.shape(1) == (1,) and block >= node.shape()[0]
+    if not block or whole:
+        return {"axis": channel_axis(node)}
+    return {
+        "axis": node.axis(node.int_("axis", _DEFAULT_AXIS), node.rank()),
+        "block_size": block,
+    }
+
+
 @onnx_op("QuantizeLinear")
 @onnx_op("QuantizeLinear", domain=MICROSOFT)
 def _quantize_linear(node: OnnxNode) -> Result:
@@ -110,13 +122,12 @@ def _quantize_linear(node: OnnxNode) -> Result:
         found = ", ".join((*_TARGETS, *WIDER))
         raise UnsupportedError(f"expected codes of {found}, found {dtype}")
     _check_precision(node, node.dtype(1))
-    axis = channel_axis(node)
-    block = node.int_("block_size", 0)
+    along = _along(node)
     scales = parameters(node, node.input(1), _widened(node, node.optional(2)), stored)
     ends: dict[str, Any] = {}
     if stored != dtype:
         ends = dict(zip(("low", "high"), _range(dtype), strict=True))
-    return node.out("QuantizeLinear", node.input(0), *scales, axis=axis, block_size=block, **ends)
+    return node.out("QuantizeLinear", node.input(0), *scales, **along, **ends)
 
 
 def _range(dtype: str) -> tuple[int, int]:
@@ -162,13 +173,12 @@ def _dequantize_linear(node: OnnxNode) -> Result:
     if node.dtype() in STORAGE:
         wide = node.emit("Cast", node.input(0), to=node.dtype(1))
         return node.out("Mul", wide, _storage_scale(node))
-    axis = channel_axis(node)
-    block = node.int_("block_size", 0)
+    along = _along(node)
     names = [_widened(node, node.input(0)), _widened(node, node.optional(2))]
     if node.dtype_of(names[0]) not in (*CODES, "int32"):
         raise UnsupportedError(f"expected integer codes, found {node.dtype_of(names[0])}")
     scales = parameters(node, node.input(1), names[1], node.dtype_of(names[0]))
-    return node.out("DequantizeLinear", names[0], *scales, axis=axis, block_size=block)
+    return node.out("DequantizeLinear", names[0], *scales, **along)
 
 
 def _widened(node: OnnxNode, name: str) -> str:
@@ -186,13 +196,14 @@ def _qlinear_conv(node: OnnxNode) -> Result:
     w = dequantize_input(node, node.input(3), node.input(4), node.input(5), axis=0)
     names = [x, w]
     if node.has(8):
-        names.append(_bias(node, node.input(8), (node.input(1), node.input(4)), x))
+        names.append(dequantize_bias(node, node.input(8), (node.input(1), node.input(4)), x))
     y = node.emit("Conv", *names, **conv_attributes(node, 3))
     return quantize_output(node, y, node.input(6), node.input(7))
 
 
-def _bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
-    """The real bias of int32 codes whose scale is the product of two scales.
+def dequantize_bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
+    """The real bias of int32 codes whose scale is the product of two scales, of the second one for
+    each index of the last axis.
 
     The product of two binary32 numbers is a binary64 number; the cast changes the type alone.
     """
@@ -207,7 +218,9 @@ def _bias(node: OnnxNode, bias: str, scales: tuple[str, str], like: str) -> str:
         narrow = product.astype(dtype)
     exact = bool(np.all(narrow.astype(np.float64) == product))
     scale = node.constant(narrow if exact else product)
-    return node.cast(dequantize_input(node, bias, scale, "", axis=0), dtype)
+    return node.cast(
+        dequantize_input(node, bias, scale, "", axis=len(node.shape_of(bias)) - 1), dtype
+    )
 
 
 @onnx_op("QLinearMatMul")

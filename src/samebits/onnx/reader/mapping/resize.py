@@ -74,8 +74,9 @@ def _interpolated(node: OnnxNode, plan: _Plan) -> Result:
         if crops
         else None,
     }
-    for size, out in zip(node.shape(), plan.sizes, strict=True):
-        if size != out:
+    axes = zip(node.shape(), plan.sizes, plan.scales, plan.roi, strict=True)
+    for size, out, scale, ends in axes:
+        if size != out or scale != 1 or ends != (0, 1):
             node.builder.charge((size + 64) * out)  # 64: the time that each row takes
     outside = np.zeros((1,) * node.rank(), np.bool_)
     for axis, rows in (weights_of(node.shape(), attributes) if crops else {}).items():
