@@ -114,15 +114,6 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Ranged(Affine):
-    """Codes times one integer that is known as the graph runs, the `span` of their range: an
-    accumulator, or for products that read it the codes and then the span."""
-
-    codes_of_range: Codes = Codes("", ())
-    span: str = ""
-
-
-@dataclass(frozen=True)
 class Pointwise:
     """A function of one tensor of codes, element by element; one per channel, or one for all.
 
