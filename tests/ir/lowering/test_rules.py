@@ -356,3 +356,32 @@ def test_a_choice_by_numbers_is_refused():
     net = Net((2, 3), 0.25, "int8", 3)
     condition = net.b.add("Greater", [net.x, net.b.constant("zero", np.float32(0))])
     assert "found Greater" in unsupported(net, net.b.add("Where", [condition, net.x, net.x]))
+
+
+# --- masks by an integer input -----------------------------------------------------------------
+
+
+def masked(kind, inverted, constant):
+    """A Softmax of scores without the places where a flag, or its inverse, and one more place after
+    these have the number 1."""
+    net = Net((2, 3, 4), 0.25)
+    b = net.b
+    m = b.add("Cast", [b.input("m", "int64", (2, 1, 3))], {"to": kind})
+    m = b.add("Sub", [b.constant("one", np.array(1, kind)), m]) if inverted else m
+    m = b.add("Concat", [m, b.constant("c", np.full((2, 1, 1), constant, kind))], {"axis": 2})
+    real = b.add("Cast", [m], {"to": "float32"})
+    lost = b.add("Mul", [real, b.constant("lost", np.array(-1e9, np.float32))])
+    y = b.add("Softmax", [b.add("Add", [net.x, lost])], {"axis": 2})
+    return b.build([net.q(y, 1 / 256, "uint8")])
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("constant", [0, 1])
+def test_a_constant_beside_a_flag_says_what_the_flag_says(kind, inverted, constant):
+    real = masked(kind, inverted, constant)
+    codes = np.arange(-12, 12).reshape(2, 3, 4).astype(np.int8)
+    m = np.array([[[1, 0, 1]], [[0, 0, 1]]])
+    (wanted,) = run(real, [codes / 4, m])
+    (found,) = run(lower_graph(real), [codes, m])
+    np.testing.assert_array_equal(found, wanted * 256)

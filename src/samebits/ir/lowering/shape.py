@@ -106,7 +106,7 @@ def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 def _alike(e: LoweringBuilder, node: Node, states: States) -> tuple[State | None, list[Codes]]:
     """The first of the operands that one tensor will hold, and the codes of all, which must have
     one scale, zero point and type; constants among them are stored as such codes."""
-    like = next((x for x in states if isinstance(x, Affine)), None)
+    like = next((x for x in states if isinstance(x, (Affine, Codes))), None)
     states = [_constant_like(e, node, x, like) for x in states]
     codes = [_codes(x) for x in states]
     meanings = {
@@ -122,13 +122,19 @@ def _alike(e: LoweringBuilder, node: Node, states: States) -> tuple[State | None
 
 
 def _constant_like(
-    e: LoweringBuilder, node: Node, x: State | None, like: Affine | None
+    e: LoweringBuilder, node: Node, x: State | None, like: Affine | Codes | None
 ) -> State | None:
-    """Constant codes stored with the zero point and type of a tensor that they are joined to, and
-    whole numbers that are joined to such."""
-    if like is None and isinstance(x, ConstantReals) and x.values.dtype.name in FLAG_TYPES:
-        return _whole_numbers(e, node, x)
-    if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
+    """Constants stored as what they are joined to: codes with its zero point and type, whole
+    numbers, and beside a flag the 0 or 1 of the input for which it is that number."""
+    if isinstance(x, ConstantReals) and not isinstance(like, Affine):
+        flag = e.flags.get(node.output)
+        if flag is not None and like is not None:
+            reached = x.values != flag.numbers[0]
+            x = ConstantReals(reached.astype(e.dtype(like.name)))
+        return _whole_numbers(e, node, x) if x.values.dtype.name in FLAG_TYPES else x
+    if not (isinstance(x, ConstantCodes) and isinstance(like, Affine)):
+        return x
+    if not isinstance(like.source, Codes):
         return x
     dtype = e.dtype(like.source.name)
     low, high = limits(dtype)
