@@ -10,7 +10,7 @@ import pytest
 
 import recurrent_nets
 from ir.lowering.test_lower import Net, assert_same_function, lower_graph, unsupported
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.lowering import lower
@@ -89,6 +89,19 @@ def test_a_constant_of_the_same_scale_is_stored_beside_a_tensor():
     assert (stored.dtype, stored.tolist()) == (np.int8, [[8, 5]])
     other = net.b.add("Concat", [net.x, net.weight(np.ones((1, 2), np.int8), 0.75)], {"axis": 1})
     assert "expected quantized codes with one scale" in unsupported(net, other)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_constant_places_beyond_the_end_wrap_in_a_ring_alone(mode):
+    for start in (2, 3, -1):
+        net = Net((1, 4, 2), 0.5, "int8", 7)
+        update = net.weight(codes(1, 2, 2), 0.5)
+        starts = net.b.constant("starts", np.array([start]))
+        y = net.b.add("TensorScatter", [net.x, update, starts], {"axis": 1, "mode": mode})
+        if start == 2 or mode == "circular":
+            assert_same_function(net.b.build([y]))
+        else:
+            assert f"write indices from 0 to 2, found {start}" in unsupported(net, y)
 
 
 # --- convolution and pools of signals ---------------------------------------------------------
@@ -251,6 +264,15 @@ def test_interpolation_rounds_once(shape, sizes, attributes):
         y = net.b.add("Interpolate", [net.x], {"sizes": sizes, **attributes})
         graph = assert_same_function(net.b.build([net.q(y, 0.125, "int8", 3)]))
         assert [n.op for n in graph.nodes].count("resample") == 1
+
+
+def test_interpolation_whose_weights_have_no_common_denominator_in_64_bits():
+    net = Net((1, 1, 57, 57))
+    taps = {"sizes": (1, 1, 41, 41), "antialias": 1}
+    y = net.q(net.b.add("Interpolate", [net.x], taps, name="shrink"), 0.5)
+    message = r"'shrink'.*below 2\*\*63, found.*interpolation weights .* common denominator"
+    with pytest.raises(RangeError, match=message):
+        lower_graph(net.b.build([y]))
 
 
 def test_interpolation_that_no_image_has():

@@ -14,6 +14,11 @@ from samebits.ir.lowering.products import NCHW_TO_NHWC, activation, image_of, im
 from samebits.ir.lowering.states import LoweringBuilder, State, States, Sum, integers
 from samebits.ir.real.resize import Taps, weights_of
 
+FINE_WEIGHTS = (
+    "the interpolation weights have too large a common denominator; choose sizes with a ratio of "
+    "smaller numbers"
+)
+
 
 def _interpolate(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     """Weighted sums of rows and columns, in the common denominators of the weights."""
@@ -47,7 +52,7 @@ def _whole(taps: Sequence[Taps]) -> tuple[Array, Array, int]:
     for i, row in enumerate(taps):
         for k, (place, weight) in enumerate(sorted(row.items())):
             places[i, k], weights[i, k] = place, int(weight * common)
-    return places.astype(np.int32), integers(weights), common
+    return places.astype(np.int32), integers(weights, FINE_WEIGHTS), common
 
 
 RULES: dict[str, Callable[..., list[State]]] = {"Interpolate": _interpolate}

@@ -35,6 +35,7 @@ from samebits.ir.lowering.states import (
 )
 from samebits.ir.masks import FLAG_TYPES
 from samebits.ir.ops import op_named, ops_with
+from samebits.ir.real.indexing import check_starts
 from samebits.ir.traits import Trait
 
 
@@ -315,13 +316,15 @@ def _tensor_scatter(e: LoweringBuilder, node: Node, states: States) -> list[Stat
     """Codes written into others, from places that are constant or computed."""
     past, codes = _alike(e, node, states[:2])
     order = _identity_order(len(codes[0].order))
-    starts = states[2]
+    axis, starts = node.attributes["axis"] % len(order), states[2]
     if isinstance(starts, ConstantReals):
+        if node.attributes["mode"] == "linear":
+            sizes = [e.graph.values[name].shape[axis] for name in node.inputs[:2]]
+            check_starts(starts.values, sizes[0] - sizes[1])
         starts = _whole_numbers(e, node, starts)
     if not isinstance(starts, Codes):
         raise UnsupportedError("expected write indices that are constant or an input")
     names = [*(e.arranged(c, order) for c in codes), e.arranged(starts, (0,))]
-    axis = node.attributes["axis"] % len(order)
     return [_with(past, Codes(e.moved("scatter", names, {"axis": axis}, node.name), order))]
 
 
