@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from samebits.data import load
-from samebits.data.text import LENGTH, MAX_BYTES, STRIDE, TEST_PART
+from samebits.data.text import LENGTH, MAX_BYTES, STRIDE, TEST_PART, load_tokens
 from samebits.errors import InputError
 
 LEAST_BYTES = TEST_PART * (LENGTH + 1)
@@ -75,3 +75,20 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     plain, marked = (load(str(tmp_path / name)) for name in ("plain.txt", "marked.txt"))
     assert marked.sha256() == plain.sha256()
     assert marked.class_names == plain.class_names
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_windows_of_tokens(tmp_path, length):
+    path = tmp_path / "a.txt"
+    text = corpus(path, 200)
+    data = load_tokens(path, length)
+    starts = range(0, 180 - length, max(1, length // 2))
+    assert data.train_images.tolist() == [list(text[s : s + length]) for s in starts]
+    assert data.train_labels.tolist() == [list(text[s + 1 : s + 1 + length]) for s in starts]
+
+
+@pytest.mark.parametrize("length", [0, -1])
+def test_windows_of_nothing_are_refused(tmp_path, length):
+    corpus(tmp_path / "a.txt", 200)
+    with pytest.raises(InputError, match=rf"windows of at least 1 byte, found {length}"):
+        load_tokens(tmp_path / "a.txt", length)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ir.lowering.test_lower import Net, assert_same_function, lower_graph
+from ir.lowering.test_lower import Net, assert_same_function, lower_graph, unsupported
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.onnx import from_model
@@ -135,3 +135,38 @@ def test_a_constant_behind_the_product_joins_its_sum() -> None:
     found = run(graph, [x])[0]
     expected = run(real, [(x - 3.0) / 4])[0]
     assert np.array_equal((found - 5.0) * 4, expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "constant"),
+    [
+        ("Relu", {}, None),
+        ("Clip", {"min": -3.0, "max": 5.0}, None),
+        ("Add", {}, np.float32(1.5)),
+        ("Sub", {}, np.float32([0.5, 1, -2, 4])),
+        ("Mul", {}, np.float32([0.5, 1, -2, 4])),
+        ("Transpose", {"perm": (1, 0)}, None),
+        ("Slice", {"starts": (1,), "ends": (3,), "axes": (0,), "steps": (1,)}, None),
+    ],
+)
+def test_a_product_reads_the_rounded_numbers_themselves(
+    op: str, attributes: dict[str, Any], constant: Any
+) -> None:
+    net = Net((4, 4), 0.25, "int8", 3)
+    between = [net.b.add("RoundDynamic", [net.x])]
+    if constant is not None:
+        between.append(net.b.constant("c", constant))
+    changed = net.b.add(op, between, attributes)
+    w = net.weight(RNG.integers(-99, 100, (4, 3)).astype(np.int8), 0.5)
+    y = net.q(net.b.add("MatMul", [changed, w]), 4.0, "int16", 5)
+    message = unsupported(net, y)
+    assert "expected quantized codes" in message or "expected 8- or 16-bit codes" in message
+
+
+def test_a_range_times_a_number_is_one() -> None:
+    net = Net((3, 6), 0.25, "int8", 3)
+    rounded = net.b.add("RoundDynamic", [net.x])
+    scaled = net.b.add("Mul", [rounded, net.b.constant("c", np.float32(0.75))])
+    w = net.weight(RNG.integers(-99, 100, (6, 4)).astype(np.int8), 0.5)
+    y = net.q(net.b.add("MatMul", [scaled, w]), 4.0, "int16", 5)
+    assert_same_function(net.b.build([y]))

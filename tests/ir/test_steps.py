@@ -274,6 +274,41 @@ def test_embedded_words() -> None:
     check(graph)
 
 
+@pytest.mark.parametrize(
+    ("shape", "indices", "perm"),
+    [
+        ((4, STEPS, BATCH, FEATURES), 2, (0, 1, 2)),
+        ((4, STEPS, FEATURES), [3, 0], (1, 0, 2)),
+        ((FEATURES, STEPS), [[2, 3, 1], [0, 1, 4]], (2, 0, 1)),
+    ],
+)
+def test_samples_by_index_on_an_axis_before_time(
+    shape: tuple[int, ...], indices: Any, perm: tuple[int, ...]
+) -> None:
+    net = Net(*shape)
+    chosen = net("Gather", net.x, net.builder.constant("i", np.array(indices)), axis=0)
+    graph = net.graph(*net.layer("LSTM", net("Transpose", chosen, perm=perm)))
+    assert time_axes(graph) == {"x": 1}
+    check(graph)
+
+
+def test_words_along_an_axis_that_counts_from_the_end() -> None:
+    net = Net()
+    words = net.builder.input("words", "int64", (STEPS, BATCH))
+    x = net("Gather", net.numbers(4, 3), words, axis=-2)
+    graph = net.graph(*net.layer("LSTM", net("Concat", x, net.x, axis=2)))
+    assert time_axes(graph) == {"x": 0, "words": 0}
+    check(graph)
+
+
+def test_time_along_indices_that_are_constant_is_that_of_no_input() -> None:
+    net = Net(BATCH, FEATURES)
+    steps = net.builder.constant("i", np.arange(STEPS) % BATCH)
+    x = net("Reshape", net("Gather", net.x, steps, axis=0), shape=(STEPS, 1, FEATURES))
+    with pytest.raises(UnsupportedError, match="expected inputs that are states or sequences"):
+        time_axes(net.graph(*net.layer("LSTM", x)))
+
+
 def test_steps_and_batch_as_rows() -> None:
     net = Net(STEPS, 1, FEATURES)
     y = net("Reshape", net.layer("LSTM", net.x)[0], shape=(STEPS, HIDDEN))

@@ -109,6 +109,17 @@ def test_samples_are_cut_into_the_batch_of_the_graph():
             executor.run([wrong])
 
 
+@pytest.mark.parametrize("start", [2**63 - 1, 2**63 - 3, -(2**63), 4])
+def test_places_near_the_ends_of_64_bits(start):
+    build = GraphBuilder("far")
+    past, update = build.input("past", "int8", (1, 5)), build.input("update", "int8", (1, 3))
+    starts = build.input("starts", "int64", (1,))
+    graph = build.build([build.add("scatter", [past, update, starts], {"axis": 1})])
+    inputs = [np.zeros((1, 5), np.int8), np.array([[1, 3, 5]], np.int8), np.array([start])]
+    expected = reference(graph, inputs)[graph.outputs[0]]
+    assert_equal(TorchExecutor(graph).run(inputs)[0], expected)
+
+
 def test_inputs_of_different_counts_are_refused():
     build = GraphBuilder("pair")
     names = [build.input(name, "int8", (1, 2)) for name in "ab"]

@@ -70,3 +70,14 @@ def test_samples_that_do_not_fit():
             step_codes(model, data)
     with pytest.raises(InputError, match="do not fit the model"):
         image_codes(model, dataset(6, 4))
+
+
+def test_logits_of_the_last_token_alone_are_no_logits_of_texts():
+    text = torch.arange(20, dtype=torch.uint8).reshape(5, 4)
+    names = tuple(map(str, range(256)))
+    data = Dataset(text, text.long(), text, text.long(), names, "text")
+    right = np.zeros((5, 4, 256), np.int8)
+    assert correct([right], data) == 1
+    message = r"expected logits \[5, 4, classes\] .* found \[5, 256\]"
+    with pytest.raises(InputError, match=message):
+        correct([right[:, 0]], data)

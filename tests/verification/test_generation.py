@@ -53,13 +53,17 @@ def test_what_does_not_fit_is_named() -> None:
         ([], {}, "at least one token"),
         ([3, 20], {}, "from 0 to 19, found 20"),
         ("a", {}, "from 0 to 19, found 97"),
+        ([1.5], {}, "whole numbers as tokens, found 1.5"),
+        ([1, None], {}, "whole numbers as tokens, found None"),
         ([1], {"top_k": 0}, "1 candidate"),
+        ([1], {"tokens": 2**24 + 1}, "1 to 16777216 tokens, .* found 16777217"),
+        ([1], {"tokens": 2.0}, "found 2.0"),
         ([1], {"temperature": -1.0}, "a temperature from 0 on, found -1.0"),
         ([1], {"seed": -1}, "a seed from 0"),
         ([1], {"backends": "onnxruntime"}, "expected one that draws tokens, among .*torch"),
     ):
         with pytest.raises(InputError, match=message):
-            net().generate(prompt, 3, **options)  # type: ignore[arg-type]
+            net().generate(prompt, **{"tokens": 3, **options})  # type: ignore[arg-type]
 
 
 def test_other_networks_draw_nothing() -> None:

@@ -41,9 +41,11 @@ def load_tokens(path: Path, length: int) -> Dataset:
     The classes are the 256 bytes. A window begins in the middle of the one before; the last tenth
     of the text is for testing. A byte-order mark before the text is skipped.
     """
+    if length < 1:
+        raise InputError(f"{path}: expected windows of at least 1 byte, found {length}")
     codes = torch.from_numpy(_read(path, length).copy())
-    cut = len(codes) - len(codes) // TEST_PART
-    parts = [part.unfold(0, length + 1, length // 2) for part in (codes[:cut], codes[cut:])]
+    cut, step = len(codes) - len(codes) // TEST_PART, max(1, length // 2)
+    parts = [part.unfold(0, length + 1, step) for part in (codes[:cut], codes[cut:])]
     train, test = ((windows[:, :-1], windows[:, 1:].long()) for windows in parts)
     return Dataset(*train, *test, tuple(map(_name, range(256))), str(path))
 

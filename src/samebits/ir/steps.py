@@ -36,14 +36,16 @@ def is_recurrent(graph: Graph) -> bool:
     return any(node.op in LAYERS for node in graph.nodes)
 
 
-def time_axes(graph: Graph) -> dict[str, int]:
+def time_axes(graph: Graph, roles: Mapping[str, Role] | None = None) -> dict[str, int]:
     """The time axis of each input of a graph with recurrent layers or causal attention, states left
     out.
+
+    roles: those of its attention, if they are known
 
     Raises UnsupportedError where an input is no sequence of a layer, or lengths differ.
     """
     axes: dict[str, int] = {}
-    roles = attention_roles(graph)
+    roles = attention_roles(graph) if roles is None else roles
     for node in reversed(graph.nodes):
         if node.op in LAYERS:
             axes.setdefault(node.inputs[X], 0)
@@ -88,7 +90,13 @@ def _before(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     if has(node.op, Trait.RESHAPES):
         return _moved(after, before, axis)
     if node.op == "Gather":
-        return axis - node.attributes["axis"] if name == node.inputs[1] else axis
+        x, indices = (graph.values[operand].shape for operand in node.inputs)
+        place = axis - node.attributes["axis"] % len(x)  # among the axes of the indices
+        if name == node.inputs[1]:
+            return place if 0 <= place < len(indices) else None
+        if 0 <= place < len(indices):
+            return None
+        return axis if place < 0 else axis - len(indices) + 1
     found = axis - (len(after) - len(before))
     return found if found >= 0 and before[found] == after[axis] else None
 
@@ -146,7 +154,7 @@ def fed_back(graph: Graph) -> tuple[Steps, str]:
     if cells <= layers:
         return _one_call(graph), "one call"
     try:
-        steps = _Stepping(graph).run()
+        steps = _Stepping(graph, attention_roles(graph)).run()
     except UnsupportedError:
         why = "what is around the recurrent layers is not time-wise"
     else:
@@ -183,12 +191,13 @@ def stepped(graph: Graph) -> Steps:
 
     Raises UnsupportedError with the node that is reversed or not time-wise.
     """
-    if graph.states or not (is_recurrent(graph) or attention_roles(graph)):
+    roles = {} if graph.states else attention_roles(graph)
+    if graph.states or not (is_recurrent(graph) or roles):
         raise UnsupportedError(
             f"graph {graph.name!r}: expected recurrent layers or causal attention on whole "
             f"sequences, found {'a step graph' if graph.states else 'none'}"
         )
-    return _Stepping(graph).run()
+    return _Stepping(graph, roles).run()
 
 
 class _Stepping:
@@ -198,22 +207,21 @@ class _Stepping:
     names: what the values are called in the step graph; fed: values that depend on states alone.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, roles: Mapping[str, Role]) -> None:
+        self.graph, self.roles = graph, roles
         self.builder = GraphBuilder(graph.name)
         self.times: dict[str, int] = {}
         self.names: dict[str, str] = {"": ""}
         self.taken = {*graph.values, *(node.name for node in graph.nodes)}
         self.fed: set[str] = {state.input for state in graph.states}
         self.length = 0
-        self.roles = attention_roles(graph)
         self.rings: Rings | None = None
 
     def run(self) -> Steps:
         """The step graph. Values are visited in order, so the time axis of every operand is known;
         what the layers' states become is added to the outputs at the end."""
         graph, builder = self.graph, self.builder
-        self.times.update(time_axes(graph))
+        self.times.update(time_axes(graph, self.roles))
         for name, axis in self.times.items():
             value = graph.values[name]
             self.length = value.shape[axis]

@@ -582,11 +582,11 @@ def _gather(node: _BoundedNode) -> Function:
 def _scatter(node: _BoundedNode) -> Function:
     axis = node.attributes["axis"]
     x, update, _ = node.values
-    steps = torch.arange(update.shape[axis])
+    n, steps = x.shape[axis], torch.arange(update.shape[axis])
     ahead = [1] * len(x.shape)
 
     def run(past: Tensor, written: Tensor, starts: Tensor) -> Tensor:
-        at = (starts[:, None].long() + steps.to(starts.device)) % x.shape[axis]
+        at = (starts[:, None].long() % n + steps.to(starts.device)) % n
         shape = [*ahead]
         shape[0], shape[axis] = at.shape
         return past.scatter(axis, at.reshape(shape).expand(update.shape), written)

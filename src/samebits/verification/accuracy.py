@@ -130,10 +130,17 @@ def correct(outputs: list[Array], data: Dataset) -> int:
     equal ones.
 
     Takes outputs of the first images of the test set; the last ones may repeat its last image
-    (`whole_batches`). Raises InputError where there are fewer logits than classes.
+    (`whole_batches`). Raises InputError where there are fewer logits than classes, or none for
+    every label.
     """
     labels = data.test_labels[: len(outputs[0])].numpy()
-    logits = outputs[0][: len(labels)].reshape(*labels.shape, -1)
+    logits = outputs[0][: len(labels)]
+    if logits.shape[: labels.ndim] != labels.shape:
+        raise InputError(
+            f"{data.source}: expected logits [{', '.join(map(str, labels.shape))}, classes] for "
+            f"these labels, found {list(logits.shape)}; give a network with logits for each of them"
+        )
+    logits = logits.reshape(*labels.shape, -1)
     if logits.shape[-1] < data.classes:
         raise InputError(
             f"{data.source}: expected at most {logits.shape[-1]} classes, found {data.classes}"

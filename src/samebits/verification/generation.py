@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,7 @@ from samebits.verification.registry import backend_named, check_needs, known_bac
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
+TOKENS_MAX = 1 << 24  # drawn at once: C counts them in 32 bits
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,19 @@ def request_of(
     where = model.source
     _, logits = token_ports(model.integer, where)
     size = logits.size
+    prompt = [_whole(token, f"{where}: expected whole numbers as tokens") for token in prompt]
+    count = _whole(count, f"{where}: expected a whole number of tokens")
     wrong = [t for t in prompt if not 0 <= t < size]
     if not prompt or wrong:
         raise InputError(
             f"{where}: expected a prompt of at least one token, each from 0 to {size - 1}, found "
             f"{wrong[0] if wrong else 'none'}"
         )
-    if (top_k is not None and top_k < 1) or count < 1 or not 0 <= seed < 1 << 64:
+    counted = 1 <= count <= TOKENS_MAX
+    if (top_k is not None and top_k < 1) or not counted or not 0 <= seed < 1 << 64:
         raise InputError(
-            f"{where}: expected at least 1 token and 1 candidate and a seed from 0 to 2**64 - 1, "
-            f"found {count}, {top_k} and {seed}"
+            f"{where}: expected 1 to {TOKENS_MAX} tokens, at least 1 candidate and a seed from 0 "
+            f"to 2**64 - 1, found {count}, {top_k} and {seed}"
         )
     if not 0 <= temperature < float("inf"):
         raise InputError(f"{where}: expected a temperature from 0 on, found {temperature}")
@@ -74,6 +79,13 @@ def request_of(
     exact = Fraction(str(temperature)) if temperature else Fraction(1)
     sampling = Sampling.of(k, logits.quantization.scale, exact)
     return Request(tuple(prompt), count, sampling, seed)
+
+
+def _whole(value: Any, expected: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{expected}, found {value!r}") from None
 
 
 def generated(model: Model, request: Request, run: Run) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Quantization, Trait, Value, has
+from samebits.ir.graph import moved_inputs
 from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
@@ -99,16 +100,15 @@ def random_codes(graph: Graph, samples: int, seed: int = 0) -> list[Array]:
 
 def _places(graph: Graph, name: str) -> int:
     """The positions of the axis that an input indexes; 0 where it is no index."""
-    sizes, waiting = [], [name]
+    sizes, readers, waiting, seen = [], graph.consumers(), [name], {name}
     while waiting:
         value = waiting.pop()
-        for node in graph.nodes:
-            if value not in node.inputs:
-                continue
-            if has(node.op, Trait.INDEXED) and value == node.inputs[-1]:
+        for node in readers[value]:
+            if has(node.op, Trait.INDEXED) and value not in moved_inputs(node):
                 axis = node.attributes["axis"]
                 sizes.append(graph.values[node.inputs[0]].shape[axis])
-            elif has(node.op, Trait.MOVEMENT):
+            elif has(node.op, Trait.MOVEMENT) and node.output not in seen:
+                seen.add(node.output)
                 waiting.append(node.output)
     return min(sizes, default=0)
 

@@ -550,6 +550,16 @@ def test_operator(same_in_c: Check, family: str) -> None:
     same_in_c(list(FAMILIES[family]()))
 
 
+def test_a_tensor_is_written_into_itself(same_in_c: Check) -> None:
+    g = GraphBuilder("turned")
+    x, starts = g.input("x", "int8", (2, 5)), g.input("starts", "int64", (2,))
+    held = g.add("clip", [x], {"low": -100, "high": 100})
+    turned = g.add("scatter", [held, held, starts], {"axis": 1})
+    graph = g.build([g.add("clip", [turned], {"low": -90, "high": 90})])
+    codes = np.arange(-5, 5, dtype=np.int8).reshape(2, 5)
+    same_in_c([graph], inputs=[[[codes, np.array([2, -1])]]])
+
+
 @pytest.mark.parametrize(
     "flags", [pytest.param(("-O1",), marks=pytest.mark.slow), ("-O3", "-march=native")]
 )

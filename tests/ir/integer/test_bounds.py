@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -315,3 +316,23 @@ def test_what_would_leave_64_bits_is_refused(attributes):
     output = builder.add("add", [x, y], {**attributes, "dtype": "int64"}, "sum")
     with pytest.raises(RangeError, match=r"^node 'sum' .*expected sums below 2\*\*62"):
         bounds(builder.build([output]))
+
+
+def test_outputs_of_equal_weights_are_looked_at_once():
+    b = GraphBuilder("large")
+    x, left = b.input("x", "int8", (1, 64, 64, 1)), np.arange(512) // 8
+    right = np.arange(512) % 8
+    places = np.stack([left, np.minimum(left + 1, 63)], 1).astype(np.int32)
+    tables = places, np.stack([8 - right, -right], 1).astype(np.int32)
+    constants = [b.constant("table", table) for table in (*tables, *tables)]
+    graph = b.build([b.add("resample", [x, *constants], {"dtype": "int64"})])
+    tracemalloc.start()
+    found = bounds(graph)[graph.outputs[0]]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    lines = [(8 - r, r) for r in range(8)]  # the sums of positive and of negative weights
+    signs = [(p * q + m * n, p * n + m * q) for p, m in lines for q, n in lines]
+    least = min(-128 * plus - 127 * minus for plus, minus in signs)
+    most = max(127 * plus + 128 * minus for plus, minus in signs)
+    assert found == Interval((least,), (most,))
+    assert peak < 1 << 22  # an object for each output and each of eight steps: over 50 MB

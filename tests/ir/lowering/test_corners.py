@@ -160,6 +160,18 @@ def test_long_chains_of_movement_take_linear_time():
     assert sum(n.op == "requantize" for n in graph.nodes) == 1
 
 
+def test_each_value_made_of_a_flag_is_looked_at_once():
+    net = Net((1, 4))
+    m = net.b.input("m", "int64", (1, 4))
+    one = net.b.constant("one", np.array(1))
+    for _ in range(60):  # two ways each
+        m = net.b.add("Mul", [net.b.add("Mul", [m, one]), net.b.add("Div", [m, one])])
+    lost = net.b.add("Cast", [m], {"to": "float32"})
+    lost = net.b.add("Mul", [lost, net.b.constant("lost", np.array(-1e9, np.float32))])
+    y = net.b.add("Softmax", [net.b.add("Add", [net.x, lost])], {"axis": 1})
+    assert lower_graph(net.b.build([net.q(y, 1 / 256, "uint8")])).inputs == ("x", "m")
+
+
 def test_inputs_that_are_no_codes():
     b = GraphBuilder("flags")
     x = b.input("x", "bool", (1, 3))

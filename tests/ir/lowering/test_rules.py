@@ -10,7 +10,7 @@ import pytest
 
 import recurrent_nets
 from ir.lowering.test_lower import Net, assert_same_function, lower_graph, unsupported
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.lowering import lower
@@ -89,6 +89,19 @@ def test_a_constant_of_the_same_scale_is_stored_beside_a_tensor():
     assert (stored.dtype, stored.tolist()) == (np.int8, [[8, 5]])
     other = net.b.add("Concat", [net.x, net.weight(np.ones((1, 2), np.int8), 0.75)], {"axis": 1})
     assert "expected quantized codes with one scale" in unsupported(net, other)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_constant_places_beyond_the_end_wrap_in_a_ring_alone(mode):
+    for start in (2, 3, -1):
+        net = Net((1, 4, 2), 0.5, "int8", 7)
+        update = net.weight(codes(1, 2, 2), 0.5)
+        starts = net.b.constant("starts", np.array([start]))
+        y = net.b.add("TensorScatter", [net.x, update, starts], {"axis": 1, "mode": mode})
+        if start == 2 or mode == "circular":
+            assert_same_function(net.b.build([y]))
+        else:
+            assert f"write indices from 0 to 2, found {start}" in unsupported(net, y)
 
 
 # --- convolution and pools of signals ---------------------------------------------------------
@@ -253,6 +266,15 @@ def test_interpolation_rounds_once(shape, sizes, attributes):
         assert [n.op for n in graph.nodes].count("resample") == 1
 
 
+def test_interpolation_whose_weights_have_no_common_denominator_in_64_bits():
+    net = Net((1, 1, 57, 57))
+    taps = {"sizes": (1, 1, 41, 41), "antialias": 1}
+    y = net.q(net.b.add("Interpolate", [net.x], taps, name="shrink"), 0.5)
+    message = r"'shrink'.*below 2\*\*63, found.*interpolation weights .* common denominator"
+    with pytest.raises(RangeError, match=message):
+        lower_graph(net.b.build([y]))
+
+
 def test_interpolation_that_no_image_has():
     net = Net((1, 2, 4, 4), 0.25, "int8", 0)
     wide = net.b.add("Interpolate", [net.x], {"sizes": (1, 4, 4, 4)})
@@ -356,3 +378,32 @@ def test_a_choice_by_numbers_is_refused():
     net = Net((2, 3), 0.25, "int8", 3)
     condition = net.b.add("Greater", [net.x, net.b.constant("zero", np.float32(0))])
     assert "found Greater" in unsupported(net, net.b.add("Where", [condition, net.x, net.x]))
+
+
+# --- masks by an integer input -----------------------------------------------------------------
+
+
+def masked(kind, inverted, constant):
+    """A Softmax of scores without the places where a flag, or its inverse, and one more place after
+    these have the number 1."""
+    net = Net((2, 3, 4), 0.25)
+    b = net.b
+    m = b.add("Cast", [b.input("m", "int64", (2, 1, 3))], {"to": kind})
+    m = b.add("Sub", [b.constant("one", np.array(1, kind)), m]) if inverted else m
+    m = b.add("Concat", [m, b.constant("c", np.full((2, 1, 1), constant, kind))], {"axis": 2})
+    real = b.add("Cast", [m], {"to": "float32"})
+    lost = b.add("Mul", [real, b.constant("lost", np.array(-1e9, np.float32))])
+    y = b.add("Softmax", [b.add("Add", [net.x, lost])], {"axis": 2})
+    return b.build([net.q(y, 1 / 256, "uint8")])
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("constant", [0, 1])
+def test_a_constant_beside_a_flag_says_what_the_flag_says(kind, inverted, constant):
+    real = masked(kind, inverted, constant)
+    codes = np.arange(-12, 12).reshape(2, 3, 4).astype(np.int8)
+    m = np.array([[[1, 0, 1]], [[0, 0, 1]]])
+    (wanted,) = run(real, [codes / 4, m])
+    (found,) = run(lower_graph(real), [codes, m])
+    np.testing.assert_array_equal(found, wanted * 256)

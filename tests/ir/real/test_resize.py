@@ -7,6 +7,7 @@ What each mode computes is tested against the ONNX standard's own cases
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.ops import op_named
+from samebits.ir.real import resize
 from samebits.ir.real.resize import weights_of
 from samebits.ir.real.shape import COORDINATES
 
@@ -90,6 +92,21 @@ def test_outputs_outside_the_region_read_nothing() -> None:
     assert rows == [{}, {0: 1}, {1: 1}, {2: 1}]
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+def test_memory_is_that_of_the_samples_that_are_read(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resize, "COLUMNS_MAX", 1 << 16)
+    ones = (1,) * (rank - 1)
+    x = np.arange(1000, dtype=np.float32).reshape(*ones, 1000)
+    tracemalloc.start()
+    found = apply(x, sizes=(*ones, 2000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.reshape(-1)[:4].tolist() == [0, 0.25, 0.75, 1.25]
+    assert peak < 1 << 22  # a weight for each pair of an input and an output: 16 MB
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -100,6 +117,10 @@ def test_outputs_outside_the_region_read_nothing() -> None:
         (
             {"sizes": (1, 2, 8, 8), "coordinate_transformation_mode": "tf_crop_and_resize"},
             "expected 8 ends of a region with tf_crop_and_resize, found None",
+        ),
+        (
+            {"sizes": (1, 2, 1, 4), "scales": (1, 1, 1e-5, 1), "antialias": 1},
+            "expected sizes that scales give, of axis 2 about 5 [*] 1e-05, found 1",
         ),
     ],
 )

@@ -100,6 +100,18 @@ def test_outputs_that_are_inputs_constants_or_repeated():
     check(graph)
 
 
+@pytest.mark.parametrize("op", ["top_k", "top_k_index"])
+def test_names_beside_those_of_the_graph(op):
+    build = GraphBuilder("names")
+    x = build.input("x", "int8", (1, 5))
+    y = build.add(op, [x], {"axis": 1, "k": 2, "largest": True}, outputs=["v"])
+    others = [
+        build.add("clip", [x], {"low": -3, "high": high}, outputs=[name])
+        for high, name in enumerate(("v.codes", "v.places"))
+    ]
+    check(build.build([y, *others]))
+
+
 def test_file(tmp_path):
     build = GraphBuilder('a name with "quotes" and \u00e9')
     x = build.input("in\nput", "int8", (2,), Quantization(Fraction(3, 2**7), 5))

@@ -298,6 +298,14 @@ def test_swish_is_written_as_mul_and_sigmoid():
         )
 
 
+def test_names_beside_those_of_the_graph():
+    b = GraphBuilder("names")
+    x = b.input("x", "float32", (3,))
+    y = b.add("RoundDynamic", [x], outputs=["v"])
+    others = [b.add("Relu", [x], outputs=[f"v.{n}"]) for n in ("codes", "scale", "zero_point")]
+    onnx.checker.check_model(to_qdq(b.build([y, *others])), full_check=True)
+
+
 def test_opsets_are_the_lowest_that_fit():
     def opset(op, variant):
         model = to_qdq(one_node(op, *CASES[op][variant]), "float")

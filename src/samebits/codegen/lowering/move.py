@@ -114,7 +114,7 @@ def gather(site: Site) -> ValueCalls:
 
 def scatter(site: Site) -> ValueCalls:
     """Copies of rows to places along an axis; the output may be the memory of x, which then holds
-    the rest already."""
+    the rest already, unless x is the update too: its rows are read after some are written."""
     x, update, axis = site.input(0), site.input(1), site.a["axis"]
     fields = {
         "samples": x.shape[0],
@@ -124,4 +124,5 @@ def scatter(site: Site) -> ValueCalls:
         "inner": math.prod(x.shape[axis + 1 :]) * WIDTHS[x.dtype],
         "type": TYPES[site.input(2).dtype],
     }
-    return site.entry(site.call("scatter", "scatter", fields, *site.node.inputs), in_place=[x.name])
+    own = [] if update.name == x.name else [x.name]
+    return site.entry(site.call("scatter", "scatter", fields, *site.node.inputs), in_place=own)

@@ -296,7 +296,7 @@ def _top_k(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
 
 
 def _resample(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
-    """The sums of positive and of negative weights of every output, times the ends of x."""
+    """The sums of positive and of negative weights of the outputs, times the ends of x."""
     tables = [graph.constants.get(name) for name in node.inputs[1:]]
     if any(table is None for table in tables):
         raise RangeError(f"node {node.name!r} ({node.op}): expected constant places and weights")
@@ -317,8 +317,11 @@ def _resample(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
 
 
 def _signed(weights: Any) -> tuple[Any, Any]:
-    """The sums of the positive and of the negative weights of every row, as magnitudes."""
-    return np.maximum(weights, 0).sum(1), np.maximum(-weights, 0).sum(1)
+    """The sums of the positive and of the negative weights of every row, as magnitudes; those of
+    equal rows once."""
+    sums = np.maximum(weights, 0).sum(1), np.maximum(-weights, 0).sum(1)
+    plus, minus = zip(*dict.fromkeys(zip(*sums, strict=True)), strict=True)
+    return np.array(plus, object), np.array(minus, object)
 
 
 def _argmax(graph: Graph, node: Node, ins: list[Interval]) -> Interval:

@@ -92,10 +92,15 @@ def _divide(arrays: Arrays, a: Attributes) -> list[Array]:
     largest = 2 * max(magnitude(x), 1) * numerator + max(magnitude(y), 1) * denominator
     product = wide(x, largest) * numerator
     divisor = np.maximum(wide(y, largest), 1) * denominator
+    return [saturate(_nearest(product, divisor), a)]
+
+
+def _nearest(product: Array, divisor: Array | int) -> Array:
+    """rne(product / divisor); divisor > 0."""
     quotient = product // divisor
     twice = (product - quotient * divisor) * 2
     up = (twice > divisor) | ((twice == divisor) & (quotient % 2 == 1))
-    return [saturate(np.asarray(quotient + up), a)]
+    return np.asarray(quotient + up)
 
 
 def round_product(acc: Array, numerator: int, denominator: int) -> Array:
@@ -104,11 +109,7 @@ def round_product(acc: Array, numerator: int, denominator: int) -> Array:
     Python integers where 64 bits might not hold the product.
     """
     largest = max(magnitude(acc), 1) * max(numerator, 1) + denominator
-    product = wide(acc, 2 * largest) * numerator
-    quotient, remainder = product // denominator, product % denominator
-    twice = remainder * 2
-    up = (twice > denominator) | ((twice == denominator) & (quotient % 2 == 1))
-    return np.asarray(quotient + up)
+    return _nearest(wide(acc, 2 * largest) * numerator, denominator)
 
 
 def _infer_requantize(values: Values, a: Attributes) -> list[Type]:

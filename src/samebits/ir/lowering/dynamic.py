@@ -10,16 +10,16 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.ir.lowering import products
-from samebits.ir.lowering.products import activation
+from samebits.ir.lowering.products import CODE_TYPES, activation
 from samebits.ir.lowering.states import (
     Affine,
     Codes,
     LoweringBuilder,
     Order,
-    Ranged,
     State,
     States,
     Sum,
+    quantization_of,
 )
 from samebits.ir.ops import Attributes
 
@@ -62,9 +62,7 @@ def _round_dynamic(e: LoweringBuilder, node: Node, states: States) -> list[State
     held: Attributes = {"ratios": (Fraction(1),), "low": 0, "high": LEVELS, "dtype": "int16"}
     most = e.add("requantize", [most], held, f"{name}.greatest")
     codes = e.add("minimum", [codes, most], {}, f"{name}.saturated")
-    total = _scaled(codes, span, x.codes.order, name)
-    made = Codes(codes, x.codes.order)
-    return [Ranged(total, gain=(x.unit / LEVELS,), codes_of_range=made, span=span)]
+    return [Affine(_scaled(codes, span, x.codes.order, name), gain=(x.unit / LEVELS,))]
 
 
 def _scaled(codes: str, span: str, order: Order, name: str) -> Sum:
@@ -72,20 +70,33 @@ def _scaled(codes: str, span: str, order: Order, name: str) -> Sum:
     return Sum("multiply", (codes, span), zeros, order, f"{name}.scaled", scaled=True)
 
 
+def _range_of(e: LoweringBuilder, x: State | None) -> tuple[Affine, str] | None:
+    """The codes of a RoundDynamic, with one scale, and their span; None for any other state, as
+    what an operator has made of it."""
+    if not isinstance(x, Affine) or not isinstance(x.source, Sum) or quantization_of(x) is None:
+        return None
+    codes, *span = x.source.inputs
+    plain = x.source.scaled and x.source.bias == (0,) and x.source.factor == 1
+    if not plain or e.dtype(codes) not in CODE_TYPES:  # a product is of sums
+        return None
+    return Affine(Codes(codes, x.source.order), x.gain[0]), span[0]
+
+
 def _product(rule: Rule) -> Rule:
-    """A product's rule for a first operand that may be ranged: its sums times the span."""
+    """A product's rule for a first operand of a dynamic range: its sums times the span."""
 
     def lowered(e: LoweringBuilder, node: Node, states: States) -> list[State]:
-        x = states[0]
-        if not isinstance(x, Ranged):
+        found = _range_of(e, states[0])
+        if found is None:
             return rule(e, node, states)
+        x, span = found
         if any(bias is not None for bias in states[2:]):
             raise UnsupportedError("expected a bias behind a product of a dynamic range, found one")
-        (total,) = rule(e, node, [Affine(x.codes_of_range, x.gain[0]), *states[1:]])
+        (total,) = rule(e, node, [x, *states[1:]])
         assert isinstance(total, Affine)
         sums = e.stored(total)
         ones = (1,) * len(sums.order)
-        span = e.add("reshape", [x.span], {"shape": ones}, f"{node.name}.span")
+        span = e.add("reshape", [span], {"shape": ones}, f"{node.name}.span")
         scaled = _scaled(sums.name, span, sums.order, node.name)
         return [Affine(scaled, gain=total.gain, axis=total.axis)]
 

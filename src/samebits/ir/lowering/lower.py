@@ -491,7 +491,8 @@ def _misused(graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[
     The elements of an input that selects are any numbers, those of one that says places 0 and 1:
     none can do both.
     """
-    kind, readers, waiting = graph.values[name].dtype, graph.consumers(), [name]
+    kind, readers = graph.values[name].dtype, graph.consumers()
+    waiting, seen = [name], {name}
     selecting, saying = "", ""
     while waiting:
         value = waiting.pop()
@@ -502,7 +503,9 @@ def _misused(graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[
             if indexed and has(node.op, Trait.MOVEMENT) and flags[value].moved:
                 selecting = f"{node.name!r} ({node.op})"
             elif node.output in flags:
-                waiting.append(node.output)
+                if node.output not in seen:
+                    seen.add(node.output)
+                    waiting.append(node.output)
             elif node.output in masks or (node.op == "Where" and node.inputs[1:].count(value) == 0):
                 saying = f"{node.name!r} ({node.op})"
             else:

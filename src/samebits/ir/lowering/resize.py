@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import lcm
 
-import numpy as np
-
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Node
 from samebits.ir.lowering.products import NCHW_TO_NHWC, activation, image_of, image_result
 from samebits.ir.lowering.states import LoweringBuilder, State, States, Sum, integers
-from samebits.ir.real.resize import Taps, weights_of
+from samebits.ir.real.resize import Taps, tables, weights_of
+
+FINE_WEIGHTS = (
+    "the interpolation weights have too large a common denominator; choose sizes with a ratio of "
+    "smaller numbers"
+)
 
 
 def _interpolate(e: LoweringBuilder, node: Node, states: States) -> list[State]:
@@ -39,15 +42,10 @@ def _interpolate(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 
 
 def _whole(taps: Sequence[Taps]) -> tuple[Array, Array, int]:
-    """Places and integer weights [size, taps], and what the weights are divided by. Rows with
-    fewer taps read position 0 with the weight 0."""
-    count = max(1, *map(len, taps))
+    """Places and integer weights [outputs, taps], and what the weights are divided by."""
     common = lcm(*(w.denominator for row in taps for w in row.values()))
-    places, weights = (np.zeros((len(taps), count), object) for _ in range(2))
-    for i, row in enumerate(taps):
-        for k, (place, weight) in enumerate(sorted(row.items())):
-            places[i, k], weights[i, k] = place, int(weight * common)
-    return places.astype(np.int32), integers(weights), common
+    places, weights = tables(taps)
+    return places, integers(weights * common, FINE_WEIGHTS), common
 
 
 RULES: dict[str, Callable[..., list[State]]] = {"Interpolate": _interpolate}

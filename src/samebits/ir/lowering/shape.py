@@ -35,6 +35,7 @@ from samebits.ir.lowering.states import (
 )
 from samebits.ir.masks import FLAG_TYPES
 from samebits.ir.ops import op_named, ops_with
+from samebits.ir.real.indexing import check_starts
 from samebits.ir.traits import Trait
 
 
@@ -106,7 +107,7 @@ def _concat(e: LoweringBuilder, node: Node, states: States) -> list[State]:
 def _alike(e: LoweringBuilder, node: Node, states: States) -> tuple[State | None, list[Codes]]:
     """The first of the operands that one tensor will hold, and the codes of all, which must have
     one scale, zero point and type; constants among them are stored as such codes."""
-    like = next((x for x in states if isinstance(x, Affine)), None)
+    like = next((x for x in states if isinstance(x, (Affine, Codes))), None)
     states = [_constant_like(e, node, x, like) for x in states]
     codes = [_codes(x) for x in states]
     meanings = {
@@ -122,13 +123,19 @@ def _alike(e: LoweringBuilder, node: Node, states: States) -> tuple[State | None
 
 
 def _constant_like(
-    e: LoweringBuilder, node: Node, x: State | None, like: Affine | None
+    e: LoweringBuilder, node: Node, x: State | None, like: Affine | Codes | None
 ) -> State | None:
-    """Constant codes stored with the zero point and type of a tensor that they are joined to, and
-    whole numbers that are joined to such."""
-    if like is None and isinstance(x, ConstantReals) and x.values.dtype.name in FLAG_TYPES:
-        return _whole_numbers(e, node, x)
-    if not isinstance(x, ConstantCodes) or like is None or not isinstance(like.source, Codes):
+    """Constants stored as what they are joined to: codes with its zero point and type, whole
+    numbers, and beside a flag the 0 or 1 of the input for which it is that number."""
+    if isinstance(x, ConstantReals) and not isinstance(like, Affine):
+        flag = e.flags.get(node.output)
+        if flag is not None and like is not None:
+            reached = x.values != flag.numbers[0]
+            x = ConstantReals(reached.astype(e.dtype(like.name)))
+        return _whole_numbers(e, node, x) if x.values.dtype.name in FLAG_TYPES else x
+    if not (isinstance(x, ConstantCodes) and isinstance(like, Affine)):
+        return x
+    if not isinstance(like.source, Codes):
         return x
     dtype = e.dtype(like.source.name)
     low, high = limits(dtype)
@@ -309,13 +316,15 @@ def _tensor_scatter(e: LoweringBuilder, node: Node, states: States) -> list[Stat
     """Codes written into others, from places that are constant or computed."""
     past, codes = _alike(e, node, states[:2])
     order = _identity_order(len(codes[0].order))
-    starts = states[2]
+    axis, starts = node.attributes["axis"] % len(order), states[2]
     if isinstance(starts, ConstantReals):
+        if node.attributes["mode"] == "linear":
+            sizes = [e.graph.values[name].shape[axis] for name in node.inputs[:2]]
+            check_starts(starts.values, sizes[0] - sizes[1])
         starts = _whole_numbers(e, node, starts)
     if not isinstance(starts, Codes):
         raise UnsupportedError("expected write indices that are constant or an input")
     names = [*(e.arranged(c, order) for c in codes), e.arranged(starts, (0,))]
-    axis = node.attributes["axis"] % len(order)
     return [_with(past, Codes(e.moved("scatter", names, {"axis": axis}, node.name), order))]
 
 

@@ -114,15 +114,6 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Ranged(Affine):
-    """Codes times one integer that is known as the graph runs, the `span` of their range: an
-    accumulator, or for products that read it the codes and then the span."""
-
-    codes_of_range: Codes = Codes("", ())
-    span: str = ""
-
-
-@dataclass(frozen=True)
 class Pointwise:
     """A function of one tensor of codes, element by element; one per channel, or one for all.
 
@@ -356,16 +347,16 @@ class LoweringBuilder(GraphBuilder):
         return self.accumulate(x.source) if isinstance(x.source, Sum) else x.source
 
 
-def integers(values: Sequence[int] | Array) -> Array:
-    """int32 where all fit, else int64; RangeError for what does not fit there."""
+FINE_SCALES = "the scales have too fine a common unit; quantize with scales nearer to one another"
+
+
+def integers(values: Sequence[int] | Array, why: str = FINE_SCALES) -> Array:
+    """int32 where all fit, else int64; RangeError for what does not fit there, and why."""
     try:
         array = np.asarray(values, np.int64)
     except OverflowError as error:
-        largest = max(abs(int(v)) for v in values)
-        raise RangeError(
-            f"expected constants below 2**63, found up to {largest}: the scales have too fine a "
-            "common unit; quantize with scales nearer to one another"
-        ) from error
+        largest = max(abs(int(v)) for v in np.asarray(values, object).flat)
+        raise RangeError(f"expected constants below 2**63, found up to {largest}: {why}") from error
     fits = not array.size or (array.min() >= -(1 << 31) and array.max() < 1 << 31)
     return array.astype(np.int32 if fits else np.int64)
 

@@ -256,13 +256,18 @@ def _infer_tensor_scatter(values: Inputs, attributes: Attributes) -> list[Type]:
 def _tensor_scatter(arrays: Inputs, attributes: Attributes) -> list[Array]:
     past, update, starts = arrays
     axis = attributes["axis"] % past.ndim
-    n, count = past.shape[axis], update.shape[axis]
-    outside = (starts < 0) | (starts > n - count)
-    if attributes["mode"] == "linear" and outside.any():
-        raise ValueError(
-            f"expected write indices from 0 to {n - count}, found {int(starts[outside][0])}"
-        )
+    if attributes["mode"] == "linear":
+        check_starts(starts, past.shape[axis] - update.shape[axis])
     return [written(past, update, starts, axis)]
+
+
+def check_starts(starts: Array, last: int) -> None:
+    """ValueError for write indices, of no ring, outside 0 .. last."""
+    outside = (starts < 0) | (starts > last)
+    if outside.any():
+        raise ValueError(
+            f"expected write indices from 0 to {last}, found {int(starts[outside][0])}"
+        )
 
 
 define(

@@ -5,10 +5,10 @@ It is linear in the image and separable: along each axis an output is a sum of w
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
@@ -16,15 +16,17 @@ from samebits.ir.ops import Array, Attributes, Type
 from samebits.ir.real import define as real
 from samebits.ir.real.define import Inputs, define
 from samebits.ir.real.linear import product
-from samebits.ir.real.shape import COORDINATES, check_sizes, source
+from samebits.ir.real.shape import COORDINATES, ROUNDINGS, check_sizes, source
 from samebits.ir.traits import Trait
 
 MODES = ("nearest", "linear", "cubic")
 CROP = "tf_crop_and_resize"
+COLUMNS_MAX = 1 << 20  # weights of a matrix of some columns
 Taps = Mapping[int, Fraction]  # position of a sample -> its weight
 
 
 def _infer(values: Inputs, attributes: Attributes) -> list[Type]:
+    """The sizes, which scales must agree with: an output reads about 1 / scale samples."""
     (x,) = values
     kind = real.check_type(x, real.FLOATS)
     sizes = check_sizes(x.shape, attributes)
@@ -33,19 +35,61 @@ def _infer(values: Inputs, attributes: Attributes) -> list[Type]:
     roi = attributes["roi"]
     if crops != (roi is not None) or (crops and len(roi) != 2 * len(sizes)):
         raise ValueError(f"expected {2 * len(sizes)} ends of a region with {CROP}, found {roi!r}")
+    for axis, (size, out) in enumerate(zip(x.shape, sizes, strict=True)):
+        scale = Fraction(out, size) if attributes["scales"] is None else attributes["scales"][axis]
+        if not -1 <= 2 * (size * Fraction(scale) - out) < 2:  # rounded down, or to the nearest
+            raise ValueError(
+                f"expected sizes that scales give, of axis {axis} about {size} * {float(scale)}, "
+                f"found {out}"
+            )
     return [(kind, sizes)]
 
 
 def _interpolate(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    """A product with a matrix of weights along each axis that changes."""
+    """Weighted sums along each axis that changes."""
     (x,) = arrays
     for axis, taps in weights_of(x.shape, attributes).items():
-        rows = np.zeros((x.shape[axis], len(taps)), object if x.dtype == object else np.float64)
-        for i, row in enumerate(taps):
-            for place, weight in row.items():
-                rows[place, i] = weight
-        x = np.moveaxis(product(np.ascontiguousarray(np.moveaxis(x, axis, -1)), rows), -1, axis)
+        last = np.moveaxis(x, axis, -1)
+        line = x.dtype != object and last.shape[:-1] in ((), (1,))
+        x = np.moveaxis(_line(last, taps) if line else _weighted(last, taps), -1, axis)
     return [x]
+
+
+def _weighted(x: Array, taps: Sequence[Taps]) -> Array:
+    """Sums of weighted samples along the last axis, as `product` with a matrix of the weights."""
+    places, weights = tables(taps)
+
+    def sums(x: Array, weights: Array) -> Array:
+        terms = zip(places.T, weights, strict=True)
+        return functools.reduce(np.add, (np.take(x, at, -1) * w for at, w in terms))
+
+    weights = weights.T if x.dtype == object else weights.T.astype(np.float64)
+    return real.bilinear(sums, x, weights, 1, (-1,), x.shape[-1])
+
+
+def _line(x: Array, taps: Sequence[Taps]) -> Array:
+    """The same of one row of binary64, which `product` adds in another order: some columns of the
+    matrix at a time."""
+    step, parts = max(1, COLUMNS_MAX // x.shape[-1]), []
+    for start in range(0, len(taps), step):
+        rows = taps[start : start + step]
+        matrix = np.zeros((x.shape[-1], len(rows)))
+        for i, row in enumerate(rows):
+            for place, weight in row.items():
+                matrix[place, i] = weight
+        parts.append(product(x, matrix))
+    return np.concatenate(parts, -1)
+
+
+def tables(taps: Sequence[Taps]) -> tuple[Array, Array]:
+    """Places and weights [outputs, taps], rationals. Rows with fewer taps read position 0 with the
+    weight 0."""
+    count = max(1, *map(len, taps))
+    places, weights = np.zeros((len(taps), count), np.int32), np.zeros((len(taps), count), object)
+    for i, row in enumerate(taps):
+        for k, (place, weight) in enumerate(sorted(row.items())):
+            places[i, k], weights[i, k] = place, weight
+    return places, weights
 
 
 def weights_of(shape: tuple[int, ...], attributes: Attributes) -> dict[int, tuple[Taps, ...]]:
@@ -70,7 +114,7 @@ def weights_of(shape: tuple[int, ...], attributes: Attributes) -> dict[int, tupl
     return found
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def _weights(
     size: int,
     out: int,
@@ -121,7 +165,7 @@ def _kernel(
 ) -> list[tuple[int, Fraction]]:
     """Offsets of samples from the left neighbour, and their weights."""
     if mode == "nearest":
-        return [(int(_is_right(ratio, nearest)), Fraction(1))]
+        return [(ROUNDINGS[nearest](ratio), Fraction(1))]
     first = math.floor(-(1 if mode == "linear" else 2) / shrink) + 1
     found = []
     for offset in range(first, 2 - first):
@@ -130,17 +174,6 @@ def _kernel(
         found.append((offset, weight))
     total = sum(weight for _, weight in found)
     return [(offset, weight / total) for offset, weight in found] if antialias else found
-
-
-def _is_right(ratio: Fraction, rounding: str) -> bool:
-    if ratio == 1 or rounding == "ceil":
-        return True
-    half = Fraction(1, 2)
-    return (
-        ratio > half
-        if rounding == "round_prefer_floor"
-        else (rounding == "round_prefer_ceil" and ratio >= half)
-    )
 
 
 def _cubic(x: Fraction, a: Fraction) -> Fraction:

@@ -336,7 +336,7 @@ COORDINATES = (
     "align_corners",
     "asymmetric",
 )
-_ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
+ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
     "round_prefer_floor": lambda x: math.ceil(x - Fraction(1, 2)),
     "round_prefer_ceil": lambda x: math.floor(x + Fraction(1, 2)),
     "floor": math.floor,
@@ -355,7 +355,7 @@ def check_sizes(shape: Ints, attributes: Attributes) -> Ints:
         raise ValueError(f"expected {len(shape)} positive scales or None, found {scales!r}")
     if 0 in shape:
         raise ValueError(f"expected an image that is not empty, found {list(shape)}")
-    real.choice(attributes, "nearest_mode", tuple(_ROUNDINGS))
+    real.choice(attributes, "nearest_mode", tuple(ROUNDINGS))
     return sizes
 
 
@@ -393,7 +393,7 @@ def nearest_indices(
 
     scale: out / size, or what the model states instead. ONNX Resize gives the formulas.
     """
-    nearest = _ROUNDINGS[rounding]
+    nearest = ROUNDINGS[rounding]
     positions = (source(i, size, out, scale, coordinates, out - 1) for i in range(out))
     return [min(max(nearest(x), 0), size - 1) for x in positions]
 

@@ -232,7 +232,8 @@ def _pool(emitter: Emitter, node: Node) -> bool:
 
 
 def _round_dynamic(emitter: Emitter, node: Node) -> bool:
-    names = [f"{node.output}.{part}" for part in ("codes", "scale", "zero_point")]
+    parts = ("codes", "scale", "zero_point")
+    names = [emitter.fresh(f"{node.output}.{part}") for part in parts]
     emitter.ops("DynamicQuantizeLinear", node.inputs, {}, names)
     emitter.ops("DequantizeLinear", names, {}, node.outputs, node.name)
     return True

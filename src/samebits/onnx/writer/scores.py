@@ -64,7 +64,7 @@ def top_k(emitter: IntegerEmitter, node: Node) -> str:
     """TopK, which breaks ties by the lower index."""
     a, x = node.attributes, emitter.cast(node.inputs[0], "int32")
     count, order = emitter.constant([a["k"]], "int64"), int(a["largest"])
-    outputs = [f"{node.output}.codes", f"{node.output}.places"]
+    outputs = [emitter.fresh(f"{node.output}.{part}") for part in ("codes", "places")]
     given = {"axis": a["axis"], "largest": order, "sorted": 1}
     codes, places = emitter.ops("TopK", [x, count], given, outputs)
     if node.op == "top_k_index":
