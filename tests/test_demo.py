@@ -103,6 +103,7 @@ def test_the_demo_can_run_again_and_be_json(short, tmp_path, monkeypatch):
     assert set(first["hashes"].values()) == {first["runs"]["bfp"]["sha256"]}
 
 
+@pytest.mark.slow
 def test_the_demo_says_where_the_bits_differ(short, tmp_path, monkeypatch):
     from samebits import kernels
     from samebits.kernels.eager import Eager

@@ -160,6 +160,7 @@ class TestCortexM55(BoardSuite):
     backend = GeneratedC("cortex-m55")
 
 
+@pytest.mark.slow
 class TestCortexM0Large(BoardSuite):
     """ARMv6-M code: the microbit's own memory is too small for all operators at once."""
 

@@ -42,7 +42,8 @@ def check(first: int, count: int, flags: tuple[str, ...]) -> int:
     return cases
 
 
-@pytest.mark.parametrize("first", [5000, pytest.param(5040, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [5000, 5040])
 def test_a_program_of_random_graphs(first):
     assert check(first, 24, ("-O1",)) == 2 * 24
 

@@ -273,7 +273,13 @@ OWN = (
 STRANGE = (*KEYWORDS, *BUILTINS, *OWN)
 
 
-@pytest.mark.parametrize("at", range(len(STRANGE)), ids=STRANGE)
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(at, id=name, marks=[] if at % 4 == 0 else pytest.mark.slow)
+        for at, name in enumerate(STRANGE)
+    ],
+)
 def test_names_that_are_strange(at, samebits, firmware, inputs):
     """Of an input, a matrix and a bias in turn: the same bits, and code of the usual shape."""
     given, matrix, bias = (STRANGE[(at + n) % len(STRANGE)] for n in range(3))

@@ -5,7 +5,7 @@ import pytest
 from samebits.recompute.plan.cost import parse_device
 
 
-@pytest.fixture(params=["float32", "bfp"])
+@pytest.fixture(params=[pytest.param("float32", marks=pytest.mark.slow), "bfp"])
 def numerics(request):
     return request.param
 

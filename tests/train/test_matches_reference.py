@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from compare import assert_same
+from realisations import eager_slowly
 from reference_nets import (
     CASES,
     EVERYTHING,
@@ -222,6 +223,7 @@ def run_and_compare(name: str, optimizer_name: str, steps: int):
         *(("states", name) for name in ("momentum", "adam")),
     ],
 )
+@eager_slowly
 def test_training_steps(case, optimizer, realisation):
     run_and_compare(case, optimizer, steps=5)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from compare import assert_same
+from realisations import eager_slowly
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.spec.training import optimizer as rules
 from samebits.spec.training.layers import Parameter
@@ -102,6 +103,7 @@ def storages(tensors):
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
+@eager_slowly
 def test_nothing_stays_in_floating_point(name, realisation):
     model = build()
     optimizer = OPTIMIZERS[name][0](model.parameters())

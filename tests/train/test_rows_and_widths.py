@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from realisations import eager_slowly
 from reference_nets import (
     CASES,
     OF_ONE_SAMPLE,
@@ -345,6 +346,7 @@ def compare_steps(name: str, optimizer: str, exponents: str, wide: bool, steps: 
         ("states", "adamw", "row-shift", False),
     ],
 )
+@eager_slowly
 def test_training_steps(name, optimizer, exponents, wide, realisation):
     compare_steps(name, optimizer, exponents, wide, steps=3)
 

@@ -561,7 +561,8 @@ def test_a_tensor_is_written_into_itself(same_in_c: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [pytest.param(("-O1",), marks=pytest.mark.slow), ("-O3", "-march=native")]
+    "flags",
+    [pytest.param(f, marks=pytest.mark.slow) for f in (("-O1",), ("-O3", "-march=native"))],
 )
 def test_the_ways_of_vector_kernels(same_in_c: Check, flags: tuple[str, ...]) -> None:
     graphs = list(gate_graphs())

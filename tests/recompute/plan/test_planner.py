@@ -108,9 +108,10 @@ def budgets(plan, count):
 
 NETS = ("resnet8", "resnet18", "mobilenetv2", "dropout", "shared")
 QUICK = {"resnet8": 4, "dropout": 4, "shared": 4}
+NUMERICS = ["bfp", pytest.param("float32", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize("numerics", NUMERICS)
 @pytest.mark.parametrize("name", QUICK)
 def test_budgets_are_kept_and_change_no_bit(name, numerics):
     assert_budgets_are_kept(name, numerics, QUICK[name])
@@ -162,7 +163,7 @@ def test_a_budget_below_the_least_says_what_the_least_is():
     assert peak(network, compile_schedule(network, later.dropped(network))) + 1000 == later.peak
 
 
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize("numerics", NUMERICS)
 def test_budgets_hold_in_the_paired_order(numerics):
     case = make("resnet8", numerics, batch=16, size=16)
     _, network, local = plan_for(case, ENOUGH, backward="paired")

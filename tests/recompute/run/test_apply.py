@@ -33,7 +33,7 @@ MEASURED = [
         name,
         numerics,
         marks=pytest.mark.slow
-        if name in DEEP or (numerics == "float32" and name not in ("resnet8", "shared", "in place"))
+        if name in DEEP or (numerics == "float32" and name not in ("shared", "in place"))
         else (),
     )
     for name, numerics in (case.values for case in CASES)

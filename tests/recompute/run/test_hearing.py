@@ -13,8 +13,11 @@ from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
 from samebits.train.run.trace import NONE, Recorder
 
-CASES = [(name, "float32") for name in NETS]
-CASES += [(name, "bfp") for name in NETS if name != "in place"]
+CASES = [(name, "bfp") for name in NETS if name != "in place"]
+CASES += [
+    pytest.param(name, "float32", marks=[] if name in ("in place", "shared") else pytest.mark.slow)
+    for name in NETS
+]
 
 
 class Doubled(nn.Module):

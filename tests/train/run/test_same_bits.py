@@ -61,7 +61,7 @@ def test_same_hash(cap: str, threads: int, realisation: str) -> None:
 @pytest.mark.parametrize(
     ("cap", "threads", "realisation"),
     [
-        ("default", 2, "native"),
+        pytest.param("default", 2, "native", marks=pytest.mark.slow),
         pytest.param("ATEN default", 2, "eager", marks=pytest.mark.slow),
     ],
 )
