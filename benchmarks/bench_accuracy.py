@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,6 +43,9 @@ from samebits.quantization.signal import ratio
 from samebits.train.architectures import build as build_architecture
 from samebits.verification.accuracy import correct, images
 from samebits.verification.inputs import quantize_samples
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from torchvision_models import define_operators
 
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
@@ -197,6 +201,7 @@ def transformer(kind: str, options: argparse.Namespace) -> Record:
         given = torch.randn(options.calibration + 32, 3, 32, 32)
     else:
         os.environ["HF_HUB_OFFLINE"] = "1"  # from configuration: nothing is fetched
+        define_operators()  # transformers imports torchvision where that is installed
         import transformers
 
         module = FirstResult(transformers.BertModel(transformers.BertConfig(**SIZES, **BERT)))

@@ -28,7 +28,7 @@ import samebits.train as bfp
 from samebits.data import load
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from torchvision_models import NETS, models  # type: ignore[import-untyped]
+from torchvision_models import NETS, models
 
 Way = tuple[str, float]
 WAYS: tuple[Way, ...] = (

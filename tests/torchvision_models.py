@@ -44,19 +44,26 @@ NETS: dict[
 _DEFINED: list[torch.library.Library] = []  # what is defined is gone with its library
 
 
-def models() -> ModuleType:
-    """torchvision.models; skips where torchvision is not installed.
+def define_operators() -> None:
+    """Name torchvision's compiled operators where it is installed and they do not load.
 
-    Its wheel is built for one build of torch. With another its compiled operators do not load, and
-    importing it fails for want of their names, which classifiers never call: they are defined here.
+    Its wheel is built for one build of torch. With another, importing it, or what imports it, fails
+    for want of these names, which classifiers never call.
     """
-    reason = "torchvision is not installed; `make .venv/.stamp-torchvision` installs it"
     try:
-        pytest.importorskip("torchvision", reason=reason, exc_type=ModuleNotFoundError)
+        import torchvision  # noqa: F401
+    except ModuleNotFoundError:
+        return
     except RuntimeError:
         _DEFINED.append(torch.library.Library("torchvision", "DEF"))
         for name in ("nms", "qnms"):
             _DEFINED[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def models() -> ModuleType:
+    """torchvision.models; skips where torchvision is not installed."""
+    define_operators()
+    reason = "torchvision is not installed; `make .venv/.stamp-torchvision` installs it"
     return pytest.importorskip("torchvision.models", reason=reason, exc_type=ModuleNotFoundError)
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import samebits as sb
 from samebits.errors import UnsupportedError
 from samebits.train import architectures
+from torchvision_models import define_operators
 
 BACKENDS = ["reference", "torch", "c", "onnxruntime-integer"]
 
@@ -255,6 +256,7 @@ def whisper(package: Any) -> tuple[nn.Module, torch.Tensor]:
 def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The package, which is not to ask its hub for anything."""
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
+    define_operators()  # it imports torchvision where that is installed
     reason = "transformers is not installed; `make .venv/.stamp-transformers` installs it"
     return pytest.importorskip("transformers", reason=reason)
 
