@@ -1,8 +1,13 @@
+import os
+import signal
+import time
+import weakref
+
 import pytest
 import torch
 
-from samebits.errors import InputError
-from samebits.train.run.distributed import ALONE, join, world_size
+from samebits.errors import InputError, WorkerError
+from samebits.train.run.distributed import ALONE, join, terminable, world_size
 from worker_threads import Hub
 
 
@@ -48,3 +53,34 @@ def test_timeout_must_be_positive(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="expected a worker timeout > 0 seconds, found 0"), join(0):
         pass
+
+
+class Held:
+    """Something that a weak reference may be of."""
+
+
+def stopped(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0)
+
+
+def called_back():
+    held = Held()
+    reference = weakref.ref(held, stopped)
+    del held
+    assert reference() is None
+
+
+def work(interrupted):
+    interrupted()
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("where", [stopped, called_back])
+def test_a_signal_to_stop_is_an_error_wherever_it_arrives(where, capfd):
+    """What is raised while Python calls back is ignored there, and said a moment later."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(WorkerError, match="stopped by SIGTERM"), terminable():
+        work(where)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capfd.readouterr().err == ""

@@ -35,6 +35,7 @@ from samebits.train.run.device import CPU
 T = TypeVar("T")
 TIMEOUT = 600.0  # seconds without an answer after which a worker counts as lost
 PATIENCE = 0.5  # seconds a silent worker leaves to the one that prints
+_MOMENT = 0.01  # seconds until a signal that was ignored is sent again
 _FAILED, _LOST = "samebits/failed", "samebits/lost"
 _ADVICE = "earlier checkpoints are intact: run again with --resume"
 
@@ -133,7 +134,7 @@ def join(timeout: float = TIMEOUT, device: torch.device = CPU) -> Iterator[Worke
     if not timeout > 0:
         raise InputError(f"expected a worker timeout > 0 seconds, found {timeout}")
     workers = _Joined(*_rendezvous(timeout, device), timeout, device)
-    with _terminable() as told:
+    with terminable() as told:
         try:
             yield workers
         except SamebitsError as error:
@@ -273,9 +274,13 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[threading.Event]:
+def terminable() -> Iterator[threading.Event]:
     """SIGTERM, with which torchrun stops a worker when another one has ended, is a WorkerError,
-    unless the event yielded is set: an error is being told already."""
+    unless the event yielded is set: an error is being told already.
+
+    Python ignores what is raised while it calls back (of a weak reference, say), and reports it as
+    unraisable: the signal is then sent once more, a moment later.
+    """
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told
@@ -288,8 +293,21 @@ def _terminable() -> Iterator[threading.Event]:
                 f"stopped by SIGTERM: another worker ended, or torchrun was stopped; {_ADVICE}"
             )
 
+    def unraised(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, WorkerError):
+            ignored(found)
+            return
+        told.clear()
+        again.append(threading.Timer(_MOMENT, os.kill, (os.getpid(), signal.SIGTERM)))
+        again[-1].start()
+
+    again: list[threading.Timer] = []
     before = signal.signal(signal.SIGTERM, stop)
+    ignored, sys.unraisablehook = sys.unraisablehook, unraised
     try:
         yield told
     finally:
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = ignored
         signal.signal(signal.SIGTERM, before)
