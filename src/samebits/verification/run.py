@@ -19,7 +19,7 @@ from samebits.verification.registry import backend_named, check_needs, known_bac
 Array = np.ndarray[Any, Any]
 DEFAULT_BACKENDS = ("torch", "c", "onnxruntime")
 IN_ITS_PLACE = {"onnxruntime": "onnxruntime-integer"}
-"""What computes the bits of any model where the usual form of a backend need not."""
+"""Stands for a backend, and has the bits of any model, where that one may differ."""
 FIRMWARE_BACKENDS = ("concordant-torch", "concordant-onnx")
 BOARDS = ("cortex-m0", "cortex-m3", "cortex-m55")
 

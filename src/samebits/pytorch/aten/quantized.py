@@ -26,7 +26,7 @@ ADVICE = {
     "torchao.choose_qparams": STATIC,
     "aten._int_mm": STATIC,
 }
-"""What to do instead of operators whose names begin so."""
+"""Advice in the place of operators whose names begin so."""
 
 
 def _constant(call: AtenCall, name: str) -> np.ndarray[Any, Any]:

@@ -112,9 +112,15 @@ class StepSums:
         parts = (t.chunk(count, -1) for t in (self.of_x, self.of_h, self.e_x, self.e_h))
         return [StepSums(*own) for own in zip(*parts, strict=True)]
 
+    def total(self) -> tuple[Tensor, Tensor]:
+        """The exact sum of both, and its exponents."""
+        return _added((self.of_x, self.of_h), (self.e_x, self.e_h))
+
     def looked_up(self, function: str) -> Tensor:
         """The function of the sum of both, which is rounded to an argument; int64."""
-        return _function(function, *_added((self.of_x, self.of_h), (self.e_x, self.e_h)))
+        total, exponent = self.total()
+        argument = saturated(total, exponent - ARGUMENT_EXPONENT, 16).long()
+        return _looked_up(function, argument, ARGUMENT_EXPONENT)
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ class ReluSteps(TanhSteps):
     """The same with relu."""
 
     def after(self, sums: StepSums, states: Sequence[Tensor]) -> list[Tensor]:
-        total, e = _added((sums.of_x, sums.of_h), (sums.e_x, sums.e_h))
+        total, e = sums.total()
         return [saturated(total.clamp(min=0), e - self.site)]
 
 
@@ -324,12 +330,6 @@ def _added(parts: Sequence[Tensor], exponents: Sequence[Tensor]) -> tuple[Tensor
         )
     least = torch.minimum(first, second)
     return (parts[0].long() << (first - least)) + (parts[1].long() << (second - least)), least
-
-
-def _function(name: str, total: Tensor, exponent: Tensor) -> Tensor:
-    """The function of sums that are rounded to an argument."""
-    argument = saturated(total, exponent - ARGUMENT_EXPONENT, 16).long()
-    return _looked_up(name, argument, ARGUMENT_EXPONENT)
 
 
 def _looked_up(name: str, codes: Tensor, exponent: int) -> Tensor:

@@ -79,8 +79,7 @@ def frozen_weights(
 
     As `frozen_rows`, which says what becomes of sums that 32 bits do not hold.
     """
-    made = _Grids.of(x, weight, bias)
-    return frozen_rows(made.codes, made.own, made.values, "sums")
+    return _Grids.of(x, weight, bias).fitting("sums")
 
 
 def frozen_rows(
@@ -92,17 +91,7 @@ def frozen_rows(
     weights that are rounded to it. Raises UnsupportedError, with `what`, where that is coarser than
     the coarsest of all.
     """
-    made = _Grids(codes, exponents, biases)
-    to = list(made.own)
-    while True:
-        found = made.raised(to)
-        reach = _reach(found)
-        over = [r >= _SUM_LIMIT for r in reach]
-        if not any(over):
-            return found
-        to = [e + o for e, o in zip(to, over, strict=True)]
-        if max(to) > max(made.own):
-            raise _too_large(what, max(reach))
+    return _Grids(codes, exponents, biases).fitting(what)
 
 
 def frozen_sums(
@@ -147,6 +136,19 @@ class _Grids:
             weight = weight.parts[0][0], exponents_of(weight)
         own = [e_x + e for e in weight[1]]
         return _Grids(weight[0], own, real_values(len(own), bias))
+
+    def fitting(self, what: str) -> FrozenWeights:
+        """Every channel on its own grid, or the finest above it on which its sums fit 32 bits."""
+        to = list(self.own)
+        while True:
+            found = self.raised(to)
+            reach = _reach(found)
+            over = [r >= _SUM_LIMIT for r in reach]
+            if not any(over):
+                return found
+            to = [e + o for e, o in zip(to, over, strict=True)]
+            if max(to) > max(self.own):
+                raise _too_large(what, max(reach))
 
     def raised(self, to: list[int]) -> FrozenWeights:
         """On grids that are their own or coarser."""
