@@ -8,6 +8,7 @@ its version 1.3), batch 1.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ def autoencoder() -> nn.Module:
     """Anomaly detection: 640 features to themselves through 8."""
     widths = [640, 128, 128, 128, 128, 8, 128, 128, 128, 128]
     parts: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         parts += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
     return nn.Sequential(*parts, nn.Linear(128, 640))
 
