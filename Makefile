@@ -1,8 +1,8 @@
 # `make demo` and `make test` need Python >= 3.11 (a C compiler makes them fast): they create .venv
 # and install the versions in constraints.txt. pip's own variables are honoured (PIP_INDEX_URL,
 # PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); see CONTRIBUTING.md for the smaller CPU build of torch.
-# Where apt-get may be used (as root, or by sudo without a password), they also install the compiler
-# and emulator of the Cortex-M tests; elsewhere those tests are skipped and say why.
+# Where apt-get may be used (as root, or by sudo without a password), they also install CMake and the
+# compiler and emulator of the Cortex-M tests; elsewhere those tests are skipped and say why.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,6 +17,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 DECLARED := pyproject.toml constraints.txt
 
 # command:package
+BUILD := cmake:cmake c++:g++
 ARM := arm-none-eabi-gcc:gcc-arm-none-eabi qemu-system-arm:qemu-system-arm
 OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-user \
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
@@ -118,7 +119,7 @@ $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python
-	@tools/system_packages.sh $(ARM)
+	@tools/system_packages.sh $(BUILD) $(ARM)
 	@touch $@
 
 $(VENV)/.stamp-others: Makefile | $(BIN)/python

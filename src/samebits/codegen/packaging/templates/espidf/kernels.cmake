@@ -1,0 +1,4 @@
+idf_component_register(
+  SRCS
+    @kernel_sources@
+  INCLUDE_DIRS ".")

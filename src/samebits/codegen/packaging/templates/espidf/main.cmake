@@ -1,0 +1,1 @@
+idf_component_register(SRCS "selftest.c" PRIV_REQUIRES @model@)

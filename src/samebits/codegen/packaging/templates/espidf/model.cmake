@@ -1,0 +1,5 @@
+idf_component_register(
+  SRCS
+    @model_sources@
+  INCLUDE_DIRS "."
+  REQUIRES samebits_kernels)
