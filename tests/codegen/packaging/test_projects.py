@@ -216,6 +216,10 @@ def test_bad_projects_and_files_are_refused():
     for name in ("../x.c", "/x.c", "a b.c", "a//b.c", "x$.c", ".."):
         with pytest.raises(InputError, match="expected relative paths"):
             arranged("cmake", {**adder(), name: ""}, ABOUT)
+    files = {name: data for name, data in adder().items() if not name.startswith("test/")}
+    assert arranged("zephyr", files, ABOUT) == arranged("zephyr", adder(), ABOUT)
+    with pytest.raises(InputError, match=r"found no test/kws_main\.c"):
+        arranged("cmake", files, ABOUT)
     for name in sorted(TARGETS):
         with pytest.raises(InputError, match="CMake has a target"):
             arranged("cmake", adder(name), about(name))

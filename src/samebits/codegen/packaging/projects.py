@@ -30,7 +30,7 @@ from samebits.codegen.names import checked_prefix
 from samebits.errors import InputError
 
 TEMPLATES = Path(__file__).parent / "templates"
-KERNELS, TEST = "samebits/", "test/"  # folders of the layout "make"
+SHARED, HARNESS = "samebits/", "test/"  # folders of the layout "make"
 README, MAKEFILE, REPORT = "README.md", "Makefile", "report.json"
 LONGEST = 255  # characters of a description: PlatformIO's limit is the smallest
 STACK, SPARE = 2048, 2048  # bytes: of a model whose report names none; of the example around it
@@ -159,7 +159,7 @@ def arranged(
     _check(files, about, project)
     parts = {**_names(about), **_texts(about), "stack": str(_stack(files))}
     found: dict[str, str | bytes] = {}
-    places: dict[str, list[str]] = {KERNELS: [], TEST: [], "": []}
+    places: dict[str, list[str]] = {SHARED: [], HARNESS: [], "": []}
     for name, data in files.items():
         path = _place(name, layout, about.prefix)
         if path is None:
@@ -168,7 +168,7 @@ def arranged(
         places[_kind(name)].append(name)
     if layout.stamped:
         stamp, use = "samebits_kernels_version.h", f"{about.prefix}_kernels_version.c"
-        found[layout.kernels + KERNELS + stamp] = _filled(_template(f"kernels/{stamp}"), parts)
+        found[layout.kernels + SHARED + stamp] = _filled(_template(f"kernels/{stamp}"), parts)
         found[layout.model + use] = _filled(_template("kernels/version.c"), parts)
         places[""].append(use)
     parts |= _lists(places, f"${{{about.prefix}_folder}}/" if project == "zephyr" else "")
@@ -193,7 +193,10 @@ def _check(files: Mapping[str, str | bytes], about: About, project: str) -> None
                 f"files of the package: expected relative paths of letters, digits, '_', '-' and "
                 f"'.', found {name[:60]!r}"
             )
-    wanted = (f"{prefix}.h", f"{prefix}.c", f"{KERNELS}samebits.h", f"{KERNELS}samebits_kernels.c")
+    wanted = [f"{prefix}.h", f"{prefix}.c"]
+    wanted += [f"{SHARED}samebits.h", f"{SHARED}samebits_kernels.c"]
+    if _LAYOUTS[project].harness:
+        wanted.append(f"{HARNESS}{prefix}_main.c")
     missing = [name for name in wanted if name not in files]
     if missing:
         raise InputError(
@@ -206,8 +209,8 @@ def _check(files: Mapping[str, str | bytes], about: About, project: str) -> None
 
 
 def _kind(name: str) -> str:
-    """The folder of the layout "make" in which the file lies: KERNELS, TEST or "" for all else."""
-    return next((folder for folder in (KERNELS, TEST) if name.startswith(folder)), "")
+    """The folder of the layout "make" that has the file: SHARED, HARNESS or "" for all else."""
+    return next((folder for folder in (SHARED, HARNESS) if name.startswith(folder)), "")
 
 
 def _is_source(name: str) -> bool:
@@ -217,11 +220,11 @@ def _is_source(name: str) -> bool:
 def _place(name: str, layout: _Layout, prefix: str) -> str | None:
     """Where the layout has the file; None where it has no use for it."""
     kind = _kind(name)
-    if name == MAKEFILE or (kind == TEST and not layout.harness):
+    if name == MAKEFILE or (kind == HARNESS and not layout.harness):
         return None
-    if kind == KERNELS:
+    if kind == SHARED:
         return layout.kernels + name
-    if kind == TEST or not _is_source(name):
+    if kind == HARNESS or not _is_source(name):
         return name
     return (layout.header if name == f"{prefix}.h" else layout.model) + name
 
@@ -234,10 +237,10 @@ def _lists(places: Mapping[str, list[str]], folder: str) -> dict[str, str]:
         return "\n".join(f'"{folder}{name}"' for name in names)
 
     return {
-        "kernel_sources": lines(KERNELS, ".c"),
-        "kernel_headers": lines(KERNELS, ".h"),
+        "kernel_sources": lines(SHARED, ".c"),
+        "kernel_headers": lines(SHARED, ".h"),
         "model_sources": lines("", ".c"),
-        "test_sources": lines(TEST, ".c"),
+        "test_sources": lines(HARNESS, ".c"),
     }
 
 
@@ -292,7 +295,8 @@ def _texts(about: About) -> dict[str, str]:
         "description": description,
         "description_cmake": re.sub(r'([\\"$])', r"\\\1", description),
         "description_json": quoted,
-        # The component manager replaces variables of the environment in every text.
+        # Older component managers replace variables of the environment in every text, and
+        # fail where one is not set; $$ is the documented escape.
         "description_idf": quoted.replace("$", "$$"),
         "licence": about.licence,
         "url": about.url or NO_HOME,
