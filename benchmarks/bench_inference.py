@@ -72,9 +72,9 @@ def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
 
 def c_library(model: Model, folder: Path) -> Run:
     """The generated C as a shared library, called through ctypes."""
-    write_package(model.integer, folder)
+    report = write_package(model.integer, folder)
     library = folder / "model.so"
-    sources = [str(path) for path in sorted(folder.glob("*.c")) if path.name != "main.c"]
+    sources = [str(path) for path in (*folder.glob("*.c"), *folder.glob("samebits/*.c"))]
     compiler = host_compiler().path
     assert compiler is not None
     command = [compiler, "-std=c99", *FLAGS, "-shared", "-fPIC", *sources, "-o", str(library)]
@@ -83,9 +83,12 @@ def c_library(model: Model, folder: Path) -> Run:
     inputs = [np.ascontiguousarray(a) for a in random_codes(graph, 1)]
     outputs = [np.zeros(graph.values[n].shape, graph.values[n].dtype) for n in graph.outputs]
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*inputs, *outputs)]
-    function = ctypes.CDLL(str(library)).model_run
-    kept = (inputs, outputs)  # the pointers stay valid as long as the closure lives
-    return lambda: (function(*pointers), kept)[1]
+    loaded = ctypes.CDLL(str(library))
+    arena = np.zeros(max(report.arena, report.block) // 8 + 1, np.int64)
+    net = (ctypes.c_void_p * 2)()
+    loaded.model_init(net, ctypes.c_void_p(arena.ctypes.data))
+    kept = (inputs, outputs, arena, net)  # pointers stay valid as long as the closure lives
+    return lambda: (loaded.model_run(net, *pointers), kept)[1]
 
 
 def onnx_session(graph: Graph, model: Model) -> Run:
@@ -188,7 +191,6 @@ def main() -> None:
             "seconds": seconds,
             "arena": report.arena,
             "constants": report.constants,
-            "scratch": report.scratch,
             "boards": boards,
             "verdicts": verdicts,
         }

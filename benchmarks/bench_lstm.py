@@ -154,7 +154,7 @@ def c_stream(graph: Graph, codes: Array, folder: Path, blocks: int = 1) -> tuple
     and bytes of constants."""
     report = write_package(graph, folder)
     library = folder / "model.so"
-    sources = [str(path) for path in sorted(folder.glob("*.c")) if path.name != "main.c"]
+    sources = [str(path) for path in (*folder.glob("*.c"), *folder.glob("samebits/*.c"))]
     compiler = host_compiler().path
     assert compiler is not None
     flags = [*FLAGS, f"-DSAMEBITS_BLOCKS={blocks}"]
@@ -166,11 +166,14 @@ def c_stream(graph: Graph, codes: Array, folder: Path, blocks: int = 1) -> tuple
     start = ctypes.c_void_p(state.ctypes.data + -state.ctypes.data % 8)
     loaded = ctypes.CDLL(str(library))
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (codes, outputs)]
-    steps, kept = ctypes.c_int32(len(codes)), (codes, state, outputs)  # what the pointers point to
+    arena = np.zeros(max(report.arena, report.block) // 8 + 1, np.int64)
+    net = (ctypes.c_void_p * 2)()
+    loaded.model_init(net, ctypes.c_void_p(arena.ctypes.data))
+    steps, kept = ctypes.c_int32(len(codes)), (codes, state, outputs, arena, net)  # stay alive
 
     def run() -> Any:
         loaded.model_reset(start)
-        loaded.model_steps(start, steps, *pointers)
+        loaded.model_steps(net, start, steps, *pointers)
         return kept
 
     return run, outputs, report.constants

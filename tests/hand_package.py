@@ -20,25 +20,30 @@ HEADER = """
 #ifndef MODEL_H
 #define MODEL_H
 #include <stdint.h>
+typedef struct {
+    int unused;
+} model_t;
+#define MODEL_INSTANCE(name) static const model_t name = {0}
 typedef int8_t model_input0_t;
 typedef int8_t model_output0_t;
-void model_run(const model_input0_t *input0, model_output0_t *output0);
+void model_run(const model_t *net, const model_input0_t *input0, model_output0_t *output0);
 #ifdef SAMEBITS_TRACE
-void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);
+void model_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);
 #endif
 #endif
 """
 
 MAIN = """
 #include <stdio.h>
-#include "model.h"
+#include "../model.h"
+MODEL_INSTANCE(net);
 int main(void)
 {
     int byte;
     while ((byte = getchar()) != EOF) {
         const int8_t input = (int8_t)(byte > 127 ? byte - 256 : byte);
         int8_t output;
-        model_run(&input, &output);
+        model_run(&net, &input, &output);
         putchar(output);
     }
     return 0;
@@ -50,9 +55,11 @@ def write_package(folder: Path, body: str, before: str = "") -> None:
     """A package whose model_run is `body`, with declarations `before` it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.h").write_text(HEADER)
-    (folder / "main.c").write_text(MAIN)
-    run = "void model_run(const model_input0_t *input0, model_output0_t *output0)"
-    (folder / "model.c").write_text(f'#include "model.h"\n{before}\n{run}\n{{\n{body}\n}}\n')
+    (folder / "test").mkdir(exist_ok=True)
+    (folder / "test" / "model_main.c").write_text(MAIN)
+    inputs = "const model_t *net, const model_input0_t *input0"
+    run = f"void model_run({inputs}, model_output0_t *output0)\n{{\n(void)net;"
+    (folder / "model.c").write_text(f'#include "model.h"\n{before}\n{run}\n{body}\n}}\n')
 
 
 def skip_unless_available(target: Target) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from c_files import write_files
 from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph
 from samebits.ir.interpreter import initial_state, run
@@ -63,26 +64,17 @@ def stream(
     sources, bodies, stdin = [], [], []
     for number, (graph, cases) in enumerate(zip(graphs, runs, strict=True)):
         prefix = f"g{number}"
-        part = folder / prefix
-        part.mkdir(parents=True)
         files, _ = texts(graph, prefix=prefix)
-        files[f"{prefix}.c"] = files[f"{prefix}.c"].replace('"tables.h"', f'"{prefix}/tables.h"')
-        for name in (f"{prefix}.c", f"{prefix}.h"):
-            (folder / name).write_text(files[name])
-        for name in ("tables.c", "tables.h"):
-            (part / name).write_text(files[name])
-        for name, text in files.items():
-            if name.startswith("samebits_"):
-                (folder / name).write_text(text)
-        sources.append(
-            f'#include "{prefix}.h"\n#include "{prefix}.c"\n#include "{prefix}/tables.c"'
-        )
+        own = (prefix, "samebits/")
+        write_files(folder, {n: text for n, text in files.items() if n.startswith(own)})
+        sources.append(f'#include "{prefix}.c"\n#include "{prefix}_constants.c"')
         bodies += [_body(graph, prefix, case, chunks) for case in cases]
         for case in cases:
             arrays = [*case.inputs, *(case.states or ())]
             stdin += [a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays]
     (folder / "all.c").write_text(_program(sources, bodies))
-    command = [compiler, *WARNINGS, *flags, "-I.", "-o", "all", "all.c", "samebits_kernels.c"]
+    command = [compiler, *WARNINGS, *flags, "-I.", "-o", "all", "all.c"]
+    command.append("samebits/samebits_kernels.c")
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[:4000]
     done = subprocess.run(
@@ -123,6 +115,7 @@ def _body(graph: Graph, prefix: str, case: Run, chunks: Sequence[int]) -> str:
             size = f"{steps} * {upper}_{kind.upper()}{i}_SIZE"
             lines.append(f"    static {prefix}_{kind}{i}_t {kind}{i}[{size}];")
     lines += [
+        f"    {upper}_INSTANCE(net);",
         f"    static {prefix}_state_t start, state;",
         "    static uint8_t exported[sizeof state];",
         "    int32_t t, n;",
@@ -134,7 +127,7 @@ def _body(graph: Graph, prefix: str, case: Run, chunks: Sequence[int]) -> str:
         lines.append(
             f"    get(start.state{i}, {_width(graph, state.input)}, sizeof start.state{i});"
         )
-    arguments = ["&state", "n"]
+    arguments = ["&net", "&state", "n"]
     for kind, count in (("input", own_inputs), ("output", own_outputs)):
         for i in range(count):
             arguments.append(f"{kind}{i} + t * {upper}_{kind.upper()}{i}_SIZE")
@@ -170,7 +163,7 @@ def _program(sources: Sequence[str], bodies: Sequence[str]) -> str:
     return f"""#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "samebits_io.h"
+#include "samebits/samebits_io.h"
 {chr(10).join(sources)}
 static uint8_t bytes[1 << 20];
 static void get(void *codes, uint32_t width, size_t size) {{

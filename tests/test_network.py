@@ -304,7 +304,7 @@ def test_generated_c(net, tmp_path):
     assert made.folder == tmp_path / "c"
     assert "tiny_run" in (made.folder / "tiny.h").read_text()
     assert made.targets == ()  # nothing was built
-    assert "constants, arena" in str(made)
+    assert "weights and tables, arena" in str(made)
     assert str(made).endswith(f"try: make -C {made.folder} test")
     again = sb.load(made.folder)
     np.testing.assert_array_equal(

@@ -286,7 +286,6 @@ def _deployed(
     memory = [
         ("constants in flash", compiled.memory.constants),
         ("arena in RAM", compiled.memory.arena),
-        ("scratch in RAM", compiled.memory.scratch),
     ]
     for n in compiled.targets:
         sizes = (("flash", n.flash), ("RAM", n.ram), ("stack", n.stack))

@@ -195,16 +195,22 @@ class CompiledNetwork(Reported):
     def report(self) -> Report:
         """Bytes by target, shared tables, where the C is and how to test it."""
         memory, t = self.memory, self.tables
-        flash, ram = memory.constants, memory.arena + memory.scratch
-        rows = [("constants, arena", f"{flash:,}", f"{ram:,}", f"at most {memory.stack:,}")]
+        rows: list[tuple[str, ...]] = [
+            ("weights and tables, arena", "", f"{memory.constants:,}", f"{memory.arena:,}", "", "")
+        ]
         lines = []
         for needs in self.targets:
-            if needs.flash is None or needs.ram is None:
+            if needs.why is not None:
                 lines.append(f"{needs.target}: not measured: {needs.why}")
-            else:
-                rows.append(
-                    (needs.target, f"{needs.flash:,}", f"{needs.ram:,}", f"{needs.stack:,}")
-                )
+                continue
+            own = (needs.code, needs.flash, needs.ram, needs.stack)
+            harness = f"{needs.harness_flash:,} + {needs.harness_ram:,}"
+            rows.append((needs.target, *(f"{size:,}" for size in own), harness))
+        if memory.block:
+            lines.append(
+                f"arena where model_steps computes blocks of steps (not on Cortex-M): "
+                f"{memory.block:,} bytes"
+            )
         if t.pairs:
             lines.append(
                 f"{t.pairs} transfer functions share {t.tables} tables: {t.bytes:,} bytes in C "
@@ -217,7 +223,7 @@ class CompiledNetwork(Reported):
             )
         if self.audio is not None:
             lines.append(f"features of sound at {self.rate} Hz: {self.audio}")
-        columns = ("bytes", "flash", "RAM", "stack")
+        columns = ("bytes", "code", "flash", "RAM", "stack", "harness")
         return Report(
             f"C of {printable(self.source)}",
             "",

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from c_files import write_files
 from compare import assert_same
-from samebits.codegen.packaging.package import texts
+from samebits.codegen.packaging.package import library, texts
 from samebits.csrc import compiler
 from samebits.ir.graph import Graph
 from samebits.ir.integer.layers import fnv1a, layers
@@ -43,13 +44,11 @@ def compile_c(
     return done
 
 
-def shared_kernels(compiler: str, folder: Path, files: dict[str, str], *flags: str) -> str:
+def shared_kernels(compiler: str, folder: Path, *flags: str) -> str:
     """The kernels' object file, compiled once per folder."""
-    for name, text in files.items():
-        if name.startswith("samebits_"):
-            (folder / name).write_text(text)
     if not (folder / "kernels.o").exists():
-        compile_c(compiler, folder, ["-c", "samebits_kernels.c"], "kernels.o", *flags)
+        write_files(folder, library())
+        compile_c(compiler, folder, ["-c", "samebits/samebits_kernels.c"], "kernels.o", *flags)
     return "kernels.o"
 
 
@@ -85,17 +84,9 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
         bodies, expected, stdin = [], [], []
         for number, graph in enumerate(graphs):
             prefix = f"g{number}"
-            folder = tmp_path / prefix
-            folder.mkdir(exist_ok=True)
             files, _ = texts(graph, prefix=prefix, vectors=None)
-            files[f"{prefix}.c"] = files[f"{prefix}.c"].replace(
-                '"tables.h"', f'"{prefix}/tables.h"'
-            )
-            for name in (f"{prefix}.c", f"{prefix}.h"):
-                (tmp_path / name).write_text(files[name])
-            for name in ("tables.c", "tables.h"):
-                (folder / name).write_text(files[name])
-            kernels = shared_kernels(compiler, tmp_path, files, *flags)
+            write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
+            kernels = shared_kernels(compiler, tmp_path, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:
@@ -146,12 +137,12 @@ def _runs(graph: Graph, prefix: str, samples: int) -> str:
             lines.append(
                 f"    static {prefix}_{kind}{i}_t {kind}{i}[{upper}_{kind.upper()}{i}_SIZE];"
             )
-    lines.append("    int k;")
+    lines.append(f"    {upper}_INSTANCE(net);\n    int k;")
     lines.append(f"    for (k = 0; k < {samples}; k++) {{")
     for i, name in enumerate(graph.inputs):
         width = np.dtype(graph.values[name].dtype).itemsize
         lines.append(f"        get(input{i}, {width}, {upper}_INPUT{i}_SIZE);")
-    arguments = [f"input{i}" for i in range(len(graph.inputs))]
+    arguments = ["&net", *(f"input{i}" for i in range(len(graph.inputs)))]
     arguments += [f"output{i}" for i in range(len(graph.outputs))]
     lines.append(f"        {prefix}_run({', '.join(arguments)});")
     for i, name in enumerate(graph.outputs):
@@ -164,12 +155,14 @@ def _runs(graph: Graph, prefix: str, samples: int) -> str:
 def _program(bodies: Sequence[str], count: int) -> str:
     # One translation unit: starting the compiler for every file takes longer than compiling.
     includes = "".join(
-        f'#include "g{i}.h"\n#include "g{i}.c"\n#include "g{i}/tables.c"\n' for i in range(count)
+        f'#define g{i}_trace trace\n#include "g{i}.c"\n#include "g{i}_constants.c"\n'
+        for i in range(count)
     )
     calls = "".join(f"    run_g{i}();\n" for i in range(count))
     return f"""#include <stdio.h>
 #include <stdlib.h>
-#include "samebits_io.h"
+#include "samebits/samebits_io.h"
+static void trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);
 {includes}
 static void get(void *codes, uint32_t width, uint32_t count) {{
     static uint8_t bytes[1 << 22];
@@ -188,7 +181,7 @@ static void show(const char *name, const void *codes, uint32_t width, uint32_t c
     }}
     putchar('\\n');
 }}
-void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {{
+static void trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {{
     char name[16];
     sprintf(name, "%lu", (unsigned long)layer);
     show(name, codes, width, count);

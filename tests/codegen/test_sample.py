@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from c_files import write_files
 from samebits.codegen.lowering.rescale import TYPES
-from samebits.codegen.packaging.harness import HEADERS
-from samebits.codegen.packaging.package import KERNELS
-from samebits.csrc import flat, source
+from samebits.codegen.packaging.package import library
 from samebits.spec.sampling import Sampling, sample
 
 DRAWS = 6
@@ -60,14 +59,12 @@ def test_tokens_are_those_of_the_definition(cc: str, tmp_path: Path) -> None:
         expected += [sample(how, logits.tolist(), seed, step) for step in range(DRAWS)]
     body = "".join(calls)
     (tmp_path / "all.c").write_text(
-        '#include <stdio.h>\n#include "samebits_kernels.h"\nint main(void) {\n'
+        '#include <stdio.h>\n#include "samebits/samebits_kernels.h"\nint main(void) {\n'
         f"    uint32_t step;\n{body}    return 0;\n}}\n"
     )
-    for name, text in flat(HEADERS).items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "kernels.c").write_text("".join(source(f"inference/{name}") for name in KERNELS))
+    write_files(tmp_path, library())
     flags = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-O1"]
-    command = [cc, *flags, "-o", "all", "all.c", "kernels.c"]
+    command = [cc, *flags, "-o", "all", "all.c", "samebits/samebits_kernels.c"]
     built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[:3000]
     done = subprocess.run([tmp_path / "all"], capture_output=True, text=True, check=True)

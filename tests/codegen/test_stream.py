@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from c_files import write_files
 from compare import assert_same
 from integer_graphs import random_codes
-from samebits.codegen.packaging.package import texts, write_package
+from samebits.codegen.packaging.package import library, texts, write_package
 from samebits.codegen.stream import STEPS, state_bytes
 from samebits.ir import Graph, GraphBuilder, Quantization
 from samebits.ir.interpreter import run_steps
@@ -103,9 +104,9 @@ def test_make_test_streams_a_sequence(name: str, cc: str, tmp_path: Path) -> Non
 
     states = sum(graph.values[s.input].size for s in graph.states)
     own = sum(graph.values[n].size for n in graph.own_outputs)
-    total = 4 * (own + states) + 3 * (STEPS * own + states)
+    total = 1 + 4 * (own + states) + 3 * (STEPS * own + states)
     assert f"0 of {total} outputs differ" in make()
-    vectors = tmp_path / "out" / "test_vectors.h"
+    vectors = tmp_path / "out/test/model_vectors.h"
     text = vectors.read_text()
     start = text.index("{\n", text.index("model_sequence_state0"))
     number = text[start:].split()[1].rstrip(",")
@@ -119,7 +120,7 @@ def test_the_struct_has_no_padding(cc: str, tmp_path: Path) -> None:
     for index, graph in enumerate(GRAPHS.values()):
         prefix = f"g{index}"
         files, report = texts(graph, prefix=prefix)
-        (tmp_path / f"{prefix}.h").write_text(files[f"{prefix}.h"])
+        write_files(tmp_path, {f"{prefix}.h": files[f"{prefix}.h"], **library()})
         lines.append(f'#include "{prefix}.h"')
         offset = 0
         order = sorted(
@@ -150,14 +151,15 @@ def test_a_graph_without_states_has_no_streams() -> None:
     x = g.input("x", "int8", (2,))
     files, report = texts(g.build([g.add("clip", [x], {"low": 0, "high": 1})]))
     assert report.state == 0
-    for name in ("model.h", "model.c", "main.c", "test_vectors.h"):
+    for name in ("model.h", "model.c", "test/model_main.c", "test/model_vectors.h"):
         assert "state_t" not in files[name]
         assert "steps" not in files[name]
 
 
 def test_golden_header(golden: Callable[[str, str], None]) -> None:
     files, _ = texts(GRAPHS["trailing"])
-    golden("tests/golden/codegen/step/model.h", files["model.h"])
+    head = files["model.h"][files["model.h"].index("typedef struct {\n    model_") :]
+    golden("tests/golden/codegen/step/model.h", head)
     tail = files["model.c"][files["model.c"].index("void model_reset") :]
     golden("tests/golden/codegen/step/stream.c", tail)
 
@@ -166,7 +168,7 @@ def test_sequences_of_the_vectors_are_the_interpreters() -> None:
     """The codes that `make test` compares with, against the states that the C begins with."""
     graph = GRAPHS["widths"]
     files, _ = texts(graph)
-    text = files["test_vectors.h"]
+    text = files["test/model_vectors.h"]
 
     def numbers(name: str) -> list[int]:
         start = text.index("{\n", text.index(f"model_sequence_{name}["))

@@ -187,15 +187,15 @@ def test_a_package_with_its_network(quantized, tmp_path):
     shutil.copy(quantized, folder / "model.onnx")
     text = unhashed(folder)
     assert text.startswith(f"{folder}: quantized network, compiled to C\n\ninput x: int8[1, 4], ")
-    assert "\nC: names begin with model; bytes: constants 434, arena 8, " in text
+    assert "\nC: names begin with model; bytes: weights 178, tables 256, arena 32, " in text
     record = summary_record(folder)
-    assert record["package"]["format"] == "samebits-package-1"
+    assert record["package"]["format"] == "samebits-package-2"
     assert record["sha256"] == summary_record(quantized)["sha256"]
     report = folder / "report.json"
     with pytest.raises(InputError, match="found a file of a folder; give the folder"):
         summarize(report)
-    report.write_text(report.read_text().replace("package-1", "package-0"))
-    with pytest.raises(InputError, match="expected format 'samebits-package-1' of samebits"):
+    report.write_text(report.read_text().replace("package-2", "package-0"))
+    with pytest.raises(InputError, match="expected format 'samebits-package-2' of samebits"):
         summarize(folder)
 
 

@@ -1,12 +1,12 @@
 """C text of kernel calls and of their constant parameters.
 
 Parameters are static constant structs with designated initialisers; a field that is an array is the
-name of a table (`Tables`), which is stored once however many calls read it.
+name of one (`Constants`), which is stored once however many calls read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,35 +15,41 @@ from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Stru
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
 
-class Tables:
-    """Constant arrays by content: equal ones are stored once."""
+TABLES = frozenset({"table", "coefficients"})  # fields that are transfer functions
+
+
+class Constants:
+    """Constant arrays by content, equal ones stored once: `<prefix>_w0` ... what was learned and
+    what goes with it, `<prefix>_t0` ... the tables of transfer functions."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.names: dict[tuple[str, bytes], str] = {}
-        self.arrays: list[tuple[str, Array]] = []
+        self.names: dict[tuple[str, str, bytes], str] = {}
+        self.weights: list[tuple[str, Array]] = []
+        self.tables: list[tuple[str, Array]] = []
 
-    def name(self, array: Array) -> str:
+    def name(self, array: Array, *, table: bool = False) -> str:
         """The C name of an array."""
         array = np.ascontiguousarray(array).reshape(-1)
-        key = (array.dtype.name, array.tobytes())
+        letter, arrays = ("t", self.tables) if table else ("w", self.weights)
+        key = (letter, array.dtype.name, array.tobytes())
         if key not in self.names:
-            self.names[key] = f"{self.prefix}_t{len(self.arrays)}"
-            self.arrays.append((self.names[key], array))
+            self.names[key] = f"{self.prefix}_{letter}{len(arrays)}"
+            arrays.append((self.names[key], array))
         return self.names[key]
 
-    @property
-    def bytes(self) -> int:
-        """Flash that the arrays take."""
-        return sum(array.nbytes for _, array in self.arrays)
+
+def byte_count(arrays: Sequence[tuple[str, Array]]) -> int:
+    """Flash that constant arrays take."""
+    return sum(array.nbytes for _, array in arrays)
 
 
 class CallWriter:
     """Writes the calls of a source file; `declared`: lines with their parameters, each stored
     once."""
 
-    def __init__(self, prefix: str, tables: Tables) -> None:
-        self.prefix, self.tables = prefix, tables
+    def __init__(self, prefix: str, constants: Constants) -> None:
+        self.prefix, self.constants = prefix, constants
         self.declared: list[str] = []
         self.count = 0
         self.known: dict[int, tuple[KernelCall, str]] = {}
@@ -94,17 +100,17 @@ class CallWriter:
 
     def _initialiser(self, struct: Struct, indent: str) -> str:
         inner = f",\n{indent}".join(
-            f".{key} = {self._field(field, indent + '    ')}"
+            f".{key} = {self._field(key, field, indent + '    ')}"
             for key, field in struct.fields.items()
         )
         return f"{{\n{indent}{inner}}}"
 
-    def _field(self, field: Field, indent: str) -> str:
+    def _field(self, key: str, field: Field, indent: str) -> str:
         """The initialiser of one field. An array of structs is declared before, by a name."""
         if field is None:
             return "0"
         if isinstance(field, Data):
-            return self.tables.name(field.array)
+            return self.constants.name(field.array, table=key in TABLES)
         if isinstance(field, Struct):
             return self._initialiser(field, indent)
         if isinstance(field, tuple):
@@ -118,11 +124,6 @@ class CallWriter:
             )
             return name
         return number(field)
-
-
-def aligned(prefix: str) -> str:
-    """The macro that aligns an array where that pays; tables.h defines it."""
-    return f"{prefix.upper()}_ALIGNED"
 
 
 def number(value: int) -> str:

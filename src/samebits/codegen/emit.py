@@ -1,6 +1,7 @@
 """C text of a call list: a pure function of the calls and their memory layout.
 
-Every name is the prefix with an index; every number is printed by `call_text.number`.
+Every name is the prefix with an index; every number is printed by `call_text.number`. The header
+that callers read is `header`'s.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Sequence
 
 from samebits.codegen import stream
 from samebits.codegen.blocks import StepBlocks
-from samebits.codegen.call_text import CallWriter, Tables, aligned, numbers
+from samebits.codegen.call_text import CallWriter, Constants, numbers
+from samebits.codegen.header import About, declaration
 from samebits.codegen.lowering.calls import Array, CallList, KernelCall
 from samebits.codegen.lowering.move import copied
 from samebits.codegen.memory import MemoryLayout, Place, byte_size
@@ -17,116 +19,68 @@ from samebits.codegen.names import CTYPES, wrapped_list
 from samebits.ir.value import Value
 
 
-def header(calls: CallList, layout: MemoryLayout, prefix: str) -> str:
-    """<prefix>.h: types and sizes of inputs and outputs, and model_run."""
-    upper = prefix.upper()
-    lines = [
-        "/* An integer model. Codes of inputs and outputs; all memory is static. */",
-        f"#ifndef {upper}_H",
-        f"#define {upper}_H",
-        "",
-        "#include <stdint.h>",
-        "",
-    ]
-    for kind, names in (("input", calls.graph.inputs), ("output", calls.graph.outputs)):
-        for index, name in enumerate(names):
-            value = calls.graph.values[name]
-            lines.append(f"typedef {CTYPES[value.dtype]} {prefix}_{kind}{index}_t;")
-            lines.append(f"#define {upper}_{kind.upper()}{index}_SIZE {value.size}")
-    lines += [
-        f"#define {upper}_INPUTS {len(calls.graph.inputs)}",
-        f"#define {upper}_OUTPUTS {len(calls.graph.outputs)}",
-        f"#define {upper}_ARENA_BYTES {layout.plan.peak}",
-        f"#define {upper}_SCRATCH_BYTES {layout.scratch}",
-        f"#define {upper}_LAYERS {len(calls.entries)}",
-        "",
-        "#ifdef SAMEBITS_TRACE",
-        "/* Called after every layer: `count` codes of `width` bytes, in this machine's order. */",
-        "void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);",
-        "#endif",
-        "",
-        "/* Not reentrant: the arena is static. Outputs must not overlap inputs. */",
-        f"void {prefix}_run({_parameters(calls, prefix)});",
-        "",
-        *stream.declarations(calls.graph, prefix),
-        "#endif",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def source(
-    calls: CallList, layout: MemoryLayout, blocked: StepBlocks | None, prefix: str, tables: Tables
+    calls: CallList,
+    layout: MemoryLayout,
+    blocked: StepBlocks | None,
+    prefix: str,
+    about: About,
+    constants: Constants,
+    answer: int,
 ) -> str:
-    """<prefix>.c: parameters of the kernels and model_run, and of a step graph what streams.
+    """<prefix>.c: parameters of the kernels, the functions of the header.
 
-    Fills `tables` with the constant arrays that the text refers to.
+    Fills `constants` with the arrays that the text refers to. answer: the hash that model_selftest
+    expects.
     """
-    writer = CallWriter(prefix, tables)
+    writer, upper = CallWriter(prefix, constants), prefix.upper()
     body = _Body(calls, layout, prefix, writer)
     lines = [
         f'#include "{prefix}.h"',
         "",
-        '#include "samebits_kernels.h"',
-        '#include "tables.h"',
+        f'#include "{prefix}_constants.h"',
+        '#include "samebits/samebits_kernels.h"',
         "",
-    ]
-    lines += writer.declared
-    if layout.plan.peak:
-        lines.append(
-            "static union {\n"
-            f"    uint8_t bytes[{layout.plan.peak}];\n"
-            "    int64_t alignment;\n"
-            f"}} {prefix}_arena;\n"
-        )
-    if layout.scratch:
-        lines.append(
-            "static union {\n"
-            f"    uint8_t bytes[{layout.scratch}];\n"
-            "    int64_t alignment;\n"
-            f"}} {prefix}_scratch;\n"
-        )
-    lines += [
+        *writer.declared,
         "#ifdef SAMEBITS_TRACE",
-        "#define LAYER(index, codes, count, width) samebits_trace(index, codes, count, width);",
+        f"#define {upper}_LAYER(index, codes, count, width) \\",
+        f"    {prefix}_trace(index, codes, count, width);",
         "#else",
-        "#define LAYER(index, codes, count, width)",
+        f"#define {upper}_LAYER(index, codes, count, width)",
         "#endif",
         "",
-        f"void {prefix}_run({_parameters(calls, prefix)}) {{",
+        f"void {prefix}_init({prefix}_t *net, void *arena) {{",
+        "    net->arena = (uint8_t *)arena;",
+        f"    net->kernels = &{about.kernels};",
+        "}",
+        "",
+        f"{declaration(calls.graph, prefix, 'run', 'void')} {{",
         *body.lines,
         "}",
-        *stream.definitions(calls, blocked, prefix, writer),
+        "",
+        *_selftest(calls, prefix, answer),
+        *stream.definitions(calls, layout, blocked, prefix, writer),
     ]
     return "\n".join(lines) + "\n"
 
 
-def tables_header(tables: Tables, prefix: str) -> str:
-    """tables.h: the constant data that model_run refers to."""
-    guard = f"{prefix.upper()}_TABLES_H"
-    lines = [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
-    lines += [
-        "/* Loads of whole vectors stay within cache lines. */",
-        "#if defined(__GNUC__) && defined(__AVX512F__)",
-        f"#define {aligned(prefix)} __attribute__((aligned(64)))",
-        "#else",
-        f"#define {aligned(prefix)}",
-        "#endif",
-        "",
-    ]
-    for name, array in tables.arrays:
+def constants_header(constants: Constants, prefix: str) -> str:
+    """<prefix>_constants.h: the constant data that model_run refers to."""
+    guard = f"{prefix.upper()}_CONSTANTS_H"
+    lines = [f"#ifndef {guard}", f"#define {guard}", "", f'#include "{prefix}.h"', ""]
+    for name, array in (*constants.weights, *constants.tables):
         lines.append(f"extern const {CTYPES[array.dtype.name]} {name}[{array.size}];")
     return "\n".join([*lines, "", "#endif"]) + "\n"
 
 
-def tables_source(tables: Tables) -> str:
-    """tables.c: the constant data."""
-    parts = ['#include "tables.h"\n']
-    for name, array in tables.arrays:
-        ctype = CTYPES[array.dtype.name]
-        lines = f"{aligned(tables.prefix)} " if array.nbytes >= 64 else ""
-        parts.append(f"\nconst {ctype} {lines}{name}[{array.size}] = {{\n{numbers(array)}}};\n")
-    if not tables.arrays:  # C has no empty files
-        parts.append(f"\ntypedef int {tables.prefix}_no_tables;\n")
+def constants_source(constants: Constants, prefix: str) -> str:
+    """<prefix>_constants.c: the constant data, weights before tables."""
+    parts = [f'#include "{prefix}_constants.h"\n']
+    for place, arrays in (("WEIGHTS", constants.weights), ("TABLES", constants.tables)):
+        for name, array in arrays:
+            aligned = "SAMEBITS_ALIGNED " if array.nbytes >= 64 else ""
+            head = f"const {CTYPES[array.dtype.name]} {aligned}{prefix.upper()}_{place}"
+            parts.append(f"\n{head} {name}[{array.size}] = {{\n{numbers(array)}}};\n")
     return "".join(parts)
 
 
@@ -136,12 +90,12 @@ def vectors_header(
     sequence: Sequence[tuple[str, Array]],
     prefix: str,
 ) -> str:
-    """test_vectors.h: samples of inputs and the outputs they must give; of a step graph also a
-    sequence, as what `stream.sequence_test` names and its codes."""
+    """test/<prefix>_vectors.h: samples of inputs and the outputs they must give; of a step graph
+    also a sequence, as what `stream.sequence_test` names and its codes."""
     upper = prefix.upper()
     samples = inputs[0][1].size // inputs[0][0].size if inputs else 1
-    parts = [f"#ifndef {upper}_TEST_VECTORS_H\n#define {upper}_TEST_VECTORS_H\n\n"]
-    parts.append(f'#include "{prefix}.h"\n\n#define {upper}_SAMPLES {samples}\n')
+    parts = [f"#ifndef {upper}_VECTORS_H\n#define {upper}_VECTORS_H\n\n"]
+    parts.append(f'#include "../{prefix}.h"\n\n#define {upper}_SAMPLES {samples}\n')
     for kind, values in (("input", inputs), ("output", outputs)):
         for index, (_, array) in enumerate(values):
             parts.append(
@@ -160,13 +114,7 @@ def vectors_header(
     return "".join(parts)
 
 
-# --- model_run ------------------------------------------------------------------------------
-
-
-def _parameters(calls: CallList, prefix: str) -> str:
-    inputs = [f"const {prefix}_input{i}_t *input{i}" for i in range(len(calls.graph.inputs))]
-    outputs = [f"{prefix}_output{i}_t *output{i}" for i in range(len(calls.graph.outputs))]
-    return wrapped_list([*inputs, *outputs], len(f"void {prefix}_run("))
+# --- model_run and model_selftest -----------------------------------------------------------
 
 
 class _Body:
@@ -177,36 +125,66 @@ class _Body:
     ) -> None:
         """Fills `lines`; `writer` declares the parameters of the calls on the way.
 
-        Inputs that no call reads are named once, so that compilers do not warn of them. Outputs
+        Parameters that no call reads are named once, so that compilers do not warn of them. Outputs
         that are inputs, constants or other outputs are copied at the end.
         """
         self.calls, self.layout, self.prefix, self.writer = calls, layout, prefix, writer
-        self.lines: list[str] = []
-        read = {n for entry in calls.entries for n in entry.reads} | {n for _, n in layout.copies}
-        places = [layout.places[name] for name in read]
-        places += [layout.places[entry.value] for entry in calls.entries if entry.view_of]
-        for index in range(len(calls.graph.inputs)):
-            if Place("input", index) not in places:
-                self.lines.append(f"    (void)input{index};")
+        lines: list[str] = []
         for index, entry in enumerate(calls.entries):
+            output, scratch = self._pointer(entry.value), f"net->arena + {layout.scratch[index]}"
             for call in entry.calls:
-                self._call(call, self._pointer(entry.value))
+                lines += self._call(call, output, scratch)
             value = calls.graph.values[entry.value]
             width = byte_size(value) // value.size
             codes = self._pointer(entry.value)
-            self.lines.append(f"    LAYER({index}u, {codes}, {value.size}u, {width}u)")
+            lines.append(f"    {prefix.upper()}_LAYER({index}u, {codes}, {value.size}u, {width}u)")
         for index, name in layout.copies:
-            self._call(copied(calls.graph.values[name]), f"output{index}")
+            lines += self._call(copied(calls.graph.values[name]), f"output{index}", "")
+        read = {n for entry in calls.entries for n in entry.reads} | {n for _, n in layout.copies}
+        places = [layout.places[name] for name in read]
+        places += [layout.places[entry.value] for entry in calls.entries if entry.view_of]
+        unused = [] if any("net->" in line for line in lines) else ["net"]
+        unused += [
+            f"input{index}"
+            for index in range(len(calls.graph.inputs))
+            if Place("input", index) not in places
+        ]
+        self.lines = [*(f"    (void){name};" for name in unused), *lines]
 
     def _pointer(self, name: str) -> str:
         place = self.layout.places[name]
         if place.kind == "constant":
             array = self.calls.constant(name)
             assert array is not None
-            return self.writer.tables.name(array)
+            return self.writer.constants.name(array)
         if place.kind == "arena":
-            return f"{self.prefix}_arena.bytes + {place.at}"
+            return f"net->arena + {place.at}"
         return f"{place.kind}{place.at}"
 
-    def _call(self, call: KernelCall, output: str) -> None:
-        self.lines += self.writer.text(call, self._pointer, output, f"{self.prefix}_scratch.bytes")
+    def _call(self, call: KernelCall, output: str, scratch: str) -> list[str]:
+        return self.writer.text(call, self._pointer, output, scratch)
+
+
+def _selftest(calls: CallList, prefix: str, answer: int) -> list[str]:
+    """model_selftest: inputs from a counter, the hash of the outputs."""
+    graph, upper = calls.graph, prefix.upper()
+    lines = [f"{declaration(graph, prefix, 'selftest', 'int', test=True)} {{"]
+    words = f"((uint64_t)0x{answer >> 32:08x}u << 32) | 0x{answer & 0xFFFFFFFF:08x}u"
+    lines += [f"    const uint64_t expected = {words};", "    uint64_t hash = SAMEBITS_HASH;"]
+    for index, name in enumerate(graph.inputs):
+        value = graph.values[name]
+        width, signed = byte_size(value) // value.size, int(not value.dtype.startswith("u"))
+        port = f"input{index}"
+        lines.append(
+            f"    samebits_random({port}, {width}, {signed}, {upper}_{port.upper()}_SIZE, {index});"
+        )
+    names = ["net", *(f"input{i}" for i in range(len(graph.inputs)))]
+    names += [f"output{i}" for i in range(len(graph.outputs))]
+    lines.append(f"    {prefix}_run({wrapped_list(names, 5 + len(prefix + '_run'))});")
+    for index, name in enumerate(graph.outputs):
+        value = graph.values[name]
+        port, width = f"output{index}", byte_size(value) // value.size
+        lines.append(
+            f"    hash = samebits_hash(hash, {port}, {width}, {upper}_{port.upper()}_SIZE);"
+        )
+    return [*lines, "    return hash != expected;", "}"]

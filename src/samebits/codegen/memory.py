@@ -1,8 +1,9 @@
-"""Where every stored value lives, and what a package needs of flash, RAM and stack.
+"""Where every stored value lives, and what a package needs of RAM and stack.
 
 A value lives from the entry of the call list that writes it to the last that reads it. Inputs and
-outputs are the caller's memory, constants are tables; all else lies in one arena, in which values
-that are never live together share bytes (`plan`). Two rules save copies and bytes before that:
+outputs are the caller's memory, constants are in flash; all else lies in one arena, in which what
+is never live together shares bytes (`plan`): values, and the scratch memory that the kernels of one
+entry take. Two rules save copies and bytes before that:
 a view has the memory of its root, whose life it prolongs; and an output takes over the memory of an
 input that nobody reads later, if both have the same size (`ValueCalls.in_place`).
 
@@ -89,15 +90,23 @@ class MemoryLayout:
     """The place of every value that calls touch, and the memory that takes.
 
     copies: (index, value) of outputs that are written at the end, as their value lies elsewhere.
-    scratch: bytes that the largest call takes. stack: bytes that model_run and what it calls need
-    at most on Cortex-M.
+    scratch: offset in the arena of the scratch memory of every entry, 0 where it takes none.
+    following: offset of the next states that model_step does not write in place, which lie behind
+    the plan, by index of the state. stack: bytes that model_run and what it calls need at most on
+    Cortex-M, by the frames that gcc makes there.
     """
 
     places: Mapping[str, Place]
     copies: tuple[tuple[int, str], ...]
     plan: ArenaPlan
-    scratch: int
+    scratch: tuple[int, ...]
+    following: Mapping[int, int]
+    bytes: int
     stack: int
+
+    def live(self, entry: int) -> int:
+        """Bytes of the plan that are in use at an entry."""
+        return sum(b.size for b in self.plan.buffers if b.first <= entry <= b.last)
 
 
 def layout(calls: CallList) -> MemoryLayout:
@@ -123,16 +132,29 @@ def layout(calls: CallList) -> MemoryLayout:
         else:
             places[roots[name]] = Place("output", index)
     buffers, owner = lifetimes(calls, roots, last, places)
-    planned = plan(buffers)
+    needs = [max((call.scratch or 0 for call in entry.calls), default=0) for entry in calls.entries]
+    working = {
+        index: len(buffers) + at for at, index in enumerate(i for i, n in enumerate(needs) if n)
+    }
+    planned = plan([*buffers, *(ArenaBuffer(aligned(needs[i]), i, i) for i in working)])
     for name, buffer in owner.items():
         places[name] = Place("arena", planned.offsets[buffer])
     made = [call for entry in calls.entries for call in entry.calls]
     functions = {*(call.function for call in made), *(["copy"] if copies else [])}
+    end = aligned(planned.peak)
+    following = {}
+    stays = states_in_place(calls)
+    for index, state in enumerate(graph.states):
+        if state.input not in stays:
+            following[index] = end
+            end += aligned(byte_size(graph.values[state.input]))
     return MemoryLayout(
         {name: places[root] for name, root in roots.items()},
         tuple(copies),
         planned,
-        aligned(max((call.scratch or 0 for call in made), default=0)),
+        tuple(planned.offsets[working[i]] if i in working else 0 for i in range(len(needs))),
+        following,
+        end,
         STACK_OF_RUN + max((STACK[name] for name in functions), default=0),
     )
 

@@ -16,22 +16,34 @@ KEYWORDS = frozenset(
         *("typedef", "union", "unsigned", "void", "volatile", "while"),
     )
 )
-# Files of the package that are not named after the prefix, and the entry point of the harness.
-RESERVED = frozenset({"main", "tables", "test_vectors", "samebits_kernels", "samebits_integer"})
 CTYPES = {name: f"{name}_t" for name in ("int8", "uint8", "int16", "uint16", "int32", "int64")}
 
 
 def checked_prefix(prefix: str) -> str:
     """The prefix, if it can start C identifiers and name files; else InputError."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", prefix) and not (
-        prefix in KEYWORDS or prefix in RESERVED or prefix.startswith("samebits")
+        prefix in KEYWORDS or prefix == "main" or prefix.lower().startswith("samebits")
     ):
         return prefix
     raise InputError(
-        f"prefix of the generated C: expected a C identifier of at most 40 letters, digits and "
-        f"underscores that is no keyword and none of {', '.join(sorted(RESERVED))} or samebits..., "
+        "prefix of the generated C: expected a C identifier of at most 40 letters, digits and "
+        "underscores that is no keyword, neither main nor samebits..., "
         f"found {prefix[:60]!r}; choose another, such as 'model'"
     )
+
+
+def c_string(text: str) -> str:
+    """A C string literal of a model's text: printable ASCII, the rest and what C or C++ could read
+    as something else (quotes, backslashes, trigraphs) as octal escapes of its UTF-8 bytes."""
+    kept = frozenset(range(32, 127)) - frozenset(b'"\\?')
+    data = text.encode(errors="replace")
+    escaped = "".join(chr(byte) if byte in kept else f"\\{byte:03o}" for byte in data)
+    return f'"{escaped}"'
+
+
+def c_comment(text: str) -> str:
+    """A model's text inside a comment: letters, digits and a few signs, at most 60."""
+    return re.sub(r"[^A-Za-z0-9_.,: -]", "?", text)[:60].strip() or "without a name"
 
 
 def wrapped_list(texts: Sequence[str], column: int) -> str:

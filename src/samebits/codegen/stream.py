@@ -15,9 +15,9 @@ import numpy as np
 
 from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
 from samebits.codegen.blocks import StepBlocks, tiling
-from samebits.codegen.call_text import CallWriter, aligned
+from samebits.codegen.call_text import CallWriter
 from samebits.codegen.lowering.calls import Array, CallList
-from samebits.codegen.memory import byte_size, states_in_place
+from samebits.codegen.memory import MemoryLayout, byte_size
 from samebits.codegen.names import wrapped_list
 from samebits.ir.graph import Graph
 from samebits.ir.interpreter import initial_state
@@ -72,11 +72,15 @@ def initial_codes(graph: Graph) -> list[Array]:
 
 
 def definitions(
-    calls: CallList, blocked: StepBlocks | None, prefix: str, writer: CallWriter
+    calls: CallList,
+    layout: MemoryLayout,
+    blocked: StepBlocks | None,
+    prefix: str,
+    writer: CallWriter,
 ) -> list[str]:
     """Lines of the source, none without states: reset, one step, many steps.
 
-    Initial codes that differ become tables of `writer`. `blocked`: how many steps are computed
+    Initial codes that differ become constants of `writer`. `blocked`: how many steps are computed
     together, where that pays.
     """
     graph = calls.graph
@@ -84,7 +88,7 @@ def definitions(
         return []
     reset = []
     for index, codes in enumerate(initial_codes(graph)):
-        table = writer.tables.name(codes) if (codes != codes[0]).any() else ""
+        table = writer.constants.name(codes) if (codes != codes[0]).any() else ""
         text = f"{table}[i]" if table else str(int(codes[0]))
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
     used = sum(byte_size(value) for _, value in _members(graph))
@@ -97,37 +101,36 @@ def definitions(
         *reset,
         "}",
         "",
-        *_one_step(calls, prefix),
+        *_one_step(calls, layout, prefix),
         *_all_steps(calls, blocked, prefix, writer),
     ]
 
 
-def _one_step(calls: CallList, prefix: str) -> list[str]:
-    """model_step: model_run, and copies of the states that it does not write in their place."""
+def _one_step(calls: CallList, layout: MemoryLayout, prefix: str) -> list[str]:
+    """model_step: model_run, and copies of the states that it does not write in their place, from
+    where they wait in the arena."""
     graph, own = calls.graph, len(calls.graph.own_inputs)
-    stays = states_in_place(calls)
-    moving = [i for i, value in enumerate(graph.states) if value.input not in stays]
+
+    def state_after(index: int) -> str:
+        if index not in layout.following:
+            return f"state->state{index}"
+        kind = f"{prefix}_output{len(graph.own_outputs) + index}_t"
+        return f"({kind} *)(void *)(net->arena + {layout.following[index]})"
+
     arguments = [
+        "net",
         *(f"input{i}" for i in range(own)),
         *(f"state->state{i}" for i in range(len(graph.states))),
         *(f"output{i}" for i in range(len(graph.own_outputs))),
-        *(f"{'next.' if i in moving else 'state->'}state{i}" for i in range(len(graph.states))),
+        *(state_after(i) for i in range(len(graph.states))),
     ]
-    lines = [f"{_step(graph, prefix)} {{"]
-    if len(moving) == len(graph.states):
-        lines.append(f"    static {prefix}_state_t next;")
-    elif moving:
-        sizes = {i: graph.values[graph.states[i].input].size for i in moving}
-        lines.append("    static struct {")
-        lines += [f"        {prefix}_input{own + i}_t state{i}[{sizes[i]}];" for i in moving]
-        lines += ["    } next;", "    int32_t i;"]
-    lines.append(f"    {prefix}_run({wrapped_list(arguments, 5 + len(prefix + '_run'))});")
-    if len(moving) == len(graph.states):
-        lines.append("    *state = next;")
-    else:
-        for i in moving:
-            each = f"state->state{i}[i] = next.state{i}[i];"
-            lines.append(f"    for (i = 0; i < {sizes[i]}; i++) {each}")
+    lines = [
+        f"{_step(graph, prefix)} {{",
+        f"    {prefix}_run({wrapped_list(arguments, 5 + len(prefix + '_run'))});",
+    ]
+    for index, at in layout.following.items():
+        size = byte_size(graph.values[graph.states[index].input])
+        lines.append(f"    samebits_copy_bytes(net->arena + {at}, state->state{index}, {size}u);")
     return [*lines, "}", ""]
 
 
@@ -136,7 +139,7 @@ def _all_steps(
 ) -> list[str]:
     """model_steps: by blocks where there are any and memory is at hand, else step by step.
 
-    Both texts are written, and SAMEBITS_BLOCKS of samebits_kernels.h chooses; parameters that only
+    Both texts are written, and SAMEBITS_BLOCKS of samebits.h chooses; parameters that only
     the blocks use are declared inside its #if, so that Cortex-M does not store them.
     """
     graph = calls.graph
@@ -150,11 +153,6 @@ def _all_steps(
     return [
         "#if SAMEBITS_BLOCKS",
         *own,
-        "static union {",
-        f"    uint8_t bytes[{blocked.bytes}];",
-        "    int64_t alignment;",
-        f"}} {aligned(prefix)} {prefix}_memory;",
-        "",
         f"/* Up to {STEPS_OF_BLOCK} steps; products that wait for no state, for all at once. */",
         f"static {_function(graph, prefix, 'block', ['int32_t steps'])} {{",
         *body,
@@ -176,7 +174,7 @@ def _in_turns(graph: Graph, prefix: str, function: str, n: str, advance: str) ->
     numbers = (("input", len(graph.own_inputs)), ("output", len(graph.own_outputs)))
     names = [f"{kind}{i}" for kind, number in numbers for i in range(number)]
     size = "" if n == "1" else f"{n} * "
-    passed = ["state", *([] if n == "1" else [n]), *names]
+    passed = ["net", "state", *([] if n == "1" else [n]), *names]
     least = f"steps < {STEPS_OF_BLOCK} ? steps : {STEPS_OF_BLOCK}"
     return [
         f"{_steps(graph, prefix)} {{",
@@ -194,13 +192,13 @@ def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter
     """The body of model_block.
 
     A phase of rows is one call a product, on a copy of its parameters with as many pixels as the
-    block has rows; any other phase is a loop over the steps. In one static array of bytes lie first
-    the arena, which every step uses again, then what is kept of all steps (place "rows"), then the
+    block has rows; any other phase is a loop over the steps. In the arena lie first the values of
+    one step, which every step uses again, then what is kept of all steps (place "rows"), then the
     scratch memory.
     """
     values, upper = calls.graph.values, prefix.upper()
     at_rows, at_scratch = blocked.arena, blocked.arena + blocked.rows
-    memory = f"{prefix}_memory.bytes"
+    memory = "net->arena"
 
     def pointer(name: str, step: str = "") -> str:
         """The C expression of a value's codes; of those of one step where `step` is its index."""
@@ -208,7 +206,7 @@ def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter
         if place.kind == "constant":
             array = calls.constant(name)
             assert array is not None
-            return writer.tables.name(array)
+            return writer.constants.name(array)
         if place.kind == "state":
             return f"state->state{place.at}"
         if place.kind == "arena":
@@ -251,8 +249,8 @@ def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter
 TEST = """\
 static @model@_state_t state;
 @buffers@
-/* The sequence of test_vectors.h in chunks of 1, of 7 and of all its steps: how many of the outputs
- * and of the codes of the last state differ. */
+/* The sequence of @model@_vectors.h in chunks of 1, of 7 and of all its steps: how many of the
+ * outputs and of the codes of the last state differ. */
 static unsigned long sequence_differs(unsigned long *total) {
     static const int32_t chunks[3] = {1, 7, @MODEL@_STEPS};
     unsigned long differ = 0;
@@ -278,7 +276,7 @@ def sequence_test(graph: Graph, prefix: str) -> str:
     """
     upper = prefix.upper()
     buffers, compare = [], []
-    arguments = ["&state", "n"]
+    arguments = ["&net", "&state", "n"]
     for i in range(len(graph.own_inputs)):
         arguments.append(f"{prefix}_sequence_input{i} + t * {upper}_INPUT{i}_SIZE")
     wanted = []
@@ -330,6 +328,7 @@ def _function(graph: Graph, prefix: str, name: str, more: Sequence[str]) -> str:
     """The head of a C function on the struct of states, inputs and outputs; `more`: parameters
     after the struct."""
     parameters = [
+        f"const {prefix}_t *net",
         f"{prefix}_state_t *state",
         *more,
         *(f"const {prefix}_input{i}_t *input{i}" for i in range(len(graph.own_inputs))),

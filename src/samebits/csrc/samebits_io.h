@@ -58,15 +58,21 @@ static inline void samebits_decode(const uint8_t *bytes, uint32_t width, uint32_
     }
 }
 
-/* 64-bit FNV-1a (Fowler, Noll, Vo) of the little-endian bytes of the codes. */
-static inline uint64_t samebits_fnv1a(const void *codes, uint32_t width, uint32_t count) {
-    uint64_t hash = ((uint64_t)0xcbf29ce4u << 32) | 0x84222325u;
+/* 64-bit FNV-1a (Fowler, Noll, Vo) of the little-endian bytes of the codes, from the hash of those
+ * before. */
+static inline uint64_t samebits_fnv1a_from(uint64_t hash, const void *codes, uint32_t width,
+                                           uint32_t count) {
     const uint64_t prime = ((uint64_t)0x100u << 32) | 0x1b3u;
     uint32_t i, b;
     for (i = 0; i < count; i++) {
         for (b = 0; b < width; b++) hash = (hash ^ samebits_io_byte(codes, width, i, b)) * prime;
     }
     return hash;
+}
+
+/* The same of these codes alone. */
+static inline uint64_t samebits_fnv1a(const void *codes, uint32_t width, uint32_t count) {
+    return samebits_fnv1a_from(((uint64_t)0xcbf29ce4u << 32) | 0x84222325u, codes, width, count);
 }
 
 #endif

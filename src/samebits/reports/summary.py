@@ -22,7 +22,8 @@ from samebits.reports.report import Report, printable, section
 Shapes = Mapping[str, Sequence[int]]
 DEVICE = ".toml"
 SNIFFED = 1024  # bytes in which a file must say its format
-PACKAGE = ("constants", "arena", "scratch", "stack", "state", "block")  # bytes, in report.json
+# Bytes, in report.json.
+PACKAGE = ("weights", "tables", "arena", "block", "state", "stack_cortex_m")
 
 EXPECTED = (
     f"an .onnx or {EXPORTED} file, an {SUFFIX} program, a compiled or training folder, a "

@@ -123,7 +123,7 @@ def test_make_test_finds_no_difference_and_a_planted_one(cc, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 512 features differ" in done.stdout
-    source = folder / "samebits_audio.c"
+    source = folder / "samebits/samebits_audio.c"
     text = source.read_text()
     rounded = "samebits_round64(v, 20)"
     assert text.count(rounded) == 1
@@ -146,13 +146,20 @@ WRAPPER_HEADER = """
 typedef int16_t model_input0_t;
 typedef int16_t model_output0_t;
 typedef uint32_t model_output1_t;
-void model_run(const model_input0_t *samples, model_output0_t *features, model_output1_t *frames);
+typedef struct {{
+    int unused;
+}} model_t;
+#define MODEL_INSTANCE(name) static const model_t name = {{0}}
+void model_run(const model_t *net, const model_input0_t *samples, model_output0_t *features,
+               model_output1_t *frames);
 """
 WRAPPER = """
 #include "model.h"
-void model_run(const model_input0_t *samples, model_output0_t *features, model_output1_t *frames) {
+void model_run(const model_t *net, const model_input0_t *samples, model_output0_t *features,
+               model_output1_t *frames) {
     static audio_state state;
     static int started;
+    (void)net;
     if (!started) audio_reset(&state);
     started = 1;
     *frames = audio_push(&state, samples, CHUNK, features);
@@ -208,7 +215,8 @@ def test_instructions_of_a_frame_do_not_depend_on_its_size_in_the_stream(tmp_pat
 
 def test_files_and_report(tmp_path):
     folder = package(LogMel(), tmp_path / "out")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(texts(LogMel()))
+    found = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()]
+    assert sorted(found) == sorted(texts(LogMel()))
     report = json.loads((folder / "report.json").read_text())
     assert report["features"] == {
         "rate": 8000, "frame": 256, "hop": 128, "fft": 256, "mels": 32, "low": 60, "high": 4000,
@@ -218,7 +226,7 @@ def test_files_and_report(tmp_path):
         assert not re.search("@[A-Za-z]+@", text), name
         assert "float" not in text.replace("no floating", ""), name
         assert "double" not in text, name
-    for name in ("audio.h", "audio.c", "main.c", "test_vectors.h"):
+    for name in ("audio.h", "audio.c", "test/audio_main.c", "test/audio_vectors.h"):
         assert all(len(line) <= 100 for line in texts(LogMel())[name].splitlines()), name
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from fractions import Fraction
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,18 @@ import pytest
 
 from samebits.codegen import write_package
 from samebits.codegen.memory import STACK
+from samebits.codegen.packaging.package import kernel_symbol
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.graph import Graph, GraphBuilder
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.ir.interpreter import run, trace
 from samebits.ir.value import Quantization
 
-GOLDEN = ("model.h", "model.c", "tables.h", "tables.c", "main.c", "test_vectors.h", "Makefile")
+GOLDEN = (
+    *("model.h", "model.c", "model_constants.h", "model_constants.c", "README.md", "Makefile"),
+    *("test/model_main.c", "test/model_vectors.h", "report.json"),
+)
+VERSION = version("samebits")
 CODES = {"low": -128, "high": 127, "dtype": "int8"}
 
 
@@ -69,10 +75,12 @@ def test_golden_text_is_what_is_compiled(
 ) -> None:
     graph = small()
     report = write_package(graph, tmp_path / "out", vectors=samples(graph, 3))
-    for name in (*GOLDEN, "report.json"):
-        golden(f"tests/golden/codegen/{name}", (tmp_path / "out" / name).read_text())
-    assert "0 of 153 outputs differ" in build(tmp_path / "out", cc=cc, target="test")
-    assert (report.arena, report.arena_bound) == (48, 48)
+    for name in GOLDEN:
+        text = (tmp_path / "out" / name).read_text()
+        text = text.replace(kernel_symbol(), "samebits_kernels_0").replace(VERSION, "0.0")
+        golden(f"tests/golden/codegen/{name}", text)
+    assert "0 of 154 outputs differ" in build(tmp_path / "out", cc=cc, target="test")
+    assert report.arena == report.arena_bound
 
 
 def test_harness_maps_samples_and_traces_layers(cc: str, tmp_path: Path) -> None:
@@ -119,25 +127,36 @@ def test_report_names_layers_and_memory(tmp_path: Path) -> None:
     assert found["inputs"][0] == {
         "name": "x", "dtype": "int8", "shape": [1, 4, 4, 2], "scale": "1/16", "zero_point": 3,
     }  # fmt: skip
-    assert found["constants"] == report.constants > 0
-    assert found["stack"] == 256 + max(STACK[k] for k in ("conv8", "broadcast", "table", "reduce"))
+    assert found["weights"] + found["tables"] == report.constants > found["tables"] == 256
+    assert max(layer["live"] for layer in found["layers"]) == report.arena
+    assert found["stack_cortex_m"] == 256 + max(
+        STACK[k] for k in ("conv8", "broadcast", "table", "reduce")
+    )
 
 
-def test_text_of_a_model_never_reaches_c(tmp_path: Path) -> None:
+def test_text_of_a_model_is_quoted_in_c(cc: str, tmp_path: Path) -> None:
+    """In string literals, escaped; in comments and pages letters alone; else nowhere."""
     evil = '*/ "; #include </etc/passwd> \n\\ %s ../../x'
     g = GraphBuilder(evil)
     x = g.input(evil, "int8", (4,))
     y = g.add("clip", [x], {"low": -1, "high": 1}, name=evil, outputs=[evil + "out"])
     write_package(g.build([y]), tmp_path / "out")
-    for file in (tmp_path / "out").iterdir():
-        if file.name != "report.json":
+    for file in (tmp_path / "out").rglob("*"):
+        if file.is_file() and file.name not in ("report.json", "model.h", "README.md"):
             assert "passwd" not in file.read_text()
+    lines = (tmp_path / "out" / "model.h").read_text().splitlines()
+    literal = r'"*/ \042; #include </etc/passwd> \012\134 %s ../../x'
+    assert f'#define MODEL_INPUT0_NAME {literal}"' in lines
+    assert f'#define MODEL_OUTPUT0_NAME {literal}out"' in lines
+    assert lines[0].startswith("/* ?? ?; ?include ??etc?passwd?".replace(";", "?"))
+    assert "0 of 17 outputs differ" in build(tmp_path / "out", cc=cc, target="test")
     layer = json.loads((tmp_path / "out" / "report.json").read_text())["layers"][0]
     assert layer["name"] == evil + "out"
 
 
 @pytest.mark.parametrize(
-    "prefix", ["", "1a", "a b", "int", "main", "samebits_x", "a" * 41, "a-b", "é", "tables", "a\n"]
+    "prefix",
+    ["", "1a", "a b", "int", "main", "samebits_x", "a" * 41, "a-b", "é", "SAMEBITS", "a\n"],
 )
 def test_prefix_has_to_be_an_identifier(prefix: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a C identifier"):
@@ -209,7 +228,7 @@ def test_no_floating_point_and_a_bounded_stack(tmp_path: Path) -> None:
     for level, core in (("-O0", "cortex-m0"), ("-O2", "cortex-m4"), ("-Os", "cortex-m55")):
         command = [arm, "-std=c99", f"-mcpu={core}", "-mthumb", level, "-Wall", "-Wextra"]
         command += ["-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fcallgraph-info=su"]
-        command += ["-c", "samebits_kernels.c", "-o", "k.o"]
+        command += ["-c", "samebits/samebits_kernels.c", "-o", "k.o"]
         subprocess.run(command, cwd=tmp_path / "out", check=True)
         listed = subprocess.run(
             [arm.replace("gcc", "nm"), "-u", "k.o"], cwd=tmp_path / "out", capture_output=True,
@@ -217,7 +236,14 @@ def test_no_floating_point_and_a_bounded_stack(tmp_path: Path) -> None:
         )  # fmt: skip
         symbols = set(listed.stdout.replace("U", " ").split())
         integer = {"__aeabi_lmul", "__aeabi_ldivmod", "__aeabi_llsl", "__aeabi_lasr"}
-        integer |= {"__aeabi_llsr", "__aeabi_idiv", "__aeabi_idivmod", "memcpy", "memset"}
+        integer |= {
+            "__aeabi_uldivmod",
+            "__aeabi_llsr",
+            "__aeabi_idiv",
+            "__aeabi_idivmod",
+            "memcpy",
+            "memset",
+        }
         assert {s for s in symbols if not s.startswith("__gnu_thumb1_case")} <= integer
         depths = call_depths((tmp_path / "out" / "k.ci").read_text())
         for name, bound in STACK.items():

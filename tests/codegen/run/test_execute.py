@@ -82,21 +82,26 @@ WIDE = Interface(
 )
 WIDE_HEADER = """
 #include <stdint.h>
+typedef struct {
+    int unused;
+} wide_t;
+#define WIDE_INSTANCE(name) static const wide_t name = {0}
 typedef int8_t wide_input0_t;
 typedef int16_t wide_input1_t;
 typedef int64_t wide_input2_t;
 typedef int64_t wide_output0_t;
 typedef uint8_t wide_output1_t;
 typedef int32_t wide_output2_t;
-void wide_run(const wide_input0_t *a, const wide_input1_t *b, const wide_input2_t *c,
-              wide_output0_t *d, wide_output1_t *e, wide_output2_t *f);
+void wide_run(const wide_t *net, const wide_input0_t *a, const wide_input1_t *b,
+              const wide_input2_t *c, wide_output0_t *d, wide_output1_t *e, wide_output2_t *f);
 """
 WIDE_SOURCE = """
 #include "wide.h"
-void wide_run(const wide_input0_t *a, const wide_input1_t *b, const wide_input2_t *c,
-              wide_output0_t *d, wide_output1_t *e, wide_output2_t *f)
+void wide_run(const wide_t *net, const wide_input0_t *a, const wide_input1_t *b,
+              const wide_input2_t *c, wide_output0_t *d, wide_output1_t *e, wide_output2_t *f)
 {
     int i;
+    (void)net;
     for (i = 0; i < 4; ++i) {
         d[i] = c[3 - i];
     }
@@ -216,7 +221,7 @@ def test_glue_refuses_other_widths(tmp_path):
 
 
 REPORT = (
-    '{"format": "samebits-package-1", "prefix": "net", '
+    '{"format": "samebits-package-2", "prefix": "net", '
     '"inputs": [{"name": "x", "dtype": "int8", "shape": [1, 2]}], '
     '"outputs": [{"name": "y", "dtype": "int64", "shape": []}]}'
 )
@@ -235,12 +240,12 @@ def test_interface_of_a_report(tmp_path):
         (REPORT, "[]", "expected the report of a package"),
         (REPORT, "[" * 100_000, "expected the report of a package"),
         (
-            "package-1",
             "package-2",
-            "report.json: expected format 'samebits-package-1' of samebits, found "
-            "'samebits-package-2'; generate the C again: samebits compile MODEL --target c",
+            "package-3",
+            "report.json: expected format 'samebits-package-2' of samebits, found "
+            "'samebits-package-3'; generate the C again: samebits compile MODEL --target c",
         ),
-        ('"format"', '"other"', "expected format 'samebits-package-1' of samebits, found None; "),
+        ('"format"', '"other"', "expected format 'samebits-package-2' of samebits, found None; "),
         (REPORT, "\ud800", "expected the report of a package"),
         ('"inputs"', '"other"', "expected the report of a package"),
         ("[1, 2]", "7", "expected the report of a package"),
@@ -348,8 +353,8 @@ def test_conv_net_gives_the_trace_of_the_interpreter(target, tmp_path):
 TRACED = """
 #ifdef SAMEBITS_TRACE
     static const int64_t wide[2] = {-2, 3};
-    samebits_trace(0, input0, 1, 1);
-    samebits_trace(7, wide, 2, 8);
+    model_trace(0, input0, 1, 1);
+    model_trace(7, wide, 2, 8);
 #endif
 """
 
@@ -450,7 +455,7 @@ def test_a_crash_is_told(tmp_path):
 def test_truncated_output_is_told(tmp_path):
     skip_unless_available(host())
     write_package(tmp_path / "package", IDENTITY)
-    (tmp_path / "package" / "main.c").write_text("int main(void) { return 0; }")
+    (tmp_path / "package/test/model_main.c").write_text("int main(void) { return 0; }")
     program = build(tmp_path / "package", host(), tmp_path / "work", INTERFACE)
     with pytest.raises(SamebitsError, match="cc: expected 5 bytes of output from 5 runs, found 0"):
         execute(program, [FIVE])

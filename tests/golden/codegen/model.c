@@ -1,7 +1,7 @@
 #include "model.h"
 
-#include "samebits_kernels.h"
-#include "tables.h"
+#include "model_constants.h"
+#include "samebits/samebits_kernels.h"
 
 static const samebits_conv model_p0 = {
     .batch = 1,
@@ -31,11 +31,11 @@ static const samebits_conv model_p0 = {
     .block = 0,
     .type = 0,
     .w_type = 0,
-    .weights = model_t0,
-    .bias = model_t1,
+    .weights = model_w0,
+    .bias = model_w1,
     .rescale = {
-        .multipliers = model_t2,
-        .shifts = model_t3,
+        .multipliers = model_w2,
+        .shifts = model_w3,
         .channels = 3,
         .count = 0,
         .zero = -4,
@@ -47,7 +47,7 @@ static const samebits_conv model_p0 = {
 static const samebits_table model_p1 = {
     .size = 48,
     .channels = 1,
-    .table = model_t4,
+    .table = model_t0,
     .type = 0,
     .out_type = 0};
 
@@ -71,8 +71,8 @@ static const samebits_broadcast model_p3 = {
     .operation = 0,
     .wide = 0,
     .rescale = {
-        .multipliers = model_t5,
-        .shifts = model_t6,
+        .multipliers = model_w4,
+        .shifts = model_w5,
         .channels = 1,
         .count = 0,
         .zero = 0,
@@ -104,35 +104,43 @@ static const samebits_reduce model_p4 = {
         .form = 0,
         .type = 4}};
 
-static union {
-    uint8_t bytes[48];
-    int64_t alignment;
-} model_arena;
-
-static union {
-    uint8_t bytes[56];
-    int64_t alignment;
-} model_scratch;
-
 #ifdef SAMEBITS_TRACE
-#define LAYER(index, codes, count, width) samebits_trace(index, codes, count, width);
+#define MODEL_LAYER(index, codes, count, width) \
+    model_trace(index, codes, count, width);
 #else
-#define LAYER(index, codes, count, width)
+#define MODEL_LAYER(index, codes, count, width)
 #endif
 
-void model_run(const model_input0_t *input0, const model_input1_t *input1,
+void model_init(model_t *net, void *arena) {
+    net->arena = (uint8_t *)arena;
+    net->kernels = &samebits_kernels_0;
+}
+
+void model_run(const model_t *net, const model_input0_t *input0, const model_input1_t *input1,
                model_output0_t *output0, model_output1_t *output1) {
-    samebits_run_conv8(&model_p0, input0, model_arena.bytes + 0, model_scratch.bytes);
-    LAYER(0u, model_arena.bytes + 0, 48u, 1u)
-    samebits_run_table(&model_p1, model_arena.bytes + 0, model_arena.bytes + 0);
-    LAYER(1u, model_arena.bytes + 0, 48u, 1u)
+    samebits_run_conv8(&model_p0, input0, net->arena + 56, net->arena + 0);
+    MODEL_LAYER(0u, net->arena + 56, 48u, 1u)
+    samebits_run_table(&model_p1, net->arena + 56, net->arena + 56);
+    MODEL_LAYER(1u, net->arena + 56, 48u, 1u)
     {
         const void *sources[2];
-        sources[0] = model_arena.bytes + 0;
+        sources[0] = net->arena + 56;
         sources[1] = input1;
         samebits_run_broadcast(&model_p3, sources, output0);
     }
-    LAYER(2u, output0, 48u, 1u)
+    MODEL_LAYER(2u, output0, 48u, 1u)
     samebits_run_reduce(&model_p4, output0, output1);
-    LAYER(3u, output1, 3u, 4u)
+    MODEL_LAYER(3u, output1, 3u, 4u)
+}
+
+int model_selftest(const model_t *net, model_input0_t *input0, model_input1_t *input1,
+                   model_output0_t *output0, model_output1_t *output1) {
+    const uint64_t expected = ((uint64_t)0xf5908143u << 32) | 0x89c7c3d6u;
+    uint64_t hash = SAMEBITS_HASH;
+    samebits_random(input0, 1, 1, MODEL_INPUT0_SIZE, 0);
+    samebits_random(input1, 1, 0, MODEL_INPUT1_SIZE, 1);
+    model_run(net, input0, input1, output0, output1);
+    hash = samebits_hash(hash, output0, 1, MODEL_OUTPUT0_SIZE);
+    hash = samebits_hash(hash, output1, 4, MODEL_OUTPUT1_SIZE);
+    return hash != expected;
 }

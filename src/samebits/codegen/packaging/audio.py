@@ -11,14 +11,17 @@ import numpy as np
 from samebits.codegen.call_text import numbers
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.packaging.harness import filled, makefile
-from samebits.codegen.packaging.package import GENERATOR, REPORT, replace_folder
+from samebits.codegen.packaging.package import GENERATOR, LIBRARY, REPORT, replace_folder
 from samebits.csrc import flat
 from samebits.data.audio import Codes, LogMel, log_mel
 from samebits.ir.graph import Array
 from samebits.spec.philox import philox4x32
 from samebits.tables.audio import log2_table
 
-HEADERS = ("audio/samebits_audio.h", "samebits_integer.h", "samebits_io.h")  # of csrc
+FILES = (
+    *("audio/samebits_audio.c", "audio/samebits_audio.h"),
+    *("samebits_integer.h", "samebits_io.h"),
+)
 TEST_FRAMES = 4
 
 HEADER = """\
@@ -26,7 +29,11 @@ HEADER = """\
 #ifndef @MODEL@_H
 #define @MODEL@_H
 
-#include "samebits_audio.h"
+#include "samebits/samebits_audio.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define @MODEL@_RATE @rate@
 #define @MODEL@_FRAME @frame@
@@ -52,6 +59,10 @@ void @model@_reset(@model@_state *state);
  * frames is returned. */
 uint32_t @model@_push(@model@_state *state, const int16_t *samples, uint32_t count,
          @pad@      int16_t *features);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
 """
@@ -83,16 +94,16 @@ uint32_t @model@_push(@model@_state *state, const int16_t *samples, uint32_t cou
 MAIN = """\
 /* Harness: samples from standard input to features on standard output, raw little-endian codes of
  * 16 bits, CHUNK samples at a time. -DSAMEBITS_SHORT: codes of 8 bits. -DSAMEBITS_TEST: runs
- * test_vectors.h in pieces of several sizes and prints how many features differ. */
+ * @model@_vectors.h in pieces of several sizes and prints how many features differ. */
 #include <stdio.h>
 
-#include "@model@.h"
-#include "samebits_io.h"
+#include "../@model@.h"
+#include "../samebits/samebits_io.h"
 
 static @model@_state state;
 
 #ifdef SAMEBITS_TEST
-#include "test_vectors.h"
+#include "@model@_vectors.h"
 
 static int16_t features[sizeof @model@_test_features / sizeof(int16_t)];
 
@@ -185,12 +196,10 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
     return {
         f"{prefix}.h": filled(HEADER, names),
         f"{prefix}.c": filled(SOURCE, names),
-        "main.c": filled(MAIN, names),
-        "test_vectors.h": _vectors(settings, prefix),
-        "Makefile": makefile(
-            prefix, "samebits_audio.c", HEADERS, results="features", optimize="-O2"
-        ),
-        **flat(("audio/samebits_audio.c", *HEADERS)),
+        f"test/{prefix}_main.c": filled(MAIN, names),
+        f"test/{prefix}_vectors.h": _vectors(settings, prefix),
+        "Makefile": makefile(prefix, results="features", optimize="-O2"),
+        **{f"{LIBRARY}/{name}": text for name, text in flat(FILES).items()},
         REPORT: json.dumps(report, indent=2) + "\n",
     }
 
@@ -214,10 +223,10 @@ def _table(name: str, array: Array) -> str:
 
 
 def _vectors(settings: LogMel, prefix: str) -> str:
-    """test_vectors.h: samples that grow louder, and their features."""
+    """test/<prefix>_vectors.h: samples that grow louder, and their features."""
     samples = _noise(settings.frame + (TEST_FRAMES - 1) * settings.hop)
     features = log_mel(samples, settings).reshape(-1)
-    guard = f"{prefix.upper()}_TEST_VECTORS_H"
+    guard = f"{prefix.upper()}_VECTORS_H"
     return (
         f"#ifndef {guard}\n#define {guard}\n\n"
         f"#define {prefix.upper()}_TEST_SAMPLES {samples.size}\n\n"

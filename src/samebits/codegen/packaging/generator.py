@@ -28,12 +28,21 @@ HEADER = """\
 
 #include <stdint.h>
 
+typedef struct {
+    int32_t unused;
+} generator_t;
+#define GENERATOR_INSTANCE(name) static const generator_t name = {0}
+
 typedef int64_t generator_input0_t;
 typedef int32_t generator_output0_t;
 #define GENERATOR_INPUT0_SIZE @prompt@
 #define GENERATOR_OUTPUT0_SIZE @count@
 
-void generator_run(const generator_input0_t *prompt, generator_output0_t *tokens);
+void generator_run(const generator_t *net, const generator_input0_t *prompt,
+                   generator_output0_t *tokens);
+#ifdef SAMEBITS_TRACE
+void generator_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width);
+#endif
 
 #endif
 """
@@ -42,28 +51,31 @@ SOURCE = """\
 #include "generator.h"
 
 #include "model.h"
-#include "samebits_kernels.h"
+#include "samebits/samebits_kernels.h"
 
 #define CHUNK @chunk@ /* tokens of the prompt in one call */
 
 static const samebits_sampling how = {@k@, @m@u, @q@};
+MODEL_INSTANCE(model);
 static model_state_t state;
 static model_input0_t token[CHUNK];
 static model_output0_t logits[CHUNK * MODEL_OUTPUT0_SIZE];
 
-void generator_run(const generator_input0_t *prompt, generator_output0_t *tokens) {
+void generator_run(const generator_t *net, const generator_input0_t *prompt,
+                   generator_output0_t *tokens) {
     int32_t t, i, n = 1;
+    (void)net;
     model_reset(&state);
     for (t = 0; t < GENERATOR_INPUT0_SIZE; t += n) {
         n = GENERATOR_INPUT0_SIZE - t < CHUNK ? GENERATOR_INPUT0_SIZE - t : CHUNK;
         for (i = 0; i < n; i++) token[i] = (model_input0_t)prompt[t + i];
-        model_steps(&state, n, token, logits);
+        model_steps(&model, &state, n, token, logits);
     }
     for (t = 0; t < GENERATOR_OUTPUT0_SIZE; t++, n = 1) {
         tokens[t] = samebits_sample(&how, logits + (n - 1) * MODEL_OUTPUT0_SIZE, @type@,
                                     MODEL_OUTPUT0_SIZE, @seed@u, (uint32_t)t);
         token[0] = (model_input0_t)tokens[t];
-        if (t + 1 < GENERATOR_OUTPUT0_SIZE) model_step(&state, token, logits);
+        if (t + 1 < GENERATOR_OUTPUT0_SIZE) model_step(&model, &state, token, logits);
     }
 }
 """
@@ -106,11 +118,13 @@ def generator(
         "seed": seed,
     }
     named = {key: str(value) for key, value in parts.items()}
+    package = texts(graph)[0]
+    kept = {name: text for name, text in package.items() if not name.startswith("test/")}
     files = {
-        **texts(graph)[0],
+        **kept,
         f"{PREFIX}.h": filled(HEADER, named),
         f"{PREFIX}.c": filled(SOURCE, named),
-        "main.c": main_source(ports, PREFIX),
+        f"test/{PREFIX}_main.c": main_source(ports, PREFIX, selftest=False),
     }
     return files, Interface.of(ports, PREFIX)
 
@@ -120,7 +134,8 @@ def write_generator(
 ) -> Interface:
     """Write the files of `generator` to a new folder."""
     files, interface = generator(graph, prompt, count, sampling, seed)
-    folder.mkdir(parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return interface

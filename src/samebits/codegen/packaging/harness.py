@@ -1,17 +1,11 @@
-"""The host harness of a package and its Makefile."""
+"""The harness of a package for machines with an operating system, and its Makefile."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import wrapped_list
 from samebits.codegen.stream import sequence_test
 from samebits.ir.graph import Graph
-
-HEADERS = (  # of csrc, in every package of a model
-    *("inference/samebits_kernels.h", "samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
-)
 
 MAIN = """\
 /* Harness. Codes are raw little-endian bytes, all inputs of a sample one after the other.
@@ -19,15 +13,16 @@ MAIN = """\
  *   default            samples from standard input until its end, outputs to standard output
  *   -DSAMEBITS_TRACE   instead of outputs, for every sample and layer: index, FNV-1a hash, count
  *   -DSAMEBITS_TRACE=2 and the codes in hexadecimal
- *   -DSAMEBITS_TEST    runs test_vectors.h and prints how many outputs differ */
+ *   -DSAMEBITS_TEST    runs @model@_vectors.h and prints how many outputs differ */
 #include <stdio.h>
 
-#include "@model@.h"
-#include "samebits_io.h"
+#include "../@model@.h"
+#include "../samebits/samebits_io.h"
 
+@MODEL@_INSTANCE(net);
 @buffers@
 #ifdef SAMEBITS_TRACE
-void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {
+void @model@_trace(@trace@) {
     const uint64_t hash = samebits_fnv1a(codes, width, count);
     printf("%lu %08lx%08lx %lu", (unsigned long)layer, (unsigned long)(hash >> 32),
            (unsigned long)(hash & 0xffffffffu), (unsigned long)count);
@@ -47,10 +42,10 @@ void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t 
 #endif
 
 #ifdef SAMEBITS_TEST
-#include "test_vectors.h"
+#include "@model@_vectors.h"
 
 @sequence@int main(void) {
-    unsigned long differ = 0, total = 0;
+    unsigned long differ = @selftest@, total = 1;
     uint32_t sample, i;
     for (sample = 0; sample < @MODEL@_SAMPLES; sample++) {
         @model@_run(@test_arguments@);
@@ -92,19 +87,19 @@ MAKEFILE = """\
 CC ?= cc
 OPTIMIZE ?= @optimize@
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
-SOURCES = @model@.c @sources@
-HEADERS = @model@.h @headers@
+SOURCES = $(wildcard *.c samebits/*.c) test/@model@_main.c
+HEADERS = $(wildcard *.h samebits/*.h test/*.h)
 
 all: @model@
 
-@model@: main.c $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -o $@ main.c $(SOURCES)
+@model@: $(SOURCES) $(HEADERS)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) -o $@ $(SOURCES)
 
 test: @model@_test
 \t./@model@_test
 
-@model@_test: main.c test_vectors.h $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -DSAMEBITS_TEST -o $@ main.c $(SOURCES)
+@model@_test: $(SOURCES) $(HEADERS)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) -DSAMEBITS_TEST -o $@ $(SOURCES)
 
 clean:
 \trm -f @model@ @model@_test
@@ -113,8 +108,11 @@ clean:
 """
 
 
-def main_source(graph: Graph, prefix: str) -> str:
-    """main.c of a graph."""
+def main_source(graph: Graph, prefix: str, *, selftest: bool = True) -> str:
+    """test/<prefix>_main.c of a graph.
+
+    selftest: whether the package has a model_selftest, which then is part of the test.
+    """
     upper = prefix.upper()
     inputs = [graph.values[name] for name in graph.inputs]
     outputs = [graph.values[name] for name in graph.outputs]
@@ -144,19 +142,27 @@ def main_source(graph: Graph, prefix: str) -> str:
             "        }\n"
         )
         test.append(f"output{i}")
-    arguments = [f"{kind}{i}" for kind, values in (("input", inputs), ("output", outputs))
-                 for i in range(len(values))]  # fmt: skip
+    pairs = (("input", inputs), ("output", outputs))
+    own = [f"{kind}{i}" for kind, values in pairs for i in range(len(values))]
+    arguments = ["&net", *own]
+    tested = f"{prefix}_selftest("
+    indent = len("    unsigned long differ = (unsigned long)") + len(tested)
+    trace = ["uint32_t layer", "const void *codes", "uint32_t count", "uint32_t width"]
     return filled(
         MAIN,
         {
             "model": prefix,
             "MODEL": upper,
-            "buffers": _buffers(buffers, len(inputs), largest),
+            "buffers": "\n".join(buffers) + _staging(largest),
             "read": "".join(reads),
             "write": "".join(writes),
             "compare": "".join(compare),
             "arguments": wrapped_list(arguments, 8 + len(f"{prefix}_run(")),
-            "test_arguments": wrapped_list(test, 8 + len(f"{prefix}_run(")),
+            "trace": wrapped_list(trace, len(f"void {prefix}_trace(")),
+            "selftest": f"(unsigned long){tested}{wrapped_list(arguments, indent)})"
+            if selftest
+            else "0",
+            "test_arguments": wrapped_list(["&net", *test], 8 + len(f"{prefix}_run(")),
             "sequence": sequence_test(graph, prefix) + "\n" if graph.states else "",
             "sequences": "    differ += sequence_differs(&total);\n" if graph.states else "",
             "once": "" if inputs else "        return 0;\n",
@@ -164,37 +170,17 @@ def main_source(graph: Graph, prefix: str) -> str:
     )
 
 
-def _buffers(lines: list[str], inputs: int, largest: int) -> str:
-    """Inputs are read from test_vectors.h in the test."""
-    own = "\n".join(lines[:inputs])
-    return (
-        f"#ifndef SAMEBITS_TEST\n{own}\nstatic uint8_t staging[{largest}];\n#endif\n"
-        + "\n".join(lines[inputs:])
-        + "\n"
-    )
+def _staging(largest: int) -> str:
+    """Bytes of the largest tensor, for the harness alone."""
+    return f"\n#ifndef SAMEBITS_TEST\nstatic uint8_t staging[{largest}];\n#endif\n"
 
 
-def makefile(
-    prefix: str,
-    sources: str = "tables.c samebits_kernels.c",
-    headers: Sequence[str] = ("tables.h", *HEADERS),
-    *,
-    results: str = "outputs",
-    optimize: str = "-O3",
-) -> str:
+def makefile(prefix: str, *, results: str = "outputs", optimize: str = "-O3") -> str:
     """Makefile of a package whose main files are `prefix`.c and .h.
 
-    sources, headers: the other files; of a header that is a path in csrc, its name counts.
     results: what the harness writes, for the head comment; optimize: the default of OPTIMIZE.
     """
-    parts = {
-        "model": prefix,
-        "sources": sources,
-        "headers": " ".join(path.rpartition("/")[2] for path in headers),
-        "results": results,
-        "optimize": optimize,
-    }
-    return filled(MAKEFILE, parts)
+    return filled(MAKEFILE, {"model": prefix, "results": results, "optimize": optimize})
 
 
 def filled(template: str, parts: dict[str, str]) -> str:

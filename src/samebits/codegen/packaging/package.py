@@ -1,10 +1,19 @@
-"""Writes an integer graph as a folder of C: sources, harness, test vectors, Makefile, report."""
+"""Writes an integer graph as a folder of C that drops into other projects.
+
+<prefix>.h .c, <prefix>_constants.h .c     the model; every name begins with the prefix
+samebits/                                  kernels, shared by any number of models
+test/                                      harness, test vectors
+Makefile README.md report.json             and files beside, such as model.onnx
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,17 +22,20 @@ import numpy as np
 
 from samebits.codegen import emit, stream
 from samebits.codegen.blocks import step_blocks
-from samebits.codegen.call_text import Tables
+from samebits.codegen.call_text import Constants, byte_count
+from samebits.codegen.header import About, header
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
 from samebits.codegen.names import checked_prefix
-from samebits.codegen.packaging.harness import HEADERS, main_source, makefile
+from samebits.codegen.packaging.harness import main_source, makefile
+from samebits.codegen.packaging.readme import readme, stream_functions
 from samebits.codegen.run.interface import FORMAT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_folder
 from samebits.ir.graph import Array, Graph
 from samebits.ir.integer.define import limits
+from samebits.ir.integer.layers import fnv1a
 from samebits.ir.interpreter import run, run_steps
 from samebits.ir.value import Value
 from samebits.spec.philox import philox4x32
@@ -35,20 +47,28 @@ GENERATOR = "samebits"
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
     *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
-    "sample.c",
+    *("selftest.c", "sample.c", "reals.c"),
 )
+HEADERS = (
+    *("inference/samebits.h", "inference/samebits_kernels.h"),
+    *("samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
+)
+LIBRARY = "samebits"  # the folder of the kernels
+MODEL_FILE = "model.onnx"
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 
 @dataclass(frozen=True)
 class PackagedLayer:
-    """One traced value: `index` in C, its name in the graph, type and shape."""
+    """One traced value: `index` in C, its name in the graph, type and shape; bytes of the arena
+    that are live while it is computed."""
 
     index: int
     name: str
     op: str
     dtype: str
     shape: tuple[int, ...]
+    live: int
 
 
 @dataclass(frozen=True)
@@ -56,26 +76,32 @@ class PackageReport:
     """Memory that the package needs, in bytes, and the names that C text does not hold.
 
     format: the version of the package's files, names and report
-    constants: tables in flash, code not counted. arena_bound: no plan needs less. stack: an upper
-    bound of model_run and all it calls on Cortex-M. state: the struct of a step graph's states, of
-    which model_step keeps those once more that are not written in place. block: memory of
-    model_steps (not on Cortex-M).
+    weights, tables: constants in flash: what was learned, and transfer functions as tables; code is
+    not counted. arena: activations and scratch memory of one instance, arena_bound: no plan needs
+    less. block: the arena where model_steps computes blocks of steps (not on Cortex-M), 0 where it
+    does not. state: the struct of a step graph's states. stack_cortex_m: an upper bound of
+    model_run and all it calls there.
     """
 
     generator: str
     format: str
     prefix: str
     target: str
-    constants: int
+    weights: int
+    tables: int
     arena: int
     arena_bound: int
-    scratch: int
-    stack: int
-    state: int
     block: int
+    state: int
+    stack_cortex_m: int
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
     layers: tuple[PackagedLayer, ...]
+
+    @property
+    def constants(self) -> int:
+        """Bytes of weights and tables."""
+        return self.weights + self.tables
 
     def to_json(self) -> str:
         """As report.json holds it."""
@@ -103,37 +129,45 @@ def write_package(
     """
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
-    files, report = texts(graph, prefix=prefix, vectors=vectors)
+    model = beside.get(MODEL_FILE)
+    sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
+    files, report = texts(graph, prefix=prefix, vectors=vectors, sha256=sha256)
     replace_folder(Path(folder), {**files, **beside})
     return report
 
 
 def texts(
-    graph: Graph, *, prefix: str = "model", vectors: Sequence[Array] | None = None
+    graph: Graph,
+    *,
+    prefix: str = "model",
+    vectors: Sequence[Array] | None = None,
+    sha256: str = "",
 ) -> tuple[dict[str, str], PackageReport]:
-    """The files of a package by name, and its report."""
+    """The files of a package by name, and its report. sha256: of the model file beside them."""
     prefix = checked_prefix(prefix)
     calls = lower_to_calls(graph)
     memory = layout(calls)
     blocked = step_blocks(calls)
-    tables = Tables(prefix)
+    constants = Constants(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
+    about = About(version(GENERATOR), kernel_symbol(), sha256)
     files = {
-        f"{prefix}.h": emit.header(calls, memory, prefix),
-        f"{prefix}.c": emit.source(calls, memory, blocked, prefix, tables),
-        "tables.h": emit.tables_header(tables, prefix),
-        "tables.c": emit.tables_source(tables),
-        "main.c": main_source(graph, prefix),
-        "test_vectors.h": emit.vectors_header(
+        f"{prefix}.h": header(calls, memory, blocked, prefix, about),
+        f"{prefix}.c": emit.source(
+            calls, memory, blocked, prefix, about, constants, _answer(graph)
+        ),
+        f"{prefix}_constants.h": emit.constants_header(constants, prefix),
+        f"{prefix}_constants.c": emit.constants_source(constants, prefix),
+        f"test/{prefix}_main.c": main_source(graph, prefix),
+        f"test/{prefix}_vectors.h": emit.vectors_header(
             [(graph.values[n], v) for n, v in zip(graph.inputs, inputs, strict=True)],
             [(graph.values[n], v) for n, v in zip(graph.outputs, outputs, strict=True)],
             _sequence(graph) if graph.states else [],
             prefix,
         ),
         "Makefile": makefile(prefix),
-        "samebits_kernels.c": "".join(source(f"inference/{name}") for name in KERNELS),
-        **flat(HEADERS),
+        **library(),
     }
     producers = graph.producers()
     report = PackageReport(
@@ -141,13 +175,13 @@ def texts(
         FORMAT,
         prefix,
         "c",
-        tables.bytes,
-        memory.plan.peak,
-        memory.plan.bound,
-        memory.scratch,
-        memory.stack,
-        stream.state_bytes(graph),
+        byte_count(constants.weights),
+        byte_count(constants.tables),
+        memory.bytes,
+        memory.plan.bound + memory.bytes - memory.plan.peak,
         0 if blocked is None else blocked.bytes,
+        stream.state_bytes(graph),
+        memory.stack,
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
         tuple(
@@ -157,12 +191,48 @@ def texts(
                 producers[entry.value].op,
                 graph.values[entry.value].dtype,
                 graph.values[entry.value].shape,
+                memory.live(index),
             )
             for index, entry in enumerate(calls.entries)
         ),
     )
+    sizes = {
+        "weights and parameters, flash": report.weights,
+        "tables of transfer functions, flash": report.tables,
+        "arena of an instance, RAM": report.arena,
+        **({"arena with blocks of steps, RAM": report.block} if report.block else {}),
+        **({"state of a sequence, RAM": report.state} if report.state else {}),
+        "stack on Cortex-M, at most": report.stack_cortex_m,
+    }
+    files["README.md"] = readme(
+        graph, prefix, about.version, sizes, stream_functions(graph, prefix)
+    )
     files[REPORT] = report.to_json()
     return files, report
+
+
+@functools.cache
+def _kernels() -> tuple[dict[str, str], str]:
+    """The files of the library, and the symbol that its C defines."""
+    code = "".join(source(f"inference/{name}") for name in KERNELS)
+    files = flat(HEADERS)
+    digest = hashlib.sha256("".join((code, *files.values())).encode()).hexdigest()
+    symbol = f"samebits_kernels_{digest[:8]}"
+    files["samebits_kernels.c"] = (
+        f"{code}\n/* What tells these kernels from those of another version. */\n"
+        f"extern const uint32_t {symbol};\nconst uint32_t {symbol} = 1;\n"
+    )
+    return {f"{LIBRARY}/{name}": text for name, text in files.items()}, symbol
+
+
+def library() -> dict[str, str]:
+    """The kernels, which all models share: files by path."""
+    return dict(_kernels()[0])
+
+
+def kernel_symbol() -> str:
+    """A C name that only this version of the kernels defines."""
+    return _kernels()[1]
 
 
 def _described(value: Value) -> dict[str, Any]:
@@ -239,6 +309,21 @@ def _random(value: Value, count: int, index: int) -> Array:
     return np.array(codes, value.dtype).reshape(shape)
 
 
+def _answer(graph: Graph) -> int:
+    """The hash of the outputs that model_selftest expects: FNV-1a over their codes in order."""
+    inputs = [_random(graph.values[name], 1, index) for index, name in enumerate(graph.inputs)]
+    shaped = [
+        codes.reshape(graph.values[name].shape)
+        for name, codes in zip(graph.inputs, inputs, strict=True)
+    ]
+    outputs = run(graph, shaped)
+    data = [
+        np.ascontiguousarray(codes, np.dtype(graph.values[name].dtype).newbyteorder("<"))
+        for name, codes in zip(graph.outputs, outputs, strict=True)
+    ]
+    return fnv1a(np.frombuffer(b"".join(codes.tobytes() for codes in data), np.uint8))
+
+
 def _expected(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of every sample, one after the other."""
     shapes = [graph.values[name].shape for name in graph.inputs]
@@ -282,10 +367,12 @@ def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
             f"{folder}: expected a new or empty folder or an earlier package, found other files; "
             "choose another folder"
         )
-    contents = {
-        name: data.encode() if isinstance(data, str) else data for name, data in files.items()
-    }
-    write_folder(folder, contents)
+    write_folder(folder, {name: as_bytes(data) for name, data in files.items()})
+
+
+def as_bytes(data: str | bytes) -> bytes:
+    """A file's content, texts as UTF-8."""
+    return data.encode() if isinstance(data, str) else data
 
 
 def _replaceable(folder: Path) -> bool:

@@ -25,6 +25,7 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 TIMEOUT = 600.0  # seconds for one call of a program
+LINK_MAP = "program.map"  # which file of a board's program takes which bytes
 _GLUE = "samebits_glue.h"
 _TIMER_OVERFLOW = 2**32 - 1  # boards/timer.h
 
@@ -91,18 +92,20 @@ def build(
             "make one with: samebits compile MODEL --target c --out DIR"
         )
     work.mkdir(parents=True, exist_ok=True)
-    sources = sorted(folder.glob("*.c"))
+    sources = [*sorted(folder.glob("*.c")), *sorted(folder.glob("samebits/*.c"))]
     flags = [*target.flags, "-I", str(folder)]
     if trace:
         flags.append("-DSAMEBITS_TRACE")
     link: list[str] = []
-    if target.board:
-        sources = [source for source in sources if source.name != "main.c"]
+    if not target.board:
+        sources += sorted(folder.glob("test/*.c"))
+    else:
         sources += [boards.FOLDER / name for name in boards.SOURCES]
         (work / _GLUE).write_text(interface.glue(), encoding="ascii")
         (work / "board.ld").write_text(boards.linker_script(target.board), encoding="ascii")
         flags += ["-I", str(work), *target.board.defines]
         link = ["-L", str(boards.FOLDER), "-T", str(work / "board.ld"), "-lgcc"]
+        link.append(f"-Wl,-Map={work / LINK_MAP}")
     objects = []
     for source in sources:
         objects.append(str(work / f"{source.stem}.o"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.codegen.run import toolchain
-from samebits.codegen.run.execute import Executable
+from samebits.codegen.run.execute import LINK_MAP, Executable
 from samebits.errors import InputError, UnsupportedError
 
 # The run-time ABI of the Arm architecture (sections 5.1.1 and 5.1.2) and the soft-float names of
@@ -69,6 +69,29 @@ def float_symbols(executable: Executable) -> list[str]:
     )
 
 
+_PLACED = re.compile(r"^ (\.[\w.$]+)\s+0x[0-9a-f]+\s+0x([0-9a-f]+)\s+(\S+)$", re.MULTILINE)
+
+
+def linked_sizes(executable: Executable) -> dict[str, SectionSizes]:
+    """Bytes of a bare-metal program by object file (its name without ".o", or an archive's member),
+    as the linker placed them: what it left out is not counted. By the map that the linker wrote;
+    UnsupportedError for other targets."""
+    if executable.target.board is None:
+        raise UnsupportedError(
+            f"expected a program built for a board, found {executable.target.name}"
+        )
+    text = (executable.path.parent / LINK_MAP).read_text(encoding="utf-8", errors="replace")
+    placed = text.partition("Linker script and memory map")[2]
+    found: dict[str, dict[str, int]] = {}
+    for section, size, file in _PLACED.findall(placed):
+        kind = _kind(section)
+        if kind is not None:
+            name = Path(file.replace("(", "/").rstrip(")")).stem
+            sizes = found.setdefault(name, dict.fromkeys(("code", "data", "zeroed", "stack"), 0))
+            sizes[kind] += int(size, 16)
+    return {name: SectionSizes(**sizes) for name, sizes in found.items()}
+
+
 def section_sizes(executable: Executable) -> SectionSizes:
     """Flash and RAM of a bare-metal program, harness and its buffers included (UnsupportedError
     for other targets)."""
@@ -87,16 +110,22 @@ def object_sizes(executable: Executable) -> dict[str, SectionSizes]:
 
 def _sizes(executable: Executable, path: Path) -> SectionSizes:
     sizes = {"code": 0, "data": 0, "zeroed": 0, "stack": 0}
-    kinds = {".stack": "stack", ".data": "data", ".bss": "zeroed"}
-    code = (".vectors", ".text", ".rodata", ".ARM.exidx")
     for line in _binutils(executable, "size", "-A", path=path).splitlines():
         fields = line.split()
-        if len(fields) != 3 or not fields[1].isdigit():
-            continue
-        for prefix, kind in (*kinds.items(), *((name, "code") for name in code)):
-            if fields[0] == prefix or fields[0].startswith(prefix + "."):
-                sizes[kind] += int(fields[1])
+        kind = _kind(fields[0]) if len(fields) == 3 and fields[1].isdigit() else None
+        if kind is not None:
+            sizes[kind] += int(fields[1])
     return SectionSizes(**sizes)
+
+
+def _kind(section: str) -> str | None:
+    """The field of SectionSizes that a section counts for, None for those that take no memory."""
+    kinds = {".stack": "stack", ".data": "data", ".bss": "zeroed"}
+    code = (".vectors", ".text", ".rodata", ".ARM.exidx")
+    for prefix, kind in (*kinds.items(), *((name, "code") for name in code)):
+        if section == prefix or section.startswith(prefix + "."):
+            return kind
+    return None
 
 
 def _binutils(executable: Executable, program: str, *options: str, path: Path | None = None) -> str:

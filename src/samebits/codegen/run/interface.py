@@ -19,7 +19,7 @@ from samebits.ir.value import Value
 Array = np.ndarray[Any, Any]
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 REPORT = "report.json"
-FORMAT = "samebits-package-1"  # of a folder of generated C: its files, names and report
+FORMAT = "samebits-package-2"  # of a folder of generated C: its files, names and report
 MAX_BYTES = 1 << 31  # of one tensor
 LARGEST_REPORT = 1 << 26  # bytes
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -119,7 +119,7 @@ class Interface:
     def glue(self) -> str:
         """A C header with buffers for every input and output, and `run_model` that runs the model
         on them. It does not compile where the package's types have other widths than these."""
-        lines = [f'#include "{self.prefix}.h"', ""]
+        lines = [f'#include "{self.prefix}.h"', f"#define samebits_trace {self.prefix}_trace", ""]
         groups = (("input", self.inputs), ("output", self.outputs))
         names = []
         for kind, values in groups:
@@ -134,8 +134,8 @@ class Interface:
             lines.append(f"#define {kind.upper()}_COUNT {len(values)}u")
             items = ", ".join(f"{{{kind}{i}, sizeof {kind}{i}}}" for i in range(len(values)))
             lines.append(f"static const buffer {kind}s[] = {{{items}}};")
-        lines += ["", "static void run_model(void)", "{"]
-        lines += [f"    {self.prefix}_run({', '.join(names)});", "}", ""]
+        lines += ["", f"{self.prefix.upper()}_INSTANCE(net);", "static void run_model(void)", "{"]
+        lines += [f"    {self.prefix}_run({', '.join(('&net', *names))});", "}", ""]
         return "\n".join(lines)
 
 

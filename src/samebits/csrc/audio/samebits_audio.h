@@ -4,6 +4,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SAMEBITS_AUDIO_MAX 32639 /* the largest code; the least is its negative */
 
 typedef struct {
@@ -29,5 +33,9 @@ uint32_t samebits_audio_push(const samebits_audio *a, samebits_audio_position *p
 
 /* 8-bit codes of features (section 5). */
 void samebits_audio_short(const int16_t *features, uint32_t count, int8_t *codes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -51,6 +51,10 @@ static void samebits_row(const uint8_t *row, int32_t n, uint8_t *to) {
     for (i = 0; i < n; i++) to[i] = row[i];
 }
 
+void samebits_copy_bytes(const void *from, void *to, uint32_t count) {
+    samebits_row((const uint8_t *)from, (int32_t)count, (uint8_t *)to);
+}
+
 void samebits_run_gather(const samebits_gather *c, const void *x, void *out) {
     const uint8_t *from = (const uint8_t *)x;
     uint8_t *to = (uint8_t *)out;

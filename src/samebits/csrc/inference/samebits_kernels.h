@@ -5,15 +5,10 @@
 #ifndef SAMEBITS_KERNELS_H
 #define SAMEBITS_KERNELS_H
 
-#include <stdint.h>
+#include "samebits.h"
 
-/* Whether model_steps computes blocks of steps, with memory of its own: not on Cortex-M. */
-#ifndef SAMEBITS_BLOCKS
-#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
-#define SAMEBITS_BLOCKS 0
-#else
-#define SAMEBITS_BLOCKS 1
-#endif
+#ifdef __cplusplus
+extern "C" {
 #endif
 
 /* Types of codes. */
@@ -313,5 +308,9 @@ void samebits_run_scatter(const samebits_scatter *c, const void *x, const void *
 /* The token that follows logits[n] of a type (SAMEBITS_INT32 ...), the step-th that is drawn. */
 int32_t samebits_sample(const samebits_sampling *s, const void *logits, uint8_t type, int32_t n,
                         uint64_t seed, uint32_t step);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

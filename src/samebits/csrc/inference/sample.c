@@ -21,18 +21,11 @@ static uint64_t samebits_weight(const samebits_sampling *s, uint64_t below) {
 
 /* The first word of Philox4x32-10 of the counter (step, 0, 0, 0). */
 static uint32_t samebits_draw(uint64_t seed, uint32_t step) {
-    uint32_t a = step, b = 0, c = 0, d = 0, round;
-    uint32_t k0 = (uint32_t)(seed & 0xffffffffu), k1 = (uint32_t)(seed >> 32);
-    for (round = 0; round < 10; round++) {
-        const uint64_t p = (uint64_t)0xD2511F53u * a, q = (uint64_t)0xCD9E8D57u * c;
-        a = (uint32_t)(q >> 32) ^ b ^ k0;
-        b = (uint32_t)(q & 0xffffffffu);
-        c = (uint32_t)(p >> 32) ^ d ^ k1;
-        d = (uint32_t)(p & 0xffffffffu);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return a;
+    uint32_t words[4];
+    words[0] = step;
+    words[1] = words[2] = words[3] = 0;
+    samebits_rounds(words, (uint32_t)(seed & 0xffffffffu), (uint32_t)(seed >> 32));
+    return words[0];
 }
 
 int32_t samebits_sample(const samebits_sampling *s, const void *logits, uint8_t type, int32_t n,

@@ -3,22 +3,23 @@
  *   default            samples from standard input until its end, outputs to standard output
  *   -DSAMEBITS_TRACE   instead of outputs, for every sample and layer: index, FNV-1a hash, count
  *   -DSAMEBITS_TRACE=2 and the codes in hexadecimal
- *   -DSAMEBITS_TEST    runs test_vectors.h and prints how many outputs differ */
+ *   -DSAMEBITS_TEST    runs model_vectors.h and prints how many outputs differ */
 #include <stdio.h>
 
-#include "model.h"
-#include "samebits_io.h"
+#include "../model.h"
+#include "../samebits/samebits_io.h"
 
-#ifndef SAMEBITS_TEST
+MODEL_INSTANCE(net);
 static model_input0_t input0[MODEL_INPUT0_SIZE];
 static model_input1_t input1[MODEL_INPUT1_SIZE];
-static uint8_t staging[48];
-#endif
 static model_output0_t output0[MODEL_OUTPUT0_SIZE];
 static model_output1_t output1[MODEL_OUTPUT1_SIZE];
+#ifndef SAMEBITS_TEST
+static uint8_t staging[48];
+#endif
 
 #ifdef SAMEBITS_TRACE
-void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {
+void model_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width) {
     const uint64_t hash = samebits_fnv1a(codes, width, count);
     printf("%lu %08lx%08lx %lu", (unsigned long)layer, (unsigned long)(hash >> 32),
            (unsigned long)(hash & 0xffffffffu), (unsigned long)count);
@@ -38,13 +39,13 @@ void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t 
 #endif
 
 #ifdef SAMEBITS_TEST
-#include "test_vectors.h"
+#include "model_vectors.h"
 
 int main(void) {
-    unsigned long differ = 0, total = 0;
+    unsigned long differ = (unsigned long)model_selftest(&net, input0, input1, output0, output1), total = 1;
     uint32_t sample, i;
     for (sample = 0; sample < MODEL_SAMPLES; sample++) {
-        model_run(model_test_input0 + sample * MODEL_INPUT0_SIZE,
+        model_run(&net, model_test_input0 + sample * MODEL_INPUT0_SIZE,
                   model_test_input1 + sample * MODEL_INPUT1_SIZE, output0, output1);
         for (i = 0; i < MODEL_OUTPUT0_SIZE; i++, total++) {
             differ += output0[i] != model_test_output0[sample * MODEL_OUTPUT0_SIZE + i];
@@ -78,7 +79,7 @@ int main(void) {
         const int state = read_codes(staging, 1, MODEL_INPUT0_SIZE, input0);
         if (state != 1) return state < 0 ? 2 : 0;
         if (read_codes(staging, 1, MODEL_INPUT1_SIZE, input1) != 1) return 2;
-        model_run(input0, input1, output0, output1);
+        model_run(&net, input0, input1, output0, output1);
 #ifndef SAMEBITS_TRACE
         if (!write_codes(output0, 1, MODEL_OUTPUT0_SIZE, staging)) return 2;
         if (!write_codes(output1, 4, MODEL_OUTPUT1_SIZE, staging)) return 2;

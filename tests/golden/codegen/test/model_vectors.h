@@ -1,7 +1,7 @@
-#ifndef MODEL_TEST_VECTORS_H
-#define MODEL_TEST_VECTORS_H
+#ifndef MODEL_VECTORS_H
+#define MODEL_VECTORS_H
 
-#include "model.h"
+#include "../model.h"
 
 #define MODEL_SAMPLES 3
 

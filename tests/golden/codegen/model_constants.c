@@ -1,6 +1,6 @@
-#include "tables.h"
+#include "model_constants.h"
 
-const int8_t MODEL_ALIGNED model_t0[124] = {
+const int8_t SAMEBITS_ALIGNED MODEL_WEIGHTS model_w0[124] = {
     -5, -4, -3, -2, 2, 3, 4, 5, -2, -1, 0, 1, -1, 0, 0, 0,
     -5, -4, 0, 0, 2, 3, 0, 0, 1, 2, 3, 4, -3, -2, -1, 0,
     4, 5, -5, -4, 5, -5, 0, 0, 1, 2, 0, 0, -3, -2, 0, 0,
@@ -11,19 +11,27 @@ const int8_t MODEL_ALIGNED model_t0[124] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 };
 
-const int32_t model_t1[3] = {
+const int32_t MODEL_WEIGHTS model_w1[3] = {
     1892, -306, -889
 };
 
-const int32_t model_t2[3] = {
+const int32_t MODEL_WEIGHTS model_w2[3] = {
     1, 3, 11184811
 };
 
-const uint8_t model_t3[3] = {
+const uint8_t MODEL_WEIGHTS model_w3[3] = {
     3, 6, 28
 };
 
-const int8_t MODEL_ALIGNED model_t4[256] = {
+const int32_t MODEL_WEIGHTS model_w4[1] = {
+    699051
+};
+
+const uint8_t MODEL_WEIGHTS model_w5[1] = {
+    21
+};
+
+const int8_t SAMEBITS_ALIGNED MODEL_TABLES model_t0[256] = {
     -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2,
     -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2,
     -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2,
@@ -40,12 +48,4 @@ const int8_t MODEL_ALIGNED model_t4[256] = {
     80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95,
     96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111,
     112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127
-};
-
-const int32_t model_t5[1] = {
-    699051
-};
-
-const uint8_t model_t6[1] = {
-    21
 };
