@@ -149,7 +149,9 @@ def adder(prefix: str = "kws") -> dict[str, str | bytes]:
         "static const int32_t @m@_test_output0 = -3;\n",
         "Makefile": "all:\n\tcc -o @m@ @m@.c @m@_constants.c samebits/*.c test/@m@_main.c\n",
         "README.md": "# @m@\n\nAdds two numbers.\n",
-        "report.json": json.dumps({"generator": "samebits", "prefix": "@m@", "stack": 3000}),
+        "report.json": json.dumps(
+            {"generator": "samebits", "prefix": "@m@", "stack_cortex_m": 3000}
+        ),
         **{f"samebits/{name}": text for name, text in KERNELS.items()},
     }
 

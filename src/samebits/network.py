@@ -216,6 +216,7 @@ class Network(Reported):
         *,
         target: str = "c",
         prefix: str | None = None,
+        package: str | None = None,
         sizes: bool | None = None,
         native_dim: int | None = None,
         mantissa: int | None = None,
@@ -228,6 +229,8 @@ class Network(Reported):
         out:    folder to write; an earlier one of the same kind is replaced
         target: c or npu
         prefix: c: prefix of every name, by default `model`
+        package: c: make (the default), cmake, arduino, zephyr, espidf or platformio: the folder as
+                that build system has it
         sizes:  c: whether to build for the boards, to measure flash, RAM and stack
         stream: c: one step of a sequence (`as_steps`), with `model_step` and its states
         native_dim, mantissa: npu: native dimension (16), bits beside the sign (15)
@@ -239,7 +242,12 @@ class Network(Reported):
         """
         if target not in TARGETS:
             raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
-        of_c: dict[str, Any] = {"--prefix": prefix, "--sizes": sizes, "--stream": stream}
+        of_c: dict[str, Any] = {
+            "--prefix": prefix,
+            "--package": package,
+            "--sizes": sizes,
+            "--stream": stream,
+        }
         of_npu: dict[str, Any] = {
             "--native-dim": native_dim,
             "--mantissa": mantissa,
@@ -258,7 +266,7 @@ class Network(Reported):
             bits = 15 if mantissa is None else mantissa
             return self._firmware(Path(out), native, bits, bool(requantize), steps)
         net = self.as_steps() if stream else self
-        return net._c(Path(out), "model" if prefix is None else prefix, bool(sizes))
+        return net._c(Path(out), prefix or "model", package or "make", bool(sizes))
 
     def finetune(
         self,
@@ -377,7 +385,7 @@ class Network(Reported):
             raise UnsupportedError(f"backend {name} cannot run here: {reason}")
         return chosen
 
-    def _c(self, out: Path, prefix: str, sizes: bool) -> CompiledNetwork:
+    def _c(self, out: Path, prefix: str, package: str, sizes: bool) -> CompiledNetwork:
         """Write the package, with the network itself and the features of recordings beside it."""
         from samebits.codegen import write_package
         from samebits.codegen.lowering.lower import table_bytes
@@ -401,7 +409,9 @@ class Network(Reported):
         if features is not None:
             texts = audio.texts(features)
             beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
-        memory = write_package(integer, out, prefix=prefix, vectors=vectors, beside=beside)
+        memory = write_package(
+            integer, out, prefix=prefix, vectors=vectors, project=package, beside=beside
+        )
         boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
         return CompiledNetwork(
             self.source,
@@ -411,6 +421,7 @@ class Network(Reported):
             tuple(requirements(integer, name) for name in boards),
             model.rate,
             None if features is None else out / AUDIO,
+            package,
         )
 
     def _firmware(

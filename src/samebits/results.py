@@ -171,7 +171,7 @@ class Generation(Reported):
 class CompiledNetwork(Reported):
     """A folder of generated C: its memory by kind, and what boards need.
 
-    audio: folder of the features, for a model of recordings
+    audio: folder of the features, for a model of recordings. package: the layout of the folder
     """
 
     source: str
@@ -181,12 +181,14 @@ class CompiledNetwork(Reported):
     targets: tuple[Requirements, ...]
     rate: int | None = None
     audio: Path | None = None
+    package: str = "make"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         return {
             "model": self.source,
             "out": str(self.folder),
+            "package": self.package,
             "memory": asdict(self.memory),
             "tables": asdict(self.tables),
             "targets": [asdict(needs) for needs in self.targets],
@@ -229,7 +231,11 @@ class CompiledNetwork(Reported):
             "",
             [
                 section(Table(columns, rows), *lines),
-                section(f"written: {self.folder}; try: make -C {self.folder} test"),
+                section(
+                    f"written: {self.folder}; try: make -C {self.folder} test"
+                    if self.package == "make"
+                    else f"written: {self.folder}, for {self.package}; see its README.md"
+                ),
             ],
         )
 

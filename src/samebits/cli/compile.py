@@ -26,6 +26,14 @@ def compile_command(
         str | None,
         typer.Option(metavar="NAME", help="c: prefix of every name [default: model]."),
     ] = None,
+    package: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM",
+            help="c: the folder as make, cmake, arduino, zephyr, espidf or platformio has it "
+            "[default: make].",
+        ),
+    ] = None,
     sizes: Annotated[
         bool | None,
         typer.Option(
@@ -68,6 +76,7 @@ def compile_command(
             out,
             target=target,
             prefix=prefix,
+            package=package,
             sizes=sizes,
             native_dim=native_dim,
             mantissa=mantissa,

@@ -18,11 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adder_package import adder
+from samebits.codegen import write_package
 from samebits.codegen.packaging import projects
-from samebits.codegen.packaging.projects import PROJECTS, TARGETS, About, arranged
+from samebits.codegen.packaging.projects import PROJECTS, TARGETS, Manifest, arranged
 from samebits.errors import InputError
+from samebits.ir.graph import GraphBuilder
 
-ABOUT = About("kws", "0.2.0", "Adds two numbers.", "Apache-2.0", "0.2.0")
+ABOUT = Manifest("kws", "0.2.0", "Adds two numbers.", "Apache-2.0", "0.2.0")
 OTHERS = PROJECTS[1:]
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-pedantic", "-Werror")
 PASSED = "kws: self-test passed"
@@ -44,8 +46,8 @@ EVIL = (
 )
 
 
-def about(prefix: str = "kws", **changes: str) -> About:
-    return About(**{**vars(ABOUT), "prefix": prefix, **changes})
+def about(prefix: str = "kws", **changes: str) -> Manifest:
+    return Manifest(**{**vars(ABOUT), "prefix": prefix, **changes})
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -207,7 +209,7 @@ def test_other_files_and_a_report_without_a_stack_are_taken(project: str) -> Non
 @pytest.mark.parametrize("project", OTHERS)
 def test_bad_texts_are_refused(project: str, changes: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        arranged(project, adder(), About(**{**vars(ABOUT), **changes}))
+        arranged(project, adder(), Manifest(**{**vars(ABOUT), **changes}))
 
 
 def test_bad_projects_and_files_are_refused():
@@ -804,3 +806,76 @@ def test_platformio_models_share_the_kernels(tmp_path: Path) -> None:
     sources, includes = platformio(tmp_path, ["kws", "ocr", "samebits_kernels"])
     write(tmp_path, {"app.cpp": APP})
     ran(linked(tmp_path / "out", [tmp_path / "app.cpp", *sources], includes))
+
+
+# --- generated packages -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """generated(project): a model of two tensors in, written by `write_package`."""
+    folder = tmp_path_factory.mktemp("generated")
+    g = GraphBuilder("sum, of $two")
+    x, y = g.input("x", "int8", (1, 9)), g.input("y", "int8", (1, 9))
+    acc = g.add("add", [x, y], {"factors": (1, -2)})
+    graph = g.build([acc])
+
+    def write_one(project: str) -> Path:
+        beside = {"model.onnx": b"model", "audio/test/audio_main.c": "int main(void);\n"}
+        write_package(graph, folder / project, prefix="kws", project=project, beside=beside)
+        return folder / project
+
+    return write_one
+
+
+def test_a_generated_package_passes_ctest(generated: Callable[[str], Path]) -> None:
+    folder = generated("cmake")
+    configured(folder, folder / "build")
+    assert "100% tests passed, 0 tests failed out of 1" in ran("ctest", "--test-dir", "build",
+                                                              cwd=folder)  # fmt: skip
+
+
+@pytest.mark.parametrize("project", ["arduino", "platformio", "espidf", "zephyr"])
+def test_a_generated_package_passes_its_self_test(
+    project: str, generated: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """All sources that the project compiles, and its example, as one program of this machine."""
+    folder = generated(project)
+    assert (folder / "report.json").exists()
+    assert not list(folder.rglob("audio_main.c"))
+    (example_,) = [
+        path for path in folder.rglob("*")
+        if path.suffix == ".ino" or path.name in ("main.cpp", "selftest.c", "main.c")
+    ]  # fmt: skip
+    main = example_.read_text()
+    sources = [path for path in folder.rglob("*.c") if path != example_]
+    includes = sorted({path.parent for path in folder.rglob("kws.h")})
+    includes = [path for path in includes if path.name != "kws" or project != "arduino"]
+    includes += [path.parent.parent for path in folder.rglob("samebits_kernels.h")]
+    run = {
+        "arduino": "int main() { setup(); return wrong; }",
+        "platformio": "",
+        "espidf": "int main(void) { app_main(); return 0; }",
+        "zephyr": "",
+    }[project]
+    stand_in = tmp_path / "include"
+    write(stand_in, {
+        "zephyr/kernel.h": "", "zephyr/sys/printk.h": "#include <stdio.h>\n#define printk printf\n",
+    })  # fmt: skip
+    if project == "arduino":
+        main = "static struct { void begin(long) {} void println(const char *) {} } Serial;\n" + (
+            f"static void delay(int) {{}}\n{main}"
+        )
+    program = tmp_path / ("main.cpp" if project in ("arduino", "platformio") else "main.c")
+    program.write_text(main.replace("void app_main(void)", "static void app_main(void)") + run)
+    path = linked(tmp_path / "objects", [program, *sources], [stand_in, *includes])
+    assert "FAILED" not in ran(path)
+
+
+def test_another_project_than_those_known(tmp_path: Path) -> None:
+    graph = GraphBuilder("g")
+    x = graph.input("x", "int8", (2,))
+    net = graph.build([graph.add("clip", [x], {"low": 0, "high": 1})])
+    with pytest.raises(InputError, match="expected one of make, cmake, arduino, .*found 'bazel'"):
+        write_package(net, tmp_path / "out", project="bazel")
+    assert not (tmp_path / "out").exists()

@@ -23,12 +23,13 @@ import numpy as np
 from samebits.codegen import emit, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
-from samebits.codegen.header import About, header
+from samebits.codegen.header import LICENCE, About, header, ports
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
-from samebits.codegen.names import checked_prefix
+from samebits.codegen.names import c_comment, checked_prefix
 from samebits.codegen.packaging.harness import main_source, makefile
-from samebits.codegen.packaging.readme import readme, stream_functions
+from samebits.codegen.packaging.projects import Manifest, arranged
+from samebits.codegen.packaging.readme import buffers, readme, stream_functions
 from samebits.codegen.run.interface import FORMAT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
@@ -115,15 +116,18 @@ def write_package(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     target: str = "c",
+    project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> PackageReport:
     """Write the C of an integer graph to `folder`, replacing an earlier package there as a whole.
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
-    beside: further files of the folder, by name
+    project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
+    folder, by name
 
-    Raises InputError for a bad prefix, vectors that do not fit or a folder that holds other files;
+    Raises InputError for a bad prefix or project, vectors that do not fit or a folder that holds
+    other files;
     UnsupportedError for a target or an operator that has no C; SamebitsError for a folder that
     cannot be written.
     """
@@ -132,8 +136,28 @@ def write_package(
     model = beside.get(MODEL_FILE)
     sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
     files, report = texts(graph, prefix=prefix, vectors=vectors, sha256=sha256)
-    replace_folder(Path(folder), {**files, **beside})
+    kept = files | {name: beside[name] for name in beside if project == "make" or not own(name)}
+    replace_folder(Path(folder), arranged(project, kept, _manifest(graph, prefix)))
     return report
+
+
+def own(name: str) -> bool:
+    """Whether a file beside the model is of a harness, which only the layout "make" builds."""
+    return "/test/" in name or name.endswith("/Makefile")
+
+
+def _manifest(graph: Graph, prefix: str) -> Manifest:
+    """The package as build systems name it."""
+    number = version(GENERATOR)
+    return Manifest(
+        prefix,
+        number,
+        f"{c_comment(graph.name)}: an integer network in C99.",
+        LICENCE,
+        f"{number}+{kernel_symbol().rpartition('_')[2]}",
+        buffers=tuple(buffers(graph, prefix)),
+        ports=tuple(port for port, _ in ports(graph)),
+    )
 
 
 def texts(

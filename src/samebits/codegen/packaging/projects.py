@@ -44,13 +44,14 @@ TARGETS = frozenset(  # names that CMake keeps for its own targets (policy CMP00
 
 
 @dataclass(frozen=True)
-class About:
+class Manifest:
     """The model and the library as a build system's own files name them.
 
     prefix: of all names in C, which is the name of the library
     version, kernels_version: as Python (PEP 440) or semver.org writes them
     description: one line of printable ASCII, from anywhere
     licence: an SPDX expression; url: a page for people, where there is one
+    buffers: C declarations of the inputs and outputs of an example; ports: their names
     """
 
     prefix: str
@@ -59,6 +60,8 @@ class About:
     licence: str
     kernels_version: str
     url: str = ""
+    buffers: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ PROJECTS = ("make", *_LAYOUTS)
 
 
 def arranged(
-    project: str, files: Mapping[str, str | bytes], about: About
+    project: str, files: Mapping[str, str | bytes], manifest: Manifest
 ) -> dict[str, str | bytes]:
     """The files of a package of the layout "make", by path, as `project` publishes them.
 
@@ -147,7 +150,7 @@ def arranged(
     machine; README.md gets a section on the project. What is no source stays where it is.
 
     Raises InputError for another project, for files that are no such package, and for a text of
-    `about` that the project's files cannot hold.
+    `manifest` that the project's files cannot hold.
     """
     if project not in PROJECTS:
         raise InputError(
@@ -156,32 +159,39 @@ def arranged(
     if project == "make":
         return dict(files)
     layout = _LAYOUTS[project]
-    _check(files, about, project)
-    parts = {**_names(about), **_texts(about), "stack": str(_stack(files))}
+    _check(files, manifest, project)
+    parts = {
+        **_names(manifest),
+        **_texts(manifest),
+        "stack": str(_stack(files)),
+        "buffers": "".join(f"\n    {line}" for line in manifest.buffers),
+        "buffers_ino": "".join(f"\n  {line}" for line in manifest.buffers),
+        "arguments": ", ".join(("&net", *manifest.ports)),
+    }
     found: dict[str, str | bytes] = {}
     places: dict[str, list[str]] = {SHARED: [], HARNESS: [], "": []}
     for name, data in files.items():
-        path = _place(name, layout, about.prefix)
+        path = _place(name, layout, manifest.prefix)
         if path is None:
             continue
         found[path] = data
         places[_kind(name)].append(name)
     if layout.stamped:
-        stamp, use = "samebits_kernels_version.h", f"{about.prefix}_kernels_version.c"
+        stamp, use = "samebits_kernels_version.h", f"{manifest.prefix}_kernels_version.c"
         found[layout.kernels + SHARED + stamp] = _filled(_template(f"kernels/{stamp}"), parts)
         found[layout.model + use] = _filled(_template("kernels/version.c"), parts)
         places[""].append(use)
-    parts |= _lists(places, f"${{{about.prefix}_folder}}/" if project == "zephyr" else "")
+    parts |= _lists(places, f"${{{manifest.prefix}_folder}}/" if project == "zephyr" else "")
     for template, path in layout.texts.items():
         found[path] = _filled(_template(f"{project}/{template}"), parts)
     section = _filled(_template(f"{project}/README.md"), parts)
-    found[README] = _appended(files.get(README, f"# {about.prefix}\n"), section)
+    found[README] = _appended(files.get(README, f"# {manifest.prefix}\n"), section)
     return {_filled(path, parts): data for path, data in found.items()}
 
 
-def _check(files: Mapping[str, str | bytes], about: About, project: str) -> None:
+def _check(files: Mapping[str, str | bytes], manifest: Manifest, project: str) -> None:
     """InputError unless the files are a package of the prefix, by paths that any tool reads."""
-    prefix = checked_prefix(about.prefix)
+    prefix = checked_prefix(manifest.prefix)
     if project == "cmake" and prefix in TARGETS:
         raise InputError(
             f"prefix of the generated C: CMake has a target {prefix!r} of its own; choose another "
@@ -250,7 +260,7 @@ def _stack(files: Mapping[str, str | bytes]) -> int:
         report = json.loads(files.get(REPORT, "{}"))
     except ValueError:
         report = None
-    found = report.get("stack") if isinstance(report, dict) else None
+    found = report.get("stack_cortex_m") if isinstance(report, dict) else None
     stack = max(found, STACK) if isinstance(found, int) else STACK
     return -(-(stack + SPARE) // 512) * 512
 
@@ -258,10 +268,10 @@ def _stack(files: Mapping[str, str | bytes]) -> int:
 # --- texts ----------------------------------------------------------------------------------
 
 
-def _names(about: About) -> dict[str, str]:
+def _names(manifest: Manifest) -> dict[str, str]:
     """The prefix and both versions in the forms that the templates use."""
-    prefix, kernels = about.prefix, _semver(about.kernels_version, "kernels")
-    version = _semver(about.version, "package")
+    prefix, kernels = manifest.prefix, _semver(manifest.kernels_version, "kernels")
+    version = _semver(manifest.version, "package")
     return {
         "model": prefix,
         "MODEL": prefix.upper(),
@@ -275,21 +285,25 @@ def _names(about: About) -> dict[str, str]:
     }
 
 
-def _texts(about: About) -> dict[str, str]:
+def _texts(manifest: Manifest) -> dict[str, str]:
     """Licence, address and description, escaped for every format that holds them."""
-    description = about.description.strip(" ")
+    description = manifest.description.strip(" ")
     if not re.fullmatch(rf"[ -~]{{1,{LONGEST}}}", description):
         raise InputError(
             f"description of the package: expected one line of 1 to {LONGEST} printable ASCII "
             f"characters, found {len(description)} characters: {description[:60]!r}"
         )
-    if not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", about.licence):
+    if not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", manifest.licence):
         raise InputError(
             f"licence of the package: expected an SPDX expression such as 'Apache-2.0', found "
-            f"{about.licence[:60]!r}"
+            f"{manifest.licence[:60]!r}"
         )
-    if about.url and not re.fullmatch(r"https?://[\w.~:/?#@!&()*+,;=%-]{1,200}", about.url, re.A):
-        raise InputError(f"url of the package: expected an http address, found {about.url[:60]!r}")
+    if manifest.url and not re.fullmatch(
+        r"https?://[\w.~:/?#@!&()*+,;=%-]{1,200}", manifest.url, re.A
+    ):
+        raise InputError(
+            f"url of the package: expected an http address, found {manifest.url[:60]!r}"
+        )
     quoted = json.dumps(description)[1:-1]  # also a double-quoted scalar of YAML
     return {
         "description": description,
@@ -298,10 +312,10 @@ def _texts(about: About) -> dict[str, str]:
         # Older component managers replace variables of the environment in every text, and
         # fail where one is not set; $$ is the documented escape.
         "description_idf": quoted.replace("$", "$$"),
-        "licence": about.licence,
-        "url": about.url or NO_HOME,
-        "url_idf": f'url: "{about.url}"\n' if about.url else "",
-        "homepage": f'  "homepage": "{about.url}",\n' if about.url else "",
+        "licence": manifest.licence,
+        "url": manifest.url or NO_HOME,
+        "url_idf": f'url: "{manifest.url}"\n' if manifest.url else "",
+        "homepage": f'  "homepage": "{manifest.url}",\n' if manifest.url else "",
     }
 
 

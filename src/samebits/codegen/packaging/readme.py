@@ -56,12 +56,7 @@ def readme(
     graph: Graph, prefix: str, version: str, memory: Mapping[str, int], functions: str
 ) -> str:
     """The text. memory: bytes by what they are; functions: lines about more functions."""
-    buffers, arguments = [], ["&net"]
-    for port, _ in ports(graph):
-        buffers.append(
-            f"    static {prefix}_{port}_t {port}[{prefix.upper()}_{port.upper()}_SIZE];"
-        )
-        arguments.append(port)
+    arguments = ["&net", *(port for port, _ in ports(graph))]
     rows = [
         f"| `{port}` | {c_comment(value.name)} | {value.dtype} | {list(value.shape)} | "
         f"{_meaning(value)} |"
@@ -71,7 +66,7 @@ def readme(
         "title": c_comment(graph.name),
         "version": version,
         "licence": LICENCE,
-        "buffers": "\n".join(buffers),
+        "buffers": "\n".join(f"    {line}" for line in buffers(graph, prefix)),
         "arguments": wrapped_list(arguments, 9 + len(prefix + "_selftest(")),
         "functions": functions,
         "ports": "\n".join(rows),
@@ -80,6 +75,14 @@ def readme(
         "MODEL": prefix.upper(),
     }
     return filled(README, parts)
+
+
+def buffers(graph: Graph, prefix: str) -> list[str]:
+    """C declarations of arrays for all inputs and outputs, by the names of the ports."""
+    return [
+        f"static {prefix}_{port}_t {port}[{prefix.upper()}_{port.upper()}_SIZE];"
+        for port, _ in ports(graph)
+    ]
 
 
 def stream_functions(graph: Graph, prefix: str) -> str:

@@ -4,9 +4,9 @@
 static int wrong;
 
 void setup() {
-  @MODEL@_INSTANCE(net);
+  @MODEL@_INSTANCE(net);@buffers_ino@
   Serial.begin(115200);
-  wrong = @model@_selftest(&net);
+  wrong = @model@_selftest(@arguments@);
 }
 
 void loop() {

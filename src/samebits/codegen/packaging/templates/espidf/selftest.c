@@ -4,6 +4,6 @@
 #include "@model@.h"
 
 void app_main(void) {
-    @MODEL@_INSTANCE(net);
-    printf("@model@: self-test %s\n", @model@_selftest(&net) ? "FAILED" : "passed");
+    @MODEL@_INSTANCE(net);@buffers@
+    printf("@model@: self-test %s\n", @model@_selftest(@arguments@) ? "FAILED" : "passed");
 }

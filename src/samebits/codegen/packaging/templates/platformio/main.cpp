@@ -2,8 +2,8 @@
 #include <@model@.h>
 
 static int wrong() {
-  @MODEL@_INSTANCE(net);
-  return @model@_selftest(&net);
+  @MODEL@_INSTANCE(net);@buffers_ino@
+  return @model@_selftest(@arguments@);
 }
 
 #ifdef ARDUINO

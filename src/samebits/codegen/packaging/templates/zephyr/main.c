@@ -5,7 +5,7 @@
 #include <@model@.h>
 
 int main(void) {
-    @MODEL@_INSTANCE(net);
-    printk("@model@: self-test %s\n", @model@_selftest(&net) ? "FAILED" : "passed");
+    @MODEL@_INSTANCE(net);@buffers@
+    printk("@model@: self-test %s\n", @model@_selftest(@arguments@) ? "FAILED" : "passed");
     return 0;
 }
