@@ -266,7 +266,12 @@ class Network(Reported):
             bits = 15 if mantissa is None else mantissa
             return self._firmware(Path(out), native, bits, bool(requantize), steps)
         net = self.as_steps() if stream else self
-        return net._c(Path(out), prefix or "model", package or "make", bool(sizes))
+        return net._c(
+            Path(out),
+            "model" if prefix is None else prefix,
+            "make" if package is None else package,
+            bool(sizes),
+        )
 
     def finetune(
         self,

@@ -876,6 +876,6 @@ def test_another_project_than_those_known(tmp_path: Path) -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", "int8", (2,))
     net = graph.build([graph.add("clip", [x], {"low": 0, "high": 1})])
-    with pytest.raises(InputError, match="expected one of make, cmake, arduino, .*found 'bazel'"):
+    with pytest.raises(InputError, match=r"expected one of make, cmake, arduino, .*found 'bazel'"):
         write_package(net, tmp_path / "out", project="bazel")
     assert not (tmp_path / "out").exists()

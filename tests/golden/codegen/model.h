@@ -68,12 +68,10 @@ typedef struct {
 } model_t;
 
 /* An instance with a static arena, ready to run. */
-#define MODEL_INSTANCE(name)                     \
-    static union {                               \
-        uint8_t bytes[MODEL_ARENA_BYTES];        \
-        int64_t alignment;                       \
-    } SAMEBITS_ALIGNED MODEL_ARENA name##_arena; \
-    static const model_t name = {name##_arena.bytes, &samebits_kernels_0}
+#define MODEL_INSTANCE(name)                       \
+    static SAMEBITS_ALIGNED MODEL_ARENA int64_t    \
+        name##_arena[(MODEL_ARENA_BYTES + 7) / 8]; \
+    static const model_t name = {(uint8_t *)name##_arena, &samebits_kernels_0}
 
 /* An instance over MODEL_ARENA_BYTES bytes of the caller's, aligned. */
 void model_init(model_t *net, void *arena);
