@@ -24,6 +24,7 @@ typedef struct {
     int unused;
 } model_t;
 #define MODEL_INSTANCE(name) static const model_t name = {0}
+#define MODEL_LAYERS 1
 typedef int8_t model_input0_t;
 typedef int8_t model_output0_t;
 void model_run(const model_t *net, const model_input0_t *input0, model_output0_t *output0);

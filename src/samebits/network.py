@@ -15,7 +15,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Value
 from samebits.model import ONNX_FILE, Model
 from samebits.reports.report import Report, Reported, section
-from samebits.results import CompiledNetwork, Firmware, Generation, Trace, Verification
+from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 
 if TYPE_CHECKING:
     from samebits.quantization import QuantizationReport, RecurrentReport
@@ -209,6 +209,34 @@ class Network(Reported):
         chosen = self._backend(backend or reference_of(self.model))
         runs = chosen.trace(self.model, self._samples(samples, seed))
         return Trace(to_record(self.model, self.source, chosen.name, runs))
+
+    def profile(
+        self, board: str = "cortex-m3", samples: Any = "random:1", *, seed: int = 0
+    ) -> Profile:
+        """Instructions of every layer's C on an emulated board, for the first of the samples.
+
+        board:   a board that C is built for, such as cortex-m3
+        samples: as for `verify`
+
+        Raises InputError for another name, where the board cannot be emulated here or the network
+        does not fit it, and for samples that do not fit.
+        """
+        from samebits.codegen.run.profile import layer_costs
+        from samebits.codegen.run.targets import TARGETS
+        from samebits.verification.inputs import step
+
+        boards = [name for name, target in TARGETS.items() if target.board]
+        if board not in boards:
+            raise InputError(f"--board: expected one of {', '.join(boards)}, found {board!r:.60}")
+        graph = self.model.integer
+        taken = self._samples(samples, seed)
+        first = [
+            codes[: step(graph.values[name])]
+            for name, codes in zip(graph.inputs, taken, strict=True)
+        ]
+        progress.stage("counting instructions")
+        layers, total = layer_costs(graph, TARGETS[board], first)
+        return Profile(self.source, board, tuple(layers), total)
 
     def compile(
         self,

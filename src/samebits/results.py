@@ -22,6 +22,7 @@ from samebits.verification.score import Score
 
 if TYPE_CHECKING:
     from samebits.codegen.packaging.package import PackageReport
+    from samebits.codegen.run.profile import LayerCost
     from samebits.codegen.run.requirements import Requirements
     from samebits.ir.integer.transfer import TransferTables
     from samebits.npu.machine.program import Program
@@ -238,6 +239,34 @@ class CompiledNetwork(Reported):
                 ),
             ],
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Profile(Reported):
+    """Instructions of a network's C on an emulated board, layer by layer.
+
+    total: of one run as a whole, measured by itself
+    """
+
+    source: str
+    board: str
+    layers: tuple[LayerCost, ...]
+    total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "model": self.source,
+            "board": self.board,
+            "total": self.total,
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+    def report(self) -> Report:
+        """A table of the layers, and a chart."""
+        from samebits.reports.profile import profile_report
+
+        return profile_report(self.source, self.board, self.layers, self.total)
 
 
 @dataclass(frozen=True, eq=False)

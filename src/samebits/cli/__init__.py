@@ -30,6 +30,7 @@ from samebits.cli.messages import (
     show_warning,
 )
 from samebits.cli.plan import plan_command
+from samebits.cli.profile import profile_command
 from samebits.cli.quantize import quantize_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
@@ -55,6 +56,7 @@ for command in (
     device_command,
     quantize_command,
     compile_command,
+    profile_command,
     generate_command,
     simulate_command,
     concord_command,

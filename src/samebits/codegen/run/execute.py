@@ -38,6 +38,7 @@ class Executable:
     target: Target
     interface: Interface
     traced: bool
+    profiled: bool = False
 
     @property
     def objects(self) -> list[Path]:
@@ -73,10 +74,12 @@ def build(
     work: Path,
     interface: Interface | None = None,
     trace: bool = False,
+    profile: bool = False,
 ) -> Executable:
     """Compile and link the package in `folder`; everything made goes to the empty folder `work`.
 
-    interface: what the package takes and gives, by default what its report says.
+    interface: what the package takes and gives, by default what its report says. trace: it writes
+    the hash of every layer. profile: a board's program counts the instructions of every layer.
     InputError: the target is not available here, a file is missing, the program does not fit the
     board, or the compiler refuses it.
     """
@@ -94,8 +97,10 @@ def build(
     work.mkdir(parents=True, exist_ok=True)
     sources = [*sorted(folder.glob("*.c")), *sorted(folder.glob("samebits/*.c"))]
     flags = [*target.flags, "-I", str(folder)]
-    if trace:
+    if trace or profile:
         flags.append("-DSAMEBITS_TRACE")
+    if profile:
+        flags.append("-DSAMEBITS_PROFILE")
     link: list[str] = []
     if not target.board:
         sources += sorted(folder.glob("test/*.c"))
@@ -112,7 +117,7 @@ def build(
         _compiler(target, [*flags, "-c", str(source), "-o", objects[-1]], work)
     path = work / "program"
     _compiler(target, [*flags, *objects, *link, "-o", str(path)], work)
-    return Executable(path, target, interface, trace)
+    return Executable(path, target, interface, trace, profile)
 
 
 _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
@@ -205,7 +210,7 @@ def instruction_count(
     on every machine. It is no cycle count: an instruction may take several cycles.
     """
     board = executable.target.board
-    if board is None or executable.traced:
+    if board is None or executable.traced or executable.profiled:
         raise UnsupportedError(
             "expected a program built for a board, without trace, to count instructions of; found "
             f"{executable.target.name}"
@@ -220,6 +225,29 @@ def instruction_count(
             f"({_instructions(3 << 30, board)}), found a longer one; count a smaller model's"
         )
     return [_instructions(count, board) - _instructions(empty, board) for count in ticks]
+
+
+def layer_instructions(
+    executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT
+) -> list[int]:
+    """Instructions of every layer in the first run, of a program built with `profile`.
+
+    Exact but for those few that pass the hook's arguments, which differ by layer. Raises
+    UnsupportedError for other programs, and where a layer takes about 10**9 instructions or more.
+    """
+    board = executable.target.board
+    if board is None or not executable.profiled:
+        raise UnsupportedError("expected a board's program built with profile=True")
+    data, runs = executable.interface.pack(inputs)
+    outcome = _call(executable, data, runs, timeout, count=True)
+    words = np.frombuffer(outcome.counts, "<u4").reshape(runs, -1)[0].tolist()
+    *layers, hook, _, _ = words
+    if _TIMER_OVERFLOW in layers:
+        raise UnsupportedError(
+            f"{executable.target.name}: expected layers of fewer instructions than its timer "
+            f"counts ({_instructions(3 << 30, board)}), found a longer one"
+        )
+    return [max(_instructions(n, board) - _instructions(hook, board), 0) for n in layers]
 
 
 def _instructions(ticks: int, board: Board) -> int:

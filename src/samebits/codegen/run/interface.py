@@ -117,8 +117,9 @@ class Interface:
         return arrays
 
     def glue(self) -> str:
-        """A C header with buffers for every input and output, and `run_model` that runs the model
-        on them. It does not compile where the package's types have other widths than these."""
+        """A C header with buffers for every input and output, LAYER_COUNT, and `run_model`, which
+        runs the model on them. It does not compile where the package's types have other widths
+        than these."""
         lines = [f'#include "{self.prefix}.h"', f"#define samebits_trace {self.prefix}_trace", ""]
         groups = (("input", self.inputs), ("output", self.outputs))
         names = []
@@ -134,7 +135,8 @@ class Interface:
             lines.append(f"#define {kind.upper()}_COUNT {len(values)}u")
             items = ", ".join(f"{{{kind}{i}, sizeof {kind}{i}}}" for i in range(len(values)))
             lines.append(f"static const buffer {kind}s[] = {{{items}}};")
-        lines += ["", f"{self.prefix.upper()}_INSTANCE(net);", "static void run_model(void)", "{"]
+        lines += ["", f"#define LAYER_COUNT {self.prefix.upper()}_LAYERS"]
+        lines += [f"{self.prefix.upper()}_INSTANCE(net);", "static void run_model(void)", "{"]
         lines += [f"    {self.prefix}_run({', '.join(('&net', *names))});", "}", ""]
         return "\n".join(lines)
 

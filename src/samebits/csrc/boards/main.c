@@ -2,8 +2,9 @@
 
    counts.bin: the ticks of each sample. totals.bin, written last: the ticks of an empty measurement
    and the most bytes of stack used. trace.bin (with SAMEBITS_TRACE): per layer its index, its
-   number of codes and the hash of docs/spec/graph.md, section 7, low word first. All are 32-bit
-   words, little-endian, as the processor is. */
+   number of codes and the hash of docs/spec/graph.md, section 7, low word first. With
+   SAMEBITS_PROFILE too, counts.bin has before the ticks of each sample those of its layers (see
+   layer_ticks), and there is no trace. All are 32-bit words, little-endian, as the processor is. */
 #include "../samebits_io.h"
 #include "harness.h"
 #include "samebits_glue.h"
@@ -34,7 +35,19 @@ static uint32_t transfer(uint32_t operation, int32_t file, void *data, uint32_t 
 #define OPEN_WRITE 5u /* "wb" */
 #define OPEN(name, mode) file_open(name, (uint32_t)sizeof(name) - 1u, mode)
 
-#ifdef SAMEBITS_TRACE
+#if defined(SAMEBITS_PROFILE)
+static uint32_t layer_ticks[LAYER_COUNT + 2]; /* of each layer; then of the hook itself, and of what
+                                                 comes after the last layer */
+
+void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t width)
+{
+    layer_ticks[layer] = timer_read();
+    (void)codes;
+    (void)count;
+    (void)width;
+    timer_reset();
+}
+#elif defined(SAMEBITS_TRACE)
 static int32_t trace_file;
 static int trace_failed;
 
@@ -64,6 +77,14 @@ static uint32_t stack_used(void)
     return (uint32_t)(__stack_end - word) * (uint32_t)sizeof *word;
 }
 
+#if defined(SAMEBITS_PROFILE)
+static void hook_twice(void)
+{
+    samebits_trace(LAYER_COUNT, inputs[0].data, 0, 1);
+    samebits_trace(LAYER_COUNT, inputs[0].data, 0, 1);
+}
+#endif
+
 static void nothing(void)
 {
 }
@@ -89,7 +110,7 @@ int samebits_main(void)
     if (input == -1 || output == -1 || counts == -1 || totals == -1) {
         return EXIT_NO_FILE;
     }
-#ifdef SAMEBITS_TRACE
+#if defined(SAMEBITS_TRACE) && !defined(SAMEBITS_PROFILE)
     trace_file = OPEN("trace.bin", OPEN_WRITE);
     if (trace_file == -1) {
         return EXIT_NO_FILE;
@@ -112,7 +133,15 @@ int samebits_main(void)
                 return EXIT_SHORT_INPUT;
             }
         }
+#if defined(SAMEBITS_PROFILE)
+        layer_ticks[LAYER_COUNT + 1] = measure(run_model);
+        ticks = measure(hook_twice);
+        if (transfer(SYS_WRITE, counts, layer_ticks, sizeof layer_ticks) != 0) {
+            return EXIT_NO_OUTPUT;
+        }
+#else
         ticks = measure(run_model);
+#endif
         for (i = 0; i < OUTPUT_COUNT; ++i) {
             if (transfer(SYS_WRITE, output, outputs[i].data, outputs[i].bytes) != 0) {
                 return EXIT_NO_OUTPUT;
@@ -121,7 +150,7 @@ int samebits_main(void)
         if (transfer(SYS_WRITE, counts, &ticks, sizeof ticks) != 0) {
             return EXIT_NO_OUTPUT;
         }
-#ifdef SAMEBITS_TRACE
+#if defined(SAMEBITS_TRACE) && !defined(SAMEBITS_PROFILE)
         if (trace_failed) {
             return EXIT_NO_OUTPUT;
         }

@@ -1,0 +1,40 @@
+"""`samebits profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed
+from samebits.cli.output import show, working
+
+
+def profile_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A quantized .onnx file, a training or compiled folder."
+        ),
+    ],
+    board: Annotated[
+        str, typer.Option(metavar="NAME", help="Board, such as cortex-m3 or cortex-m55.")
+    ] = "cortex-m3",
+    inputs: Samples = "random:1",
+    out: Annotated[
+        Path | None, typer.Option(help="The table and a chart as a page (.html), or text.")
+    ] = None,
+    arch: Arch = None,
+    seed: SampleSeed = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count the instructions of every layer's C on an emulated board, for the first sample."""
+    with working(quiet, as_json):
+        from samebits import api
+
+        result = api.load(model, arch=arch).profile(board, inputs, seed=seed)
+        if out is not None:
+            result.report().save(out)
+    show(result, as_json, *([] if out is None else [out]))

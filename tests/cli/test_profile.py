@@ -1,0 +1,61 @@
+"""`samebits profile`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import samebits as sb
+from hand_package import skip_unless_available
+from samebits.codegen.run.targets import TARGETS
+from tiny_models import quantized_file
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return quantized_file(tmp_path / "tiny.onnx")
+
+
+def test_a_table_and_a_page(samebits, tiny, tmp_path):
+    skip_unless_available(TARGETS["cortex-m3"])
+    out = tmp_path / "page.html"
+    done = samebits("profile", tiny, "--out", out)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"Instructions of {tiny} on cortex-m3\n")
+    assert "h.codes    conv8    1 x 5" in done.out
+    assert done.out.endswith(f"written: {out}\n")
+    assert "<svg" not in out.read_text()
+    assert 'alt="instructions by layer on cortex-m3"' in out.read_text()
+
+
+def test_json_adds_up(samebits, tiny):
+    skip_unless_available(TARGETS["cortex-m0"])
+    done = samebits("profile", tiny, "--board", "cortex-m0", "--json")
+    record = json.loads(done.out)
+    assert record["board"] == "cortex-m0"
+    assert [layer["op"] for layer in record["layers"]] == ["requantize", "table", "requantize"]
+    assert 0 < sum(layer["instructions"] for layer in record["layers"]) < 2 * record["total"]
+
+
+@pytest.mark.parametrize("board", ["c", "s390x", "cortex-m99"])
+def test_other_names(samebits, tiny, board):
+    done = samebits("profile", tiny, "--board", board)
+    assert done.code == 2
+    assert done.err.startswith("error: --board: expected one of cortex-m0, ")
+    assert f"found {board!r}" in done.err
+
+
+def test_a_float_network(samebits, tmp_path):
+    from tiny_models import float_file
+
+    done = samebits("profile", float_file(tmp_path / "f.onnx"))
+    assert done.code == 2
+    assert "expected a quantized model" in done.err
+
+
+def test_in_python(tiny):
+    skip_unless_available(TARGETS["cortex-m3"])
+    found = sb.load(tiny).profile("cortex-m3", "random:3", seed=2)
+    assert found.total > 100
+    assert str(found) == str(found.report())
