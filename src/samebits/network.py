@@ -244,6 +244,7 @@ class Network(Reported):
         *,
         target: str = "c",
         prefix: str | None = None,
+        cpu: str | None = None,
         package: str | None = None,
         sizes: bool | None = None,
         native_dim: int | None = None,
@@ -257,6 +258,8 @@ class Network(Reported):
         out:    folder to write; an earlier one of the same kind is replaced
         target: c or npu
         prefix: c: prefix of every name, by default `model`
+        cpu:    c: processor whose kernels are taken, such as cortex-m4; by default those of any.
+                The codes are the same
         package: c: make (the default), cmake, arduino, zephyr, espidf or platformio: the folder as
                 that build system has it
         sizes:  c: whether to build for the boards, to measure flash, RAM and stack
@@ -272,6 +275,7 @@ class Network(Reported):
             raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
         of_c: dict[str, Any] = {
             "--prefix": prefix,
+            "--cpu": cpu,
             "--package": package,
             "--sizes": sizes,
             "--stream": stream,
@@ -297,6 +301,7 @@ class Network(Reported):
         return net._c(
             Path(out),
             "model" if prefix is None else prefix,
+            "portable" if cpu is None else cpu,
             "make" if package is None else package,
             bool(sizes),
         )
@@ -418,7 +423,7 @@ class Network(Reported):
             raise UnsupportedError(f"backend {name} cannot run here: {reason}")
         return chosen
 
-    def _c(self, out: Path, prefix: str, package: str, sizes: bool) -> CompiledNetwork:
+    def _c(self, out: Path, prefix: str, cpu: str, package: str, sizes: bool) -> CompiledNetwork:
         """Write the package, with the network itself and the features of recordings beside it."""
         from samebits.codegen import write_package
         from samebits.codegen.lowering.lower import table_bytes
@@ -443,7 +448,7 @@ class Network(Reported):
             texts = audio.texts(features)
             beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
         memory = write_package(
-            integer, out, prefix=prefix, vectors=vectors, project=package, beside=beside
+            integer, out, prefix=prefix, vectors=vectors, cpu=cpu, project=package, beside=beside
         )
         boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
         return CompiledNetwork(

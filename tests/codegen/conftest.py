@@ -77,6 +77,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
         *flags: str,
         samples: int = 4,
         compiler: str = cc,
+        cpu: str = "portable",
         inputs: Sequence[Sequence[Sequence[Array]]] | None = None,
     ) -> None:
         flags = flags or ("-O1",)
@@ -84,7 +85,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
         bodies, expected, stdin = [], [], []
         for number, graph in enumerate(graphs):
             prefix = f"g{number}"
-            files, _ = texts(graph, prefix=prefix, vectors=None)
+            files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
             kernels = shared_kernels(compiler, tmp_path, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)

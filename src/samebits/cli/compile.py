@@ -26,6 +26,13 @@ def compile_command(
         str | None,
         typer.Option(metavar="NAME", help="c: prefix of every name [default: model]."),
     ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="c: processor whose kernels are taken, such as cortex-m4 [default: any].",
+        ),
+    ] = None,
     package: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +83,7 @@ def compile_command(
             out,
             target=target,
             prefix=prefix,
+            cpu=cpu,
             package=package,
             sizes=sizes,
             native_dim=native_dim,

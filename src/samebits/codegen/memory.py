@@ -36,6 +36,8 @@ from samebits.ir.value import Value
 STACK = {
     "conv8": 1728,
     "depthwise8": 1856,
+    "conv8_rolling": 2112,
+    "depthwise8_rolling": 2240,
     "conv16": 1536,
     "conv_any": 1408,
     "matmul": 1920,
@@ -219,7 +221,7 @@ def lifetimes(
             if (
                 source in owner
                 and last[source] == index
-                and byte_size(values[candidate]) == byte_size(values[name])
+                and _covers(byte_size(values[candidate]), byte_size(values[name]), entry.rolling)
                 and source not in others
             ):
                 owner[name] = owner[source]
@@ -231,3 +233,8 @@ def lifetimes(
             owner[name] = len(buffers)
             buffers.append(ArenaBuffer(aligned(byte_size(values[name])), index, end))
     return buffers, owner
+
+
+def _covers(given: int, needed: int, rolling: bool) -> bool:
+    """Whether a value of `needed` bytes may be written over one of `given` bytes."""
+    return given == needed or (rolling and given > needed)

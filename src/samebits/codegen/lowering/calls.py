@@ -63,11 +63,13 @@ class ValueCalls:
 
     No calls and no view: the value is a constant. in_place: inputs whose memory the output may take
     over when they are not read later; such kernels read an element before they write over it.
+    rolling: an input in whose place the output is written may be larger.
     """
 
     value: str
     calls: tuple[KernelCall, ...] = ()
     in_place: tuple[str, ...] = ()
+    rolling: bool = False
     view_of: str | None = None
 
     @property

@@ -24,12 +24,13 @@ from samebits.codegen import emit, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
-from samebits.codegen.lowering.lower import lower_to_calls
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.memory import layout
 from samebits.codegen.names import c_comment, checked_prefix
 from samebits.codegen.packaging.harness import main_source, makefile
 from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, readme, stream_functions
+from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
@@ -48,6 +49,7 @@ GENERATOR = "samebits"
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
     *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
+    "rolling.c",
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (
@@ -88,6 +90,7 @@ class PackageReport:
     format: str
     prefix: str
     target: str
+    cpu: str
     weights: int
     tables: int
     arena: int
@@ -116,6 +119,7 @@ def write_package(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     target: str = "c",
+    cpu: str = "portable",
     project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> PackageReport:
@@ -123,6 +127,7 @@ def write_package(
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
+    cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
     folder, by name
 
@@ -135,7 +140,7 @@ def write_package(
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
     model = beside.get(MODEL_FILE)
     sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
-    files, report = texts(graph, prefix=prefix, vectors=vectors, sha256=sha256)
+    files, report = texts(graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256)
     kept = files | {name: beside[name] for name in beside if project == "make" or not own(name)}
     replace_folder(Path(folder), arranged(project, kept, _manifest(graph, prefix)))
     return report
@@ -165,11 +170,13 @@ def texts(
     *,
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
+    cpu: str = "portable",
     sha256: str = "",
 ) -> tuple[dict[str, str], PackageReport]:
     """The files of a package by name, and its report. sha256: of the model file beside them."""
     prefix = checked_prefix(prefix)
-    calls = lower_to_calls(graph)
+    processor = find_cpu(cpu)
+    calls = calls_for(graph, processor)
     memory = layout(calls)
     blocked = step_blocks(calls)
     constants = Constants(prefix)
@@ -199,6 +206,7 @@ def texts(
         FORMAT,
         prefix,
         "c",
+        processor.name,
         byte_count(constants.weights),
         byte_count(constants.tables),
         memory.bytes,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.codegen.lowering.calls import KernelCall, Struct
-from samebits.codegen.lowering.lower import lower_to_calls
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import write_package
+from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.execute import Array, build, instruction_count, layer_instructions
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import Target
@@ -39,18 +40,18 @@ def layer_costs(
 ) -> tuple[list[LayerCost], int]:
     """(the layers of one run, its instructions as a whole, measured without the hook).
 
-    inputs: one sample for every input. Raises InputError where the target is no board, cannot be
-    used here, or the model does not fit it.
+    The package is made for the board's processor. inputs: one sample for every input. Raises
+    InputError where the target is no board, cannot be used here, or the model does not fit it.
     """
     if target.board is None:
         raise InputError(
             f"expected a board whose emulator counts instructions, found {target.name}; give one "
             "of the cortex-m targets"
         )
-    calls, producers = lower_to_calls(graph), graph.producers()
+    calls, producers = calls_for(graph, find_cpu(target.cpu)), graph.producers()
     with tempfile.TemporaryDirectory() as name:
         folder, interface = Path(name), Interface.of(graph)
-        write_package(graph, folder / "package")
+        write_package(graph, folder / "package", cpu=target.cpu)
         whole = build(folder / "package", target, folder / "whole", interface)
         by_layer = build(folder / "package", target, folder / "layers", interface, profile=True)
         counts = layer_instructions(by_layer, inputs)

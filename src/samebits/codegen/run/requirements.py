@@ -47,13 +47,14 @@ class Requirements:
 
 
 def requirements(graph: Graph, target: str) -> Requirements:
-    """Package, build and measure an integer graph for a board (a name of TARGETS)."""
+    """Package, build and measure an integer graph for a board (a name of TARGETS), with the kernels
+    of its processor."""
     reason = TARGETS[target].unavailable()
     if reason is not None:
         return Requirements(target, why=reason)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        report = write_package(graph, folder / "package")
+        report = write_package(graph, folder / "package", cpu=TARGETS[target].cpu)
         try:
             program = build(
                 folder / "package", TARGETS[target], folder / "build", Interface.of(graph)

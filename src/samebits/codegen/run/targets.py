@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from samebits.codegen.lowering.cpu import CPUS, PORTABLE
 from samebits.codegen.run import toolchain
 from samebits.codegen.run.boards import MICROBIT, MPS2_AN385, MPS3_AN547, Board
 from samebits.codegen.run.toolchain import Tool
@@ -53,6 +54,12 @@ class Target:
         )
         runner = (SYSTEM_EMULATOR,) if self.board else self.runner[:1]
         return (compiler, *(toolchain.find(command) for command in runner))
+
+    @property
+    def cpu(self) -> str:
+        """The processor that packages for this target are made for (lowering/cpu.py)."""
+        named = [flag.removeprefix("-mcpu=") for flag in self.flags if flag.startswith("-mcpu=")]
+        return named[-1] if named and named[-1] in CPUS else PORTABLE.name
 
     @property
     def compiler_command(self) -> tuple[str, ...]:

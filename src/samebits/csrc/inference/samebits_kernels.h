@@ -59,6 +59,13 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_conv;
 
+/* A convolution in place (rolling.c), in units of one row, or of `chunk` pixels. row: bytes of the
+ * outputs of a unit; total: of all. */
+typedef struct {
+    samebits_conv conv;
+    int32_t units, chunk, delay, row, total;
+} samebits_rolling;
+
 /* Any types, weights in the order [O, KH, KW, C / groups] that need not be constant. */
 typedef struct {
     int32_t batch, height, width, channels;
@@ -276,6 +283,9 @@ typedef struct {
 
 void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
+void samebits_run_conv8_rolling(const samebits_rolling *c, const void *x, void *out, void *scratch);
+void samebits_run_depthwise8_rolling(const samebits_rolling *c, const void *x, void *out,
+                                     void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
                            void *out);

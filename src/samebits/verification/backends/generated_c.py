@@ -63,7 +63,7 @@ class GeneratedC(Backend):
         from samebits.codegen import write_package
 
         sources = folder / "package"
-        write_package(model.integer, sources)
+        write_package(model.integer, sources, cpu=self.target.cpu)
         return build(sources, self.target, folder / "build", Interface.of(model.integer), trace)
 
 
