@@ -38,6 +38,7 @@ STACK = {
     "depthwise8": 1856,
     "conv8_rolling": 2112,
     "depthwise8_rolling": 2240,
+    "sums8": 256,
     "conv16": 1536,
     "conv_any": 1408,
     "matmul": 1920,

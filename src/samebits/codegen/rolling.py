@@ -36,7 +36,7 @@ BYTES = (TYPES["int8"], TYPES["uint8"])
 
 def calls_for(graph: Graph, cpu: Cpu) -> CallList:
     """The kernel calls of a graph for a processor, compact where its memory counts most."""
-    calls = lower_to_calls(graph)
+    calls = lower_to_calls(graph, cpu)
     return compact(calls) if cpu.small else calls
 
 

@@ -47,11 +47,13 @@ from samebits.codegen.lowering.conv import (
     window_geometry,
     wrapped,
 )
+from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.scores import divide, log_softmax, resample, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
+from samebits.codegen.lowering.sums import sums_entry
 from samebits.codegen.lowering.trees import tree_ensemble
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, Node, Trait, ops_with
@@ -65,15 +67,16 @@ MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
-def lower_to_calls(graph: Graph) -> CallList:
-    """The kernel calls of an integer graph, one entry for every stored value, in its order.
+def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE) -> CallList:
+    """The kernel calls of an integer graph, one entry for every stored value, in its order: the
+    kernels that suit `cpu`.
 
     A node whose inputs are all constant is computed now and becomes a table. Raises
     UnsupportedError, which names the node, for what C has no kernel for: real operators, tensors
     of 2**29 bytes or more, and the limits of the single rules.
     """
     _check(graph)
-    context = Context(graph, bounds(graph), {})
+    context = Context(graph, bounds(graph), {}, cpu)
     hidden, producers = fused(graph), graph.producers()
     entries = []
     for node in graph.nodes:
@@ -137,6 +140,9 @@ def _conv(site: Site) -> ValueCalls:
     weights, bias = (site.context.constant(name) for name in site.node.inputs[1:])
     if weights is not None and bias is not None:
         make = transposed_calls if transposed else conv_calls
+        sums = sums_entry(site, weights, bias) if site.node.op == "linear" else None
+        if sums is not None:
+            return sums
         weights = weights.reshape(w.shape[0], *geometry.kernel, -1)
         calls = make(
             geometry, x.dtype, weights, bias, site.narrow, site.rescale, site.node.inputs[0]

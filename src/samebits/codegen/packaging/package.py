@@ -48,7 +48,17 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
-    *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
+    *(
+        "sums8.c",
+        "gates.c",
+        "elementwise.c",
+        "products.c",
+        "normalize.c",
+        "scores.c",
+        "resample.c",
+        "trees.c",
+        "move.c",
+    ),
     "rolling.c",
     *("selftest.c", "sample.c", "reals.c"),
 )

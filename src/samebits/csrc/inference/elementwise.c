@@ -191,6 +191,8 @@ void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sour
     int32_t flat = 0, axis, k;
 #ifdef SAMEBITS_AVX512
     if (samebits_elements(c, sources, out)) return;
+#else
+    if (samebits_pair(c, sources, out)) return;
 #endif
     do {
         int32_t i = 0;
@@ -383,6 +385,8 @@ void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
         }
         return;
     }
+#else
+    if (samebits_narrow_cubic(c, x, out)) return;
 #endif
     for (i = 0; i < c->size; i++) {
         const int32_t code = samebits_index(x, c->type, i) - 32768;

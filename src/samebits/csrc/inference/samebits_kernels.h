@@ -59,6 +59,12 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_conv;
 
+/* Rows of `depth` codes times weights [outputs][padded], to sums (sums8.c). */
+typedef struct {
+    int32_t rows, depth, padded, outputs;
+    const void *weights, *bias;
+} samebits_sums8;
+
 /* A convolution in place (rolling.c), in units of one row, or of `chunk` pixels. row: bytes of the
  * outputs of a unit; total: of all. */
 typedef struct {
@@ -286,6 +292,7 @@ void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, v
 void samebits_run_conv8_rolling(const samebits_rolling *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8_rolling(const samebits_rolling *c, const void *x, void *out,
                                      void *scratch);
+void samebits_run_sums8(const samebits_sums8 *c, const void *x, void *out, void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
                            void *out);
