@@ -31,7 +31,7 @@ SAMEBITS_INLINE void samebits_set_element(void *p, uint8_t type, int32_t i, int3
     }
 }
 
-/* From an element on, by types and a form that the compiler knows; s: 0 where nothing is shifted. */
+/* From an element on, by types and a form that the compiler knows. */
 SAMEBITS_INLINE void samebits_pair_rest(const samebits_broadcast *c, const void *a, const void *b,
                                         void *out, int32_t i, const int32_t n, const uint8_t type,
                                         const uint8_t out_type, const uint8_t operation,
@@ -200,35 +200,45 @@ static int32_t samebits_cubic_fours(const samebits_cubic *c, const int16_t *x, i
 }
 #endif
 
+/* From an element on; short_: products with c3 and c2 fit in 32 bits too. */
+SAMEBITS_INLINE void samebits_cubic_rest(const samebits_cubic *c, const samebits_i16 *x,
+                                         samebits_i16 *out, int32_t i, const int32_t short_) {
+    const int32_t half = (int32_t)1 << (c->shift0 - 1), mask = ((int32_t)1 << c->bits) - 1;
+    const int32_t *k0 = c->coefficients, *k1 = k0 + c->segments, *k2 = k1 + c->segments;
+    const int32_t *k3 = k2 + c->segments;
+    const int32_t bits = c->bits, s0 = c->shift0, s1 = c->shift1, s2 = c->shift2, s3 = c->shift3;
+    const int32_t low = c->low, high = c->high, mirrored = c->mirrored, mirror = c->mirror;
+    for (; i < c->size; i++) {
+        const int32_t code = x[i];
+        int32_t u = code + 32768, r, v, at;
+        if (mirrored) u = SAMEBITS_MIN(code < 0 ? -code : code, 32767);
+        at = u >> bits;
+        r = u & mask;
+        if (short_) {
+            v = samebits_floor32(k3[at] * r, s3) + k2[at];
+            v = samebits_floor32(v * r, s2) + k1[at];
+        } else {
+            v = samebits_scaled32(k3[at], r, s3) + k2[at];
+            v = samebits_scaled32(v, r, s2) + k1[at];
+        }
+        v = samebits_scaled32(v, r, s1) + k0[at];
+        v = samebits_floor32(v + half, s0);
+        if (mirrored && code < 0) v = mirror - v;
+        out[i] = (int16_t)samebits_clamp32(v, low, high);
+    }
+}
+
 /* Whether all sums of a cubic of int16 codes to int16 codes fit in 32 bits, and it is done. */
 static int samebits_narrow_cubic(const samebits_cubic *c, const void *x, void *out) {
-    const samebits_i16 *from = (const samebits_i16 *)x;
-    samebits_i16 *to = (samebits_i16 *)out;
-    const int32_t half = (int32_t)1 << (c->shift0 - 1), mask = ((int32_t)1 << c->bits) - 1;
-    const int32_t segments = c->segments, low = c->low, high = c->high;
     int32_t i = 0;
     if (!c->narrow || c->type != SAMEBITS_INT16 || c->out_type != SAMEBITS_INT16) return 0;
 #ifdef SAMEBITS_GATES_MVE
     i = samebits_cubic_fours(c, (const int16_t *)x, (int16_t *)out);
 #endif
-    for (; i < c->size; i++) {
-        const int32_t code = from[i];
-        int32_t u = code + 32768, r, v;
-        const int32_t *k;
-        if (c->mirrored) u = SAMEBITS_MIN(code < 0 ? -code : code, 32767);
-        k = c->coefficients + (u >> c->bits);
-        r = u & mask;
-        if (c->narrow == 2) {
-            v = samebits_floor32(k[3 * segments] * r, c->shift3) + k[2 * segments];
-            v = samebits_floor32(v * r, c->shift2) + k[segments];
-        } else {
-            v = samebits_scaled32(k[3 * segments], r, c->shift3) + k[2 * segments];
-            v = samebits_scaled32(v, r, c->shift2) + k[segments];
-        }
-        v = samebits_scaled32(v, r, c->shift1) + k[0];
-        v = samebits_floor32(v + half, c->shift0);
-        if (c->mirrored && code < 0) v = c->mirror - v;
-        to[i] = (int16_t)samebits_clamp32(v, low, high);
+    if (c->narrow == 2) {
+        samebits_cubic_rest(c, (const samebits_i16 *)x, (samebits_i16 *)out, i, 1);
+    } else {
+        samebits_cubic_rest(c, (const samebits_i16 *)x, (samebits_i16 *)out, i, 0);
     }
     return 1;
 }
