@@ -78,6 +78,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
         *flags: str,
         samples: int = 4,
         compiler: str = cc,
+        cpu: str = "portable",
         inputs: Sequence[Sequence[Sequence[Array]]] | None = None,
     ) -> None:
         flags = flags or ("-O1",)
@@ -87,7 +88,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
             prefix = f"g{number}"
             folder = tmp_path / prefix
             folder.mkdir(exist_ok=True)
-            files, _ = texts(graph, prefix=prefix, vectors=None)
+            files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             files[f"{prefix}.c"] = files[f"{prefix}.c"].replace(
                 '"tables.h"', f'"{prefix}/tables.h"'
             )

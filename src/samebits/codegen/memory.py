@@ -35,10 +35,13 @@ from samebits.ir.value import Value
 STACK = {
     "conv8": 1728,
     "depthwise8": 1856,
+    "conv8_packed": 512,
+    "depthwise8_packed": 512,
     "conv16": 1536,
     "conv_any": 1408,
     "matmul": 1920,
     "broadcast": 1792,
+    "add8": 192,
     "affine": 1664,
     "requantize": 1664,
     "clip": 192,

@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from samebits.codegen.lowering.add import add_entry
 from samebits.codegen.lowering.calls import (
     Array,
     CallList,
@@ -47,7 +48,9 @@ from samebits.codegen.lowering.conv import (
     window_geometry,
     wrapped,
 )
+from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
+from samebits.codegen.lowering.packed import packed_entry
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.scores import divide, log_softmax, resample, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
@@ -65,15 +68,16 @@ MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
-def lower_to_calls(graph: Graph) -> CallList:
-    """The kernel calls of an integer graph, one entry for every stored value, in its order.
+def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE) -> CallList:
+    """The kernel calls of an integer graph, one entry for every stored value, in its order: the
+    kernels that suit `cpu`.
 
     A node whose inputs are all constant is computed now and becomes a table. Raises
     UnsupportedError, which names the node, for what C has no kernel for: real operators, tensors
     of 2**29 bytes or more, and the limits of the single rules.
     """
     _check(graph)
-    context = Context(graph, bounds(graph), {})
+    context = Context(graph, bounds(graph), {}, cpu)
     hidden, producers = fused(graph), graph.producers()
     entries = []
     for node in graph.nodes:
@@ -117,7 +121,7 @@ def _entry(context: Context, node: Node, requantize: Node | None) -> ValueCalls:
         output = requantize.output
         where = f"node {requantize.name!r} (requantize)"
         rescale = rescaling(context.bounds[node.output], requantize.attributes, where)
-    return _RULES[node.op](Site(context, node, output, rescale))
+    return _RULES[node.op](Site(context, node, output, rescale, requantize))
 
 
 # --- products -------------------------------------------------------------------------------
@@ -138,6 +142,9 @@ def _conv(site: Site) -> ValueCalls:
     if weights is not None and bias is not None:
         make = transposed_calls if transposed else conv_calls
         weights = weights.reshape(w.shape[0], *geometry.kernel, -1)
+        packed = None if transposed else packed_entry(site, geometry, weights, bias)
+        if packed is not None:
+            return packed
         calls = make(
             geometry, x.dtype, weights, bias, site.narrow, site.rescale, site.node.inputs[0]
         )
@@ -214,6 +221,9 @@ def _broadcast(site: Site) -> ValueCalls:
         raise UnsupportedError(
             f"{site.where}: expected at most {MAX_SOURCES} inputs, found {len(names)}"
         )
+    quick = None if site.context.cpu is PORTABLE else add_entry(site)
+    if quick is not None:
+        return quick
     values = [site.context.value(name) for name in names]
     strides = [broadcast_strides(v.shape, site.shape) for v in values]
     sizes, steps = collapsed(site.shape, [contiguous(site.shape), *strides], site.where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.codegen.lowering.calls import Array, KernelCall, Struct, ValueCalls
+from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.rescale import fits32
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Graph, Node
@@ -17,11 +18,12 @@ from samebits.ir.value import Value
 
 @dataclass(frozen=True)
 class Context:
-    """A graph, its bounds, and the values that were computed at compile time."""
+    """A graph, its bounds, the values that were computed at compile time, and the processor."""
 
     graph: Graph
     bounds: Mapping[str, Interval]
     folded: dict[str, Array]
+    cpu: Cpu = PORTABLE
 
     def value(self, name: str) -> Value:
         """Type and shape of a value."""
@@ -46,13 +48,15 @@ class Site:
     """A node with the requantization that ends it.
 
     output: the value that is stored, the node's own or that of the `requantize` behind it, in which
-    case the accumulator never is. rescale: the parameters of that requantization.
+    case the accumulator never is. rescale: the parameters of that requantization. requantize: its
+    node, where there is one.
     """
 
     context: Context
     node: Node
     output: str
     rescale: Struct
+    requantize: Node | None = None
 
     @property
     def a(self) -> Mapping[str, Any]:

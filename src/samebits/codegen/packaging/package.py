@@ -14,6 +14,7 @@ import numpy as np
 from samebits.codegen import emit, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Tables
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
 from samebits.codegen.names import checked_prefix
@@ -34,6 +35,7 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
+    *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c"),
     *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
     "sample.c",
 )
@@ -89,12 +91,14 @@ def write_package(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     target: str = "c",
+    cpu: str = "portable",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> PackageReport:
     """Write the C of an integer graph to `folder`, replacing an earlier package there as a whole.
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
+    cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     beside: further files of the folder, by name
 
     Raises InputError for a bad prefix, vectors that do not fit or a folder that holds other files;
@@ -103,17 +107,21 @@ def write_package(
     """
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
-    files, report = texts(graph, prefix=prefix, vectors=vectors)
+    files, report = texts(graph, prefix=prefix, vectors=vectors, cpu=cpu)
     replace_folder(Path(folder), {**files, **beside})
     return report
 
 
 def texts(
-    graph: Graph, *, prefix: str = "model", vectors: Sequence[Array] | None = None
+    graph: Graph,
+    *,
+    prefix: str = "model",
+    vectors: Sequence[Array] | None = None,
+    cpu: str = "portable",
 ) -> tuple[dict[str, str], PackageReport]:
     """The files of a package by name, and its report."""
     prefix = checked_prefix(prefix)
-    calls = lower_to_calls(graph)
+    calls = lower_to_calls(graph, find_cpu(cpu))
     memory = layout(calls)
     blocked = step_blocks(calls)
     tables = Tables(prefix)

@@ -1,0 +1,65 @@
+"""Processors that C is made for: which layout of weights their fast kernels read.
+
+A package for one processor compiles on every other and gives the same codes there: all layouts have
+a kernel in plain C, and only speed depends on where it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from samebits.errors import InputError
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the packed kernels (lowering/packed.py) read weights and end their sums.
+
+    lanes: output channels of a block. step: codes of one channel that lie together. paired: weights
+    of two channels share halfwords. upper: a sum
+    times its multiplier is divided by 2**upper, rounded down, before it is rounded (VQDMULH of
+    Helium: 31, SMMUL and SMMLA of the DSP extension: 32). tile: output pixels that share the loads
+    of weights. wide: bytes of scratch memory a code of a tile takes when it is widened. depthwise:
+    channels of a block of the depthwise kernel.
+    """
+
+    lanes: int
+    step: int
+    paired: bool
+    upper: int
+    tile: int
+    wide: int
+    depthwise: int
+
+
+HELIUM = Packing(lanes=4, step=16, paired=False, upper=31, tile=2, wide=0, depthwise=16)
+DSP = Packing(lanes=2, step=4, paired=True, upper=32, tile=3, wide=2, depthwise=4)
+PLAIN = Packing(lanes=4, step=4, paired=False, upper=32, tile=2, wide=0, depthwise=4)
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A processor by its name. packing: None for the kernels of any processor."""
+
+    name: str
+    packing: Packing | None = None
+
+
+PORTABLE = Cpu("portable")
+CPUS = {
+    cpu.name: cpu
+    for cpu in (
+        PORTABLE,
+        *(Cpu(f"cortex-{name}") for name in ("m0", "m0plus")),
+        Cpu("cortex-m3", PLAIN),
+        *(Cpu(f"cortex-{name}", DSP) for name in ("m4", "m7", "m33")),
+        *(Cpu(f"cortex-{name}", HELIUM) for name in ("m52", "m55", "m85")),
+    )
+}
+
+
+def find_cpu(name: str) -> Cpu:
+    """The processor of a name; InputError, which lists the known ones, for another."""
+    if name not in CPUS:
+        raise InputError(f"expected a processor of {', '.join(CPUS)}, found {name!r}")
+    return CPUS[name]
