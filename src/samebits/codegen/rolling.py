@@ -30,7 +30,7 @@ from samebits.codegen.plan import aligned
 from samebits.ir.graph import Graph
 
 CHUNK, BAND = 12, 8  # pixels of a 1x1 window that are computed at a time; in a band of conv8
-KERNELS = ("conv8", "depthwise8", "conv8_packed", "depthwise8_packed")
+KERNELS = ("conv8", "depthwise8")  # packed ones keep what they overwrite themselves
 BYTES = (TYPES["int8"], TYPES["uint8"])
 
 
@@ -120,10 +120,8 @@ def rolled_call(call: KernelCall) -> KernelCall | None:
         "row": row,
         "total": _number(f, "out_height") * out,
     }
-    packed = call.parameters.type == "packed"
     scratch = aligned((wait + 1) * row) + (call.scratch or 0)
-    parameters = Struct("rolling_packed" if packed else "rolling", fields)
-    return KernelCall(f"{call.function}_rolling", parameters, call.inputs, scratch)
+    return KernelCall(f"{call.function}_rolling", Struct("rolling", fields), call.inputs, scratch)
 
 
 def _with_tile(call: KernelCall, tile: int) -> KernelCall:
@@ -155,9 +153,7 @@ def _window(f: object) -> Sequence[int]:
 
 
 def _contiguous(f: object) -> bool:
-    """Outputs lie side by side from the start on; packed kernels know nothing else."""
-    if "out_row" not in f:  # type: ignore[operator]
-        return True
+    """Outputs lie side by side from the start on."""
     channels = _number(f, "out_channels")
     rows = _number(f, "out_height") == 1
     return (

@@ -56,7 +56,8 @@ def pair(op: str, types: tuple[str, str], size: int, factors: tuple[int, int], s
     if types[0] == "int32":  # sums of 32 bits are proved from codes
         x, y = (g.add("clip", [v], {"low": -(1 << 24), "high": 1 << 24}) for v in (x, y))
     if op == "add":
-        acc = g.add("add", [x, y], {"factors": factors, "offset": 5})
+        dtype = "int64" if max(factors) > 1 << 10 else "int32"
+        acc = g.add("add", [x, y], {"factors": factors, "offset": 5, "dtype": dtype})
     else:
         acc = g.add("multiply", [x, y], {"a_zero": factors[0], "b_zero": factors[1]})
     if not shift:

@@ -34,6 +34,7 @@ class Packing:
 
 HELIUM = Packing(lanes=4, step=16, paired=False, upper=31, tile=2, wide=0, depthwise=16)
 DSP = Packing(lanes=2, step=4, paired=True, upper=32, tile=3, wide=2, depthwise=4)
+PLAIN = Packing(lanes=4, step=4, paired=False, upper=32, tile=2, wide=0, depthwise=4)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ CPUS = {
     cpu.name: cpu
     for cpu in (
         PORTABLE,
-        *(Cpu(f"cortex-{name}", None, small=True) for name in ("m0", "m0plus", "m3")),
+        *(Cpu(f"cortex-{name}", None, small=True) for name in ("m0", "m0plus")),
+        Cpu("cortex-m3", PLAIN, small=True),
         *(Cpu(f"cortex-{name}", DSP, small=True) for name in ("m4", "m7", "m33")),
         *(Cpu(f"cortex-{name}", HELIUM, small=True) for name in ("m52", "m55", "m85")),
     )

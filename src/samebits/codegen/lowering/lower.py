@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from samebits.codegen.lowering.add import add_entry
 from samebits.codegen.lowering.calls import (
     Array,
     CallList,
@@ -49,6 +50,7 @@ from samebits.codegen.lowering.conv import (
 )
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
+from samebits.codegen.lowering.packed import packed_entry
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.scores import divide, log_softmax, resample, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
@@ -120,7 +122,7 @@ def _entry(context: Context, node: Node, requantize: Node | None) -> ValueCalls:
         output = requantize.output
         where = f"node {requantize.name!r} (requantize)"
         rescale = rescaling(context.bounds[node.output], requantize.attributes, where)
-    return _RULES[node.op](Site(context, node, output, rescale))
+    return _RULES[node.op](Site(context, node, output, rescale, requantize))
 
 
 # --- products -------------------------------------------------------------------------------
@@ -144,6 +146,9 @@ def _conv(site: Site) -> ValueCalls:
         if sums is not None:
             return sums
         weights = weights.reshape(w.shape[0], *geometry.kernel, -1)
+        packed = None if transposed else packed_entry(site, geometry, weights, bias)
+        if packed is not None:
+            return packed
         calls = make(
             geometry, x.dtype, weights, bias, site.narrow, site.rescale, site.node.inputs[0]
         )
@@ -220,6 +225,9 @@ def _broadcast(site: Site) -> ValueCalls:
         raise UnsupportedError(
             f"{site.where}: expected at most {MAX_SOURCES} inputs, found {len(names)}"
         )
+    quick = None if site.context.cpu is PORTABLE else add_entry(site)
+    if quick is not None:
+        return quick
     values = [site.context.value(name) for name in names]
     strides = [broadcast_strides(v.shape, site.shape) for v in values]
     sizes, steps = collapsed(site.shape, [contiguous(site.shape), *strides], site.where)

@@ -14,6 +14,8 @@ from samebits.codegen.lowering.site import Site
 from samebits.ir.integer.shape import places
 from samebits.ir.value import Value
 
+SHORT = 8  # elements of an axis
+
 
 def _copy(
     site: Site,
@@ -33,7 +35,17 @@ def _copy(
 def _strided(
     value: Value, sizes: Sequence[int], walks: Sequence[Sequence[int]], starts: tuple[int, int]
 ) -> KernelCall:
-    """walks, starts: the strides and first elements in the value and in what is written."""
+    """walks, starts: the strides and first elements in the value and in what is written.
+
+    The kernel's inner loop takes the last axis: if that is short, the longest trades places with
+    it, as the order of the axes does not matter.
+    """
+    order = list(range(len(sizes)))
+    if sizes[-1] < SHORT:
+        longest = max(order, key=lambda axis: sizes[axis])
+        order[longest], order[-1] = order[-1], order[longest]
+    sizes = [sizes[axis] for axis in order]
+    walks = [[walk[axis] for axis in order] for walk in walks]
     fields: dict[str, Field] = {
         "shape": shape_struct(sizes),
         "from": tuple(walks[0]),

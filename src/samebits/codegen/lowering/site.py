@@ -48,13 +48,15 @@ class Site:
     """A node with the requantization that ends it.
 
     output: the value that is stored, the node's own or that of the `requantize` behind it, in which
-    case the accumulator never is. rescale: the parameters of that requantization.
+    case the accumulator never is. rescale: the parameters of that requantization. requantize: its
+    node, where there is one.
     """
 
     context: Context
     node: Node
     output: str
     rescale: Struct
+    requantize: Node | None = None
 
     @property
     def a(self) -> Mapping[str, Any]:

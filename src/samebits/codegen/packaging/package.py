@@ -48,18 +48,9 @@ GENERATOR = "samebits"
 # in those after it.
 KERNELS = (
     *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
-    *(
-        "sums8.c",
-        "gates.c",
-        "elementwise.c",
-        "products.c",
-        "normalize.c",
-        "scores.c",
-        "resample.c",
-        "trees.c",
-        "move.c",
-    ),
-    "rolling.c",
+    *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c"),
+    *("sums8.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
+    *("resample.c", "trees.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (

@@ -7,6 +7,7 @@ writes `output.bin` and the files that the head of `main.c` describes.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from samebits import csrc
@@ -85,6 +86,22 @@ MPS2_AN385 = Board(
     stack=16 * KIB,
     timer="CMSDK",
     timer_hz=25_000_000,
+    icount_shift=7,
+)
+
+# The same board with a Cortex-M4 and, with the memory elsewhere, a Cortex-M7.
+MPS2_AN386 = dataclasses.replace(MPS2_AN385, machine="mps2-an386")
+MPS2_AN500 = dataclasses.replace(MPS2_AN385, machine="mps2-an500")
+
+# Arm MPS2 FPGA board with a Cortex-M33 (IoT Kit), which starts in secure state: the secure aliases
+# of the blocks of 4 MiB and 16 MiB; CMSDK timer 0 at its secure address, 20 MHz.
+MPS2_AN505 = Board(
+    machine="mps2-an505",
+    flash=Region(0x10000000, 4 * MIB),
+    ram=Region(0x38000000, 4 * MIB),
+    stack=16 * KIB,
+    timer="IOTKIT",
+    timer_hz=20_000_000,
     icount_shift=7,
 )
 

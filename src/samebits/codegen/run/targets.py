@@ -12,7 +12,15 @@ from types import MappingProxyType
 
 from samebits.codegen.lowering.cpu import CPUS, PORTABLE
 from samebits.codegen.run import toolchain
-from samebits.codegen.run.boards import MICROBIT, MPS2_AN385, MPS3_AN547, Board
+from samebits.codegen.run.boards import (
+    MICROBIT,
+    MPS2_AN385,
+    MPS2_AN386,
+    MPS2_AN500,
+    MPS2_AN505,
+    MPS3_AN547,
+    Board,
+)
 from samebits.codegen.run.toolchain import Tool
 
 SYSTEM_EMULATOR = "qemu-system-arm"
@@ -122,6 +130,9 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             # ARMv6-M code for nets beyond the microbit: a Cortex-M3 runs it unchanged.
             _board("cortex-m0-large", MPS2_AN385, "-mcpu=cortex-m0", "-Os"),
             _board("cortex-m3", MPS2_AN385, "-mcpu=cortex-m3", "-O2"),
+            _board("cortex-m4", MPS2_AN386, "-mcpu=cortex-m4", "-O2"),
+            _board("cortex-m7", MPS2_AN500, "-mcpu=cortex-m7", "-O2"),
+            _board("cortex-m33", MPS2_AN505, "-mcpu=cortex-m33", "-O2"),
             _board("cortex-m55", MPS3_AN547, "-mcpu=cortex-m55", "-mfloat-abi=hard", "-O2"),
             _processor("s390x", "s390x-linux-gnu", "qemu-s390x"),  # big-endian
             _processor("riscv64", "riscv64-linux-gnu", "qemu-riscv64"),

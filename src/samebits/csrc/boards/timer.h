@@ -30,23 +30,30 @@ static inline uint32_t timer_read(void)
     return REGISTER(0x40008144) ? TIMER_OVERFLOW : REGISTER(0x40008540); /* CC[0] */
 }
 
-#elif defined(SAMEBITS_TIMER_CMSDK)
+#elif defined(SAMEBITS_TIMER_CMSDK) || defined(SAMEBITS_TIMER_IOTKIT)
 /* Cortex-M System Design Kit Technical Reference Manual, section 4.2 (APB timer), timer 0: counts
-   down, 25 MHz. Its interrupt only sets the status bit here. */
+   down, 25 MHz; in the IoT Kit, at its secure address, 20 MHz. Its interrupt only sets the status
+   bit here. */
+#ifdef SAMEBITS_TIMER_IOTKIT
+#define TIMER(offset) REGISTER(0x5000000##offset)
+#else
+#define TIMER(offset) REGISTER(0x4000000##offset)
+#endif
+
 static inline void timer_reset(void)
 {
-    REGISTER(0x40000000) = 0;                    /* CTRL: stop */
-    REGISTER(0x40000008) = UINT32_C(0xFFFFFFFF); /* RELOAD */
-    REGISTER(0x40000004) = UINT32_C(0xFFFFFFFF); /* VALUE */
-    REGISTER(0x4000000C) = 1;                    /* INTCLEAR */
-    REGISTER(0x40000000) = 9;                    /* CTRL: enable, interrupt at 0 */
+    TIMER(0) = 0;                    /* CTRL: stop */
+    TIMER(8) = UINT32_C(0xFFFFFFFF); /* RELOAD */
+    TIMER(4) = UINT32_C(0xFFFFFFFF); /* VALUE */
+    TIMER(C) = 1;                    /* INTCLEAR */
+    TIMER(0) = 9;                    /* CTRL: enable, interrupt at 0 */
 }
 
 static inline uint32_t timer_read(void)
 {
-    const uint32_t value = REGISTER(0x40000004);
+    const uint32_t value = TIMER(4);
 
-    return REGISTER(0x4000000C) ? TIMER_OVERFLOW : ~value; /* INTSTATUS */
+    return TIMER(C) ? TIMER_OVERFLOW : ~value; /* INTSTATUS */
 }
 
 #elif defined(SAMEBITS_TIMER_SSE)

@@ -105,6 +105,17 @@ void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out) {
     }
 }
 
+/* sum[i] += x[i]. */
+static void samebits_add_into(const int8_t *x, int32_t n, int32_t *sum) {
+    int32_t i = 0;
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+    for (; i + 4 <= n; i += 4) {
+        vstrwq_s32(sum + i, vaddq_s32(vldrwq_s32(sum + i), vldrbq_s32(x + i)));
+    }
+#endif
+    for (; i < n; i++) sum[i] += x[i];
+}
+
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
     int32_t n, oy, ox, p, q, i, channel, count, target = 0;
     for (n = 0; n < c->batch; n++) {
@@ -126,10 +137,13 @@ void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
                     for (p = p0; p < p1; p++) {
                         for (q = q0; q < q1; q++) {
                             const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
-                            samebits_load32(
-                                x, c->type,
-                                ((n * c->height + y) * c->width + z) * c->channels + channel, 1,
-                                count, term);
+                            const int32_t from =
+                                ((n * c->height + y) * c->width + z) * c->channels + channel;
+                            if (c->type == SAMEBITS_INT8) {
+                                samebits_add_into((const int8_t *)x + from, count, sum);
+                                continue;
+                            }
+                            samebits_load32(x, c->type, from, 1, count, term);
                             for (i = 0; i < count; i++) sum[i] += term[i];
                         }
                         for (i = 0; i < count; i++) { /* a row of at most 2**15 codes fits */

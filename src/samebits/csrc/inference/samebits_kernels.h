@@ -83,6 +83,27 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_conv_any;
 
+/* Convolution of int8 codes with packed weights (codegen/lowering/packed.py): windows without
+ * dilation, one group, codes rounded by the upper words of products (codegen/lowering/high.py).
+ *
+ * stream: for each block of `lanes` output channels their biases, their weights and their
+ * multipliers. Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes,
+ * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
+ * word (packed_dsp.c); their first bias is then 256 * first + second too. */
+typedef struct {
+    int32_t batch, height, width, channels;
+    int32_t out_height, out_width, out_channels;
+    int32_t kernel_height, kernel_width;
+    int32_t stride_y, stride_x, pad_top, pad_left;
+    int32_t pad_code;
+    int32_t banded;      /* rows of x are copied to the scratch memory before they are used */
+    int32_t tile;        /* output pixels whose codes are gathered at a time; 0: x is used as it is */
+    int32_t wide;        /* bytes of the scratch memory for widened codes */
+    int32_t lanes, step, steps;
+    int32_t upper, shift, zero, low, high;
+    const int32_t *stream;
+} samebits_packed;
+
 #define SAMEBITS_MAX_RANK 8
 
 /* Element (i0, .., i[rank - 1]) of `shape` lies at sum i * strides. */
@@ -110,6 +131,11 @@ typedef struct {
     uint8_t operation, wide; /* wide: 64-bit sums */
     samebits_rescale rescale;
 } samebits_broadcast;
+
+/* The code of a and b: floor((a * factor_a + b * factor_b + offset) / 2**shift), clamped. */
+typedef struct {
+    int32_t size, factor_a, factor_b, offset, shift, low, high;
+} samebits_add8;
 
 typedef struct {
     int32_t size, channels;
@@ -293,11 +319,15 @@ void samebits_run_conv8_rolling(const samebits_rolling *c, const void *x, void *
 void samebits_run_depthwise8_rolling(const samebits_rolling *c, const void *x, void *out,
                                      void *scratch);
 void samebits_run_sums8(const samebits_sums8 *c, const void *x, void *out, void *scratch);
+void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
+void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,
+                                    void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
                            void *out);
 void samebits_run_matmul(const samebits_matmul *c, const void *a, const void *b, void *out);
 void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sources, void *out);
+void samebits_run_add8(const samebits_add8 *c, const void *x, const void *y, void *out);
 void samebits_run_affine(const samebits_affine *c, const void *x, void *out);
 void samebits_run_requantize(const samebits_requantize *c, const void *x, void *out);
 void samebits_run_clip(const samebits_clip *c, const void *x, void *out);

@@ -1,0 +1,132 @@
+"""Requantization by the upper word of a product: one multiplier a channel, one shift a layer.
+
+A code is, with floors of exact quotients,
+
+    clamp(floor((floor(acc * m / 2**upper) + 2**(shift - 1)) / 2**shift) + zero, low, high).
+
+A floor before the one rounding changes nothing: floor((floor(v) + n) / k) = floor((v + n) / k) for
+integers n and k. So this is acc * m / 2**(upper + shift) rounded half up: one instruction for the
+product's upper word (VQDMULH, SMMUL), one for the shift that rounds.
+
+`high_multipliers` proves each m over the channel's interval, in integers. Both functions of acc are
+monotone, so they are equal exactly when each code begins at the same acc. That a code begins at t,
+and not before, is two linear conditions on m:
+
+    t * m >= (2 * (code - zero) - 1) * 2**(upper + shift - 1) > (t - 1) * m.
+
+All codes together leave an interval of multipliers, or none; then there is no such m, and the layer
+takes another form (lowering/rescale.py). No code is tried, no error bounded.
+
+Example: ratio 1/3 over [-10, 10], codes -3 to 3, zero 0, 2**(upper + shift) = 32. Code 1 begins at
+2: 2 * m >= 16 > m. Code 2 at 5 and 3 at 8: 5 * m >= 48 > 4 * m, 8 * m >= 80 > 7 * m. So 10 <= m <=
+11; the codes below zero, -2 at -7 among them (-7 * m >= -80 > -8 * m), and -3 at the lower end
+(-10 * m >= -112) leave 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from samebits.numerics.multiplier import requantized, same_thresholds, threshold
+from samebits.spec.formats import floor_log2, round_ratio
+
+BITS = 31  # of a multiplier
+LARGEST_SHIFT = 24
+
+
+def high_multipliers(
+    ratios: Sequence[Fraction],
+    ends: Sequence[tuple[int, int]],
+    zero: int,
+    low: int,
+    high: int,
+    upper: int,
+) -> tuple[int, list[int]] | None:
+    """(shift, a multiplier for every channel), proved over the channels' intervals `ends`.
+
+    None where a channel has no multiplier for the shift that the largest ratio allows, where that
+    is less than 1, or where a sum would not fit in 32 bits.
+    """
+    largest = max(ratios)
+    shift = min(BITS - 1 - floor_log2(largest) - upper, LARGEST_SHIFT)
+    if shift < 1:
+        return None
+    found: list[int] = []
+    known: dict[tuple[Fraction, int, int], int | None] = {}
+    for ratio, (least, most) in zip(ratios, ends, strict=True):
+        key = (ratio, least, most)
+        if key not in known:
+            known[key] = _multiplier(ratio, zero, low, high, least, most, upper + shift)
+        m = known[key]
+        reach = max(abs(least), abs(most))
+        if m is None or reach >= 1 << 31:
+            return None
+        term = (abs(zero) << shift) + (1 << (shift - 1))
+        if (reach * m >> upper) + 1 + term >= 1 << 31:
+            return None
+        found.append(m)
+    return shift, found
+
+
+def _multiplier(
+    ratio: Fraction, zero: int, low: int, high: int, least: int, most: int, bits: int
+) -> int | None:
+    """m below 2**31 with round-half-up(acc * m / 2**bits) the exact quotient's code over the
+    interval, None if there is none."""
+    first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
+    p, q = ratio.as_integer_ratio()
+    nearest = round_ratio(p << bits, q)
+    quick = [m for m in (nearest, nearest - 1, nearest + 1) if m % 2 and 0 < m < 1 << BITS]
+    if max(abs(least), abs(most)) < 1 << (bits - 1):
+        # acc * m / 2**bits is never a tie then: m is odd, so acc would be a multiple of
+        # 2**(bits - 1), and 0 is no tie. Half up and half to even are one.
+        steps = range(first - zero + 1, last - zero + 1)
+        for m in quick:
+            other = Fraction(m, 1 << bits)
+            if all(
+                requantized(end, other, zero, low, high) == code
+                for end, code in ((least, first), (most, last))
+            ) and same_thresholds(steps, ratio, other):
+                return m
+    return _solved(ratio, zero, low, high, least, most, bits, nearest)
+
+
+def _solved(
+    ratio: Fraction,
+    zero: int,
+    low: int,
+    high: int,
+    least: int,
+    most: int,
+    bits: int,
+    nearest: int,
+) -> int | None:
+    """The multiplier that is nearest to `nearest` of all that fulfil the conditions."""
+    first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
+    p, q = ratio.as_integer_ratio()
+    below, above = 0, (1 << BITS) - 1
+
+    def need(code: int) -> int:
+        return (2 * (code - zero) - 1) << (bits - 1)
+
+    # (acc, bound, whether acc * m is at least the bound or else below it)
+    conditions = []
+    if first > low:
+        conditions.append((least, need(first), True))
+    if last < high:
+        conditions.append((most, need(last + 1), False))
+    for code in range(first + 1, last + 1):
+        t = threshold(code - zero, p, q)
+        conditions += [(t, need(code), True), (t - 1, need(code), False)]
+    for acc, bound, reached in conditions:
+        if acc == 0:
+            if (bound <= 0) != reached:
+                return None
+        elif (acc > 0) == reached:  # m from a bound on
+            least_m = -(-bound // acc) if reached else bound // acc + 1
+            below = max(below, least_m)
+        else:  # m up to a bound
+            most_m = bound // acc if reached else -(-bound // acc) - 1
+            above = min(above, most_m)
+    return min(max(nearest, below), above) if below <= above else None

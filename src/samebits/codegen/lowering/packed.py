@@ -1,0 +1,193 @@
+"""Packed weights: convolutions of int8 codes for processors with vectors of small integers.
+
+csrc/inference/packed.c has the kernels, lowering/cpu.py what each processor reads. A layer that has
+no packed form, or a channel whose multiplier is not proved, is left to lowering/conv.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct, ValueCalls
+from samebits.codegen.lowering.conv import ConvGeometry, wrapped
+from samebits.codegen.lowering.cpu import Packing
+from samebits.codegen.lowering.high import high_multipliers
+from samebits.codegen.lowering.rescale import fits
+from samebits.codegen.lowering.site import Site
+from samebits.ir.integer.define import limits
+
+GATHERED = 1024  # bytes of the runs that are gathered at a time, unless one tile needs more
+SLACK = 16  # bytes that a vector may read after the last code
+UNUSED = ("groups", "dilation_y", "dilation_x")  # fields of a geometry
+
+
+def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> ValueCalls | None:
+    """The call of a packed kernel for a conv or linear node with constant weights
+    [O, KH, KW, C / groups], or None."""
+    packing = site.context.cpu.packing
+    if packing is None or site.requantize is None or not site.narrow:
+        return None
+    x, attributes = site.input(0), site.requantize.attributes
+    codes = x.dtype == attributes["dtype"] == "int8"
+    small = fits(int(w.min()), int(w.max()), limits("int8"))
+    channels = geometry.out_channels
+    depthwise = geometry.groups == channels == geometry.channels > 1
+    if not (codes and small and geometry.dilations == (1, 1)):
+        return None
+    if geometry.groups > 1 and not (depthwise and packing.depthwise):
+        return None
+    ratios: Sequence[Fraction] = attributes["ratios"]
+    interval = site.context.bounds[site.node.output]
+    ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(channels)
+    zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
+    found = high_multipliers(ratios, ends, zero, low, high, packing.upper)
+    if found is None:
+        return None
+    if (depthwise or packing.upper == 32) and (low, high) != limits("int8"):
+        return None  # these kernels saturate to the ends of the type
+    if not depthwise and packing.paired and not paired_fit(w, interval.over(channels)):
+        return None
+    shift, multipliers = found
+    multipliers = multipliers * (channels // len(multipliers))
+    fields: dict[str, Field] = {
+        **{k: v for k, v in geometry.fields.items() if k not in UNUSED},
+        "upper": packing.upper,
+        "shift": shift,
+        "zero": zero,
+        "low": low,
+        "high": high,
+    }
+    make = _depthwise if depthwise else _conv
+    call = make(site.node.inputs[0], geometry, packing, w, b, multipliers, fields)
+    if call is None:
+        return None
+    same = (geometry.height, geometry.width, geometry.channels) == (
+        geometry.out_height,
+        geometry.out_width,
+        channels,
+    )
+    in_place = same and call.parameters.fields["tile"] and geometry.pads[0] < geometry.kernel[0]
+    return site.entry(call, in_place=site.node.inputs[:1] if in_place else ())
+
+
+def _columns(geometry: ConvGeometry) -> int:
+    """Columns of the padded image that the outputs of a row read."""
+    return (geometry.out_width - 1) * geometry.strides[1] + geometry.kernel[1]
+
+
+def _conv(
+    x: str,
+    geometry: ConvGeometry,
+    packing: Packing,
+    w: Array,
+    b: Array,
+    multipliers: Sequence[int],
+    fields: dict[str, Field],
+) -> KernelCall:
+    """Every output pixel as a product of one run of codes, padded to whole steps. Rows of x are
+    copied where they are padded or the outputs may take their place."""
+    height, width = geometry.kernel
+    taps = height * width * geometry.channels
+    steps = -(-taps // packing.step)
+    codes = steps * packing.step
+    same = geometry.channels == geometry.out_channels
+    single = geometry.kernel == geometry.strides == (1, 1) and not any(geometry.pads)
+    padded = any(geometry.pads) or _columns(geometry) > geometry.width
+    padded |= (geometry.out_height - 1) * geometry.strides[0] + height > geometry.height
+    banded = not single and (padded or same)
+    pixels = geometry.batch * geometry.out_height * geometry.out_width
+    direct = single and taps == codes and (pixels == 1 or not same)
+    tile = min(geometry.out_width, max(GATHERED // codes, packing.tile))
+    if tile > packing.tile:
+        tile = tile // packing.tile * packing.tile
+    wide = packing.wide * packing.tile * codes if tile >= packing.tile else 0
+    if direct and pixels < packing.tile:
+        wide = 0
+    scratch = wide + (0 if direct else tile * codes)
+    if banded:
+        scratch += height * _columns(geometry) * geometry.channels
+    fields |= {
+        "banded": int(banded),
+        "tile": 0 if direct else tile,
+        "wide": wide,
+        "lanes": packing.lanes,
+        "step": packing.step,
+        "steps": steps,
+        "stream": Data(packed_stream(w.reshape(len(w), -1), b, multipliers, packing)),
+    }
+    return KernelCall("conv8_packed", Struct("packed", fields), (x,), max(scratch, 4))
+
+
+def _depthwise(
+    x: str,
+    geometry: ConvGeometry,
+    packing: Packing,
+    w: Array,
+    b: Array,
+    multipliers: Sequence[int],
+    fields: dict[str, Field],
+) -> KernelCall | None:
+    """One channel a group: blocks of 16 lanes, which are as many channels of a pixel, or (tile)
+    C channels of several pixels. None where sums of two products need more than 16 bits."""
+    lanes, channels = packing.depthwise, geometry.channels
+    taps = w.reshape(len(w), -1).astype(np.int64)
+    odd = taps.shape[1] % 2
+    if (
+        lanes == 16
+        and 128 * np.abs(taps[:, odd:]).reshape(len(w), -1, 2).sum(2).max(initial=0) >= 1 << 15
+    ):
+        return None
+    narrow = lanes == 16 and channels < lanes and lanes % channels == 0 and geometry.strides[1] == 1
+    if narrow:
+        repeat = lanes // channels
+        taps, b = np.tile(taps, (repeat, 1)), np.tile(b, repeat)
+        multipliers = list(multipliers) * repeat
+    blocks = -(-len(taps) // lanes)
+    group = channels if narrow else lanes
+    line = max(blocks * group, channels) * _columns(geometry)
+    one = replace(packing, lanes=lanes, step=1, paired=False)
+    fields |= {
+        "banded": 1,
+        "tile": group,
+        "wide": 0,
+        "lanes": lanes,
+        "step": 1,
+        "steps": taps.shape[1],
+        "stream": Data(packed_stream(taps, b, multipliers, one)),
+    }
+    scratch = 4 * taps.shape[1] + geometry.kernel[0] * line + 2 * SLACK
+    return KernelCall("depthwise8_packed", Struct("packed", fields), (x,), scratch)
+
+
+def paired_fit(w: Array, ends: Sequence[tuple[int, int]]) -> bool:
+    """Whether 256 * a + b, weights of two channels, fits in 16 bits, and the sum of the first in
+    the 24 bits that remain of it."""
+    limit = 1 << 23
+    fits24 = all(-limit <= least and most < limit for least, most in ends[::2])
+    return int(w.min()) >= -127 and fits24
+
+
+def packed_stream(w: Array, b: Array, multipliers: Sequence[int], packing: Packing) -> Array:
+    """The words of a layer, as int32: for each block of `lanes` channels their biases, their
+    weights and their multipliers. w: [O, taps]; channels and taps that are missing from the last
+    block or step are 0."""
+    blocks, steps = -(-len(w) // packing.lanes), -(-w.shape[1] // packing.step)
+    weights = np.zeros((blocks * packing.lanes, steps * packing.step), np.int64)
+    weights[: len(w), : w.shape[1]] = w
+    ends = np.zeros((2, blocks * packing.lanes), object)
+    ends[0, : len(w)], ends[1, : len(w)] = b, multipliers
+    biases, factors = ends.reshape(2, blocks, packing.lanes)
+    if packing.paired:
+        both = (256 * weights[::2] + weights[1::2]).reshape(blocks, steps, 2, 2)
+        codes = both.transpose(0, 1, 3, 2).astype("<i2")
+        biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
+    else:
+        lanes = weights.reshape(blocks, packing.lanes, steps, packing.step)
+        codes = lanes.transpose(0, 2, 1, 3).astype(np.int8)
+    words = np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)
+    first = wrapped(biases.reshape(-1), 32).reshape(blocks, -1)
+    return np.concatenate([first, words, factors.astype(np.int32)], 1).reshape(-1)

@@ -1,0 +1,223 @@
+/* --- packed convolution -------------------------------------------------------------------------
+ *
+ * The codes of every output pixel are gathered as one run, kernel row after kernel row, and its
+ * outputs are products of that run with the packed weights: no kernel tests for an edge of the
+ * image, and every layer is the product of two matrices. Runs are gathered for a few pixels at a
+ * time. Where x is padded, or may be overwritten by the outputs, its rows are copied before that,
+ * each once, to a band of as many rows as a window has (row v lies at v modulo their number).
+ *
+ * The functions below define the codes. packed_mve.c, packed_dsp.c and packed_thumb.c
+ * compute the same by what their processors have, on the same packed data. */
+
+#include "samebits_vector.h"
+
+#if !defined(SAMEBITS_PACKED_MVE) && !defined(SAMEBITS_PACKED_WORDS)
+SAMEBITS_INLINE void samebits_bytes(int8_t *to, const int8_t *from, int32_t n) {
+    int32_t i;
+    for (i = 0; i < n; i++) to[i] = from[i];
+}
+
+static void samebits_set(int8_t *to, int8_t code, int32_t n) {
+    int32_t i;
+    for (i = 0; i < n; i++) to[i] = code;
+}
+#endif
+
+/* Where weight i of a stream lies: words hold the first of their four bytes lowest. */
+SAMEBITS_INLINE int32_t samebits_byte_of(int32_t i) {
+    const uint16_t one = 1;
+    return *(const uint8_t *)&one ? i : i ^ 3;
+}
+
+/* A sum's code: codegen/lowering/high.py. */
+SAMEBITS_INLINE int8_t samebits_high(const samebits_packed *c, int32_t acc, int32_t m) {
+    const int32_t v = (int32_t)samebits_floor64((int64_t)acc * m, c->upper);
+    const int32_t code = samebits_floor32(v + ((int32_t)1 << (c->shift - 1)), c->shift) + c->zero;
+    return (int8_t)samebits_clamp32(code, c->low, c->high);
+}
+
+/* Weight `tap` of a channel of a block. Two lanes: halfwords 256 * a + b of both channels, those of
+ * codes 0 and 2, then 1 and 3, of each four. */
+SAMEBITS_INLINE int32_t samebits_packed_weight(const samebits_packed *c, const int32_t *words,
+                                        int32_t lane, int32_t tap) {
+    if (c->lanes == 2) {
+        const uint32_t word = (uint32_t)words[tap / 4 * 2 + tap % 2];
+        const int32_t both = (int16_t)(uint16_t)(tap % 4 < 2 ? word : word >> 16);
+        const int32_t second = (int8_t)(uint8_t)both;
+        return lane ? second : (both - second) / 256;
+    }
+    tap = (tap / c->step * c->lanes + lane) * c->step + tap % c->step;
+    return ((const int8_t *)words)[samebits_byte_of(tap)];
+}
+
+/* Outputs of `pixels` runs that lie one after the other. */
+static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
+                                 int8_t *out, void *wide) {
+    const int32_t codes = c->steps * c->step, lanes = c->lanes;
+    const int32_t words = c->lanes == 2 ? codes / 2 : lanes * codes / 4;
+    const int32_t *stream = c->stream;
+    int32_t o, lane, p, i;
+#if defined(SAMEBITS_PACKED_MVE) || defined(SAMEBITS_PACKED_WORDS)
+    if (samebits_vector_dots(c, x, pixels, out, wide)) return;
+#endif
+    (void)wide;
+    for (o = 0; o < c->out_channels; o += lanes, stream += 2 * lanes + words) {
+        for (lane = 0; lane < SAMEBITS_MIN(lanes, c->out_channels - o); lane++) {
+            const int32_t first = lanes == 2 && lane == 0; /* 256 * a + b: a modulo 2**24 */
+            for (p = 0; p < pixels; p++) {
+                uint32_t sum = (uint32_t)stream[lane];
+                if (first) sum = (sum - (uint32_t)stream[1]) >> 8;
+                for (i = 0; i < codes; i++) {
+                    const int32_t w = samebits_packed_weight(c, stream + lanes, lane, i);
+                    sum += (uint32_t)(x[p * codes + i] * w);
+                }
+                i = samebits_signed32(first ? sum << 8 : sum);
+                if (first) i = samebits_floor32(i, 8);
+                out[p * c->out_channels + o + lane] =
+                    samebits_high(c, i, stream[lanes + words + lane]);
+            }
+        }
+    }
+}
+
+/* Row v of the padded image to its place in the band; line: bytes of a row there. Columns beside
+ * the image hold the code of the padding from the beginning. */
+static void samebits_band_row(const samebits_packed *c, const int8_t *image, int32_t v,
+                              int32_t line, int8_t *band) {
+    const int32_t y = v - c->pad_top, row = c->width * c->channels;
+    const int32_t before = c->pad_left * c->channels, n = SAMEBITS_MIN(row, line - before);
+    int8_t *to = band + v % c->kernel_height * line;
+    if (y < 0 || y >= c->height) {
+        samebits_set(to, (int8_t)c->pad_code, line);
+        return;
+    }
+    samebits_bytes(to + before, image + y * row, n);
+}
+
+void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch) {
+    const int32_t length = c->kernel_width * c->channels, codes = c->steps * c->step;
+    const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
+    const int32_t line = (c->banded ? columns : c->width) * c->channels;
+    const int32_t pixel = c->stride_x * c->channels, height = c->kernel_height;
+    int8_t *runs = (int8_t *)scratch + c->wide, *band = runs + c->tile * codes;
+    int8_t *to = (int8_t *)out;
+    int32_t n, oy, ox, p, row;
+    if (c->tile == 0) {
+        samebits_packed_dots(c, (const int8_t *)x, c->out_width, to, scratch);
+        return;
+    }
+    for (p = 0; p < c->tile; p++) { /* what no code is written to meets weights of 0 */
+        samebits_set(runs + p * codes + height * length, 0, codes - height * length);
+    }
+    if (c->banded) samebits_set(band, (int8_t)c->pad_code, height * line);
+    for (n = 0; n < c->batch; n++) {
+        const int8_t *image = (const int8_t *)x + n * c->height * c->width * c->channels;
+        int32_t next = 0;
+        for (oy = 0; oy < c->out_height; oy++) {
+            const int32_t top = oy * c->stride_y;
+            for (next = SAMEBITS_MAX(next, top); c->banded && next < top + height; next++) {
+                samebits_band_row(c, image, next, line, band);
+            }
+            for (ox = 0; ox < c->out_width; ox += c->tile, to += p * c->out_channels) {
+                const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
+                const int8_t *rows = c->banded ? band : image + top * line;
+                int32_t slot = c->banded ? top % height : 0;
+                for (row = 0; row < height; row++, slot = slot + 1 == height ? 0 : slot + 1) {
+                    const int8_t *from = rows + slot * line + ox * pixel;
+                    int8_t *run = runs + row * length;
+                    for (p = 0; p < pixels; p++, from += pixel, run += codes) {
+                        samebits_bytes(run, from, length);
+                    }
+                }
+                samebits_packed_dots(c, runs, pixels, to, scratch);
+            }
+        }
+    }
+}
+
+#ifdef SAMEBITS_PACKED_WORDS
+/* A row of outputs, as below, four channels of a pixel at a time; 0 for other blocks. */
+static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *band, int32_t top,
+                                     int32_t line, int8_t *out, int32_t *taps) {
+    const int32_t channels = c->channels, block = 8 + c->steps;
+    const int32_t pixel = c->stride_x * channels;
+    int32_t channel, ox, i;
+    samebits_core_frame f;
+    if (c->lanes != 4) return 0;
+    samebits_core_start(c, &f);
+    samebits_core_taps(c, top, line, taps);
+    for (channel = 0; channel < channels; channel += 4) {
+        const int32_t *stream = c->stream + channel / 4 * block;
+        const int8_t *from = band + channel;
+        const int32_t some = SAMEBITS_MIN(channels - channel, 4);
+        int8_t *to = out + channel;
+        for (ox = 0; ox < c->out_width; ox++, from += pixel, to += channels) {
+            if (some == 4) {
+                samebits_vector_depth4(c, &f, taps, from, stream, to);
+            } else {
+                int8_t codes[4];
+                samebits_vector_depth4(c, &f, taps, from, stream, codes);
+                for (i = 0; i < some; i++) to[i] = codes[i];
+            }
+        }
+    }
+    return 1;
+}
+#endif
+
+/* A row of outputs from the band, whose first row of the window is `top`; weights [tap][lane] of
+ * blocks of channels. taps: scratch memory of a word for each tap. */
+static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, int32_t top,
+                                  int32_t line, int8_t *out, int32_t *taps) {
+    const int32_t lanes = c->lanes, block = lanes * 2 + lanes * c->steps / 4;
+    int32_t ox, channel, p, q;
+#ifdef SAMEBITS_PACKED_WORDS
+    if (samebits_vector_depth(c, band, top, line, out, taps)) return;
+#endif
+    (void)taps;
+    for (ox = 0; ox < c->out_width; ox++) {
+        for (channel = 0; channel < c->channels; channel++) {
+            const int32_t lane = channel % lanes;
+            const int32_t *stream = c->stream + channel / lanes * block;
+            const int8_t *weights = (const int8_t *)(stream + lanes);
+            uint32_t sum = (uint32_t)stream[lane];
+            int32_t at = lane;
+            for (p = 0; p < c->kernel_height; p++) {
+                const int8_t *from = band + (top + p) % c->kernel_height * line +
+                                     ox * c->stride_x * c->channels + channel;
+                for (q = 0; q < c->kernel_width; q++, at += lanes, from += c->channels) {
+                    sum += (uint32_t)(*from * weights[samebits_byte_of(at)]);
+                }
+            }
+            *out++ = samebits_high(c, samebits_signed32(sum), stream[block - lanes + lane]);
+        }
+    }
+}
+
+/* One input and one output channel a group. */
+void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,
+                                    void *scratch) {
+    const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
+    const int32_t line = columns * c->channels;
+    const int8_t *image = (const int8_t *)x;
+    int32_t *taps = (int32_t *)scratch;
+    int8_t *band = (int8_t *)(taps + c->steps), *to = (int8_t *)out;
+    int32_t n, oy;
+#ifdef SAMEBITS_PACKED_MVE
+    if (c->lanes == 16) {
+        samebits_mve_depthwise(c, image, to, scratch);
+        return;
+    }
+#endif
+    samebits_set(band, (int8_t)c->pad_code, c->kernel_height * line);
+    for (n = 0; n < c->batch; n++, image += c->height * c->width * c->channels) {
+        int32_t next = 0;
+        for (oy = 0; oy < c->out_height; oy++, to += c->out_width * c->channels) {
+            const int32_t top = oy * c->stride_y;
+            for (next = SAMEBITS_MAX(next, top); next < top + c->kernel_height; next++) {
+                samebits_band_row(c, image, next, line, band);
+            }
+            samebits_packed_depth(c, band, top, line, to, taps);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+"""Packed kernels for every processor: the codes of the interpreter, here and on the boards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hand_package import skip_unless_available
+from samebits.codegen.lowering.cpu import CPUS, find_cpu
+from samebits.codegen.lowering.lower import lower_to_calls
+from samebits.codegen.packaging.package import texts, write_package
+from samebits.codegen.run.execute import build, execute
+from samebits.codegen.run.targets import TARGETS
+from samebits.errors import InputError
+from samebits.ir.graph import Graph, GraphBuilder
+from samebits.ir.interpreter import run
+
+Check = Callable[..., None]
+PACKED = ("cortex-m3", "cortex-m4", "cortex-m55")
+# image [N, H, W, C], kernel, outputs, attributes
+CONVS: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 1, 1, 40), (1, 1), 9, {}),  # one pixel, runs that are no whole steps, odd channels
+    ((1, 1, 1, 64), (1, 1), 12, {}),  # x as it is
+    ((1, 1, 7, 16), (1, 1), 16, {}),  # over x
+    ((1, 1, 7, 32), (1, 1), 6, {}),
+    ((1, 5, 5, 3), (3, 3), 5, {"pads": (1, 1, 1, 1), "pad_code": 7}),
+    ((2, 5, 4, 4), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),  # over x, two images
+    ((1, 6, 9, 8), (3, 3), 7, {"pads": (0, 1, 1, 0), "strides": (2, 2), "pad_code": 3}),
+    ((1, 7, 6, 2), (4, 5), 3, {"pads": (1, 2, 2, 2), "strides": (3, 1)}),
+    ((1, 9, 1, 10), (3, 1), 18, {}),  # no band
+    ((1, 3, 8, 12), (1, 1), 4, {"strides": (2, 2)}),
+    ((1, 4, 4, 1), (4, 4), 2, {}),
+    ((1, 2, 3, 70), (2, 2), 3, {"pads": (1, 1, 1, 1), "pad_code": 100}),
+    ((1, 8, 3, 5), (2, 2), 5, {"strides": (4, 1)}),  # rows that no window reads
+)
+DEPTHWISE = (
+    ((1, 5, 5, 16), (3, 3), {"pads": (1, 1, 1, 1), "pad_code": -128}),
+    ((1, 4, 5, 64), (3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2), "pad_code": -5}),
+    ((2, 4, 7, 8), (3, 3), {"pads": (1, 1, 1, 1), "pad_code": 9}),  # two pixels in a vector
+    ((1, 3, 7, 4), (3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 3, 6, 2), (2, 2), {}),
+    ((1, 5, 6, 8), (3, 3), {"strides": (1, 2)}),
+    ((1, 6, 3, 21), (3, 1), {"pads": (1, 0, 1, 0), "pad_code": -128}),
+    ((1, 3, 3, 37), (2, 3), {"pads": (1, 1, 0, 1), "pad_code": 1}),
+    ((1, 2, 4, 6), (1, 1), {}),
+    ((1, 7, 2, 19), (5, 2), {"strides": (2, 1)}),
+    ((1, 5, 1, 16), (1, 1), {"strides": (3, 1)}),
+)
+
+
+def quantized(
+    g: GraphBuilder, rng: np.random.Generator, acc: str, channels: int, taps: int, wide: bool
+) -> str:
+    """A requantization by channel of sums of `taps` products, so that codes saturate now and then;
+    wide: over all codes."""
+    ratios = [
+        Fraction(int(rng.integers(1 << 20, 1 << 21)), taps * 12 << 31) for _ in range(channels)
+    ]
+    low, high = (-128, 127) if wide else (-100, 90)
+    a = {"ratios": tuple(r * 64 for r in ratios), "zero": -9, "low": low, "high": high}
+    return g.add("requantize", [acc], {**a, "dtype": "int8"})
+
+
+def conv(seed: int, image: Any, kernel: Any, outputs: int, attributes: Any, full: bool) -> Graph:
+    """A convolution of weights over the whole type but its least, and its requantization."""
+    rng = np.random.default_rng(seed)
+    g = GraphBuilder(f"conv{seed}")
+    x = g.input("x", "int8", image)
+    depth = image[3] // attributes.get("groups", 1)
+    shape = (outputs, *kernel, depth)
+    weights = rng.integers(-127, 128, shape).astype(np.int8)
+    w = g.constant("w", weights)
+    b = g.constant("b", rng.integers(-9000, 9000, outputs).astype(np.int32))
+    acc = g.add("conv", [x, w, b], attributes)
+    return g.build([quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)])
+
+
+def graphs() -> list[Graph]:
+    """All shapes; clamps at the ends of the type and, of convolutions, within."""
+    made = [
+        conv(seed, *case, full)
+        for seed, (case, full) in enumerate(itertools.product(CONVS, (True, False)))
+    ]
+    made += [
+        conv(100 + seed, image, kernel, image[3], {**a, "groups": image[3]}, True)
+        for seed, (image, kernel, a) in enumerate(DEPTHWISE)
+    ]
+    return made
+
+
+def functions(graph: Graph, cpu: str) -> list[str]:
+    """The kernels of a graph, in order."""
+    entries = lower_to_calls(graph, find_cpu(cpu)).entries
+    return [call.function for entry in entries for call in entry.calls]
+
+
+@pytest.mark.parametrize("cpu", PACKED)
+def test_packed_kernels_take_these_layers(cpu: str) -> None:
+    for graph in graphs():
+        (function,) = functions(graph, cpu)
+        clamped = graph.nodes[-1].attributes["high"] < 127
+        packed = function in ("conv8_packed", "depthwise8_packed")
+        assert packed == (cpu == "cortex-m55" or not clamped), graph.nodes
+
+
+@pytest.mark.parametrize("cpu", PACKED)
+def test_every_shape(same_in_c: Check, cpu: str) -> None:
+    same_in_c(graphs(), "-O1", samples=3, cpu=cpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", PACKED)
+def test_no_read_beyond_memory(same_in_c: Check, cpu: str) -> None:
+    flags = "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+    same_in_c(graphs(), *flags.split(), samples=3, cpu=cpu)
+
+
+# --- on the boards --------------------------------------------------------------------------------
+
+
+def together(made: list[Graph]) -> Graph:
+    """One graph that computes all of them."""
+    g = GraphBuilder("together")
+    outputs = []
+    for number, graph in enumerate(made):
+        names = {}
+        for name in graph.inputs:
+            value = graph.values[name]
+            names[name] = g.input(f"{name}{number}", value.dtype, value.shape)
+        for name, array in graph.constants.items():
+            names[name] = g.constant(f"{name}{number}", array)
+        for node in graph.nodes:
+            inputs = [names[n] for n in node.inputs]
+            names[node.output] = g.add(node.op, inputs, node.attributes, f"{node.name}-{number}")
+        outputs += [names[n] for n in graph.outputs]
+    return g.build(outputs)
+
+
+def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) -> None:
+    """Codes of the board, made for `cpu`, are the interpreter's; ends of the type first."""
+    skip_unless_available(TARGETS[target])
+    write_package(graph, work / "package", cpu=cpu)
+    program = build(work / "package", TARGETS[target].with_flags(*flags), work / "build")
+    rng = np.random.default_rng(3)
+    for sample in range(4):
+        inputs = [
+            np.full(graph.values[n].shape, (-128, 127)[sample], np.int8)
+            if sample < 2
+            else rng.integers(-128, 128, graph.values[n].shape).astype(np.int8)
+            for n in graph.inputs
+        ]
+        for name, found, expected in zip(
+            graph.outputs, execute(program, inputs), run(graph, inputs), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "cpu", "flags"),
+    [
+        ("cortex-m55", "cortex-m55", ()),
+        ("cortex-m55", "cortex-m55", ("-O0",)),
+        ("cortex-m55", "cortex-m55", ("-O3", "-fno-omit-frame-pointer")),
+        ("cortex-m55", "cortex-m4", ()),  # the other's package, in plain C
+        ("cortex-m4", "cortex-m4", ()),
+        ("cortex-m4", "cortex-m4", ("-O0",)),
+        ("cortex-m4", "cortex-m4", ("-Os",)),
+        ("cortex-m4", "cortex-m55", ()),
+        ("cortex-m7", "cortex-m7", ()),
+        ("cortex-m33", "cortex-m33", ("-O3",)),
+        ("cortex-m3", "cortex-m3", ()),
+        ("cortex-m3", "cortex-m3", ("-O0",)),
+        ("cortex-m4", "cortex-m3", ()),
+        ("cortex-m55", "cortex-m3", ()),
+        ("cortex-m3", "cortex-m55", ()),
+        ("cortex-m3", "cortex-m4", ("-Os",)),
+    ],
+)
+def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    same_on_board(together(graphs()), cpu, target, tmp_path, *flags)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_other_layers_keep_their_kernels() -> None:
+    """Dilations, groups, wide codes, sums that are stored, 16-bit lanes that do not suffice."""
+    image, kernel = (1, 5, 5, 4), (3, 3)
+    for attributes in ({"dilations": (2, 2)}, {"groups": 2}):
+        assert functions(conv(1, image, kernel, 4, attributes, True), "cortex-m55") == ["conv8"]
+    g = GraphBuilder("stored")
+    x = g.input("x", "int8", (1, 3))
+    w = g.constant("w", np.ones((2, 3), np.int8))
+    b = g.constant("b", np.zeros(2, np.int32))
+    assert functions(g.build([g.add("linear", [x, w, b])]), "cortex-m55") == ["sums8"]
+    for weight, function in ((-127, "depthwise8_packed"), (-128, "depthwise8")):
+        g = GraphBuilder("depthwise")
+        x = g.input("x", "int8", (1, 3, 3, 16))
+        w = g.constant("w", np.full((16, 2, 2, 1), weight, np.int8))
+        b = g.constant("b", np.zeros(16, np.int32))
+        acc = g.add("conv", [x, w, b], {"groups": 16})
+        a = {"ratios": (Fraction(1, 509),), "zero": 0, "low": -128, "high": 127, "dtype": "int8"}
+        graph = g.build([g.add("requantize", [acc], a)])
+        assert functions(graph, "cortex-m55") == [function]
+
+
+def test_halfwords_of_two_channels_hold_their_sums() -> None:
+    """Least weights, and sums of 2**23 in the first channel, go elsewhere."""
+    for first, second, bias, function in (
+        (-128, 1, (0, 0), "conv8"),
+        (127, 127, (0, 0), "conv8_packed"),
+        (1, 1, ((1 << 23) - 129, 0), "conv8"),
+        (1, 1, ((1 << 23) - 300, 0), "conv8_packed"),
+        (1, 1, (0, 1 << 23), "conv8_packed"),
+    ):
+        g = GraphBuilder("linear")
+        x = g.input("x", "int8", (1, 2))
+        w = g.constant("w", np.array([[first] * 2, [second] * 2], np.int8))
+        b = g.constant("b", np.array(bias, np.int32))
+        a = {"ratios": (Fraction(1, (1 << 18) + 1),), "zero": 0, "low": -128, "high": 127}
+        acc = g.add("linear", [x, w, b])
+        graph = g.build([g.add("requantize", [acc], {**a, "dtype": "int8"})])
+        assert functions(graph, "cortex-m4") == [function], (first, bias)
+
+
+def test_unknown_processor() -> None:
+    graph = conv(0, *CONVS[0], True)
+    with pytest.raises(InputError, match=r"expected a processor of portable, .*, found 'z80'"):
+        texts(graph, cpu="z80")
+
+
+def test_the_portable_kernels_are_the_default() -> None:
+    assert set(functions(conv(0, *CONVS[0], True), "portable")) == {"conv8"}
+    assert CPUS["cortex-m0"].packing is None
