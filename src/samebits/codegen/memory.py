@@ -36,6 +36,7 @@ STACK = {
     "conv8": 1728,
     "depthwise8": 1856,
     "conv8_packed": 512,
+    "linear8_packed": 512,
     "depthwise8_packed": 512,
     "conv16": 1536,
     "conv_any": 1408,

@@ -140,7 +140,8 @@ def texts(
             prefix,
         ),
         "Makefile": makefile(prefix),
-        "samebits_kernels.c": "".join(source(f"inference/{name}") for name in KERNELS),
+        "samebits_kernels.c": find_cpu(cpu).defines
+        + "".join(source(f"inference/{name}") for name in KERNELS),
         **flat(HEADERS),
     }
     producers = graph.producers()
