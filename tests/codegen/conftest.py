@@ -13,6 +13,7 @@ import pytest
 
 from c_files import write_files
 from compare import assert_same
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import library, texts
 from samebits.csrc import compiler
 from samebits.ir.graph import Graph
@@ -44,12 +45,13 @@ def compile_c(
     return done
 
 
-def shared_kernels(compiler: str, folder: Path, *flags: str) -> str:
-    """The kernels' object file, compiled once per folder."""
-    if not (folder / "kernels.o").exists():
-        write_files(folder, library())
-        compile_c(compiler, folder, ["-c", "samebits/samebits_kernels.c"], "kernels.o", *flags)
-    return "kernels.o"
+def shared_kernels(compiler: str, folder: Path, cpu: str, *flags: str) -> str:
+    """The kernels' object file, compiled once per folder and processor."""
+    found = f"kernels-{cpu}.o"
+    if not (folder / found).exists():
+        write_files(folder, library(find_cpu(cpu)))
+        compile_c(compiler, folder, ["-c", "samebits/samebits_kernels.c"], found, *flags)
+    return found
 
 
 def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[list[Array]]:
@@ -87,7 +89,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
             prefix = f"g{number}"
             files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
-            kernels = shared_kernels(compiler, tmp_path, *flags)
+            kernels = shared_kernels(compiler, tmp_path, cpu, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:

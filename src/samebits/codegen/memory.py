@@ -40,6 +40,7 @@ STACK = {
     "depthwise8_rolling": 2240,
     "sums8": 256,
     "conv8_packed": 512,
+    "linear8_packed": 512,
     "depthwise8_packed": 512,
     "conv16": 1536,
     "conv_any": 1408,

@@ -15,14 +15,18 @@ from samebits.errors import InputError
 class Packing:
     """How the packed kernels (lowering/packed.py) read weights and end their sums.
 
-    lanes: output channels of a block. step: codes of one channel that lie together. paired: weights
-    of two channels share halfwords. upper: a sum
-    times its multiplier is divided by 2**upper, rounded down, before it is rounded (VQDMULH of
-    Helium: 31, SMMUL and SMMLA of the DSP extension: 32). tile: output pixels that share the loads
-    of weights. wide: bytes of scratch memory a code of a tile takes when it is widened. depthwise:
-    channels of a block of the depthwise kernel.
+    name:      of the layout; in C SAMEBITS_LAYOUT_<name>
+    lanes:     output channels of a block
+    step:      codes of one channel that lie together
+    paired:    weights of two channels share halfwords
+    upper:     a sum times its multiplier is divided by 2**upper, rounded down, before it is rounded
+               (VQDMULH of Helium: 31; SMMUL, SMMLA and the upper word of SMULL: 32)
+    tile:      output pixels that share the loads of weights
+    wide:      bytes of scratch memory that a code of a tile takes when it is widened
+    depthwise: channels of a block of the depthwise kernel
     """
 
+    name: str
     lanes: int
     step: int
     paired: bool
@@ -32,9 +36,9 @@ class Packing:
     depthwise: int
 
 
-HELIUM = Packing(lanes=4, step=16, paired=False, upper=31, tile=2, wide=0, depthwise=16)
-DSP = Packing(lanes=2, step=4, paired=True, upper=32, tile=3, wide=2, depthwise=4)
-PLAIN = Packing(lanes=4, step=4, paired=False, upper=32, tile=2, wide=0, depthwise=4)
+HELIUM = Packing("HELIUM", lanes=4, step=16, paired=False, upper=31, tile=2, wide=0, depthwise=16)
+DSP = Packing("DSP", lanes=2, step=4, paired=True, upper=32, tile=3, wide=2, depthwise=4)
+PLAIN = Packing("PLAIN", lanes=4, step=4, paired=False, upper=32, tile=2, wide=0, depthwise=4)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ class Cpu:
     name: str
     packing: Packing | None = None
     small: bool = False
+
+    @property
+    def defines(self) -> str:
+        """What kernels are compiled with: the one layout of the package's weights, for which those
+        of the processor leave the definition in plain C out."""
+        return f"#define SAMEBITS_LAYOUT_{self.packing.name}\n" if self.packing else ""
 
 
 PORTABLE = Cpu("portable")

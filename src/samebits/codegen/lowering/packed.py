@@ -22,6 +22,7 @@ from samebits.ir.integer.define import limits
 
 GATHERED = 1024  # bytes of the runs that are gathered at a time, unless one tile needs more
 SLACK = 16  # bytes that a vector may read after the last code
+WIDE_FIELDS = ("width", "out_width", "tile", "wide")  # of 32 bits in C, other numbers of 16
 UNUSED = ("groups", "dilation_y", "dilation_x")  # fields of a geometry
 
 
@@ -53,6 +54,9 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         return None
     shift, multipliers = found
     multipliers = multipliers * (channels // len(multipliers))
+    if not depthwise and geometry.channels != channels:
+        geometry = _as_row(geometry)
+        w = w.reshape(channels, *geometry.kernel, -1)
     fields: dict[str, Field] = {
         **{k: v for k, v in geometry.fields.items() if k not in UNUSED},
         "upper": packing.upper,
@@ -63,7 +67,10 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     }
     make = _depthwise if depthwise else _conv
     call = make(site.node.inputs[0], geometry, packing, w, b, multipliers, fields)
-    if call is None:
+    if call is None or any(
+        isinstance(v, int) and abs(v) >= 1 << 15 and k not in WIDE_FIELDS
+        for k, v in call.parameters.fields.items()
+    ):
         return None
     same = (geometry.height, geometry.width, geometry.channels) == (
         geometry.out_height,
@@ -72,6 +79,24 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     )
     in_place = same and call.parameters.fields["tile"] and geometry.pads[0] < geometry.kernel[0]
     return site.entry(call, in_place=site.node.inputs[:1] if in_place else ())
+
+
+def _as_row(geometry: ConvGeometry) -> ConvGeometry:
+    """An image of one column as one of one row, which lies in memory in the same way: rows have
+    pixels that share the loads of weights, and a kernel row is one run."""
+    g = geometry
+    column = g.width == g.out_width == g.kernel[1] == g.strides[1] == 1
+    if not column or any(g.pads):
+        return g
+    return replace(
+        g,
+        height=1,
+        width=g.height,
+        out_height=1,
+        out_width=g.out_height,
+        kernel=g.kernel[::-1],
+        strides=g.strides[::-1],
+    )
 
 
 def _columns(geometry: ConvGeometry) -> int:
@@ -119,7 +144,8 @@ def _conv(
         "steps": steps,
         "stream": Data(packed_stream(w.reshape(len(w), -1), b, multipliers, packing)),
     }
-    return KernelCall("conv8_packed", Struct("packed", fields), (x,), max(scratch, 4))
+    function = "linear8_packed" if direct or (single and pixels == 1) else "conv8_packed"
+    return KernelCall(function, Struct("packed", fields), (x,), max(scratch, 4))
 
 
 def _depthwise(

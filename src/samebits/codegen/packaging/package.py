@@ -24,7 +24,7 @@ from samebits.codegen import emit, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
-from samebits.codegen.lowering.cpu import find_cpu
+from samebits.codegen.lowering.cpu import PORTABLE, Cpu, find_cpu
 from samebits.codegen.memory import layout
 from samebits.codegen.names import c_comment, checked_prefix
 from samebits.codegen.packaging.harness import main_source, makefile
@@ -143,7 +143,7 @@ def write_package(
     sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
     files, report = texts(graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256)
     kept = files | {name: beside[name] for name in beside if project == "make" or not own(name)}
-    replace_folder(Path(folder), arranged(project, kept, _manifest(graph, prefix)))
+    replace_folder(Path(folder), arranged(project, kept, _manifest(graph, prefix, find_cpu(cpu))))
     return report
 
 
@@ -152,7 +152,7 @@ def own(name: str) -> bool:
     return "/test/" in name or name.endswith("/Makefile")
 
 
-def _manifest(graph: Graph, prefix: str) -> Manifest:
+def _manifest(graph: Graph, prefix: str, cpu: Cpu) -> Manifest:
     """The package as build systems name it."""
     number = version(GENERATOR)
     return Manifest(
@@ -160,7 +160,7 @@ def _manifest(graph: Graph, prefix: str) -> Manifest:
         number,
         f"{c_comment(graph.name)}: an integer network in C99.",
         LICENCE,
-        f"{number}+{kernel_symbol().rpartition('_')[2]}",
+        f"{number}+{kernel_symbol(cpu).rpartition('_')[2]}",
         buffers=tuple(buffers(graph, prefix)),
         ports=tuple(port for port, _ in ports(graph)),
     )
@@ -183,7 +183,7 @@ def texts(
     constants = Constants(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
-    about = About(version(GENERATOR), kernel_symbol(), sha256)
+    about = About(version(GENERATOR), kernel_symbol(processor), sha256)
     files = {
         f"{prefix}.h": header(calls, memory, blocked, prefix, about),
         f"{prefix}.c": emit.source(
@@ -199,7 +199,7 @@ def texts(
             prefix,
         ),
         "Makefile": makefile(prefix),
-        **library(),
+        **library(processor),
     }
     producers = graph.producers()
     report = PackageReport(
@@ -245,9 +245,9 @@ def texts(
 
 
 @functools.cache
-def _kernels() -> tuple[dict[str, str], str]:
+def _kernels(cpu: Cpu) -> tuple[dict[str, str], str]:
     """The files of the library, and the symbol that its C defines."""
-    code = "".join(source(f"inference/{name}") for name in KERNELS)
+    code = cpu.defines + "".join(source(f"inference/{name}") for name in KERNELS)
     files = flat(HEADERS)
     digest = hashlib.sha256("".join((code, *files.values())).encode()).hexdigest()
     symbol = f"samebits_kernels_{digest[:8]}"
@@ -258,14 +258,14 @@ def _kernels() -> tuple[dict[str, str], str]:
     return {f"{LIBRARY}/{name}": text for name, text in files.items()}, symbol
 
 
-def library() -> dict[str, str]:
-    """The kernels, which all models share: files by path."""
-    return dict(_kernels()[0])
+def library(cpu: Cpu = PORTABLE) -> dict[str, str]:
+    """The kernels, which all models made for processors of one layout share: files by path."""
+    return dict(_kernels(cpu)[0])
 
 
-def kernel_symbol() -> str:
-    """A C name that only this version of the kernels defines."""
-    return _kernels()[1]
+def kernel_symbol(cpu: Cpu = PORTABLE) -> str:
+    """A C name that only this version of the kernels, with this layout of weights, defines."""
+    return _kernels(cpu)[1]
 
 
 def _described(value: Value) -> dict[str, Any]:

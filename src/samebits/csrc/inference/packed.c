@@ -94,6 +94,19 @@ static void samebits_band_row(const samebits_packed *c, const int8_t *image, int
     samebits_bytes(to + before, image + y * row, n);
 }
 
+/* Windows of one pixel of a row. x is used as it is, or one pixel of it padded to whole steps. */
+void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *out,
+                                 void *scratch) {
+    const int8_t *runs = (const int8_t *)x;
+    if (c->tile) {
+        int8_t *run = (int8_t *)scratch + c->wide;
+        samebits_bytes(run, runs, c->channels);
+        samebits_set(run + c->channels, 0, c->steps * c->step - c->channels);
+        runs = run;
+    }
+    samebits_packed_dots(c, runs, c->out_width, (int8_t *)out, scratch);
+}
+
 void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch) {
     const int32_t length = c->kernel_width * c->channels, codes = c->steps * c->step;
     const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
@@ -102,10 +115,6 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
     int8_t *runs = (int8_t *)scratch + c->wide, *band = runs + c->tile * codes;
     int8_t *to = (int8_t *)out;
     int32_t n, oy, ox, p, row;
-    if (c->tile == 0) {
-        samebits_packed_dots(c, (const int8_t *)x, c->out_width, to, scratch);
-        return;
-    }
     for (p = 0; p < c->tile; p++) { /* what no code is written to meets weights of 0 */
         samebits_set(runs + p * codes + height * length, 0, codes - height * length);
     }
@@ -143,7 +152,7 @@ static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *ban
     const int32_t pixel = c->stride_x * channels;
     int32_t channel, ox, i;
     samebits_core_frame f;
-    if (c->lanes != 4) return 0;
+    if (!SAMEBITS_OWN(c->lanes == 4)) return 0;
     samebits_core_start(c, &f);
     samebits_core_taps(c, top, line, taps);
     for (channel = 0; channel < channels; channel += 4) {
@@ -204,7 +213,7 @@ void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, voi
     int8_t *band = (int8_t *)(taps + c->steps), *to = (int8_t *)out;
     int32_t n, oy;
 #ifdef SAMEBITS_PACKED_MVE
-    if (c->lanes == 16) {
+    if (SAMEBITS_OWN(c->lanes == 16)) {
         samebits_mve_depthwise(c, image, to, scratch);
         return;
     }

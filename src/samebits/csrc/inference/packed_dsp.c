@@ -26,6 +26,11 @@
 #if defined(SAMEBITS_PACKED_WORDS) && defined(__ARM_FEATURE_DSP)
 #include <arm_acle.h>
 #define SAMEBITS_PACKED_DSP
+#ifdef SAMEBITS_LAYOUT_DSP
+#define SAMEBITS_OWN(test) 1 /* the package has no other layout */
+#else
+#define SAMEBITS_OWN(test) (test)
+#endif
 
 #define SAMEBITS_DSP_CODE(sum, m, to)                                                              \
     "smmla " sum ", " sum ", " m ", r8\n\t"                                                        \
@@ -167,7 +172,7 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
     const int32_t codes = 4 * c->steps, channels = c->out_channels;
     const int32_t pairs = channels & ~1, fours = channels & ~3;
     samebits_core_frame f;
-    if (c->lanes != 2) return 0;
+    if (!SAMEBITS_OWN(c->lanes == 2)) return 0;
     samebits_core_start(c, &f);
     f.block = 16 + 8 * c->steps;
     for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * channels) {

@@ -19,6 +19,11 @@
 #if defined(__ARM_FEATURE_MVE) && defined(__GNUC__) && defined(__ARMEL__)
 #include <arm_mve.h>
 #define SAMEBITS_PACKED_MVE
+#ifdef SAMEBITS_LAYOUT_HELIUM
+#define SAMEBITS_OWN(test) 1 /* the package has no other layout */
+#else
+#define SAMEBITS_OWN(test) (test)
+#endif
 typedef struct {
     int32_t saved[9];
     const int8_t *x0, *x1;          /* 36, 40: codes of the two pixels */
@@ -202,7 +207,7 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
     const int32_t whole = c->out_channels & ~3, rest = c->out_channels - whole;
     int32_t p, i;
     (void)wide;
-    if (c->lanes != 4 || c->step != 16) return 0;
+    if (!SAMEBITS_OWN(c->lanes == 4 && c->step == 16)) return 0;
     if (whole) samebits_mve_blocks(c, x, pixels, 0, whole, out, c->out_channels);
     for (p = 0; rest && p < pixels; p++) {
         int8_t codes[4];

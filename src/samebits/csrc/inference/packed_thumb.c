@@ -73,6 +73,11 @@ static void samebits_core_taps(const samebits_packed *c, int32_t top, int32_t li
 
 #if defined(SAMEBITS_PACKED_WORDS) && !defined(__ARM_FEATURE_DSP)
 #define SAMEBITS_PACKED_THUMB
+#ifdef SAMEBITS_LAYOUT_PLAIN
+#define SAMEBITS_OWN(test) 1 /* the package has no other layout */
+#else
+#define SAMEBITS_OWN(test) (test)
+#endif
 #define SAMEBITS_THUMB_LANE(at, a, b)                                                              \
     "ldrsb r8, [lr, #" at "]\n\t"                                                                  \
     "mla " a ", r9, r8, " a "\n\t"                                                                 \
@@ -179,7 +184,7 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
     samebits_core_frame f;
     int32_t o, p;
     (void)wide;
-    if (c->lanes != 4 || c->step != 4) return 0;
+    if (!SAMEBITS_OWN(c->lanes == 4 && c->step == 4)) return 0;
     samebits_core_start(c, &f);
     f.codes = codes;
     for (p = 0; p < pixels; p += 2) {

@@ -91,17 +91,15 @@ typedef struct {
  * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
  * word (packed_dsp.c); their first bias is then 256 * first + second too. */
 typedef struct {
-    int32_t batch, height, width, channels;
-    int32_t out_height, out_width, out_channels;
-    int32_t kernel_height, kernel_width;
-    int32_t stride_y, stride_x, pad_top, pad_left;
-    int32_t pad_code;
-    int32_t banded;      /* rows of x are copied to the scratch memory before they are used */
-    int32_t tile;        /* output pixels whose codes are gathered at a time; 0: x is used as it is */
-    int32_t wide;        /* bytes of the scratch memory for widened codes */
-    int32_t lanes, step, steps;
-    int32_t upper, shift, zero, low, high;
     const int32_t *stream;
+    int32_t width, out_width;
+    int32_t tile; /* output pixels whose codes are gathered at a time; 0: x is used as it is */
+    int32_t wide; /* bytes of the scratch memory for widened codes */
+    int16_t batch, height, channels, out_height, out_channels;
+    int16_t kernel_height, kernel_width, stride_y, stride_x, pad_top, pad_left;
+    int16_t steps, pad_code, zero, low, high;
+    uint8_t banded; /* rows of x are copied to the scratch memory before they are used */
+    uint8_t lanes, step, upper, shift;
 } samebits_packed;
 
 #define SAMEBITS_MAX_RANK 8
@@ -320,6 +318,7 @@ void samebits_run_depthwise8_rolling(const samebits_rolling *c, const void *x, v
                                      void *scratch);
 void samebits_run_sums8(const samebits_sums8 *c, const void *x, void *out, void *scratch);
 void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
+void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,
                                     void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
