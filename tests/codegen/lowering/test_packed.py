@@ -120,6 +120,25 @@ def graphs() -> list[Graph]:
     return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(OVER_X)]
 
 
+def random_graphs(count: int) -> list[Graph]:
+    """Convolutions of random shapes, half of them one channel at a time."""
+    made = []
+    for seed in range(count):
+        rng = np.random.default_rng(1000 + seed)
+        kernel = tuple(rng.integers(1, 5, 2).tolist())
+        size = [int(rng.integers(k, k + 7)) for k in kernel]
+        pads = tuple(int(rng.integers(0, kernel[i % 2])) for i in range(4))
+        strides = tuple(rng.integers(1, 4, 2).tolist())
+        channels = int(rng.choice([1, 2, 3, 4, 7, 8, 16, 17, 33]))
+        a = {"pads": pads, "strides": strides, "pad_code": int(rng.integers(-128, 128))}
+        outputs = int(rng.integers(1, 20))
+        if seed % 2 and channels > 1:
+            outputs, a["groups"] = channels, channels
+        image = (int(rng.integers(1, 3)), *size, channels)
+        made.append(conv(1000 + seed, image, kernel, outputs, a, True, inner=seed % 3 == 0))
+    return made
+
+
 def functions(graph: Graph, cpu: str) -> list[str]:
     """The kernels of a graph, in order."""
     entries = lower_to_calls(graph, find_cpu(cpu)).entries
@@ -146,6 +165,14 @@ def test_outputs_take_the_place_of_x(cpu: str) -> None:
 @pytest.mark.parametrize("cpu", PACKED)
 def test_every_shape(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs(), "-O1", samples=3, cpu=cpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", PACKED)
+def test_random_shapes(same_in_c: Check, cpu: str, tmp_path: Path) -> None:
+    made = random_graphs(60)
+    same_in_c(made, "-O1", samples=3, cpu=cpu)
+    same_on_board(together(made), cpu, cpu, tmp_path / "board")
 
 
 @pytest.mark.slow
