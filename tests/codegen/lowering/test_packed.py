@@ -14,6 +14,7 @@ import pytest
 from hand_package import skip_unless_available
 from samebits.codegen.lowering.cpu import CPUS, find_cpu
 from samebits.codegen.lowering.lower import lower_to_calls
+from samebits.codegen.memory import layout
 from samebits.codegen.packaging.package import texts, write_package
 from samebits.codegen.run.execute import build, execute
 from samebits.codegen.run.targets import TARGETS
@@ -27,10 +28,10 @@ PACKED = ("cortex-m3", "cortex-m4", "cortex-m55")
 CONVS: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
     ((1, 1, 1, 40), (1, 1), 9, {}),  # one pixel, runs that are no whole steps, odd channels
     ((1, 1, 1, 64), (1, 1), 12, {}),  # x as it is
-    ((1, 1, 7, 16), (1, 1), 16, {}),  # over x
+    ((1, 1, 7, 16), (1, 1), 16, {}),
     ((1, 1, 7, 32), (1, 1), 6, {}),
     ((1, 5, 5, 3), (3, 3), 5, {"pads": (1, 1, 1, 1), "pad_code": 7}),
-    ((2, 5, 4, 4), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),  # over x, two images
+    ((2, 5, 4, 4), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),  # two images
     ((1, 6, 9, 8), (3, 3), 7, {"pads": (0, 1, 1, 0), "strides": (2, 2), "pad_code": 3}),
     ((1, 7, 6, 2), (4, 5), 3, {"pads": (1, 2, 2, 2), "strides": (3, 1)}),
     ((1, 9, 1, 10), (3, 1), 18, {}),  # no band
@@ -52,6 +53,19 @@ DEPTHWISE = (
     ((1, 7, 2, 19), (5, 2), {"strides": (2, 1)}),
     ((1, 5, 1, 16), (1, 1), {"strides": (3, 1)}),
 )
+# outputs of the shape of x
+OVER_X: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 1, 31, 16), (1, 1), 16, {}),
+    ((1, 5, 7, 10), (1, 1), 10, {}),
+    ((2, 5, 4, 4), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),
+    ((1, 6, 5, 7), (3, 3), 7, {"pads": (2, 0, 0, 2), "pad_code": 50}),
+    ((1, 6, 5, 3), (3, 3), 3, {"pads": (0, 2, 2, 0)}),
+    ((1, 9, 1, 5), (3, 1), 5, {"pads": (1, 0, 1, 0)}),
+    ((1, 5, 5, 16), (3, 3), 16, {"pads": (1, 1, 1, 1), "groups": 16}),
+    ((2, 4, 7, 8), (3, 3), 8, {"pads": (1, 1, 1, 1), "pad_code": 9, "groups": 8}),
+    ((1, 4, 3, 19), (3, 3), 19, {"pads": (2, 2, 0, 0), "groups": 19}),
+    ((1, 5, 4, 6), (5, 1), 6, {"pads": (4, 0, 0, 0), "pad_code": -7, "groups": 6}),
+)
 
 
 def quantized(
@@ -67,18 +81,30 @@ def quantized(
     return g.add("requantize", [acc], {**a, "dtype": "int8"})
 
 
-def conv(seed: int, image: Any, kernel: Any, outputs: int, attributes: Any, full: bool) -> Graph:
-    """A convolution of weights over the whole type but its least, and its requantization."""
+def conv(
+    seed: int,
+    image: Any,
+    kernel: Any,
+    outputs: int,
+    attributes: Any,
+    full: bool,
+    inner: bool = False,
+) -> Graph:
+    """A convolution of weights over the whole type but its least, and its requantization; inner: of
+    a value of the arena, whose memory the outputs may take."""
     rng = np.random.default_rng(seed)
     g = GraphBuilder(f"conv{seed}")
     x = g.input("x", "int8", image)
+    if inner:
+        x = g.add("clip", [x], {"low": -127, "high": 127})
     depth = image[3] // attributes.get("groups", 1)
     shape = (outputs, *kernel, depth)
     weights = rng.integers(-127, 128, shape).astype(np.int8)
     w = g.constant("w", weights)
     b = g.constant("b", rng.integers(-9000, 9000, outputs).astype(np.int32))
     acc = g.add("conv", [x, w, b], attributes)
-    return g.build([quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)])
+    y = quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)
+    return g.build([g.add("clip", [y], {"low": -128, "high": 126}) if inner else y])
 
 
 def graphs() -> list[Graph]:
@@ -91,6 +117,25 @@ def graphs() -> list[Graph]:
         conv(100 + seed, image, kernel, image[3], {**a, "groups": image[3]}, True)
         for seed, (image, kernel, a) in enumerate(DEPTHWISE)
     ]
+    return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(OVER_X)]
+
+
+def random_graphs(count: int) -> list[Graph]:
+    """Convolutions of random shapes, half of them one channel at a time."""
+    made = []
+    for seed in range(count):
+        rng = np.random.default_rng(1000 + seed)
+        kernel = tuple(rng.integers(1, 5, 2).tolist())
+        size = [int(rng.integers(k, k + 7)) for k in kernel]
+        pads = tuple(int(rng.integers(0, kernel[i % 2])) for i in range(4))
+        strides = tuple(rng.integers(1, 4, 2).tolist())
+        channels = int(rng.choice([1, 2, 3, 4, 7, 8, 16, 17, 33]))
+        a = {"pads": pads, "strides": strides, "pad_code": int(rng.integers(-128, 128))}
+        outputs = int(rng.integers(1, 20))
+        if seed % 2 and channels > 1:
+            outputs, a["groups"] = channels, channels
+        image = (int(rng.integers(1, 3)), *size, channels)
+        made.append(conv(1000 + seed, image, kernel, outputs, a, True, inner=seed % 3 == 0))
     return made
 
 
@@ -103,14 +148,31 @@ def functions(graph: Graph, cpu: str) -> list[str]:
 @pytest.mark.parametrize("cpu", PACKED)
 def test_packed_kernels_take_these_layers(cpu: str) -> None:
     for graph in graphs():
-        (function,) = functions(graph, cpu)
-        clamped = graph.nodes[-1].attributes["high"] < 127
-        assert function.endswith("_packed") == (cpu == "cortex-m55" or not clamped), graph.nodes
+        packed = any(function.endswith("_packed") for function in functions(graph, cpu))
+        clamped = any(node.attributes.get("high") == 90 for node in graph.nodes)
+        assert packed == (cpu == "cortex-m55" or not clamped), graph.nodes
+
+
+@pytest.mark.parametrize("cpu", PACKED)
+def test_outputs_take_the_place_of_x(cpu: str) -> None:
+    for seed, case in enumerate(OVER_X):
+        calls = lower_to_calls(conv(seed, *case, True, inner=True), find_cpu(cpu))
+        first, second = (layout(calls).places[entry.value] for entry in calls.entries[:2])
+        assert first == second
+        assert first.kind == "arena"
 
 
 @pytest.mark.parametrize("cpu", PACKED)
 def test_every_shape(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs(), "-O1", samples=3, cpu=cpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", PACKED)
+def test_random_shapes(same_in_c: Check, cpu: str, tmp_path: Path) -> None:
+    made = random_graphs(60)
+    same_in_c(made, "-O1", samples=3, cpu=cpu)
+    same_on_board(together(made), cpu, cpu, tmp_path / "board")
 
 
 @pytest.mark.slow
@@ -180,6 +242,9 @@ def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) 
         ("cortex-m55", "cortex-m3", ()),
         ("cortex-m3", "cortex-m55", ()),
         ("cortex-m3", "cortex-m4", ("-Os",)),
+        ("s390x", "cortex-m3", ()),  # big-endian
+        ("s390x", "cortex-m4", ()),
+        ("s390x", "cortex-m55", ()),
     ],
 )
 def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path) -> None:
