@@ -33,7 +33,8 @@ GENERATOR = "samebits"
 # Of csrc/inference, in the order in which they become one file: what is static in one may be used
 # in those after it.
 KERNELS = (
-    *("rescale.c", "conv_band.c", "conv_x86.c", "conv_arm.c", "conv.c"),
+    *("rescale.c", "codes_x86.c", "conv_band.c", "conv_x86.c", "conv_vnni.c"),
+    *("depthwise_x86.c", "conv_arm.c", "conv.c", "sums_x86.c"),
     *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
     "sample.c",
 )
