@@ -13,6 +13,9 @@
 #include "samebits_vector.h"
 
 #ifdef SAMEBITS_AVX512
+/* In a register, where a compiler would load it again for every use. */
+#define SAMEBITS_KEEP(v) __asm__("" : "+v"(v))
+
 typedef struct {
     __m512i factor, odd, half, shift; /* odd: the factors of odd lanes */
     __m512i below, tie;               /* a tie: acc & below == tie */

@@ -42,6 +42,7 @@ SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t 
                 __m512i v[4];
                 for (b = 0; b < B - 1; b++) v[b] = _mm512_loadu_si512(w + b * block);
                 v[B - 1] = _mm512_loadu_si512(end);
+                for (b = 0; b < B; b++) SAMEBITS_KEEP(v[b]);
                 for (p = 0; p < P; p++) {
                     int32_t four;
                     __m512i codes;
@@ -131,7 +132,7 @@ SAMEBITS_INLINE void samebits_panel_of(samebits_panel *k, int32_t channel, int32
     }
 }
 
-/* Windows of one pixel, no padding, one group. */
+/* Windows that lie in x, one group. */
 SAMEBITS_INLINE void samebits_points(samebits_panel *k, const uint8_t *x, uint8_t *out) {
     const samebits_conv *c = k->steps.conv;
     int32_t n, o, oy;
@@ -191,8 +192,33 @@ SAMEBITS_INLINE void samebits_rolling(samebits_panel *k, const uint8_t *x, uint8
     }
 }
 
+/* The same convolution of an image that is one column, as that of one row. */
+SAMEBITS_INLINE samebits_conv samebits_turned(const samebits_conv *c) {
+    samebits_conv t = *c;
+    if (c->width != 1 || c->out_width != 1 || c->kernel_width != 1 || c->pad_left) return t;
+    t.width = c->height;
+    t.out_width = c->out_height;
+    t.kernel_width = c->kernel_height;
+    t.stride_x = c->stride_y;
+    t.pad_left = c->pad_top;
+    t.dilation_x = c->dilation_y;
+    t.out_pixel = c->out_row;
+    t.runs = c->kernel_height;
+    t.height = t.out_height = t.kernel_height = t.stride_y = t.dilation_y = 1;
+    t.pad_top = 0;
+    return t;
+}
+
+/* Whether every window lies in the image. */
+SAMEBITS_INLINE int samebits_in_image(const samebits_conv *c) {
+    const int32_t y = (c->out_height - 1) * c->stride_y + (c->kernel_height - 1) * c->dilation_y;
+    const int32_t x = (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x;
+    return !c->pad_top && !c->pad_left && y < c->height && x < c->width;
+}
+
 /* 0 for what is not here: other types of codes, or forms of requantization. */
-static int samebits_vnni_conv(const samebits_conv *c, const void *x, void *out, uint8_t *band) {
+static int samebits_vnni_conv(const samebits_conv *given, const void *x, void *out, uint8_t *band) {
+    const samebits_conv turned = samebits_turned(given), *c = &turned;
     const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
     int32_t n, group, oy, ox, o;
     samebits_panel k;
@@ -201,18 +227,22 @@ static int samebits_vnni_conv(const samebits_conv *c, const void *x, void *out, 
     k.steps.quads = (c->length + 3) / 4;
     k.steps.pixel = c->stride_x * depth;
     k.steps.run = c->dilation_x * depth;
-    k.steps.row = 0;
+    k.steps.row = c->dilation_y * c->width * depth;
     k.steps.block = c->kernel_height * c->runs * k.steps.quads * 64;
+    k.products = (int64_t)c->kernel_height * c->runs * c->length;
     k.range = samebits_range_of(&c->rescale);
     k.pitch = c->out_pixel;
     k.slot = 0;
-    k.products = (int64_t)c->kernel_height * c->runs * c->length;
-    if (c->kernel_height * c->kernel_width == 1 && !c->pad_top && !c->pad_left && c->groups == 1 &&
-        c->length % 4 == 0 && (c->out_height - 1) * c->stride_y < c->height &&
-        (c->out_width - 1) * c->stride_x < c->width) {
+    if (c->groups == 1 && c->length % 4 == 0 && samebits_in_image(c)) {
         k.flip = _mm512_set1_epi8(c->type == SAMEBITS_INT8 ? -128 : 0);
         samebits_points(&k, (const uint8_t *)x, (uint8_t *)out);
         return 1;
+    }
+    if (given->width != c->width) { /* the band has its tile */
+        k.steps.conv = c = given;
+        k.steps.pixel = c->stride_x * depth;
+        k.steps.run = c->dilation_x * depth;
+        k.pitch = c->out_pixel;
     }
     k.flip = _mm512_setzero_si512();
     if (c->groups == 1 && c->tile >= c->out_width && c->dilation_y == 1 && c->pad_top >= 0 &&

@@ -84,27 +84,38 @@ static void samebits_lanes_of(samebits_lanes *k, const samebits_conv *c, int32_t
     }
 }
 
-/* Codes of `lanes` lanes whose taps begin at from[tap] + at; Q quads of taps. */
+/* Codes of P times `lanes` lanes whose taps begin at from[tap] + at, and `step` further on; Q quads
+ * of taps. */
 SAMEBITS_INLINE void samebits_lanes_at(const samebits_lanes *k, const uint8_t *const *from,
-                                       int32_t at, const int32_t lanes, uint8_t *out,
-                                       const int32_t Q) {
+                                       int32_t at, int32_t step, const int32_t lanes, uint8_t *out,
+                                       int32_t pitch, const int32_t Q, const int32_t P) {
     const __mmask64 mask = samebits_bytes(lanes);
-    __m512i sum[4] = {k->bias[0], k->bias[1], k->bias[2], k->bias[3]};
-    int32_t q, j;
+    __m512i sum[2][4];
+    int32_t q, j, p;
+    for (j = 0; j < 4; j++) sum[0][j] = sum[P - 1][j] = k->bias[j];
     for (q = 0; q < Q; q++) {
-        __m512i v[4], codes[4];
+        __m512i w[4];
         for (j = 0; j < 4; j++) {
-            const uint8_t *tap = from[4 * q + j] + at;
-            v[j] = lanes == 64 ? _mm512_loadu_si512(tap) : _mm512_maskz_loadu_epi8(mask, tap);
-            v[j] = _mm512_xor_si512(v[j], k->flip);
+            w[j] = k->weights[q][j];
+            if (P > 1) SAMEBITS_KEEP(w[j]);
         }
-        samebits_interleaved(v[0], v[1], v[2], v[3], codes);
-        for (j = 0; j < 4; j++) {
-            sum[j] = _mm512_dpbusd_epi32(sum[j], codes[j], k->weights[q][j]);
+        for (p = 0; p < P; p++) {
+            __m512i v[4], codes[4];
+            for (j = 0; j < 4; j++) {
+                const uint8_t *tap = from[4 * q + j] + at + p * step;
+                v[j] = lanes == 64 ? _mm512_loadu_si512(tap) : _mm512_maskz_loadu_epi8(mask, tap);
+                v[j] = _mm512_xor_si512(v[j], k->flip);
+            }
+            samebits_interleaved(v[0], v[1], v[2], v[3], codes);
+            for (j = 0; j < 4; j++) sum[p][j] = _mm512_dpbusd_epi32(sum[p][j], codes[j], w[j]);
         }
     }
-    for (j = 0; j < 4; j++) sum[j] = samebits_quotients(&k->scale[j], sum[j]);
-    samebits_put64(out, samebits_mixed(&k->range, sum[0], sum[1], sum[2], sum[3]), lanes);
+    for (p = 0; p < P; p++) {
+        for (j = 0; j < 4; j++) sum[p][j] = samebits_quotients(&k->scale[j], sum[p][j]);
+        samebits_put64(out + p * pitch,
+                       samebits_mixed(&k->range, sum[p][0], sum[p][1], sum[p][2], sum[p][3]),
+                       lanes);
+    }
 }
 
 /* What a row of outputs reads: rows of x from `channel` on, or of padding. */
@@ -116,18 +127,18 @@ typedef struct {
 
 /* Pointers to the taps of the window whose first column is `left`. */
 SAMEBITS_INLINE void samebits_taps(const samebits_depth *d, int32_t left, const int32_t taps,
+                                   const int32_t height, const int32_t width,
                                    const uint8_t **from) {
     const samebits_conv *c = d->conv;
-    int32_t row, column, t = 0;
-    for (row = 0; row < c->kernel_height; row++) {
-        const int32_t y = d->oy * c->stride_y - c->pad_top + row * c->dilation_y;
+    const int32_t channels = c->channels, dilation = c->dilation_x, columns = c->width;
+    int32_t y = d->oy * c->stride_y - c->pad_top, row, column, t = 0;
+    for (row = 0; row < height; row++, y += c->dilation_y) {
         const int32_t there = y >= 0 && y < c->height;
-        for (column = 0; column < c->kernel_width; column++, t++) {
-            const int32_t z = left + column * c->dilation_x;
+        const int32_t at = (y * columns + left) * channels + d->channel;
+        for (column = 0; column < width; column++, t++) {
+            const int32_t z = left + column * dilation;
             from[t] = d->padding;
-            if (there && z >= 0 && z < c->width) {
-                from[t] = d->x + (y * c->width + z) * c->channels + d->channel;
-            }
+            if (there && z >= 0 && z < columns) from[t] = d->x + at + column * dilation * channels;
         }
     }
     for (; t < taps; t++) from[t] = from[0]; /* times weights that are 0 */
@@ -135,40 +146,47 @@ SAMEBITS_INLINE void samebits_taps(const samebits_depth *d, int32_t left, const 
 
 /* A row of outputs, `span` pixels at a time where all their taps are inside. */
 SAMEBITS_INLINE void samebits_depth_row(const samebits_lanes *k, const samebits_depth *d,
-                                        uint8_t *out, const int32_t Q) {
+                                        uint8_t *out, const int32_t Q, const int32_t height,
+                                        const int32_t width) {
     const samebits_conv *c = d->conv;
     const uint8_t *from[SAMEBITS_TAPS];
-    const int32_t reach = (c->kernel_width - 1) * c->dilation_x, count = d->count;
-    const int32_t top = d->oy * c->stride_y - c->pad_top, pitch = c->out_pixel;
-    const int32_t step = c->stride_x * c->channels * d->span, span = d->span;
-    const int32_t whole = top >= 0 && top + (c->kernel_height - 1) * c->dilation_y < c->height;
-    int32_t ox = 0, at;
+    const int32_t reach = (width - 1) * c->dilation_x, count = d->count, span = d->span;
+    const int32_t top = d->oy * c->stride_y - c->pad_top, pitch = c->out_pixel, many = span * pitch;
+    const int32_t step = c->stride_x * c->channels * span;
+    const int32_t whole = top >= 0 && top + (height - 1) * c->dilation_y < c->height;
+    int32_t ox = 0, at = 0;
     while (ox < c->out_width) {
         const int32_t left = ox * c->stride_x - c->pad_left;
+        uint8_t *to = out + ox * pitch;
         int32_t pixels = 0; /* from here on whose columns are inside */
         if (left >= 0 && left + reach < c->width) {
-            pixels = SAMEBITS_MIN((c->width - 1 - reach - left) / c->stride_x + 1,
-                                  c->out_width - ox);
+            pixels = (c->width - 1 - reach - left) / c->stride_x + 1;
+            pixels = SAMEBITS_MIN(pixels, c->out_width - ox);
         }
-        samebits_taps(d, left, 4 * Q, from);
+        samebits_taps(d, left, 4 * Q, height, width, from);
         if (whole && pixels >= span && span * count == 64) {
-            for (at = 0; pixels >= span; pixels -= span, at += step, ox += span) {
-                samebits_lanes_at(k, from, at, 64, out + ox * pitch, Q);
+            for (at = 0; pixels >= 2 * span; pixels -= 2 * span, at += 2 * step, to += 2 * many) {
+                samebits_lanes_at(k, from, at, step, 64, to, many, Q, 2);
             }
+            for (; pixels >= span; pixels -= span, at += step, to += many) {
+                samebits_lanes_at(k, from, at, step, 64, to, many, Q, 1);
+            }
+            ox = (int32_t)(to - out) / pitch;
         } else if (whole && pixels && span == 1) {
-            for (at = 0; pixels > 0; pixels--, at += step, ox++) {
-                samebits_lanes_at(k, from, at, count, out + ox * pitch, Q);
+            for (at = 0; pixels > 0; pixels--, at += step, ox++, to += pitch) {
+                samebits_lanes_at(k, from, at, step, count, to, pitch, Q, 1);
             }
         } else {
             pixels = SAMEBITS_MIN(SAMEBITS_MAX(pixels, 1), span);
-            samebits_lanes_at(k, from, 0, pixels * count, out + ox * pitch, Q);
+            samebits_lanes_at(k, from, 0, step, pixels * count, to, pitch, Q, 1);
             ox += pixels;
         }
     }
 }
 
 /* 0 for what is not here: other types of codes, forms of requantization, very large kernels. */
-static int samebits_vnni_depth(const samebits_conv *c, const void *x, void *out) {
+static int samebits_vnni_depth(const samebits_conv *given, const void *x, void *out) {
+    const samebits_conv turned = samebits_turned(given), *c = &turned;
     const int32_t taps = c->kernel_height * c->kernel_width, channels = c->channels;
     const int32_t many = c->stride_x == 1 && c->out_pixel == channels &&
                          (channels == 8 || channels == 16 || channels == 32);
@@ -190,10 +208,12 @@ static int samebits_vnni_depth(const samebits_conv *c, const void *x, void *out)
             for (d.oy = 0; d.oy < c->out_height; d.oy++) {
                 uint8_t *to = (uint8_t *)out + c->out_start + n * c->out_batch +
                               d.oy * c->out_row + d.channel;
-                switch (k.quads) {
-                case 1: samebits_depth_row(&k, &d, to, 1); break;
-                case 3: samebits_depth_row(&k, &d, to, 3); break;
-                default: samebits_depth_row(&k, &d, to, k.quads); break;
+                if (c->kernel_height == 3 && c->kernel_width == 3) {
+                    samebits_depth_row(&k, &d, to, 3, 3, 3);
+                } else if (c->kernel_height == 1 && c->kernel_width == 3) {
+                    samebits_depth_row(&k, &d, to, 1, 1, 3);
+                } else {
+                    samebits_depth_row(&k, &d, to, k.quads, c->kernel_height, c->kernel_width);
                 }
             }
         }
