@@ -33,8 +33,9 @@ GENERATOR = "samebits"
 # Of csrc/inference, in the order in which they become one file: what is static in one may be used
 # in those after it.
 KERNELS = (
-    *("rescale.c", "codes_x86.c", "conv_band.c", "conv_x86.c", "conv_vnni.c"),
-    *("depthwise_x86.c", "conv_arm.c", "conv.c", "sums_x86.c"),
+    *("rescale.c", "codes_x86.c", "codes_avx2.c", "conv_band.c", "conv_x86.c", "panel_vnni.c"),
+    *("panel_avx2.c", "conv_panels.c", "lanes_x86.c", "depthwise_x86.c", "conv_arm.c", "conv.c"),
+    *("sums_x86.c",),
     *("elementwise.c", "products.c", "normalize.c", "scores.c", "resample.c", "trees.c", "move.c"),
     "sample.c",
 )

@@ -157,13 +157,14 @@ SAMEBITS_INLINE void samebits_put64(uint8_t *to, __m512i v, int32_t n) {
 }
 
 /* n bytes, each changed by the bits of `flip`. */
-SAMEBITS_INLINE void samebits_flipped(const uint8_t *from, int32_t n, __m512i flip, uint8_t *to) {
+SAMEBITS_INLINE void samebits_flipped(const uint8_t *from, int32_t n, uint8_t flip, uint8_t *to) {
+    const __m512i flips = _mm512_set1_epi8((char)flip);
     for (; n >= 64; n -= 64, from += 64, to += 64) {
-        _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), flip));
+        _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), flips));
     }
     if (n > 0) {
         const __mmask64 mask = samebits_bytes(n);
-        const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, from), flip);
+        const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, from), flips);
         _mm512_mask_storeu_epi8(to, mask, v);
     }
 }

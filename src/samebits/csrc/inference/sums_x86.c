@@ -1,7 +1,7 @@
 /* --- sums of tensors of 8 bits: AVX-512 ---------------------------------------------------------
  *
- * Residual connections: tensors of one shape whose weighted sum fits in 32 bits, to codes of 8 bits,
- * 64 of them at a time, with one store. */
+ * Residual connections: tensors of one shape whose weighted sum fits in 32 bits, to codes of 8
+ * bits, 64 of them at a time, with one store. */
 
 #include "samebits_vector.h"
 
