@@ -78,13 +78,6 @@ static int samebits_has_codes(const samebits_rescale *r) {
     return 1;
 }
 
-/* What sums of `count` products of 8 bits and these biases reach, unsigned. */
-SAMEBITS_INLINE __m512i samebits_reach(__m512i bias, int64_t count) {
-    const int64_t most = count * 255 * 128;
-    if (most > INT32_MAX) return _mm512_set1_epi32(-1);
-    return _mm512_add_epi32(_mm512_abs_epi32(bias), _mm512_set1_epi32((int32_t)most));
-}
-
 SAMEBITS_INLINE samebits_range samebits_range_of(const samebits_rescale *r) {
     samebits_range range;
     range.zero = _mm512_set1_epi16((int16_t)r->zero);
@@ -131,7 +124,24 @@ SAMEBITS_INLINE __mmask64 samebits_bytes(int32_t n) {
     return n >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << n) - 1u;
 }
 
-/* The first n of 16, 32 or 64 codes; whole vectors without masks, which cost time in stores. */
+/* The first n of 64 codes; whole vectors without masks, which cost time in stores. */
+SAMEBITS_INLINE void samebits_put64(uint8_t *to, __m512i v, int32_t n) {
+    if (n >= 64) {
+        _mm512_storeu_si512(to, v);
+    } else {
+        _mm512_mask_storeu_epi8(to, samebits_bytes(n), v);
+    }
+}
+
+#ifdef SAMEBITS_VNNI
+/* What sums of `count` products of 8 bits and these biases reach, unsigned. */
+SAMEBITS_INLINE __m512i samebits_reach(__m512i bias, int64_t count) {
+    const int64_t most = count * 255 * 128;
+    if (most > INT32_MAX) return _mm512_set1_epi32(-1);
+    return _mm512_add_epi32(_mm512_abs_epi32(bias), _mm512_set1_epi32((int32_t)most));
+}
+
+/* The same of 16 and of 32. */
 SAMEBITS_INLINE void samebits_put16(uint8_t *to, __m128i v, int32_t n) {
     if (n >= 16) {
         _mm_storeu_si128((__m128i *)(void *)to, v);
@@ -148,14 +158,6 @@ SAMEBITS_INLINE void samebits_put32(uint8_t *to, __m256i v, int32_t n) {
     }
 }
 
-SAMEBITS_INLINE void samebits_put64(uint8_t *to, __m512i v, int32_t n) {
-    if (n >= 64) {
-        _mm512_storeu_si512(to, v);
-    } else {
-        _mm512_mask_storeu_epi8(to, samebits_bytes(n), v);
-    }
-}
-
 /* n bytes, each changed by the bits of `flip`. */
 SAMEBITS_INLINE void samebits_flipped(const uint8_t *from, int32_t n, uint8_t flip, uint8_t *to) {
     const __m512i flips = _mm512_set1_epi8((char)flip);
@@ -168,4 +170,5 @@ SAMEBITS_INLINE void samebits_flipped(const uint8_t *from, int32_t n, uint8_t fl
         _mm512_mask_storeu_epi8(to, mask, v);
     }
 }
+#endif
 #endif

@@ -98,6 +98,7 @@ typedef struct {
     int32_t block;               /* bytes of a full block of weights */
 } samebits_steps;
 
+#if defined(SAMEBITS_VNNI) || defined(SAMEBITS_AVX2)
 /* What is the same for all pixels of a panel (panel_vnni.c, panel_avx2.c) but its channels. */
 typedef struct {
     samebits_steps steps;
@@ -130,3 +131,4 @@ SAMEBITS_INLINE int samebits_in_image(const samebits_conv *c) {
     const int32_t x = (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x;
     return !c->pad_top && !c->pad_left && y < c->height && x < c->width;
 }
+#endif
