@@ -38,12 +38,17 @@ WRAPPER = """
 #include "audio.h"
 typedef int16_t model_input0_t;
 typedef int16_t model_output0_t;
-void model_run(const model_input0_t *samples, model_output0_t *features);
+typedef struct {
+    int unused;
+} model_t;
+#define MODEL_INSTANCE(name) static const model_t name = {0}
+void model_run(const model_t *net, const model_input0_t *samples, model_output0_t *features);
 """
 RUN = """
 #include "model.h"
-void model_run(const model_input0_t *samples, model_output0_t *features) {
+void model_run(const model_t *net, const model_input0_t *samples, model_output0_t *features) {
     static audio_state state;
+    (void)net;
     audio_reset(&state);
     (void)audio_push(&state, samples, AUDIO_FRAME, features);
 }
@@ -55,7 +60,7 @@ def generated(settings: LogMel, samples: Codes, folder: Path) -> Callable[[], Co
     write_audio(settings, folder / "audio")
     compiler = toolchain.host_compiler().path
     assert compiler is not None
-    sources = [str(folder / "audio" / name) for name in ("audio.c", "samebits_audio.c")]
+    sources = [str(folder / "audio" / name) for name in ("audio.c", "samebits/samebits_audio.c")]
     library = folder / "audio.so"
     flags = ("-std=c99", "-O3", "-march=native", "-shared", "-fPIC")
     subprocess.run([compiler, *flags, "-o", str(library), *sources], check=True)

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,14 @@ def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
     return graph, Model(arch, real)
 
 
-def c_library(model: Model, folder: Path) -> Run:
+def c_library(model: Model, folder: Path, flags: Sequence[str] = FLAGS) -> Run:
     """The generated C as a shared library, called through ctypes."""
     report = write_package(model.integer, folder)
     library = folder / "model.so"
     sources = [str(path) for path in (*folder.glob("*.c"), *folder.glob("samebits/*.c"))]
     compiler = host_compiler().path
     assert compiler is not None
-    command = [compiler, "-std=c99", *FLAGS, "-shared", "-fPIC", *sources, "-o", str(library)]
+    command = [compiler, "-std=c99", *flags, "-shared", "-fPIC", *sources, "-o", str(library)]
     subprocess.run(command, check=True)
     graph = model.integer
     inputs = [np.ascontiguousarray(a) for a in random_codes(graph, 1)]

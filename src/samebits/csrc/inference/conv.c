@@ -74,6 +74,9 @@ void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *
 #ifdef SAMEBITS_VNNI
     if (samebits_vector_linear(c, x, out)) return;
 #endif
+#ifdef SAMEBITS_PANEL
+    if (samebits_panel_conv(c, x, out, band)) return;
+#endif
     s.conv = c;
     s.quads = (c->length + 3) / 4;
     s.pixel = c->stride_x * depth;
@@ -148,6 +151,9 @@ void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, v
     uint8_t *band = (uint8_t *)scratch;
     int32_t n, oy, ox, p, channel, acc[SAMEBITS_CHUNK];
     samebits_conv whole = *c;
+#ifdef SAMEBITS_LANES
+    if (samebits_lanes_conv(c, x, out)) return;
+#endif
     whole.groups = 1; /* the band holds all channels */
     for (n = 0; n < c->batch; n++) {
         for (oy = 0; oy < c->out_height; oy++) {

@@ -97,3 +97,38 @@ typedef struct {
     int32_t pixel, row, run;     /* bytes from one to the next in the band */
     int32_t block;               /* bytes of a full block of weights */
 } samebits_steps;
+
+#if defined(SAMEBITS_VNNI) || defined(SAMEBITS_AVX2)
+/* What is the same for all pixels of a panel (panel_vnni.c, panel_avx2.c) but its channels. */
+typedef struct {
+    samebits_steps steps;
+    int64_t products; /* that one sum adds */
+    int32_t pitch;    /* bytes from one pixel's codes to the next one's */
+    int32_t slot;     /* row of the band that is the first of the window */
+    uint8_t flip;     /* bits that change in codes */
+} samebits_window;
+
+/* The same convolution of an image that is one column, as that of one row. */
+SAMEBITS_INLINE samebits_conv samebits_turned(const samebits_conv *c) {
+    samebits_conv t = *c;
+    if (c->width != 1 || c->out_width != 1 || c->kernel_width != 1 || c->pad_left) return t;
+    t.width = c->height;
+    t.out_width = c->out_height;
+    t.kernel_width = c->kernel_height;
+    t.stride_x = c->stride_y;
+    t.pad_left = c->pad_top;
+    t.dilation_x = c->dilation_y;
+    t.out_pixel = c->out_row;
+    t.runs = c->kernel_height;
+    t.height = t.out_height = t.kernel_height = t.stride_y = t.dilation_y = 1;
+    t.pad_top = 0;
+    return t;
+}
+
+/* Whether every window lies in the image. */
+SAMEBITS_INLINE int samebits_in_image(const samebits_conv *c) {
+    const int32_t y = (c->out_height - 1) * c->stride_y + (c->kernel_height - 1) * c->dilation_y;
+    const int32_t x = (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x;
+    return !c->pad_top && !c->pad_left && y < c->height && x < c->width;
+}
+#endif

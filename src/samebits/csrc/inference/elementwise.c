@@ -165,6 +165,7 @@ static int samebits_elements(const samebits_broadcast *c, const void *const *sou
         if (c->sources[k].strides[0] != 1) return 0;
     }
     if (c->wide) return samebits_sums64(c, sources, out);
+    if (samebits_elements8(c, sources, out)) return 1;
     if (!samebits_has_vector(&r)) return 0;
     if (samebits_known(c, sources, out, SAMEBITS_SUM, SAMEBITS_INT32, SAMEBITS_PRODUCT,
                        SAMEBITS_INT16, 1) ||
