@@ -123,7 +123,10 @@ def contenders(name: str, flags: list[str], folder: Path) -> tuple[dict[str, Run
         f"{OURS}, {target}": c_library(model, folder / target, TARGETS[target]) for target in flags
     }
     missing = {}
-    others = {LITERT: lambda: litert(name), ONNX: lambda: onnx_session(model.real, model)}
+    others: dict[str, Callable[[], Run]] = {
+        LITERT: lambda: litert(name),
+        ONNX: lambda: onnx_session(model.real, model),
+    }
     for contender, make in others.items():
         try:
             runs[contender] = make()
