@@ -121,7 +121,7 @@ def rolled_call(call: KernelCall) -> KernelCall | None:
         "total": _number(f, "out_height") * out,
     }
     scratch = aligned((wait + 1) * row) + (call.scratch or 0)
-    return KernelCall(f"{call.function}_rolling", Struct("rolling", fields), call.inputs, scratch)
+    return KernelCall(f"{call.function}_rolling", Struct("rolled", fields), call.inputs, scratch)
 
 
 def _with_tile(call: KernelCall, tile: int) -> KernelCall:

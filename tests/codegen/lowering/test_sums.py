@@ -42,7 +42,7 @@ def test_which_layers_take_the_kernel() -> None:
         entries = lower_to_calls(graph, cpu).entries  # type: ignore[arg-type]
         return [call.function for entry in entries for call in entry.calls]
 
-    assert kernel(linear(1, 8, 8)) == ["sums8"]
+    assert kernel(linear(1, 8, 8)) == ["linear_sums"]
     assert kernel(linear(1, 8, 8), PORTABLE) == ["conv8"]
     assert kernel(linear(1, 8, 8, top=200)) == ["conv16"]
     assert kernel(linear(1, 8, 8, dtype="int16")) == ["conv16"]

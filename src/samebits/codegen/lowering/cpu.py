@@ -55,7 +55,7 @@ class Cpu:
 
     @property
     def defines(self) -> str:
-        """What kernels are compiled with: the one layout of the package's weights, for which those
+        """Text before the kernels: the one layout of the package's weights, for which those
         of the processor leave the definition in plain C out."""
         return f"#define SAMEBITS_LAYOUT_{self.packing.name}\n" if self.packing else ""
 

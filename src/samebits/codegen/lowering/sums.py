@@ -16,8 +16,8 @@ STEP = 16  # codes that a vector multiplies
 
 
 def sums_entry(site: Site, w: Array, b: Array) -> ValueCalls | None:
-    """The call of the kernel of csrc/inference/sums8.c for int8 codes and weights [O, K] whose sums
-    are stored in 32 bits; None for others, and for processors whose kernels take other layouts."""
+    """The call of csrc/inference/linear_sums.c for int8 codes and weights [O, K] whose sums are stored
+    in 32 bits; None for others, and where memory does not count most."""
     x, rescale = site.input(0), site.rescale.fields
     stored = rescale["form"] == STORE and rescale["type"] == TYPES["int32"]
     small = fits(int(w.min()), int(w.max()), limits("int8"))
@@ -35,5 +35,5 @@ def sums_entry(site: Site, w: Array, b: Array) -> ValueCalls | None:
         "weights": Data(weights.reshape(-1)),
         "bias": Data(wrapped(b.astype(object), 32)),
     }
-    call = site.call("sums8", "sums8", fields)
+    call = site.call("linear_sums", "linear_sums", fields)
     return site.entry(replace(call, scratch=3 * padded))  # a row of codes, and their halfwords

@@ -50,7 +50,7 @@ KERNELS = (
     *("rescale.c", "codes_x86.c", "codes_avx2.c", "conv_band.c", "conv_x86.c", "panel_vnni.c"),
     *("panel_avx2.c", "conv_panels.c", "lanes_x86.c", "depthwise_x86.c", "conv_arm.c", "conv.c"),
     *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c", "sums_x86.c"),
-    *("sums8.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
+    *("linear_sums.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
     *("resample.c", "trees.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samebits.codegen.lowering.calls import KernelCall, Struct
@@ -84,7 +84,17 @@ def products(call: KernelCall) -> int:
 
     if "kernel_height" in f and "out_channels" in f:
         outputs = number("batch", "out_height", "out_width", "out_channels")
-        return outputs * number("kernel_height", "kernel_width", "channels") // number("groups")
+        taps = outputs * number("kernel_height", "kernel_width")
+        if call.function.startswith("depthwise8"):
+            return taps
+        return taps * number("channels") // (number("groups") if "groups" in f else 1)
+    if call.parameters.type == "linear_sums":
+        return number("rows", "depth", "outputs")
+    if call.parameters.type == "rolled":
+        conv = f["conv"]
+        assert isinstance(conv, Struct)
+        whole = call.function.removesuffix("_rolling")
+        return products(replace(call, function=whole, parameters=conv))
     if call.parameters.type == "matmul":
         leading = f["leading"]
         assert isinstance(leading, Struct)

@@ -12,7 +12,7 @@
 #include "samebits_vector.h"
 
 #if !defined(SAMEBITS_PACKED_MVE) && !defined(SAMEBITS_PACKED_WORDS)
-SAMEBITS_INLINE void samebits_bytes(int8_t *to, const int8_t *from, int32_t n) {
+SAMEBITS_INLINE void samebits_move_bytes(int8_t *to, const int8_t *from, int32_t n) {
     int32_t i;
     for (i = 0; i < n; i++) to[i] = from[i];
 }
@@ -82,7 +82,7 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
 
 /* Row v of the padded image to its place in the band; line: bytes of a row there. Columns beside
  * the image hold the code of the padding from the beginning. */
-static void samebits_band_row(const samebits_packed *c, const int8_t *image, int32_t v,
+static void samebits_packed_row(const samebits_packed *c, const int8_t *image, int32_t v,
                               int32_t line, int8_t *band) {
     const int32_t y = v - c->pad_top, row = c->width * c->channels;
     const int32_t before = c->pad_left * c->channels, n = SAMEBITS_MIN(row, line - before);
@@ -91,7 +91,7 @@ static void samebits_band_row(const samebits_packed *c, const int8_t *image, int
         samebits_set(to, (int8_t)c->pad_code, line);
         return;
     }
-    samebits_bytes(to + before, image + y * row, n);
+    samebits_move_bytes(to + before, image + y * row, n);
 }
 
 /* Windows of one pixel of a row. x is used as it is, or one pixel of it padded to whole steps. */
@@ -100,7 +100,7 @@ void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *
     const int8_t *runs = (const int8_t *)x;
     if (c->tile) {
         int8_t *run = (int8_t *)scratch + c->wide;
-        samebits_bytes(run, runs, c->channels);
+        samebits_move_bytes(run, runs, c->channels);
         samebits_set(run + c->channels, 0, c->steps * c->step - c->channels);
         runs = run;
     }
@@ -125,7 +125,7 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
         for (oy = 0; oy < c->out_height; oy++) {
             const int32_t top = oy * c->stride_y;
             for (next = SAMEBITS_MAX(next, top); c->banded && next < top + height; next++) {
-                samebits_band_row(c, image, next, line, band);
+                samebits_packed_row(c, image, next, line, band);
             }
             for (ox = 0; ox < c->out_width; ox += c->tile, to += p * c->out_channels) {
                 const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
@@ -135,7 +135,7 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
                     const int8_t *from = rows + slot * line + ox * pixel;
                     int8_t *run = runs + row * length;
                     for (p = 0; p < pixels; p++, from += pixel, run += codes) {
-                        samebits_bytes(run, from, length);
+                        samebits_move_bytes(run, from, length);
                     }
                 }
                 samebits_packed_dots(c, runs, pixels, to, scratch);
@@ -224,7 +224,7 @@ void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, voi
         for (oy = 0; oy < c->out_height; oy++, to += c->out_width * c->channels) {
             const int32_t top = oy * c->stride_y;
             for (next = SAMEBITS_MAX(next, top); next < top + c->kernel_height; next++) {
-                samebits_band_row(c, image, next, line, band);
+                samebits_packed_row(c, image, next, line, band);
             }
             samebits_packed_depth(c, band, top, line, to, taps);
         }

@@ -230,7 +230,7 @@ static void samebits_set(int8_t *to, int8_t code, int32_t n) {
                      : "lr", "q0", "memory");
 }
 
-SAMEBITS_INLINE void samebits_bytes(int8_t *to, const int8_t *from, int32_t n) {
+SAMEBITS_INLINE void samebits_move_bytes(int8_t *to, const int8_t *from, int32_t n) {
     __asm__ volatile("wlstp.8 lr, %[n], 2f\n"
                      "1:\n\t"
                      "vldrb.8 q0, [%[from]], #16\n\t"
@@ -383,7 +383,7 @@ static void samebits_mve_band_row(const samebits_packed *c, const int8_t *image,
     }
     to += c->pad_left * group;
     if (group < 16) {
-        samebits_bytes(to, from, n * group);
+        samebits_move_bytes(to, from, n * group);
         return;
     }
     for (block = 0; block < blocks; block++, to += columns * 16) {

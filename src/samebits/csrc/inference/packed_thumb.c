@@ -23,7 +23,7 @@ static void samebits_set(int8_t *to, int8_t code, int32_t n) {
     for (; n > 0; n--) *to++ = code;
 }
 
-SAMEBITS_INLINE void samebits_bytes(int8_t *to, const int8_t *from, int32_t n) {
+SAMEBITS_INLINE void samebits_move_bytes(int8_t *to, const int8_t *from, int32_t n) {
     for (; n >= 16; n -= 16, to += 16, from += 16) {
         uint32_t a, b, c, d;
         __builtin_memcpy(&a, from, 4);

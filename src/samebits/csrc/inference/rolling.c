@@ -36,5 +36,5 @@
         }                                                                                          \
     }
 
-SAMEBITS_ROLLING(samebits_run_conv8, samebits_rolling, samebits_conv)
-SAMEBITS_ROLLING(samebits_run_depthwise8, samebits_rolling, samebits_conv)
+SAMEBITS_ROLLING(samebits_run_conv8, samebits_rolled, samebits_conv)
+SAMEBITS_ROLLING(samebits_run_depthwise8, samebits_rolled, samebits_conv)

@@ -59,18 +59,18 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_conv;
 
-/* Rows of `depth` codes times weights [outputs][padded], to sums (sums8.c). */
+/* Rows of `depth` codes times weights [outputs][padded], to sums (linear_sums.c). */
 typedef struct {
     int32_t rows, depth, padded, outputs;
     const void *weights, *bias;
-} samebits_sums8;
+} samebits_linear_sums;
 
 /* A convolution in place (rolling.c), in units of one row, or of `chunk` pixels. row: bytes of the
  * outputs of a unit; total: of all. */
 typedef struct {
     samebits_conv conv;
     int32_t units, chunk, delay, row, total;
-} samebits_rolling;
+} samebits_rolled;
 
 /* Any types, weights in the order [O, KH, KW, C / groups] that need not be constant. */
 typedef struct {
@@ -313,10 +313,11 @@ typedef struct {
 
 void samebits_run_conv8(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8(const samebits_conv *c, const void *x, void *out, void *scratch);
-void samebits_run_conv8_rolling(const samebits_rolling *c, const void *x, void *out, void *scratch);
-void samebits_run_depthwise8_rolling(const samebits_rolling *c, const void *x, void *out,
+void samebits_run_conv8_rolling(const samebits_rolled *c, const void *x, void *out, void *scratch);
+void samebits_run_depthwise8_rolling(const samebits_rolled *c, const void *x, void *out,
                                      void *scratch);
-void samebits_run_sums8(const samebits_sums8 *c, const void *x, void *out, void *scratch);
+void samebits_run_linear_sums(const samebits_linear_sums *c, const void *x, void *out,
+                              void *scratch);
 void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
 void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,

@@ -13,9 +13,9 @@
 
 #if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
 #include <arm_mve.h>
-#define SAMEBITS_SUMS8
+#define SAMEBITS_LINEAR_SUMS
 /* Four outputs share the loads of the codes. */
-static void samebits_row_sums(const samebits_sums8 *c, const int8_t *x, samebits_i32 *out) {
+static void samebits_row_sums(const samebits_linear_sums *c, const int8_t *x, samebits_i32 *out) {
     const int8_t *w = (const int8_t *)c->weights;
     const int32_t *bias = (const int32_t *)c->bias;
     int32_t o, i;
@@ -43,7 +43,7 @@ static void samebits_row_sums(const samebits_sums8 *c, const int8_t *x, samebits
 }
 #elif defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && defined(__ARMEL__)
 #include <arm_acle.h>
-#define SAMEBITS_SUMS8
+#define SAMEBITS_LINEAR_SUMS
 /* The even and the odd bytes of a word, widened; the compiler does not fold the rotation. */
 SAMEBITS_INLINE int32_t samebits_even(uint32_t w) { return (int32_t)__sxtb16((int8x4_t)w); }
 
@@ -54,7 +54,7 @@ SAMEBITS_INLINE int32_t samebits_odd(uint32_t w) {
 }
 
 /* wide: the widened codes, `padded` halfwords. */
-static void samebits_row_sums(const samebits_sums8 *c, const uint32_t *wide, samebits_i32 *out) {
+static void samebits_row_sums(const samebits_linear_sums *c, const uint32_t *wide, samebits_i32 *out) {
     const int8_t *w = (const int8_t *)c->weights;
     const int32_t *bias = (const int32_t *)c->bias;
     const uint32_t *end = wide + c->padded / 2;
@@ -97,13 +97,13 @@ static void samebits_widen_row(const int8_t *x, int32_t n, uint32_t *wide) {
 #define SAMEBITS_WIDE_ROWS
 #endif
 
-#ifndef SAMEBITS_SUMS8
+#ifndef SAMEBITS_LINEAR_SUMS
 #define SAMEBITS_TWO(i)                                                                            \
     s0 += (uint32_t)(from[i] * u[i]);                                                              \
     s1 += (uint32_t)(from[i] * v[i]);
 
 /* Two outputs share the loads of the codes. */
-static void samebits_row_sums(const samebits_sums8 *c, const int8_t *x, samebits_i32 *out) {
+static void samebits_row_sums(const samebits_linear_sums *c, const int8_t *x, samebits_i32 *out) {
     const int8_t *w = (const int8_t *)c->weights;
     const int32_t *bias = (const int32_t *)c->bias;
     const int8_t *end = x + c->padded;
@@ -126,7 +126,7 @@ static void samebits_row_sums(const samebits_sums8 *c, const int8_t *x, samebits
 #endif
 
 /* scratch: a row of codes where it is padded, then (`wide`) its halfwords. */
-void samebits_run_sums8(const samebits_sums8 *c, const void *x, void *out, void *scratch) {
+void samebits_run_linear_sums(const samebits_linear_sums *c, const void *x, void *out, void *scratch) {
     const int8_t *from = (const int8_t *)x;
     samebits_i32 *to = (samebits_i32 *)out;
     int8_t *copy = (int8_t *)scratch;
