@@ -126,10 +126,13 @@ void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
                     for (p = p0; p < p1; p++) {
                         for (q = q0; q < q1; q++) {
                             const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
-                            samebits_load32(
-                                x, c->type,
-                                ((n * c->height + y) * c->width + z) * c->channels + channel, 1,
-                                count, term);
+                            const int32_t at =
+                                ((n * c->height + y) * c->width + z) * c->channels + channel;
+                            if (c->type == SAMEBITS_INT8) {
+                                for (i = 0; i < count; i++) sum[i] += ((const int8_t *)x)[at + i];
+                                continue;
+                            }
+                            samebits_load32(x, c->type, at, 1, count, term);
                             for (i = 0; i < count; i++) sum[i] += term[i];
                         }
                         for (i = 0; i < count; i++) { /* a row of at most 2**15 codes fits */
