@@ -13,6 +13,7 @@ here has a line that says why.
 from __future__ import annotations
 
 import argparse
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,9 +89,8 @@ KERAS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
 
 def litert(name: str) -> Run:
     """One inference of the network by LiteRT on one thread, with XNNPACK, as it is by default."""
-    import keras
-    import tensorflow
-
+    keras: Any = importlib.import_module("keras")
+    tensorflow: Any = importlib.import_module("tensorflow")
     make, shape = KERAS[name]
     keras.utils.set_random_seed(0)
     inputs = keras.Input(shape, batch_size=1)
@@ -113,7 +113,8 @@ def litert(name: str) -> Run:
     assert place["dtype"] == np.int8
     codes = np.random.default_rng(1).integers(-128, 128, place["shape"], np.int8)
     interpreter.set_tensor(place["index"], codes)
-    return lambda: interpreter.invoke()
+    invoke: Run = interpreter.invoke
+    return invoke
 
 
 def contenders(name: str, flags: list[str], folder: Path) -> tuple[dict[str, Run], dict[str, str]]:
