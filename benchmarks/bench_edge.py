@@ -1,8 +1,8 @@
 """Batch-1 inference of the five networks of tests/edge_nets.py on one thread: generated C against
 LiteRT (TensorFlow Lite with XNNPACK) and onnxruntime, all of 8 bits, timed in turns in one run.
 
-    python benchmarks/bench_edge.py --out runs/bench_edge.json
-    python benchmarks/bench_edge.py --nets ds-cnn --flags avx2
+    PYTHONPATH=tests python benchmarks/bench_edge.py --out runs/bench_edge.json
+    PYTHONPATH=tests python benchmarks/bench_edge.py --nets ds-cnn --flags avx2
 
 LiteRT runs int8 models of the same shapes that TensorFlow converts from Keras, with other random
 weights: only its time is compared. Its images are [N, H, W, C] where ours are [N, C, H, W]; we
@@ -124,7 +124,10 @@ def contenders(name: str, flags: list[str], folder: Path) -> tuple[dict[str, Run
         f"{OURS}, {target}": c_library(model, folder / target, TARGETS[target]) for target in flags
     }
     missing = {}
-    others = {LITERT: lambda: litert(name), ONNX: lambda: onnx_session(model.real, model)}
+    others: dict[str, Callable[[], Run]] = {
+        LITERT: lambda: litert(name),
+        ONNX: lambda: onnx_session(model.real, model),
+    }
     for contender, make in others.items():
         try:
             runs[contender] = make()
