@@ -1,8 +1,8 @@
 """Batch-1 inference of the five networks of tests/edge_nets.py on one thread: generated C against
 LiteRT (TensorFlow Lite with XNNPACK) and onnxruntime, all of 8 bits, timed in turns in one run.
 
-    python benchmarks/bench_edge.py --out runs/bench_edge.json
-    python benchmarks/bench_edge.py --nets ds-cnn --flags avx2
+    PYTHONPATH=tests python benchmarks/bench_edge.py --out runs/bench_edge.json
+    PYTHONPATH=tests python benchmarks/bench_edge.py --nets ds-cnn --flags avx2
 
 LiteRT runs int8 models of the same shapes that TensorFlow converts from Keras, with other random
 weights: only its time is compared. Its images are [N, H, W, C] where ours are [N, C, H, W]; we
@@ -13,6 +13,7 @@ here has a line that says why.
 from __future__ import annotations
 
 import argparse
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,9 +89,8 @@ KERAS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
 
 def litert(name: str) -> Run:
     """One inference of the network by LiteRT on one thread, with XNNPACK, as it is by default."""
-    import keras
-    import tensorflow
-
+    keras: Any = importlib.import_module("keras")
+    tensorflow: Any = importlib.import_module("tensorflow")
     make, shape = KERAS[name]
     keras.utils.set_random_seed(0)
     inputs = keras.Input(shape, batch_size=1)
@@ -113,7 +113,8 @@ def litert(name: str) -> Run:
     assert place["dtype"] == np.int8
     codes = np.random.default_rng(1).integers(-128, 128, place["shape"], np.int8)
     interpreter.set_tensor(place["index"], codes)
-    return lambda: interpreter.invoke()
+    invoke: Run = interpreter.invoke
+    return invoke
 
 
 def contenders(name: str, flags: list[str], folder: Path) -> tuple[dict[str, Run], dict[str, str]]:

@@ -16,8 +16,8 @@ STEP = 16  # codes that a vector multiplies
 
 
 def sums_entry(site: Site, w: Array, b: Array) -> ValueCalls | None:
-    """The call of csrc/inference/linear_sums.c for int8 codes and weights [O, K] whose sums are stored
-    in 32 bits; None for others, and where memory does not count most."""
+    """The call of csrc/inference/linear_sums.c for int8 codes and weights [O, K] whose sums are
+    stored in 32 bits; None for others, and where memory does not count most."""
     x, rescale = site.input(0), site.rescale.fields
     stored = rescale["form"] == STORE and rescale["type"] == TYPES["int32"]
     small = fits(int(w.min()), int(w.max()), limits("int8"))

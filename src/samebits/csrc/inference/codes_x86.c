@@ -158,16 +158,25 @@ SAMEBITS_INLINE void samebits_put32(uint8_t *to, __m256i v, int32_t n) {
     }
 }
 
-/* n bytes, each changed by the bits of `flip`. */
+/* n bytes, each changed by the bits of `flip`: the last of them twice rather than by a mask, as
+ * what masks store is not at hand for the loads that follow. */
 SAMEBITS_INLINE void samebits_flipped(const uint8_t *from, int32_t n, uint8_t flip, uint8_t *to) {
     const __m512i flips = _mm512_set1_epi8((char)flip);
-    for (; n >= 64; n -= 64, from += 64, to += 64) {
-        _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), flips));
-    }
-    if (n > 0) {
-        const __mmask64 mask = samebits_bytes(n);
-        const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, from), flips);
-        _mm512_mask_storeu_epi8(to, mask, v);
+    const __m256i half = _mm512_castsi512_si256(flips);
+    int32_t i;
+    if (n >= 64) {
+        for (i = 0; i < n; i += 64) {
+            const int32_t at = SAMEBITS_MIN(i, n - 64);
+            _mm512_storeu_si512(to + at, _mm512_xor_si512(_mm512_loadu_si512(from + at), flips));
+        }
+    } else if (n >= 32) {
+        for (i = 0; i < n; i += 32) {
+            const int32_t at = SAMEBITS_MIN(i, n - 32);
+            const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
+            _mm256_storeu_si256((__m256i *)(void *)(to + at), _mm256_xor_si256(v, half));
+        }
+    } else {
+        for (i = 0; i < n; i++) to[i] = from[i] ^ flip;
     }
 }
 #endif

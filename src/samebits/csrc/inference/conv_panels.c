@@ -45,7 +45,7 @@ SAMEBITS_INLINE void samebits_rolling(samebits_panel *k, const uint8_t *x, uint8
                                       uint8_t *band) {
     const samebits_conv *c = k->window.steps.conv;
     const int32_t columns = samebits_columns(c, c->out_width);
-        int32_t n, oy, o, y;
+    int32_t n, oy, o, y;
     k->window.steps.row = columns * c->channels;
     for (n = 0; n < c->batch; n++) {
         const uint8_t *image = x + n * c->height * c->width * c->channels;
@@ -58,7 +58,9 @@ SAMEBITS_INLINE void samebits_rolling(samebits_panel *k, const uint8_t *x, uint8
             next = top + c->kernel_height;
             k->window.slot = (top + c->pad_top) % c->kernel_height;
             for (o = 0; o < c->out_channels; o += SAMEBITS_PANEL) {
-                samebits_panel_of(k, o, o, SAMEBITS_MIN(c->out_channels - o, SAMEBITS_PANEL));
+                if (oy == 0 || c->out_channels > SAMEBITS_PANEL) {
+                    samebits_panel_of(k, o, o, SAMEBITS_MIN(c->out_channels - o, SAMEBITS_PANEL));
+                }
                 samebits_panel_run(k, band, c->out_width,
                                    out + c->out_start + n * c->out_batch + oy * c->out_row + o);
             }

@@ -54,7 +54,8 @@ SAMEBITS_INLINE int32_t samebits_odd(uint32_t w) {
 }
 
 /* wide: the widened codes, `padded` halfwords. */
-static void samebits_row_sums(const samebits_linear_sums *c, const uint32_t *wide, samebits_i32 *out) {
+static void samebits_row_sums(const samebits_linear_sums *c, const uint32_t *wide,
+                              samebits_i32 *out) {
     const int8_t *w = (const int8_t *)c->weights;
     const int32_t *bias = (const int32_t *)c->bias;
     const uint32_t *end = wide + c->padded / 2;
@@ -126,7 +127,8 @@ static void samebits_row_sums(const samebits_linear_sums *c, const int8_t *x, sa
 #endif
 
 /* scratch: a row of codes where it is padded, then (`wide`) its halfwords. */
-void samebits_run_linear_sums(const samebits_linear_sums *c, const void *x, void *out, void *scratch) {
+void samebits_run_linear_sums(const samebits_linear_sums *c, const void *x, void *out,
+                              void *scratch) {
     const int8_t *from = (const int8_t *)x;
     samebits_i32 *to = (samebits_i32 *)out;
     int8_t *copy = (int8_t *)scratch;

@@ -20,39 +20,11 @@ typedef struct {
     int32_t lanes, last; /* last: bytes of a quad of the last block */
 } samebits_panel;
 
-/* P pixels by B blocks of 16 channels. */
-SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t *x, uint8_t *out,
-                                         const int32_t P, const int32_t B, const int32_t flips) {
-    const samebits_steps *s = &k->window.steps;
-    const int32_t pixel = s->pixel, quads = s->quads, last = k->last, lanes = k->lanes;
-    const int32_t block = s->block, pitch = k->window.pitch;
-    const __m512i flip = _mm512_set1_epi8((char)k->window.flip);
-    const int8_t *w = k->weights, *end = w + (B - 1) * block;
-    __m512i sum[8][4];
-    int32_t row, run, q, p, b, slot = k->window.slot;
-    for (p = 0; p < P; p++) {
-        for (b = 0; b < B; b++) sum[p][b] = k->bias[b];
-    }
-    for (row = 0; row < s->conv->kernel_height; row++, slot++) {
-        if (slot == s->conv->kernel_height) slot = 0;
-        for (run = 0; run < s->conv->runs; run++) {
-            const uint8_t *from = x + slot * s->row + run * s->run;
-            for (q = 0; q < quads; q++, from += 4, w += 64, end += last) {
-                __m512i v[4];
-                for (b = 0; b < B - 1; b++) v[b] = _mm512_loadu_si512(w + b * block);
-                v[B - 1] = _mm512_loadu_si512(end);
-                for (b = 0; b < B; b++) SAMEBITS_KEEP(v[b]);
-                for (p = 0; p < P; p++) {
-                    int32_t four;
-                    __m512i codes;
-                    __builtin_memcpy(&four, from + p * pixel, 4);
-                    codes = _mm512_set1_epi32(four);
-                    if (flips) codes = _mm512_xor_si512(codes, flip);
-                    for (b = 0; b < B; b++) sum[p][b] = _mm512_dpbusd_epi32(sum[p][b], codes, v[b]);
-                }
-            }
-        }
-    }
+/* Codes of P pixels by B blocks of 16 channels. */
+SAMEBITS_INLINE void samebits_panel_codes(const samebits_panel *k, __m512i (*sum)[4], uint8_t *out,
+                                          const int32_t P, const int32_t B) {
+    const int32_t lanes = k->lanes, pitch = k->window.pitch;
+    int32_t p, b;
     for (p = 0; p < P; p++) {
         for (b = 0; b < B; b++) sum[p][b] = samebits_quotients(&k->scale[b], sum[p][b]);
     }
@@ -89,6 +61,77 @@ SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t 
     }
 }
 
+/* P pixels by B blocks. */
+SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t *x, uint8_t *out,
+                                         const int32_t P, const int32_t B, const int32_t flips) {
+    const samebits_steps *s = &k->window.steps;
+    const int32_t pixel = s->pixel, quads = s->quads, last = k->last, block = s->block;
+    const __m512i flip = _mm512_set1_epi8((char)k->window.flip);
+    const int8_t *w = k->weights, *end = w + (B - 1) * block;
+    __m512i sum[8][4];
+    int32_t row, run, q, p, b, slot = k->window.slot;
+    for (p = 0; p < P; p++) {
+        for (b = 0; b < B; b++) sum[p][b] = k->bias[b];
+    }
+    for (row = 0; row < s->conv->kernel_height; row++, slot++) {
+        if (slot == s->conv->kernel_height) slot = 0;
+        for (run = 0; run < s->conv->runs; run++) {
+            const uint8_t *from = x + slot * s->row + run * s->run;
+            for (q = 0; q < quads; q++, from += 4, w += 64, end += last) {
+                __m512i v[4];
+                for (b = 0; b < B - 1; b++) v[b] = _mm512_loadu_si512(w + b * block);
+                v[B - 1] = _mm512_loadu_si512(end);
+                for (b = 0; b < B; b++) SAMEBITS_KEEP(v[b]);
+                for (p = 0; p < P; p++) {
+                    int32_t four;
+                    __m512i codes;
+                    __builtin_memcpy(&four, from + p * pixel, 4);
+                    codes = _mm512_set1_epi32(four);
+                    if (flips) codes = _mm512_xor_si512(codes, flip);
+                    for (b = 0; b < B; b++) sum[p][b] = _mm512_dpbusd_epi32(sum[p][b], codes, v[b]);
+                }
+            }
+        }
+    }
+    samebits_panel_codes(k, sum, out, P, B);
+}
+
+/* P pixels of one block by kernels of three columns that lie side by side: each broadcast meets the
+ * weights of all three, for the three windows that it is in. */
+SAMEBITS_INLINE void samebits_panel_three(const samebits_panel *k, const uint8_t *x, uint8_t *out,
+                                          const int32_t P) {
+    const samebits_steps *s = &k->window.steps;
+    const int32_t pixel = s->pixel, quads = pixel / 4, last = k->last, column = quads * last;
+    const int8_t *w = k->weights;
+    __m512i sum[8][4];
+    int32_t row, q, p, z, t, slot = k->window.slot;
+    for (p = 0; p < P; p++) sum[p][0] = k->bias[0];
+    for (row = 0; row < s->conv->kernel_height; row++, slot++, w += 2 * column) {
+        const uint8_t *from;
+        if (slot == s->conv->kernel_height) slot = 0;
+        from = x + slot * s->row;
+        for (q = 0; q < quads; q++, from += 4, w += last) {
+            __m512i v[3];
+            for (t = 0; t < 3; t++) {
+                v[t] = _mm512_loadu_si512(w + t * column);
+                SAMEBITS_KEEP(v[t]);
+            }
+            for (z = 0; z < P + 2; z++) {
+                int32_t four;
+                __m512i codes;
+                __builtin_memcpy(&four, from + z * pixel, 4);
+                codes = _mm512_set1_epi32(four);
+                for (t = 0; t < 3; t++) {
+                    p = z - t;
+                    if (p < 0 || p >= P) continue;
+                    sum[p][0] = _mm512_dpbusd_epi32(sum[p][0], codes, v[t]);
+                }
+            }
+        }
+    }
+    samebits_panel_codes(k, sum, out, P, 1);
+}
+
 #define SAMEBITS_TILES(P, B)                                                                       \
     for (; pixels >= P; pixels -= P, x += P * pixel, out += P * pitch) {                           \
         samebits_panel_tile(k, x, out, P, B, flips);                                               \
@@ -108,6 +151,13 @@ SAMEBITS_INLINE void samebits_panel_pixels(const samebits_panel *k, const uint8_
         SAMEBITS_TILES(4, 2)
         SAMEBITS_TILES(1, 2)
     } else {
+        const samebits_conv *c = k->window.steps.conv;
+        if (!flips && c->kernel_width == 3 && c->stride_x == 1 && c->dilation_x == 1 &&
+            c->channels / c->groups % 4 == 0) {
+            for (; pixels >= 8; pixels -= 8, x += 8 * pixel, out += 8 * pitch) {
+                samebits_panel_three(k, x, out, 8);
+            }
+        }
         SAMEBITS_TILES(8, 1)
         SAMEBITS_TILES(4, 1)
         SAMEBITS_TILES(1, 1)
