@@ -60,8 +60,8 @@ SAMEBITS_NAKED samebits_dsp_three(samebits_core_frame *frame __attribute__((unus
             "3:\n\t"
             ".rept 4\n\t"
             "ldr r9, [r12], #4\n\t"
-            "ldm.w r11!, {r6, r7, r8}\n\t"
-            "sxtb16.w r10, r9\n\t"
+            "ldm r11!, {r6, r7, r8}\n\t"
+            "sxtb16 r10, r9\n\t"
             "smlad r0, r6, r9, r0\n\t"
             "smlad r1, r7, r9, r1\n\t"
             "smlad r2, r8, r9, r2\n\t"
@@ -97,10 +97,10 @@ SAMEBITS_NAKED samebits_dsp_three(samebits_core_frame *frame __attribute__((unus
 
 #define SAMEBITS_DSP_BLOCK(w, u, v)                                                                \
     "ldrd r6, r7, [" w "], #8\n\t"                                                                 \
-    "sxtb16.w r8, r6\n\t"                                                                          \
+    "sxtb16 r8, r6\n\t"                                                                          \
     "smlad " u ", r4, r6, " u "\n\t"                                                               \
     "smlad " v ", r4, r8, " v "\n\t"                                                               \
-    "sxtb16.w r8, r7\n\t"                                                                          \
+    "sxtb16 r8, r7\n\t"                                                                          \
     "smlad " u ", r5, r7, " u "\n\t"                                                               \
     "smlad " v ", r5, r8, " v "\n\t"
 
@@ -125,8 +125,8 @@ SAMEBITS_NAKED samebits_dsp_single(samebits_core_frame *frame __attribute__((unu
             "3:\n\t"
             ".rept 4\n\t"
             "ldr r5, [r9], #4\n\t"
-            "sxtb16.w r4, r5\n\t"
-            "sxtb16.w r5, r5, ror #8\n\t" SAMEBITS_DSP_BLOCK("r10", "r0", "r1")
+            "sxtb16 r4, r5\n\t"
+            "sxtb16 r5, r5, ror #8\n\t" SAMEBITS_DSP_BLOCK("r10", "r0", "r1")
                 SAMEBITS_DSP_BLOCK("r11", "r2", "r3")
             ".endr\n\t"
             "subs r12, #1\n\t"
