@@ -20,6 +20,7 @@ DECLARED := pyproject.toml constraints.txt
 BUILD := cmake:cmake c++:g++
 ARM := arm-none-eabi-gcc:gcc-arm-none-eabi qemu-system-arm:qemu-system-arm
 OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-user \
+	aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross \
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 

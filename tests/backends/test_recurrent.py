@@ -129,7 +129,7 @@ def test_other_backends(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["s390x", "riscv64"])
+@pytest.mark.parametrize("name", ["aarch64", "s390x", "riscv64"])
 def test_other_processors(name: str) -> None:
     several_at_once(name, 24)
 

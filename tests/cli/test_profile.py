@@ -23,7 +23,7 @@ def test_a_table_and_a_page(samebits, tiny, tmp_path):
     done = samebits("profile", tiny, "--out", out)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"Instructions of {tiny} on cortex-m3\n")
-    assert "h.codes    conv8    1 x 5" in done.out
+    assert "linear8_packed" in done.out
     assert done.out.endswith(f"written: {out}\n")
     assert "<svg" not in out.read_text()
     assert 'alt="instructions by layer on cortex-m3"' in out.read_text()

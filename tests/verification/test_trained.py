@@ -32,7 +32,7 @@ from samebits.verification.run import cause
 
 QUICK = ("training", "torch", "c", "cortex-m0", "cortex-m3", "cortex-m55")
 RUNTIMES = ("onnxruntime", "onnxruntime-optimized", "onnxruntime-float", "onnxruntime-integer")
-SLOW = ("cortex-m0-large", "s390x", "riscv64")
+SLOW = ("cortex-m0-large", "aarch64", "s390x", "riscv64")
 HOSTS = [
     (compiler, flags)
     for compiler in ("gcc", "clang")

@@ -36,7 +36,7 @@ HOSTS = [
     host("clang", "-O2"),
 ]
 BOARDS = [target for target in TARGETS.values() if target.board]
-REST = [TARGETS["s390x"], TARGETS["riscv64"], valgrind()]
+REST = [TARGETS["aarch64"], TARGETS["s390x"], TARGETS["riscv64"], valgrind()]
 
 
 def stream(settings: LogMel, frames: int) -> np.ndarray:

@@ -502,6 +502,14 @@ def fake(folder, name, text):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+def test_features_that_a_processor_lacks(monkeypatch):
+    monkeypatch.setattr(toolchain, "features", lambda: frozenset({"avx2", "bmi2"}))
+    assert TARGETS["x86-64-v3"].unavailable() == (
+        "x86-64-v3: this machine's processor has no fma, or does not say so"
+    )
+    assert "no sse4_2" in str(TARGETS["x86-64-v2"].unavailable())
+
+
 def test_missing_emulator(tmp_path, monkeypatch):
     fake(tmp_path, "riscv64-linux-gnu-gcc", "exit 0")
     monkeypatch.setenv("PATH", str(tmp_path))

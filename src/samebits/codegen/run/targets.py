@@ -46,6 +46,7 @@ class Target:
     flags:    of the compiler, when it compiles and when it links
     runner:   the command put before the program's path (an emulator, a checker), if any
     board:    the bare-metal board, if any
+    needs:    features of this machine's processor, as Linux names them, that the program uses
     """
 
     name: str
@@ -53,6 +54,7 @@ class Target:
     flags: tuple[str, ...]
     runner: tuple[str, ...] = ()
     board: Board | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -80,6 +82,9 @@ class Target:
     def unavailable(self) -> str | None:
         """Why this machine cannot build or run for the target, and what to install; None if it
         can. Only the first reason is given."""
+        lacking = [feature for feature in self.needs if feature not in toolchain.features()]
+        if lacking:
+            return f"{self.name}: this machine's processor has no {lacking[0]}, or does not say so"
         for tool in self.tools:
             if tool.missing:
                 return f"{self.name}: {tool.missing}"
@@ -117,6 +122,11 @@ def _board(name: str, board: Board, *flags: str) -> Target:
     return Target(name, "arm-none-eabi-gcc", (*BASE, *BARE_METAL, *flags), board=board)
 
 
+def _level(name: str, *needs: str) -> Target:
+    """This machine, by the instructions of a level of x86-64 (its psABI, section 3.1.1)."""
+    return Target(name, "cc", (*BASE, "-O2", f"-march={name}"), needs=needs)
+
+
 def _processor(name: str, prefix: str, emulator: str) -> Target:
     return Target(name, f"{prefix}-gcc", (*BASE, "-O2", "-static"), (emulator,))
 
@@ -134,6 +144,10 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             _board("cortex-m7", MPS2_AN500, "-mcpu=cortex-m7", "-O2"),
             _board("cortex-m33", MPS2_AN505, "-mcpu=cortex-m33", "-O2"),
             _board("cortex-m55", MPS3_AN547, "-mcpu=cortex-m55", "-mfloat-abi=hard", "-O2"),
+            _level("x86-64-v2", "sse4_2", "popcnt"),
+            _level("x86-64-v3", "avx2", "bmi2", "fma"),
+            _level("x86-64-v4", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
+            _processor("aarch64", "aarch64-linux-gnu", "qemu-aarch64"),
             _processor("s390x", "s390x-linux-gnu", "qemu-s390x"),  # big-endian
             _processor("riscv64", "riscv64-linux-gnu", "qemu-riscv64"),
         )

@@ -45,9 +45,11 @@ PACKAGES = {
     "clang": ("clang", "libclang-rt-dev"),
     "valgrind": ("valgrind",),
     "arm-none-eabi-gcc": ("gcc-arm-none-eabi",),
+    "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
     "s390x-linux-gnu-gcc": ("gcc-s390x-linux-gnu", "libc6-dev-s390x-cross"),
     "riscv64-linux-gnu-gcc": ("gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"),
     "qemu-system-arm": ("qemu-system-arm",),
+    "qemu-aarch64": ("qemu-user",),
     "qemu-s390x": ("qemu-user",),
     "qemu-riscv64": ("qemu-user",),
 }
@@ -99,6 +101,17 @@ def first_error(text: str) -> str:
     words = ("error", "cannot find", "undefined reference", "multiple definition", "overflowed")
     wanted = [line for line in lines if any(word in line for word in words)]
     return (wanted or lines or ["no message"])[0]
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """Features of this machine's processor, by the names of /proc/cpuinfo; none without it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    lines = (line.partition(":")[2] for line in text.splitlines() if line.startswith("flags"))
+    return frozenset(next(lines, "").split())
 
 
 @functools.cache
