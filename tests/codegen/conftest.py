@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -45,13 +46,17 @@ def compile_c(
     return done
 
 
-def shared_kernels(compiler: str, folder: Path, cpu: str, *flags: str) -> str:
-    """The kernels' object file, compiled once per folder and processor."""
-    found = f"kernels-{cpu}.o"
-    if not (folder / found).exists():
-        write_files(folder, library(find_cpu(cpu)))
-        compile_c(compiler, folder, ["-c", "samebits/samebits_kernels.c"], found, *flags)
-    return found
+def shared_kernels(compiler: str, folder: Path, base: Path, cpu: str, *flags: str) -> str:
+    """The kernels' object file in `base`, compiled once for a processor, compiler and flags; their
+    headers are in `folder` too."""
+    files = library(find_cpu(cpu))
+    write_files(folder, files)
+    key = hashlib.sha256(repr((compiler, flags, sorted(files.items()))).encode()).hexdigest()
+    made = base / f"kernels-{key[:16]}" / "kernels.o"
+    if not made.exists():
+        write_files(made.parent, files)
+        compile_c(compiler, made.parent, ["-c", "samebits/samebits_kernels.c"], made.name, *flags)
+    return str(made)
 
 
 def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[list[Array]]:
@@ -71,8 +76,12 @@ def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[
 
 
 @pytest.fixture
-def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
+def same_in_c(
+    cc: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., None]:
     """same_in_c(graphs): every layer of every graph is in C what the interpreter says."""
+
+    base = tmp_path_factory.getbasetemp()
 
     def check(
         graphs: Sequence[Graph],
@@ -89,7 +98,7 @@ def same_in_c(cc: str, tmp_path: Path) -> Callable[..., None]:
             prefix = f"g{number}"
             files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
-            kernels = shared_kernels(compiler, tmp_path, cpu, *flags)
+            kernels = shared_kernels(compiler, tmp_path, base, cpu, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:

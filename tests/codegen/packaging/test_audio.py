@@ -35,7 +35,12 @@ HOSTS = [
     host("gcc", "-O1", *SANITIZERS),
     host("clang", "-O2"),
 ]
-BOARDS = [target for target in TARGETS.values() if target.board]
+ALIKE = ("cortex-m4", "cortex-m7", "cortex-m33")  # the same C as for the M3
+BOARDS = [
+    pytest.param(target, marks=pytest.mark.slow) if target.name in ALIKE else target
+    for target in TARGETS.values()
+    if target.board
+]
 REST = [TARGETS["aarch64"], TARGETS["s390x"], TARGETS["riscv64"], valgrind()]
 
 

@@ -15,7 +15,12 @@ from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.graph import Graph, GraphBuilder
 
-BOARDS = [name for name, target in TARGETS.items() if target.board]
+QUICK = ("cortex-m0", "cortex-m55")
+BOARDS = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name, target in TARGETS.items()
+    if target.board
+]
 CODES = {"ratios": (Fraction(1, 64),), "low": -128, "high": 127, "dtype": "int8"}
 
 
