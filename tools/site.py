@@ -1,0 +1,59 @@
+"""Pages of the site that lie outside docs/: README as the home page, the changelog and others.
+
+A hook of MkDocs (mkdocs.yml names it). Links between those pages are turned towards the site.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Page of the site: file of the repository. One of `docs` keeps its name there.
+PAGES = {
+    "index.md": "README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "guide/troubleshooting.md": "src/samebits/troubleshooting.md",
+}
+LINK = re.compile(r"\[([^][]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def turned(text: str) -> str:
+    """A page of the repository's root with its links as the site has them.
+
+    What the site does not hold, such as the licence, keeps its words without the link.
+    """
+    homes = {source: page for page, source in PAGES.items()}
+
+    def link(found: re.Match[str]) -> str:
+        words, target, anchor = found[1], found[2], found[3] or ""
+        if "://" in target:
+            return found[0]
+        if target.startswith("docs/") and target.endswith(".md"):
+            return f"[{words}]({target.removeprefix('docs/')}{anchor})"
+        return f"[{words}]({homes[target]}{anchor})" if target in homes else words
+
+    return LINK.sub(link, text)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie outside docs/."""
+    for page, source in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=turned(text)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Take the links out that lead from a guide to a folder of the repository; name files.
+
+    A block ```LANGUAGE NAME is a file of that name (tests/test_docs.py).
+    """
+    markdown = re.sub(r"\[([^][]+)\]\(\.\./\.\./[^)]+\)", r"\1", markdown)
+    return re.sub(r"^```(\w+) (\S+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
