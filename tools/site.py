@@ -5,6 +5,7 @@ A hook of MkDocs (mkdocs.yml names it). Links between those pages are turned tow
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
@@ -51,9 +52,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Take the links out that lead from a guide to a folder of the repository; name files.
+    """Name pages and files as a reader of the site knows them.
 
-    A block ```LANGUAGE NAME is a file of that name (tests/test_docs.py).
+    A link that is called by a path gets the title of its page. One that leads from a guide to a
+    folder of the repository keeps its words alone. A block ```LANGUAGE NAME is a file of that name
+    (tests/test_docs.py).
     """
     markdown = re.sub(r"\[([^][]+)\]\(\.\./\.\./[^)]+\)", r"\1", markdown)
+
+    def titled(found: re.Match[str]) -> str:
+        words, target, anchor = found[1], found[2], found[3] or ""
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+        file = files.get_file_from_path(place)
+        if file is None or not words.endswith(".md"):
+            return found[0]
+        heading = re.search(r"^# (.+)$", file.content_string, flags=re.MULTILINE)
+        return f"[{heading[1] if heading else words}]({target}{anchor})"
+
+    markdown = LINK.sub(titled, markdown)
     return re.sub(r"^```(\w+) (\S+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
