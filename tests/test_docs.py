@@ -113,7 +113,18 @@ def needs(*backends: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*("c.md", "compare.md", "faq.md", "numerics.md", "python.md", "start.md", "train.md", "why.md")],
+    [
+        *(
+            "c.md",
+            "compare.md",
+            "faq.md",
+            "numerics.md",
+            "python.md",
+            "start.md",
+            "train.md",
+            "why.md",
+        )
+    ],
 )
 def test_a_guide(name, page_folder, capsys):
     needs("c", *(("cortex-m4",) if name in ("c.md", "start.md") else ()))

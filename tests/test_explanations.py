@@ -153,7 +153,7 @@ def test_the_page_says_what_to_do():
 
 
 def caught(action):
-    with pytest.raises(Exception) as found:  # noqa: PT011: of any class
+    with pytest.raises(SamebitsError) as found:
         action()
     return found.value
 

@@ -100,7 +100,7 @@ def anchors(path):
 
 
 def target_of(path, link):
-    """The file that a link of a page leads to; the troubleshooting page has its place in the site."""
+    """The file that a link leads to; the troubleshooting page has its place in the site."""
     start = DOCS / "guide" if path == TROUBLESHOOTING else path.parent
     target = Path(os.path.normpath(start / link)) if link else path
     return TROUBLESHOOTING if target == DOCS / "guide" / "troubleshooting.md" else target
@@ -139,7 +139,7 @@ def test_sources_of_claims_are_links():
     assert wrong == []
 
 
-# --- the reference of the API -----------------------------------------------------------------------
+# --- the reference of the API -------------------------------------------------------------------
 
 
 @cache
@@ -162,7 +162,7 @@ def test_every_room_with_exports_is_described_or_a_table():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_public_name_is_described(room):
-    """By the page of its room if it has a docstring and no module of its name hides it; else alone."""
+    """With its room if it has a docstring and no module of its name hides it; else alone."""
     described, text = directives()
     module = importlib.import_module(room)
     lacking = []
