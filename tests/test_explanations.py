@@ -32,29 +32,42 @@ CLASSES = {
 }
 
 
+Caught = dict[str, set[str]]  # names of errors in a handler, and the classes they may have
+
+
 @cache
-def trees() -> dict[Path, ast.Module]:
+def trees() -> dict[Path, list[ast.AST]]:
+    """The nodes that matter here of every module, outer ones first."""
+    kinds = (ast.Raise, ast.ExceptHandler, ast.FunctionDef, ast.ClassDef)
     return {
-        path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCES.rglob("*.py"))
+        path: [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, kinds)
+        ]
+        for path in sorted(SOURCES.rglob("*.py"))
     }
 
 
+def classes_in(node: ast.AST) -> set[str]:
+    return set(re.findall(r"\w+", ast.unparse(node))) & set(CLASSES)
+
+
 @cache
-def made() -> dict[str, set[str]]:
+def made() -> Caught:
     """The errors that the functions of a name give, by their annotations, and bases of classes."""
-    found: dict[str, set[str]] = {}
-    for tree in trees().values():
-        for node in ast.walk(tree):
+    found: Caught = {}
+    for nodes in trees().values():
+        for node in nodes:
             if isinstance(node, ast.FunctionDef) and node.returns is not None:
-                names = set(re.findall(r"\w+", ast.unparse(node.returns))) & set(CLASSES)
-                found.setdefault(node.name, set()).update(names)
+                found.setdefault(node.name, set()).update(classes_in(node.returns))
             elif isinstance(node, ast.ClassDef):
-                names = {ast.unparse(base) for base in node.bases} & set(CLASSES)
-                found.setdefault(node.name, set()).update(names)
+                for base in node.bases:
+                    found.setdefault(node.name, set()).update(classes_in(base))
     return found
 
 
-def raised(node: ast.expr, caught: dict[str, set[str]]) -> set[str]:
+def raised(node: ast.expr, caught: Caught) -> set[str]:
     """The classes that an expression after `raise` may have."""
     if isinstance(node, ast.IfExp):
         return raised(node.body, caught) | raised(node.orelse, caught)
@@ -68,25 +81,26 @@ def raised(node: ast.expr, caught: dict[str, set[str]]) -> set[str]:
     return caught.get(name) or made().get(name, set())
 
 
-def sites(node: ast.AST, caught: dict[str, set[str]]) -> Iterator[str]:
-    """The classes of every `raise` below a node."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ExceptHandler) and child.name and child.type:
-            names = set(re.findall(r"\w+", ast.unparse(child.type))) & set(CLASSES)
-            yield from sites(child, {**caught, child.name: names})
-            continue
-        if isinstance(child, ast.Raise) and child.exc is not None:
-            yield from raised(child.exc, caught)
-        yield from sites(child, caught)
+def sites(nodes: list[ast.AST]) -> Iterator[str]:
+    """The classes of every `raise` among the nodes of a module."""
+    caught: dict[ast.AST, Caught] = {}
+    for node in nodes:  # inner handlers come after outer ones
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Raise):
+                    caught.setdefault(inner, {})[node.name] = classes_in(node.type)
+    for node in nodes:
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            yield from raised(node.exc, caught.get(node, {}))
 
 
 @cache
 def pairs() -> frozenset[tuple[str, str]]:
     """Every class that is raised in a room."""
     found = set()
-    for path, tree in trees().items():
+    for path, nodes in trees().items():
         room = path.relative_to(SOURCES).with_suffix("").parts[0]
-        found |= {(name, room) for name in sites(tree, {})}
+        found |= {(name, room) for name in sites(nodes)}
     return frozenset(found)
 
 
@@ -131,8 +145,8 @@ def test_rooms_are_rooms():
 def test_every_call_after_raise_is_understood():
     """So that a new way to make an error is seen here; the others are faults or ways out."""
     names = set()
-    for tree in trees().values():
-        for node in ast.walk(tree):
+    for nodes in trees().values():
+        for node in nodes:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 called = ast.unparse(node.exc.func).rpartition(".")[2]
                 if called.isidentifier() and not raised(node.exc, {}) and called != "type":

@@ -73,8 +73,11 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an error's code means, its commonest causes, and what to do: Markdown that reads as
-    text."""
+    """A section of Troubleshooting: what an error means, its commonest causes, what to do.
+
+    code: the error code, which is its heading
+    text: Markdown, written to be read as text
+    """
 
     code: str
     text: str
