@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -179,7 +180,7 @@ def test_every_public_name_is_described(room):
 
 def test_every_method_of_a_network_is_described():
     assert "samebits.network.Network" in directives()[0]
-    fields = {"model", "quantization", "notes"}  # which the docstring of the class describes
+    fields = {field.name for field in dataclasses.fields(sb.Network)}  # the class describes them
     methods = [name for name in vars(sb.Network) if name[0] != "_" and name not in fields]
     assert [name for name in methods if not inspect.getdoc(getattr(sb.Network, name))] == []
 
@@ -236,3 +237,15 @@ def test_the_home_page_shows_the_records(site):
     text = (site / "index.html").read_text(encoding="utf-8")
     assert "<code>0a3f1325ed7e</code>" in text
     assert "&lt;!--" not in text
+
+
+@pytest.mark.slow
+def test_pages_name_pages_and_files(site):
+    """Links by titles instead of paths, blocks by file names, names in docstrings as lists."""
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert '<a href="guide/train.html">Train</a>' in home
+    assert "docs/guide" not in home
+    guide = (site / "guide" / "c.html").read_text(encoding="utf-8")
+    assert '<span class="filename">device/main.c</span>' in guide
+    network = (site / "api" / "network.html").read_text(encoding="utf-8")
+    assert "<li><code>model</code>: as data</li>" in network

@@ -1,4 +1,4 @@
-"""An extension of Griffe for the site: what a docstring says of each name becomes a list.
+"""An extension of Griffe for the site: lists and code of our docstrings, in Markdown.
 
 Our docstrings align `name: what it is` line by line, which Markdown would run together.
 """
@@ -14,17 +14,20 @@ NAMED = re.compile(r"([a-z_]\w*(?:(?:, | and )[a-z_]\w*)*):\s+(.*)")
 
 
 def listed(text: str) -> str:
-    """A docstring whose paragraphs of names, with deeper lines that go on, are lists."""
-    paragraphs = []
-    for paragraph in text.split("\n\n"):
-        lines = paragraph.split("\n")
-        if not all(NAMED.fullmatch(line) or line.startswith("  ") for line in lines):
-            paragraphs.append(paragraph)
-        elif not NAMED.fullmatch(lines[0]):
-            paragraphs.append(paragraph)  # code
-        else:
-            paragraphs.append("\n".join(map(_item, lines)))
-    return "\n\n".join(paragraphs)
+    """A docstring whose paragraphs of names, with deeper lines that go on, are lists.
+
+    A paragraph of deeper lines alone is code.
+    """
+    return "\n\n".join(map(_paragraph, text.split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    lines = text.split("\n")
+    if all(line.startswith("  ") for line in lines):
+        return "\n".join(f"    {line.removeprefix('    ')}" for line in lines)
+    if NAMED.fullmatch(lines[0]) and all(NAMED.fullmatch(x) or x.startswith("  ") for x in lines):
+        return "\n".join(map(_item, lines))
+    return text
 
 
 def _item(line: str) -> str:
