@@ -5,6 +5,8 @@
     loss = CrossEntropyLoss()(model(model_input(model, images)), labels)
     loss.backward()
     optimizer.step()
+
+docs/guide/train.md shows loops, losses, checkpoints and workers.
 """
 
 from samebits.train.average import EMA
