@@ -105,7 +105,7 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-@pytest.mark.parametrize("name", ["compare.md", "numerics.md", "python.md", "train.md"])
+@pytest.mark.parametrize("name", ["compare.md", "data.md", "numerics.md", "python.md", "train.md"])
 def test_a_guide(name, page_folder, capsys):
     needs("c")
     run_page(GUIDES / name, capsys)

@@ -42,7 +42,7 @@ from fuzzing.mutations import (
 )
 from samebits.codegen.run.interface import REPORT, Interface
 from samebits.data.archive import load_npz
-from samebits.data.folder import _decode
+from samebits.data.pictures import read_picture
 from samebits.data.recordings import read_wav
 from samebits.data.text import load_text
 from samebits.errors import SamebitsError
@@ -307,7 +307,7 @@ def wav(folder: Path, data: bytes) -> None:
 @target(chunks, size=1000)
 def image(folder: Path, data: bytes) -> None:
     """An image."""
-    _decode(written(folder, "case.png", data))
+    read_picture(written(folder, "case.png", data))
 
 
 @target(flip, size=1200)

@@ -70,13 +70,12 @@ def load_folder(
 
 def holds_recordings(root: Path) -> bool:
     """Whether the first file of the first class is a recording."""
-    places = [root / "train" if _holds_folders(root / "train") else root]
-    while places:
-        inside = [path for path in visible(places.pop(0)) if not is_left(path)]
-        files = [path for path in inside if path.is_file()]
-        if files and _is_audio(files[0]):
-            return True
-        places = [path for path in inside if path.is_dir()][:1]
+    train = root / "train"
+    place = train if train.is_dir() and any(path.is_dir() for path in _shown(train)) else root
+    for folder in [path for path in _shown(place) if path.is_dir()]:
+        files = [path for path in _shown(folder) if path.is_file() and not is_left(path)]
+        if files:
+            return _is_audio(files[0])
     return False
 
 
@@ -122,11 +121,16 @@ def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sampl
 
 def visible(folder: Path) -> list[Path]:
     """Files and folders in a folder, by name; hidden ones are passed over, which a note says."""
-    found = sorted(folder.iterdir(), key=lambda p: p.name)
-    hidden = [path for path in found if path.name.startswith(".")]
-    for path in hidden:
+    shown = _shown(folder)
+    for path in sorted(set(folder.iterdir()) - set(shown)):
         progress.note(f"{path}: passed over, hidden")
-    return [path for path in found if path not in hidden]
+    return shown
+
+
+def _shown(folder: Path) -> list[Path]:
+    """The same, without a note."""
+    found = sorted(folder.iterdir(), key=lambda path: path.name)
+    return [path for path in found if not path.name.startswith(".")]
 
 
 def _holds_folders(folder: Path) -> bool:

@@ -39,15 +39,16 @@ def fitting(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """
     found = list(outputs.shape)
     if labels.is_floating_point():
-        expected, fits = list(labels.shape), found == list(labels.shape)
+        expected = ", ".join(map(str, labels.shape))
+        fits = found == list(labels.shape)
     elif labels.dim() == 3:
-        expected = [len(labels), "classes", *labels.shape[1:]]
+        expected = ", ".join(map(str, (len(labels), "classes", *labels.shape[1:])))
         fits = len(found) == 4 and [found[0], *found[2:]] == list(labels.shape)
     else:
         return outputs
     if not fits:
         raise UnsupportedError(
-            f"expected a network with outputs [{', '.join(map(str, expected))}] for these labels, "
+            f"expected a network with outputs [{expected}] for these labels, "
             f"found {found}; give --arch module:callable of one that has them"
         )
     return outputs
