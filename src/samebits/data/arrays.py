@@ -48,13 +48,13 @@ def from_arrays(
                 f"{name}: expected shape [{len(x)}], one label per sample, found "
                 f"{shape_text(y.shape)}"
             )
+    task = task_of(labels[0], options.task, where[0][1])
+    for y, (_, name) in zip(labels, where, strict=True):
+        task_of(y, task, name)
     if len(samples) == 1:
         test = test_places(len(labels[0]))
         (x,), (y,) = samples, labels
         samples, labels, where = (x[~test], x[test]), (y[~test], y[test]), list(where) * 2
-    task = task_of(labels[0], options.task, where[0][1])
-    for y, (_, name) in zip(labels, where, strict=True):
-        task_of(y, task, name)
     made = encode(
         labels, task, [name for _, name in where], () if prepared is None else prepared.targets
     )

@@ -61,7 +61,7 @@ def task_of(array: Array, task: str | None, where: str) -> str:
         }[task]
         raise InputError(
             f"{where}: expected {expected}, found {array.dtype} {list(array.shape)}"
-            + ("" if task is None else f"; --task {task} says so")
+            + ("" if task is None else f", for {task}")
         )
     return task or said
 

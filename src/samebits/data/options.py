@@ -41,7 +41,8 @@ class DataOptions:
         """Options as a user gives them: `target` a text with commas or names, `resize` a number N,
         a text HxW or a pair. Raises InputError that names the option."""
         names = tuple(target.split(",")) if isinstance(target, str) else tuple(target or ())
-        if target is not None and (not all(names) or len(set(names)) < len(names)):
+        good = all(isinstance(name, str) and name for name in names)
+        if target is not None and (not good or len(set(names)) < len(names)):
             raise InputError(
                 "--target: expected different names of columns with commas between them, found "
                 f"{target!r}"
