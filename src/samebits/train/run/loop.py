@@ -247,10 +247,10 @@ class _Run:
     ) -> None:
         self.config, self.data, self.out, self.workers = config, data, out, workers
         self.reporter = reporter if workers.first else Silent()
-        self.schedule = config.schedule_for(data)
         self.augmentation = Augmentation.parse(config.augment)
-        self.augmentation.check(data.train_images, data.source)
         check_architecture(config.arch, data, self.augmentation)
+        self.schedule = config.schedule_for(data)
+        self.augmentation.check(data.train_images, data.source)
         self.per_epoch = config.steps_per_epoch(data)
         if model is None:
             model = build(config.arch, data.input_shape, data.classes)
