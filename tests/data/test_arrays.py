@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from samebits.data import from_arrays, load
-from samebits.data.columns import Scale
+from samebits.data.columns import ColumnScale
 from samebits.data.load import Earlier
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
@@ -27,7 +27,7 @@ def test_rows_are_standardised_by_those_of_training():
     data = from_arrays([X], [np.arange(40) % 3])
     train = np.arange(40) % 5 != 4
     for column in range(3):
-        scale = Scale.of(X[train, column])
+        scale = ColumnScale.of(X[train, column])
         assert data.train_images[:, column].tolist() == scale.features(X[train, column]).tolist()
         assert data.test_images[:, column].tolist() == scale.features(X[~train, column]).tolist()
     assert (data.input_shape, data.noun, data.rows, data.language) == ((3,), "row", True, False)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from samebits import progress
-from samebits.data.columns import Scale
+from samebits.data.columns import ColumnScale
 from samebits.data.preparation import Feature, Preparation, features_of
 from samebits.errors import InputError
 
 PREPARED = Preparation(
-    (Feature("a", Scale(0.1, 1e-7)), Feature("b", None, ("x", "y"))), (Scale(-1.5, 3.0),), ("0",)
+    (Feature("a", ColumnScale(0.1, 1e-7)), Feature("b", None, ("x", "y"))), (ColumnScale(-1.5, 3.0),), ("0",)
 )
 
 

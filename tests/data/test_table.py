@@ -11,7 +11,7 @@ import torch
 
 from samebits import progress
 from samebits.data import load, table
-from samebits.data.columns import Scale
+from samebits.data.columns import ColumnScale
 from samebits.data.load import Earlier
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
@@ -54,7 +54,7 @@ def test_columns_become_codes_and_words_inputs(tmp_path):
     assert (data.task, data.class_names, data.input_shape) == ("classification", ("a", "b"), (6,))
     assert data.noun == "row"
     test = torch.from_numpy(table._test_rows({n: table._column(frame[n], n) for n in frame}))
-    assert data.train_images[:, 0].tolist() == Scale.of(
+    assert data.train_images[:, 0].tolist() == ColumnScale.of(
         frame["length"].to_numpy()[~test.numpy()]
     ).features(frame["length"].to_numpy()[~test.numpy()]).tolist()
     colours = data.test_images[:, 2:5].tolist()

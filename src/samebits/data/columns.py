@@ -21,21 +21,21 @@ NEAR = 2.0**-16  # to a tie: codes below 2**31 in binary64 are off by less than 
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What a column is measured in: (x - centre) / spread."""
+class ColumnScale:
+    """The zero and the unit of a column: its codes are of (x - centre) / spread."""
 
     centre: float
     spread: float
 
     @staticmethod
-    def of(values: Reals) -> Scale:
+    def of(values: Reals) -> ColumnScale:
         """The mean and standard deviation of finite numbers [n], n >= 1, each rounded once."""
         integers, unit = _integers(values)
         n, total = len(integers), sum(integers)
         mean = Fraction(total, n) * unit
         squares = sum(v * v for v in integers)
         variance = Fraction(n * squares - total * total, n * n) * unit**2
-        return Scale(mean.numerator / mean.denominator, spec.root(variance))
+        return ColumnScale(mean.numerator / mean.denominator, spec.root(variance))
 
     def features(self, values: Reals) -> npt.NDArray[np.int16]:
         """Codes of a feature."""

@@ -180,7 +180,7 @@ class Dataset:
         return self.train_labels if split == "train" else self.test_labels
 
     def targets(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
-        """What a loss takes: int64 indices of classes, float32 numbers of the other tasks."""
+        """The targets of a loss: int64 indices of classes, float32 numbers of the other tasks."""
         labels = self.labels(split)[indices]
         if self.task == "regression":
             return (labels.double() * 2.0**-TARGET_BITS).float()
@@ -237,7 +237,7 @@ class Dataset:
         return len(self.class_names)
 
     def record(self) -> dict[str, Any]:
-        """What a run keeps beside shape and classes, to read other data alike; nothing for
+        """The facts that a run keeps beside shape and classes, to read other data alike; nothing for
         classified images, recordings and texts that were read without options."""
         record: dict[str, Any] = {}
         if self.task != "classification" or self.rows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from samebits.data.columns import Scale
+from samebits.data.columns import ColumnScale
 from samebits.data.preparation import check_numbers
 from samebits.errors import InputError
 
@@ -26,7 +26,7 @@ class Labels:
     task: str
     parts: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
-    scales: tuple[Scale, ...] = ()
+    scales: tuple[ColumnScale, ...] = ()
 
 
 def task_of(array: Array, task: str | None, where: str) -> str:
@@ -67,7 +67,7 @@ def task_of(array: Array, task: str | None, where: str) -> str:
 
 
 def encode(
-    arrays: Sequence[Array], task: str, where: Sequence[str], scales: Sequence[Scale] = ()
+    arrays: Sequence[Array], task: str, where: Sequence[str], scales: Sequence[ColumnScale] = ()
 ) -> Labels:
     """Labels of the splits, training first, as codes.
 
@@ -103,7 +103,7 @@ def encode(
         raise InputError(
             f"{where[0]}: expected {len(scales)} targets as in training, found {outputs}"
         )
-    scales = tuple(scales) or tuple(Scale.of(column) for column in reals[0].T)
+    scales = tuple(scales) or tuple(ColumnScale.of(column) for column in reals[0].T)
     codes = [
         np.stack([s.targets(column) for s, column in zip(scales, real.T, strict=True)], axis=1)
         for real in reals

@@ -36,7 +36,7 @@ NONE = Earlier()
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a source is, the options that apply to it, and its reader."""
+    """A kind of source: its name, the options that apply to it, and its reader."""
 
     what: str
     takes: tuple[str, ...]
@@ -70,7 +70,7 @@ def load(
 
 
 def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
-    """What a source is. Raises InputError for what is none of EXPECTED."""
+    """The kind of a source. Raises InputError for a source that is none of EXPECTED."""
     if source == "digits":
         return _Kind("digits", (), lambda options, prepared: load_digits())
     path = Path(source)
@@ -107,7 +107,7 @@ def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kin
 
 
 def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
-    """What a folder holds."""
+    """The kind of a folder."""
     if stored.is_stored(path):
         return _Kind(
             "a data set saved by Hugging Face",

@@ -26,7 +26,7 @@ EXPECTED = (
 def load_callable(
     name: str, options: DataOptions = PLAIN, prepared: Preparation | None = None
 ) -> Dataset:
-    """What the callable of a name gives, called without arguments: EXPECTED.
+    """The data that the callable of a name gives, called without arguments: EXPECTED.
 
     Of one dataset every fifth sample is for testing. Samples are tensors, arrays or images of
     Pillow, all of one shape; labels numbers or arrays, as `from_arrays` takes them. Every sample is

@@ -115,7 +115,7 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
 
 
 def _other(where: str, shape: tuple[int, ...], reference: Reference) -> str:
-    """What is wrong with an image of another size or colours, and the option that takes both."""
+    """The fault of an image of another size or colours, and the option that takes both."""
     size = shape[1:] != reference[1][1:]
     colours = shape[0] != reference[1][0]
     advice = " and ".join(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from samebits import progress
-from samebits.data.columns import Reals, Scale
+from samebits.data.columns import Reals, ColumnScale
 from samebits.errors import InputError
 from samebits.spec.tables import FEATURE_BITS, LARGEST
 
@@ -29,12 +29,12 @@ class Feature:
     """A column of a table: numbers with their scale, or words with the categories they name."""
 
     name: str
-    scale: Scale | None = None
+    scale: ColumnScale | None = None
     categories: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
-        """How many inputs of a network it becomes."""
+        """The number of inputs of a network that it becomes."""
         return len(self.categories) or 1
 
 
@@ -43,7 +43,7 @@ class Preparation:
     """Features in order, scales of the targets of a regression, classes of a classification."""
 
     features: tuple[Feature, ...] = ()
-    targets: tuple[Scale, ...] = ()
+    targets: tuple[ColumnScale, ...] = ()
     classes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,8 +61,8 @@ class Preparation:
 
     @staticmethod
     def from_dict(record: object) -> Preparation:
-        """What `to_dict` has made, from an untrusted record. Raises InputError for anything
-        else."""
+        """The preparation that `to_dict` has recorded; the record is untrusted. Raises InputError
+        for anything else."""
         try:
             _require(isinstance(record, Mapping))
             features, targets, classes = (record[key] for key in PARTS)  # type: ignore[index]
@@ -104,11 +104,11 @@ def _feature(record: Any) -> Feature:
     return Feature(_text(record["name"]), _scale(record))
 
 
-def _scale(record: Any) -> Scale:
+def _scale(record: Any) -> ColumnScale:
     centre, spread = record["centre"], record["spread"]
     _require(type(centre) is float and type(spread) is float)
     _require(math.isfinite(centre) and 0 < spread < math.inf)
-    return Scale(centre, spread)
+    return ColumnScale(centre, spread)
 
 
 def _text(found: object) -> str:
@@ -163,7 +163,7 @@ def features_of(
                     f"{source}: column {name!r} holds one number in all training rows: it says "
                     "nothing"
                 )
-            features.append(Feature(name, Scale.of(chosen)))
+            features.append(Feature(name, ColumnScale.of(chosen)))
             continue
         categories = tuple(sorted(set(column)))
         if len(categories) > MAX_CATEGORIES:

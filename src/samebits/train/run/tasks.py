@@ -1,4 +1,4 @@
-"""What a task asks of a run: its loss, in both numerics, and outputs that its labels fit."""
+"""The losses of tasks, in both numerics, and the outputs that their labels fit."""
 
 from __future__ import annotations
 
