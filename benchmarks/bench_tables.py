@@ -44,6 +44,7 @@ def main() -> None:
         for name in TABLES:
             path = table(name, Path(made))
             figures: dict[str, list[float]] = {}
+            count = 0
             for numerics in ("bfp", "float32"):
                 for seed in range(arguments.seeds):
                     out = Path(made) / name / numerics / str(seed)
@@ -51,12 +52,13 @@ def main() -> None:
                     assert run is not None
                     figure = run.metrics["r2"] if run.metrics else run.accuracy
                     figures.setdefault(numerics, []).append(figure)
-            rows.append({"data": name, "test_rows": run.result.test_count, **figures})
+                    count = run.result.test_count
+            rows.append({"data": name, "test_rows": count, **figures})
             shown = "  ".join(
                 f"{numerics} {' '.join(f'{value:.4f}' for value in values)}"
                 for numerics, values in figures.items()
             )
-            print(f"{name}, {run.result.test_count} test rows: {shown}", flush=True)
+            print(f"{name}, {count} test rows: {shown}", flush=True)
     if arguments.out is not None:
         write_record(arguments.out, options=OPTIONS, rows=rows)
 

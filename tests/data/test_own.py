@@ -78,7 +78,7 @@ def test_images_of_pillow(file):
 
 def test_a_dataset_is_taken_as_it_is(file):
     assert load(f"{file}:ready").input_shape == (3,)
-    with pytest.raises(InputError, match="--task does not apply to a samebits.data.Dataset"):
+    with pytest.raises(InputError, match=r"--task does not apply to a samebits\.data\.Dataset"):
         load(f"{file}:ready", options=DataOptions.of(task="regression"))
 
 
@@ -98,5 +98,3 @@ def test_what_is_wrong_is_named(file, name, text):
         load(f"{file}:{name}")
     assert str(caught.value).startswith(f"--data {file}:{name}")
     assert text in str(caught.value)
-
-

@@ -67,7 +67,9 @@ def fill(root, sizes, modes):
 
 def test_mixed_images_need_options_that_are_named(tmp_path):
     fill(tmp_path, [(6, 5), (6, 5), (8, 8), (6, 5)], ["L", "L", "L", "RGB"])
-    with pytest.raises(InputError, match=r"found 8x8 grey; give --resize HEIGHTxWIDTH to make them"):
+    with pytest.raises(
+        InputError, match=r"found 8x8 grey; give --resize HEIGHTxWIDTH to make them"
+    ):
         load(str(tmp_path))
     with pytest.raises(InputError, match=r"found 4x4 RGB; give --colour grey or rgb to make them"):
         load(str(tmp_path), options=DataOptions.of(resize=4))

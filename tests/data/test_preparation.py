@@ -13,7 +13,9 @@ from samebits.data.preparation import Feature, Preparation, features_of
 from samebits.errors import InputError
 
 PREPARED = Preparation(
-    (Feature("a", ColumnScale(0.1, 1e-7)), Feature("b", None, ("x", "y"))), (ColumnScale(-1.5, 3.0),), ("0",)
+    (Feature("a", ColumnScale(0.1, 1e-7)), Feature("b", None, ("x", "y"))),
+    (ColumnScale(-1.5, 3.0),),
+    ("0",),
 )
 
 
@@ -50,7 +52,9 @@ def test_codes_keep_the_order_of_training():
     assert PREPARED.codes(columns, "t").tolist() == [[0, 0, 4096], [4096, 4096, 0]]
     with pytest.raises(InputError, match="found 'c' besides"):
         PREPARED.codes({**columns, "c": ["x"]}, "t")
-    with pytest.raises(InputError, match="expected a column 'a' of numbers as in training, found w"):
+    with pytest.raises(
+        InputError, match="expected a column 'a' of numbers as in training, found w"
+    ):
         PREPARED.codes({**columns, "a": ["1", "2"]}, "t")
 
 

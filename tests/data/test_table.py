@@ -54,9 +54,12 @@ def test_columns_become_codes_and_words_inputs(tmp_path):
     assert (data.task, data.class_names, data.input_shape) == ("classification", ("a", "b"), (6,))
     assert data.noun == "row"
     test = torch.from_numpy(table._test_rows({n: table._column(frame[n], n) for n in frame}))
-    assert data.train_images[:, 0].tolist() == ColumnScale.of(
-        frame["length"].to_numpy()[~test.numpy()]
-    ).features(frame["length"].to_numpy()[~test.numpy()]).tolist()
+    assert (
+        data.train_images[:, 0].tolist()
+        == ColumnScale.of(frame["length"].to_numpy()[~test.numpy()])
+        .features(frame["length"].to_numpy()[~test.numpy()])
+        .tolist()
+    )
     colours = data.test_images[:, 2:5].tolist()
     wanted = [[4096 * (c == name) for name in ("blue", "green", "red")] for c in frame["colour"]]
     assert colours == [w for w, t in zip(wanted, test.tolist(), strict=True) if t]
@@ -112,7 +115,9 @@ def test_a_run_prepares_other_tables(tmp_path):
     assert found.task == "regression"
     with_words = frame.assign(colour=["grey", *frame["colour"][1:]])
     with pytest.raises(InputError, match=r"row 1, column 'colour': expected one of the 3 categ"):
-        load(written(tmp_path, with_words, "w.csv"), earlier=Earlier(data.options, data.preparation))
+        load(
+            written(tmp_path, with_words, "w.csv"), earlier=Earlier(data.options, data.preparation)
+        )
     with pytest.raises(InputError, match=r"expected a column 'length' of numbers as in training"):
         load(
             written(tmp_path, frame.drop(columns="length"), "less.csv"),
@@ -224,7 +229,9 @@ def test_without_pandas_an_error_says_what_to_install(tmp_path, monkeypatch):
 
 def test_pandas_rounds_numbers_correctly(tmp_path):
     rng = random.Random(0)
-    texts = [f"{rng.randrange(10**20)}.{rng.randrange(10**9)}e{rng.randint(-90, 90)}" for _ in "x" * 500]
+    texts = [
+        f"{rng.randrange(10**20)}.{rng.randrange(10**9)}e{rng.randint(-90, 90)}" for _ in "x" * 500
+    ]
     path = tmp_path / "t.csv"
     path.write_text("a\n" + "\n".join(texts) + "\n")
     assert table._read(path)["a"].tolist() == [float(text) for text in texts]

@@ -237,7 +237,7 @@ class Dataset:
         return len(self.class_names)
 
     def record(self) -> dict[str, Any]:
-        """The facts that a run keeps beside shape and classes, to read other data alike; nothing for
+        """The facts that a run keeps beside shape and classes, to read other data alike; none of
         classified images, recordings and texts that were read without options."""
         record: dict[str, Any] = {}
         if self.task != "classification" or self.rows:

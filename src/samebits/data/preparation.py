@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from samebits import progress
-from samebits.data.columns import Reals, ColumnScale
+from samebits.data.columns import ColumnScale, Reals
 from samebits.errors import InputError
 from samebits.spec.tables import FEATURE_BITS, LARGEST
 

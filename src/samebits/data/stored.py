@@ -53,7 +53,7 @@ def load_stored(
             chosen.apart_from(str(path), "a table", ("target", "task"))
             frames = [(f"{path} ({part.split})", part.to_pandas()) for part in parts]
             return dataset_of(str(path), frames, chosen, prepared)
-        return _of_images(path, parts, images[0], target[0], chosen)
+        return _of_images(path, parts, (images[0], target[0]), chosen, prepared)
 
 
 def _splits(path: Path, held: Any) -> list[Any]:
@@ -69,9 +69,14 @@ def _splits(path: Path, held: Any) -> list[Any]:
 
 
 def _of_images(
-    path: Path, parts: list[Any], image: str, target: str, options: DataOptions
+    path: Path,
+    parts: list[Any],
+    names: tuple[str, str],
+    options: DataOptions,
+    prepared: Preparation | None,
 ) -> Dataset:
-    """Images of one column and labels of another."""
+    """The images of one column with the labels of another."""
+    image, target = names
     if target not in parts[0].features or target == image:
         raise InputError(
             f"{path}: --target: expected a column of labels among "
@@ -88,5 +93,10 @@ def _of_images(
         samples.append(stacked(made, f"{path}: images"))
         labels.append(stacked([array_of(value) for value in part[target]], f"{path}: {target}"))
     return from_arrays(
-        samples, labels, str(path), names=[(image, target)] * len(parts), options=options
+        samples,
+        labels,
+        str(path),
+        names=[names] * len(parts),
+        options=options,
+        prepared=prepared,
     )
