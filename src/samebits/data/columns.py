@@ -17,6 +17,7 @@ from samebits.spec import tables as spec
 Reals = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 SIGNIFICAND = 53
+CHUNK = 1 << 16
 NEAR = 2.0**-16  # to a tie: codes below 2**31 in binary64 are off by less than 2**-20
 
 
@@ -30,10 +31,16 @@ class ColumnScale:
     @staticmethod
     def of(values: Reals) -> ColumnScale:
         """The mean and standard deviation of finite numbers [n], n >= 1, each rounded once."""
-        integers, unit = _integers(values)
-        n, total = len(integers), sum(integers)
+        fractions, exponents = np.frexp(values)
+        lowest = int(exponents.min())
+        n, total, squares = len(values), 0, 0
+        for start in range(0, n, CHUNK):  # integers of Python take more memory than numbers
+            part = slice(start, start + CHUNK)
+            integers = _integers(fractions[part], exponents[part] - lowest)
+            total += sum(integers)
+            squares += sum(v * v for v in integers)
+        unit = Fraction(2) ** (lowest - SIGNIFICAND)
         mean = Fraction(total, n) * unit
-        squares = sum(v * v for v in integers)
         variance = Fraction(n * squares - total * total, n * n) * unit**2
         return ColumnScale(mean.numerator / mean.denominator, spec.root(variance))
 
@@ -50,19 +57,15 @@ class ColumnScale:
         scaled = np.clip(scaled, -largest - 1.0, largest + 1.0)
         near = np.flatnonzero(np.abs(np.abs(scaled - np.floor(scaled)) - 0.5) < NEAR)
         codes = np.rint(scaled).astype(np.int64)
-        for index in near:
-            x = Fraction(float(values[index]))
-            codes[index] = spec.code(x, self.centre, self.spread, bits, largest)
+        found, places = np.unique(values[near], return_inverse=True)
+        exact = [
+            spec.code(Fraction(x), self.centre, self.spread, bits, largest) for x in found.tolist()
+        ]
+        codes[near] = np.array(exact, np.int64)[places]
         return np.clip(codes, -largest, largest)
 
 
-def _integers(values: Reals) -> tuple[list[int], Fraction]:
-    """Finite numbers as integers of one unit, a power of two."""
-    fractions, exponents = np.frexp(values)
-    significands = (fractions * 2.0**SIGNIFICAND).astype(np.int64).tolist()
-    lowest = min((e for m, e in zip(significands, exponents.tolist(), strict=True) if m), default=0)
-    integers = [
-        m << (e - lowest) if m else 0 for m, e in zip(significands, exponents.tolist(), strict=True)
-    ]
-    unit = lowest - SIGNIFICAND
-    return integers, Fraction(1 << unit) if unit >= 0 else Fraction(1, 1 << -unit)
+def _integers(fractions: Reals, shifts: npt.NDArray[np.int32]) -> list[int]:
+    """Numbers as integers: fractions times 2**(53 + shift), shifts >= 0."""
+    significands = (fractions * 2.0**SIGNIFICAND).astype(np.int64)
+    return [m << s for m, s in zip(significands.tolist(), shifts.tolist(), strict=True)]

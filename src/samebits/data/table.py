@@ -228,7 +228,7 @@ def _test_rows(table: Mapping[str, Column]) -> np.ndarray[Any, Any]:
     """Which rows are for testing: the SHA-256 of a row's cells, numbers in hexadecimal, begins with
     8 hexadecimal digits that make a multiple of five. Rows that are alike fall on one side."""
     cells = [
-        [float(v).hex() for v in column] if isinstance(column, np.ndarray) else column
+        map(float.hex, map(float, column)) if isinstance(column, np.ndarray) else column
         for column in table.values()
     ]
     return np.array(
