@@ -164,6 +164,12 @@ def test_other_data_than_that_of_the_run_is_named(tmp_path):
     labels = from_arrays([X], [LABELS], "labels")
     with pytest.raises(InputError, match="labels for regression as in training, found multilabel"):
         sb.evaluate(tmp_path / "run", labels)
+    other = from_arrays([2 * X], [NUMBERS], "other")
+    with pytest.raises(InputError, match="in the scales of training, found others; give the file"):
+        sb.evaluate(tmp_path / "run", other)
+    trained = from_arrays([X], [NUMBERS])
+    same = from_arrays([2 * X], [NUMBERS], prepared=trained.preparation)
+    assert sb.evaluate(tmp_path / "run", same).total == 16
     two = from_arrays([X], [np.stack([NUMBERS, NUMBERS], 1)], "two")
     with pytest.raises(InputError, match="expected 1 targets as in training, found 2"):
         sb.evaluate(tmp_path / "run", two)

@@ -150,6 +150,13 @@ def restore_engine(
             f"{data.source}: expected {classes} targets as in training, found {data.classes}; give "
             "data of the same targets"
         )
+    scales = earlier_reading(path, checkpoint).preparation
+    if scales is not None and data.preparation not in (None, scales):
+        raise InputError(
+            f"{data.source}: expected rows and targets in the scales of training, found others; "
+            "give the file or arrays by their name, or from_arrays(..., prepared=...) of the data "
+            "that was trained on"
+        )
     if data.classes > classes:
         raise InputError(
             f"{data.source}: expected at most the {classes} classes the model was trained on, "
