@@ -34,7 +34,8 @@ test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
-		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers
+		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
+		$(VENV)/.stamp-examples
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -92,6 +93,11 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
+	touch $@
+
+# For the notebooks of examples/.
+$(VENV)/.stamp-examples: $(DECLARED) $(VENV)/.stamp-test
+	$(INSTALL) -e '.[examples]'
 	touch $@
 
 $(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,5 +113,9 @@ def test_a_notebook_shows_the_page_in_a_frame():
 def test_what_has_a_report_prints_as_it():
     assert str(Named()) == str(REPORT)
     assert Named()._repr_html_() == REPORT._repr_html_()
+    for shown in (REPORT, Named()):  # in IPython's terminal too
+        printed = []
+        shown._repr_pretty_(SimpleNamespace(text=printed.append), False)
+        assert printed == [str(REPORT)]
     with pytest.raises(NotImplementedError):
         Reported().report()
