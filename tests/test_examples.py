@@ -172,9 +172,11 @@ def test_finetune_in_bfp(printed):
 def test_recompute_budget(printed):
     text = printed("recompute_budget")
     memory = [float(size) for size in re.findall(r"(\S+) MiB", text)]
-    assert memory == [
-        float(size) for size in re.findall(r"(\S+) MiB", promised("recompute_budget"))
-    ]
+    unplanned, *planned = memory
+    assert planned == sorted(planned, reverse=True)
+    assert planned[0] <= unplanned
+    assert planned[2] <= 0.6 * unplanned + 0.05  # the budget of 60 %, as it is printed
+    assert planned[3] < 0.55 * unplanned
     assert len(set(re.findall(HASH, text))) == 1
     assert b"<svg" in Path("build/examples/recompute_budget/least.svg").read_bytes()
 
@@ -222,7 +224,8 @@ def test_a_compiler_that_is_missing(tmp_path, monkeypatch, capsys):
         shutil, "which", lambda name, *rest: None if name.startswith("arm-") else find(name, *rest)
     )
     found = missing("digits_to_cortex_m", monkeypatch)
-    assert found.startswith("cortex-m3: arm-none-eabi-gcc is not installed (install it")
+    assert "cortex-m3 cannot run here" in found
+    assert "arm-none-eabi-gcc is not installed (install it" in found
     assert "10 digits on training, torch, c; same bits: True\n" in capsys.readouterr().out
 
 

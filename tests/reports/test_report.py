@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -114,8 +113,6 @@ def test_what_has_a_report_prints_as_it():
     assert str(Named()) == str(REPORT)
     assert Named()._repr_html_() == REPORT._repr_html_()
     for shown in (REPORT, Named()):  # in IPython's terminal too
-        printed = []
-        shown._repr_pretty_(SimpleNamespace(text=printed.append), False)
-        assert printed == [str(REPORT)]
+        assert shown._repr_mimebundle_(include=None, exclude=None) == {"text/plain": str(REPORT)}
     with pytest.raises(NotImplementedError):
         Reported().report()

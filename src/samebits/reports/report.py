@@ -39,9 +39,9 @@ class Report:
         page = html.escape(render_page(self.title, self.summary, self.sections), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:36rem;border:0"></iframe>'
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """IPython's, where it has no page to show: the text, not the fields."""
-        printer.text(str(self))
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """What IPython shows where it can show no page: the text, not the fields of a dataclass."""
+        return {"text/plain": str(self)}
 
     def save(self, path: str | Path) -> Path:
         """Write the report: a page where the name ends in .html, else text. Raises SamebitsError
@@ -66,9 +66,8 @@ class Reported:
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """As of a report."""
-        printer.text(str(self))
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return {"text/plain": str(self)}
 
 
 def section(*blocks: Block | str, title: str = "") -> Section:
