@@ -40,7 +40,7 @@ class Report:
         return f'<iframe srcdoc="{page}" style="width:100%;height:36rem;border:0"></iframe>'
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        """What IPython shows where it can show no page: the text, not the fields of a dataclass."""
+        """The text, for IPython where it can show no page: not the fields of a dataclass."""
         return {"text/plain": str(self)}
 
     def save(self, path: str | Path) -> Path:
