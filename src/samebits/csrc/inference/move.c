@@ -11,7 +11,7 @@
     {                                                                                              \
         const T *source = (const T *)x + from;                                                     \
         T *target = (T *)out + to;                                                                 \
-        if (inner == 3 && b == 1 && rows_from == 1 && rows_to == 3) {                              \
+        if (inner == 3 && b == 1 && rows_from == 1 && rows_to == 3 && !SAMEBITS_SMALL) {           \
             for (i = 0; i < rows; i++) {                                                           \
                 target[3 * i] = source[i];                                                         \
                 target[3 * i + 1] = source[i + a];                                                 \
