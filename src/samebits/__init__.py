@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from samebits.comparison import compare
+    from samebits.explanations import explain
     from samebits.network import Network
 
     __version__: str
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Network": "samebits.network",
     "compare": "samebits.comparison",
+    "explain": "samebits.explanations",
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
@@ -55,6 +57,7 @@ __all__ = [
     "concord",
     "convert",
     "evaluate",
+    "explain",
     "fit",
     "inspect",
     "load",
