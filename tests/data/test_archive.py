@@ -194,7 +194,7 @@ def test_digits_limit_and_hash():
 
 def test_digits_without_scikit_learn_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    assert "run: pip install 'samebits[demo]'" in message("digits")
+    assert "run: pip install scikit-learn" in message("digits")
 
 
 def test_value_table_ends_are_exact():
