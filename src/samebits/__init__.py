@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         measure_device,
         plan,
         quantize,
+        report,
         simulate,
     )
     from samebits.comparison import compare
@@ -41,7 +42,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
-            *("measure_device", "plan", "quantize", "simulate"),
+            *("measure_device", "plan", "quantize", "report", "simulate"),
         ),
         "samebits.api",
     ),
@@ -61,6 +62,7 @@ __all__ = [
     "measure_device",
     "plan",
     "quantize",
+    "report",
     "simulate",
     "train",
 ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.reports.html import Block, Figure, Table
+from samebits.reports.html import Block, Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.verification.score import Score
 
@@ -408,17 +408,17 @@ class MemoryPlan(Reported):
         return self.plan.to_dict()
 
     def report(self) -> Report:
-        """A row per sub-layer, the figures, the drawing."""
+        """A row per sub-layer and the figures; on the page with the drawing."""
+        from samebits.reports.page.plan import plan_sections
         from samebits.reports.recompute import plan_rows, plan_summary
 
         columns, rows = plan_rows(self.plan)
         blocks: list[Block] = [Table(columns, rows)]
-        if self.picture is not None:
-            blocks.append(Figure(self.picture(), "memory over the time of a pass"))
         return Report(
             f"Plan of {printable(self.plan.arch)} for {self.plan.device}",
             "",
             [section(*blocks), section(*plan_summary(self.plan))],
+            lambda: plan_sections(self.plan, None if self.picture is None else self.picture()),
         )
 
 

@@ -53,7 +53,7 @@ from samebits.train.run.evaluate import (
     frozen_exponents,
     nats_per_token,
 )
-from samebits.train.run.measure import bytes_per_parameter, saved_activations
+from samebits.train.run.measure import bytes_per_parameter, saved_activations, weight_codes
 from samebits.train.run.record import (
     CONFIG,
     RESULT,
@@ -402,6 +402,7 @@ class _Run:
             "seconds": round(seconds, 3),
         }
         if self.workers.first:
+            record["weights"] = weight_codes(self.engine.model)
             append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
         self.reporter.epoch_done(record)
 

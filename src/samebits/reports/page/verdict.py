@@ -1,0 +1,95 @@
+"""What a page says first: which backends computed how many outputs, and whether all are the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from samebits.reports.deployment import BACKENDS, listed, reasons, verdict_table
+from samebits.reports.html import Block, Command, Paragraph, Section, Status, Table
+from samebits.reports.report import printable
+from samebits.verification.compare import Verdict
+
+TITLE = "The same bits?"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A verification. reference: the backend that defines the bits; inputs: as the command line
+    names the samples, "" for what it cannot name."""
+
+    reference: str
+    samples: int
+    inputs: str
+    verdicts: Sequence[Verdict]
+
+
+def verdict_section(
+    source: str, kind: str, sha256: str, compared: Comparison | None, seed: int = 0
+) -> Section:
+    """The verdict, the backends, and the commands that repeat it."""
+    blocks: list[Block] = []
+    if compared is None:
+        blocks += _nothing(source, kind)
+    else:
+        blocks.append(Status(*verdict_sentence(compared)))
+        table = f"against {BACKENDS.get(compared.reference, compared.reference)}"
+        if compared.verdicts:
+            blocks.append(verdict_table(compared.verdicts, f"{table}, which defines the bits"))
+        blocks += map(Paragraph, reasons(compared.verdicts))
+        blocks += _again(source, compared, seed)
+    rows = [("samebits", version("samebits")), (f"SHA-256 of the {kind}", sha256)]
+    blocks.append(Table(("computed with", "is"), rows, code=("is",)))
+    return Section(TITLE, blocks)
+
+
+def verdict_sentence(compared: Comparison) -> tuple[str, str]:
+    """The state (good, bad, open) and the sentence."""
+    done = [v for v in compared.verdicts if v.skipped is None]
+    if not done:
+        return "open", "Nothing was compared: none of the backends could run here."
+    names = listed([compared.reference, *(v.backend for v in done)])
+    outputs = f"{done[0].total:,} outputs of {compared.samples:,} samples"
+    wrong = [v for v in done if v.differing and not v.note]
+    may = [v for v in done if v.differing and v.note]
+    if wrong:
+        differing = listed([f"{v.backend} in {v.differing:,} of {v.total:,}" for v in wrong])
+        return "bad", f"Not the same bits: {differing} outputs differ."
+    if may:
+        same = [compared.reference, *(v.backend for v in done if not v.differing)]
+        apart = listed([f"{v.backend} in {v.differing:,} outputs" for v in may])
+        count = f"{len(same)} backends" if len(same) > 1 else "one backend"
+        state = "good" if len(same) > 1 else "open"
+        return state, f"{count} computed the same {outputs}; {apart} may differ, and does."
+    return "good", f"The same bits: {names} computed {outputs}, and all are equal."
+
+
+def _nothing(source: str, kind: str) -> list[Block]:
+    if kind == "float network":
+        return [
+            Status("open", "A float network has no bits to compare: they depend on the machine."),
+            Paragraph("Quantized, it computes the same integers on every backend:"),
+            Command(
+                [f"samebits quantize {shlex.quote(source)} --calibration X.npz --out Q.onnx"]
+            ),
+        ]
+    return [
+        Status("open", "Nothing was compared for this page."),
+        Paragraph("To compare backends and write the page again:"),
+        Command(
+            [f"samebits report {shlex.quote(source)} --inputs random:100 --out page.html"]
+        ),
+    ]
+
+
+def _again(source: str, compared: Comparison, seed: int) -> list[Block]:
+    """The command that repeats a comparison, where there is one."""
+    if not compared.inputs:
+        return [Paragraph("The samples were given from Python: network.verify(samples) repeats it.")]
+    names = ",".join(v.backend for v in compared.verdicts if v.skipped is None)
+    command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(compared.inputs)]
+    command += ["--backends", names] if names else []
+    command += ["--seed", str(seed)] if seed and compared.inputs.startswith("random:") else []
+    return [Paragraph("To repeat it:"), Command([printable(" ".join(command))])]
