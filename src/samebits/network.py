@@ -378,9 +378,11 @@ class Network(Reported):
         self,
         samples: Any = None,
         *,
+        verified: Verification | None = None,
         against: Network | None = None,
         board: str | None = None,
         run: str | Path | None = None,
+        saved: str | Path | None = None,
         seed: int = 0,
     ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
@@ -389,9 +391,11 @@ class Network(Reported):
 
         samples: as `verify` takes them: the usual backends are compared on them, and the page says
                  what every layer loses on the first of them
+        verified: what `verify` gave, instead of comparing again
         against: the float network that this one was quantized from, to measure losses against
         board:   counts every layer's instructions on this emulated board, as `profile`
         run:     a training folder, whose curves the page shows
+        saved:   where the network lies, for the commands that the page shows, if not in its source
         seed:    of random:N samples
 
         Raises InputError for samples that do not fit and options that do not apply.
@@ -408,19 +412,26 @@ class Network(Reported):
         if self.notes and cost:
             cost.append(section(*(f"note: {note}" for note in self.notes)))
         sections += cost
-        verified = None if samples is None else self.verify(samples, seed=seed)
-        if verified is not None:
+        if samples is not None and verified is None:
+            verified = self.verify(samples, seed=seed)
             sections += verified.report().sections
         compared = None if verified is None else self._compared(verified, samples)
+        place = self.source if saved is None else str(saved)
         if self.model.firmware is not None:
             return Report(
                 summary.title,
                 summary.summary,
                 sections,
-                lambda: firmware_sections(self.model, compared, seed),
+                lambda: firmware_sections(self.model, compared, seed, place),
             )
         facts = self._facts(samples, against, board, seed)
-        facts = replace(facts, compared=compared, cost=cost, run=None if run is None else Path(run))
+        facts = replace(
+            facts,
+            compared=compared,
+            cost=cost,
+            saved=place,
+            run=None if run is None else Path(run),
+        )
         return Report(
             summary.title,
             summary.summary,
@@ -559,6 +570,7 @@ class Network(Reported):
             model.rate,
             None if features is None else out / AUDIO,
             package,
+            model,
         )
 
     def _firmware(

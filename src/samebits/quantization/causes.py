@@ -56,9 +56,9 @@ class TensorLoss:
     def words(self) -> str:
         """The causes with their shares of the noise, the largest first."""
         noise = {
-            "rounding of activations": self.rounding,
-            "clipping": self.clipping,
-            "rounding of weights": self.weights or 0.0,
+            "activations rounded": self.rounding,
+            "activations clipped": self.clipping,
+            "weights rounded": self.weights or 0.0,
         }
         total = sum(noise.values())
         if total == 0:

@@ -57,6 +57,14 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Links:
+    """Files beside the page: (what they are, their name)."""
+
+    kind: ClassVar[str] = "links"
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Figures:
     """Single figures (what, value, more about it), large."""
 

@@ -94,9 +94,7 @@ def line_plot(
     return _svg(figure)
 
 
-def line_plots(
-    parts: Sequence[Sequence[Curve]], *, x_title: str, y_titles: Sequence[str]
-) -> bytes:
+def line_plots(parts: Sequence[Sequence[Curve]], *, x_title: str, y_titles: Sequence[str]) -> bytes:
     """Curves in parts below each other over one x axis; the first part is twice as high."""
     heights = [2, *[1] * (len(parts) - 1)]
     figure = Figure(figsize=(7.2, 0.8 + 1.2 * sum(heights)), layout="constrained")
@@ -136,6 +134,5 @@ def inline(svg: bytes, prefix: str, alt: str) -> str:
     box = re.search(r'viewBox="[^"]*"', head)
     return (
         f'<svg {box[0] if box else ""} role="img" aria-label="{html.escape(alt, quote=True)}" '
-        f'xmlns:xlink="http://www.w3.org/1999/xlink">'
-        + ("</svg>" if head.endswith("/") else body)
+        f'xmlns:xlink="http://www.w3.org/1999/xlink">' + ("</svg>" if head.endswith("/") else body)
     )

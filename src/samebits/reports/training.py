@@ -72,6 +72,10 @@ def training_sections(runs: Sequence[Run]) -> list[Section]:
                     "measured from the tensors in memory. The BFP hash is the same on every "
                     "machine; the float32 hash depends on the machine and its thread count."
                 ),
+                Paragraph(
+                    "Step times are of tiny networks: the fixed costs of every operator dominate "
+                    "them, so they say little about networks of a useful size."
+                ),
             ],
         ),
         Section(

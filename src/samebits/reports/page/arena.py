@@ -59,9 +59,7 @@ def arena_map(calls: CallList, memory: MemoryLayout) -> ArenaMap:
         ]
         scratch = buffer.first == buffer.last and not held
         shown = ("scratch memory of the kernel",) if scratch else tuple(held)
-        bars.append(
-            ArenaBar(shown, buffer.first, buffer.last, at, buffer.size, number % TONES + 1)
-        )
+        bars.append(ArenaBar(shown, buffer.first, buffer.last, at, buffer.size, number % TONES + 1))
     live = [memory.live(entry) for entry in range(len(calls.entries))]
     return ArenaMap(bars, live, memory.plan.peak, memory.plan.bound)
 

@@ -13,11 +13,11 @@ from typing import ClassVar
 Pairs = list[tuple[int, int]]
 Places = dict[int, tuple[float, float]]
 
-WIDTH, HEIGHT = 188, 44  # of a box, pixels
+WIDTH, HEIGHT = 204, 44  # of a box, pixels
 APART, ROW = 28, 74  # between boxes side by side, from row to row
 LINE = 14  # the width that a line takes which passes boxes
 MARGIN = 12
-LETTERS = 25  # of a line in a box
+LETTERS = (22, 28)  # of the name in a box and of the line below it
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,14 @@ class Box:
 
     @property
     def lines(self) -> list[str]:
-        """Its texts, cut to fit the box; what is cut is told by the title."""
-        found = [text for text in (self.item.name, self.item.below) if text]
-        return [text if len(text) <= LETTERS else f"…{text[1 - LETTERS :]}" for text in found]
+        """Its texts, cut to fit the box: the end of a name tells it from others. The title tells
+        what is cut."""
+        name, below = self.item.name, self.item.below
+        if len(name) > LETTERS[0]:
+            name = f"…{name[1 - LETTERS[0] :]}"
+        if len(below) > LETTERS[1]:
+            below = f"{below[: LETTERS[1] - 1]}…"
+        return [text for text in (name, below) if text]
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,7 @@ class Drawing:
     box: tuple[int, int] = (WIDTH, HEIGHT)
 
 
-def drawing(
-    title: str, items: Mapping[str, Item], edges: Sequence[tuple[str, str]]
-) -> Drawing:
+def drawing(title: str, items: Mapping[str, Item], edges: Sequence[tuple[str, str]]) -> Drawing:
     """The drawing of items by name, and of the edges between them, from the top down."""
     names = list(items)
     numbers = {name: number for number, name in enumerate(names)}

@@ -128,11 +128,13 @@ def _what(chain: Chain) -> str:
     return f"{chain.read.memory} to {to or 'nothing'}"
 
 
-def firmware_sections(model: Model, compared: Comparison | None, seed: int = 0) -> list[Section]:
+def firmware_sections(
+    model: Model, compared: Comparison | None, seed: int = 0, saved: str = ""
+) -> list[Section]:
     """The verdict, the chains as a graph and as a table, the memories."""
     program = model.program
     sha256 = firmware_sha256(program, model.image)
-    found = [verdict_section(model.source, "firmware", sha256, compared, seed)]
+    found = [verdict_section(saved or model.source, "firmware", sha256, compared, seed)]
     try:
         statements = check(program, model.image)
     except SamebitsError as error:
@@ -141,7 +143,9 @@ def firmware_sections(model: Model, compared: Comparison | None, seed: int = 0) 
     work = count(statements, program.native)
     known = [chain for chain in chains if chain.used is not None and chain.products]
     weighed = sum(chain.products for chain in known)
-    used = sum((chain.used or 0.0) * chain.products for chain in known) / weighed if weighed else None
+    used = (
+        sum((chain.used or 0.0) * chain.products for chain in known) / weighed if weighed else None
+    )
     figures = Figures(
         [
             ("instructions", f"{len(program.instructions):,}", ""),
@@ -155,7 +159,7 @@ def firmware_sections(model: Model, compared: Comparison | None, seed: int = 0) 
             ("native dimension", f"{program.native}", f"mantissa {program.mantissa} bits"),
         ]
     )
-    found[0] = Section(found[0].title, [*found[0].blocks, figures])
+    found[0] = Section(found[0].title, [found[0].blocks[0], figures, *found[0].blocks[1:]])
     found.append(_graph(program, chains))
     found.append(_table(chains))
     found.append(_memories(model))
@@ -221,7 +225,7 @@ def _memories(model: Model) -> Section:
         for name in dict.fromkeys([*program.depths, *held])
     ]
     ports = [
-        (hint.kind, printable(hint.name), " × ".join(map(str, hint.shape)))
+        (hint.kind, printable(hint.name), " x ".join(map(str, hint.shape)))
         for hint in program.hints
         if hint.kind != "tensor"
     ]

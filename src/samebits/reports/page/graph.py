@@ -29,7 +29,8 @@ def graph_section(graph: Graph, layers: Sequence[Layer]) -> Section:
     parts: list[Block] = [Paragraph(text), _of_blocks(graph, blocks, keys)]
     for number, block in enumerate(blocks, 1):
         if len(block.layers) > 1:
-            title = f"{printable(block.name)}: {len(block.layers)} layers"
+            count = f"{len(block.layers)} layers ({_operators(block, 4)})"
+            title = f"Block {printable(block.name)}: {count}"
             parts.append(Fold(title, [_of_layers(graph, block, layers, keys)], f"block-{number}"))
     return Section(TITLE, parts)
 
@@ -49,11 +50,11 @@ def _of_blocks(graph: Graph, blocks: Sequence[LayerBlock], keys: Mapping[str, st
         if len(block.layers) == 1:
             items[str(i)] = _layer_item(block.layers[0], keys)
             continue
-        counts = Counter(layer.op for layer in block.layers).most_common(2)
-        ops = ", ".join(f"{count} {op}" for op, count in counts)
         product = any(layer.tone == "product" for layer in block.layers)
         tone = "product" if product else "plain"
-        items[str(i)] = Item(printable(block.name), ops, f"block-{i + 1}", f"{tone} several")
+        items[str(i)] = Item(
+            printable(block.name), _operators(block, 2), f"block-{i + 1}", f"{tone} several"
+        )
     edges = [
         (home.get(source, f"in {source}"), str(i))
         for i, block in enumerate(blocks)
@@ -63,6 +64,13 @@ def _of_blocks(graph: Graph, blocks: Sequence[LayerBlock], keys: Mapping[str, st
     ]
     edges += _outputs(graph, items, home)
     return drawing("Blocks of the graph", items, edges)
+
+
+def _operators(block: LayerBlock, most: int) -> str:
+    """The most frequent operators of a block, counted."""
+    counts = Counter(layer.op for layer in block.layers).most_common()
+    found = ", ".join(f"{count} {op}" for op, count in counts[:most])
+    return found if len(counts) <= most else f"{found} …"
 
 
 def _of_layers(
@@ -102,4 +110,4 @@ def _layer_item(layer: Layer, keys: Mapping[str, str]) -> Item:
 
 
 def _shape(shape: Sequence[int], dtype: str) -> str:
-    return f"{dtype} {' × '.join(map(str, shape))}".strip()
+    return f"{dtype} {' x '.join(map(str, shape))}".strip()

@@ -51,7 +51,7 @@ class Histograms:
 
 
 def histogram_of(numbers: Array) -> Histogram:
-    """Of codes: every bar as many codes as the others; of real numbers: equal parts of the range."""
+    """Of codes: every bar is of as many; of real numbers: of equal parts of the range."""
     flat = numbers.reshape(-1)
     if not flat.size:
         return Histogram([0], "0", "0")

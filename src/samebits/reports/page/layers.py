@@ -12,7 +12,6 @@ from samebits.ir.figures import node_multiply_adds
 from samebits.ir.value import Quantization
 
 
-
 @dataclass(frozen=True)
 class Layer:
     """One stored value and the nodes that compute it.
@@ -38,7 +37,7 @@ class Layer:
     @property
     def sizes(self) -> str:
         """The shape as text."""
-        return " × ".join(map(str, self.shape)) or "scalar"
+        return " x ".join(map(str, self.shape)) or "scalar"
 
 
 def layers_of(graph: Graph, stored: Sequence[str], formats: Mapping[str, str]) -> list[Layer]:

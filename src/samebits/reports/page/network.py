@@ -18,7 +18,7 @@ from samebits.quantization.causes import TensorLoss, causes
 from samebits.reports.html import Figures, Section
 from samebits.reports.page.arena import arena_section
 from samebits.reports.page.graph import graph_section
-from samebits.reports.page.layers import Layer, format_text, layers_of, stored_values
+from samebits.reports.page.layers import format_text, layers_of, stored_values
 from samebits.reports.page.rows import layers_section
 from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
@@ -36,7 +36,8 @@ class NetworkFacts:
     samples:  for the inputs of the real graph, to measure losses on
     origin:   the float network that it was quantized from
     costs:    instructions of its layers by board; uncounted: why there are none of a board
-    cost:     sections on what quantization cost; run: the folder of the training run
+    cost:     sections on what quantization cost; made: on what was made of it
+    run:      the folder of the training run; saved: where the network lies, for commands
     """
 
     compared: Comparison | None = None
@@ -46,7 +47,9 @@ class NetworkFacts:
     costs: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
     uncounted: str = ""
     cost: Sequence[Section] = ()
+    made: Sequence[Section] = ()
     run: Path | None = None
+    saved: str = ""
 
 
 def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Section]:
@@ -63,12 +66,18 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
             ("layers", f"{len(layers):,}", ""),
             ("constants", f"{constant_bytes(graph):,}", "bytes"),
             ("multiply-adds", f"{multiply_adds(graph):,}", "in a step" if graph.states else ""),
-            ("largest output", f"{max((x.activation_bytes for x in layers), default=0):,}", "bytes"),
+            (
+                "largest output",
+                f"{max((x.activation_bytes for x in layers), default=0):,}",
+                "bytes",
+            ),
         ]
     )
-    verdict = verdict_section(model.source, kind, graph_sha256(graph), facts.compared, facts.seed)
+    place = facts.saved or model.source
+    verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared, facts.seed)
     found: list[Section | None] = [
-        Section(verdict.title, [*verdict.blocks, figures]),
+        Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
+        *facts.made,
         *run_sections(facts.run),
         graph_section(graph, layers),
         layers_section(layers, losses, facts.costs, notes),
@@ -145,5 +154,3 @@ def _notes(
     if facts.costs:
         notes.append("Instructions are counted by the board's emulator; they are not cycles.")
     return notes
-
-

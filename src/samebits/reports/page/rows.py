@@ -19,7 +19,8 @@ TITLE = "Layer by layer"
 
 @dataclass(frozen=True)
 class LayerRow:
-    """The cells of a row after its name, as many as the table has columns after the first."""
+    """The cells of a row after its name, as many as the table has columns after the first; a
+    second line is set small."""
 
     key: str
     name: str
@@ -46,16 +47,16 @@ def layer_table(
 ) -> LayerTable:
     """losses: by the key of the layer; costs: of boards by name."""
     keys = layer_keys(layers)
-    columns = [("shape", False), ("weights, bytes", True), ("output, bytes", True)]
-    columns += [("multiply-adds", True), ("format", False)]
+    columns = [("stored as", False), ("weights, bytes", True), ("output, bytes", True)]
+    columns += [("multiply-adds", True)]
     columns += [(f"instructions, {board}", True) for board in costs]
     counts = [{cost.name: cost.instructions for cost in found} for found in costs.values()]
     if losses:
         columns += [("SQNR, dB", True), ("clipped", True), ("lost by", False)]
     rows = []
     for layer in layers:
-        cells = [layer.sizes, f"{layer.weight_bytes:,}", f"{layer.activation_bytes:,}"]
-        cells += [f"{layer.multiply_adds:,}", printable(layer.number)]
+        cells = [f"{layer.sizes}\n{printable(layer.number)}", f"{layer.weight_bytes:,}"]
+        cells += [f"{layer.activation_bytes:,}", f"{layer.multiply_adds:,}"]
         cells += [f"{found[layer.key]:,}" if layer.key in found else "" for found in counts]
         loss = losses.get(layer.key)
         if losses:
@@ -65,7 +66,7 @@ def layer_table(
             shape = Histogram(loss.counts, f"{loss.low:.3g}", f"{loss.high:.3g}")
         rows.append(LayerRow(keys[layer.key], printable(layer.name), layer.op, cells, shape))
     totals = ["", f"{sum(layer.weight_bytes for layer in layers):,}", ""]
-    totals += [f"{sum(layer.multiply_adds for layer in layers):,}", ""]
+    totals += [f"{sum(layer.multiply_adds for layer in layers):,}"]
     totals += [f"{sum(found.values()):,}" for found in counts]
     totals += [""] * (len(columns) - len(totals))
     return LayerTable(columns, rows, totals, bool(losses))

@@ -140,9 +140,7 @@ def weight_section(records: Sequence[Mapping[str, Any]], config: Mapping[str, An
         "its own, their mean. Activations and gradients are not recorded: samebits train --trace "
         "keeps a hash of each in every step."
     )
-    return Section(
-        title, [Paragraph(text), *plots, Fold("Every tensor", [Table(columns, rows)])]
-    )
+    return Section(title, [Paragraph(text), *plots, Fold("Every tensor", [Table(columns, rows)])])
 
 
 def _figures(found: Any) -> tuple[float, float, float] | None:

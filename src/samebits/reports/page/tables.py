@@ -83,10 +83,8 @@ def _segment(real: Graph, source: str, target: str) -> tuple[list[Node], Scales]
             return None
         chain.append(node)
         name = operands[0]
-    if node is None or node.inputs[0] not in (source, source.removesuffix(".codes")):
-        same = node is not None and producers.get(source) is producers.get(node.inputs[0])
-        if node is None or not same:
-            return None
+    if node is None or source not in (node.inputs[0], node.output):
+        return None
     parameters = _parameters(real, node), _parameters(real, last)
     if parameters[0] is None or parameters[1] is None:
         return None
@@ -148,16 +146,18 @@ def tables_section(integer: Graph, real: Graph) -> Section | None:
             svg = line_plots([drawn], x_title="input", y_titles=["output"])
         else:
             drawn.append(Curve(curve.says, curve.x[shown], curve.function[shown]))
-            inside = curve.error[np.abs(curve.error) <= 1]
-            largest = float(np.max(np.abs(inside))) if inside.size else 0.0
-            saturated = curve.error.size - inside.size
+            ends = (curve.entries.min(), curve.entries.max())
+            saturated = np.isin(curve.entries, ends) & (np.abs(curve.error) > 0.5)
+            largest = float(np.max(np.abs(curve.error[~saturated]), initial=0.0))
             caption = (
                 f"{names}{more}: {curve.says}; entries are at most {largest:.3f} steps from the "
-                "function, below in steps of the output"
-                + (f"; {saturated:,} of {curve.error.size:,} saturate." if saturated else ".")
+                "function; the lower curve is that error in steps of the output"
             )
-            error = np.clip(curve.error, -1, 1)
+            if saturated.any():
+                count = np.count_nonzero(saturated)
+                caption += f", without the {count:,} of {curve.error.size:,} that saturate"
+            error = np.where(saturated, np.nan, curve.error)
             below = [Curve("error", curve.x[shown], error[shown])]
             svg = line_plots([drawn, below], x_title="input", y_titles=["output", "steps"])
-        blocks.append(Figure(svg, caption, caption))
+        blocks.append(Figure(svg, caption, f"{caption.rstrip('.')}."))
     return Section("Tables of functions", blocks)

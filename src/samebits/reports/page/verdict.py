@@ -1,4 +1,4 @@
-"""What a page says first: which backends computed how many outputs, and whether all are the same."""
+"""What a page says first: which backends computed what, and whether all of it is the same."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from samebits.reports.deployment import BACKENDS, listed, reasons, verdict_table
-from samebits.reports.html import Block, Command, Paragraph, Section, Status, Table
+from samebits.reports.deployment import BACKENDS, listed, reasons
+from samebits.reports.html import Block, Command, Fold, Paragraph, Section, Status, Table
 from samebits.reports.report import printable
 from samebits.verification.compare import Verdict
 
@@ -35,14 +35,38 @@ def verdict_section(
         blocks += _nothing(source, kind)
     else:
         blocks.append(Status(*verdict_sentence(compared)))
-        table = f"against {BACKENDS.get(compared.reference, compared.reference)}"
-        if compared.verdicts:
-            blocks.append(verdict_table(compared.verdicts, f"{table}, which defines the bits"))
+        blocks += _backends(compared)
         blocks += map(Paragraph, reasons(compared.verdicts))
         blocks += _again(source, compared, seed)
     rows = [("samebits", version("samebits")), (f"SHA-256 of the {kind}", sha256)]
     blocks.append(Table(("computed with", "is"), rows, code=("is",)))
     return Section(TITLE, blocks)
+
+
+def _backends(compared: Comparison) -> list[Block]:
+    """A row for every backend that was compared, and why others were not."""
+    rows = [
+        (
+            BACKENDS.get(v.backend, v.backend),
+            f"{v.differing:,} of {v.total:,}",
+            f"{v.samples:,} of {v.sample_count:,}",
+            v.sha256[:16],
+        )
+        for v in compared.verdicts
+        if v.skipped is None
+    ]
+    reference = BACKENDS.get(compared.reference, compared.reference)
+    columns = ("backend", "outputs that differ", "samples with one", "SHA-256 of the outputs")
+    caption = f"against the {reference}, which defines the bits"
+    blocks: list[Block] = [Table(columns, rows, caption, code=columns[3:])] if rows else []
+    skipped = [
+        (BACKENDS.get(v.backend, v.backend), printable(v.skipped))
+        for v in compared.verdicts
+        if v.skipped is not None
+    ]
+    if skipped:
+        blocks.append(Fold(f"Not compared: {len(skipped)}", [Table(("backend", "why"), skipped)]))
+    return blocks
 
 
 def verdict_sentence(compared: Comparison) -> tuple[str, str]:
@@ -71,23 +95,21 @@ def _nothing(source: str, kind: str) -> list[Block]:
         return [
             Status("open", "A float network has no bits to compare: they depend on the machine."),
             Paragraph("Quantized, it computes the same integers on every backend:"),
-            Command(
-                [f"samebits quantize {shlex.quote(source)} --calibration X.npz --out Q.onnx"]
-            ),
+            Command([f"samebits quantize {shlex.quote(source)} --calibration X.npz --out Q.onnx"]),
         ]
     return [
         Status("open", "Nothing was compared for this page."),
         Paragraph("To compare backends and write the page again:"),
-        Command(
-            [f"samebits report {shlex.quote(source)} --inputs random:100 --out page.html"]
-        ),
+        Command([f"samebits report {shlex.quote(source)} --inputs random:100 --out page.html"]),
     ]
 
 
 def _again(source: str, compared: Comparison, seed: int) -> list[Block]:
     """The command that repeats a comparison, where there is one."""
     if not compared.inputs:
-        return [Paragraph("The samples were given from Python: network.verify(samples) repeats it.")]
+        return [
+            Paragraph("The samples were given from Python: network.verify(samples) repeats it.")
+        ]
     names = ",".join(v.backend for v in compared.verdicts if v.skipped is None)
     command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(compared.inputs)]
     command += ["--backends", names] if names else []

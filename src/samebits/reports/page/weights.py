@@ -27,7 +27,7 @@ def weights_section(graph: Graph, layers: Sequence[Layer]) -> Section | None:
         if array is None or array.ndim < 2 or array.dtype.kind not in "iuf":
             continue
         zeros = np.count_nonzero(array == 0) / array.size
-        below = f"{array.size:,} × {array.dtype.name}, {100 * zeros:.1f} % zero"
+        below = f"{array.size:,} x {array.dtype.name}, {100 * zeros:.1f} % zero"
         if array.dtype.name in ("int8", "uint8", "int16", "uint16"):
             low, high = limits(array.dtype.name)
             low = -high if array.dtype.kind == "i" else low
