@@ -9,6 +9,7 @@ from typing import ClassVar
 from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import MemoryLayout, layout
+from samebits.codegen.plan import aligned
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
 from samebits.reports.html import Block, Figures, Fold, Paragraph, Section, Table
@@ -64,6 +65,12 @@ def arena_map(calls: CallList, memory: MemoryLayout) -> ArenaMap:
     return ArenaMap(bars, live, memory.plan.peak, memory.plan.bound)
 
 
+def _states(memory: MemoryLayout) -> str:
+    """What the next states take beside the plan, as a sentence; "" for nothing."""
+    more = memory.bytes - aligned(memory.plan.peak)
+    return f" Next states lie behind it, in {more:,} bytes." if more else ""
+
+
 def arena_section(graph: Graph) -> Section:
     """The arena of the generated C; a sentence where there is none."""
     try:
@@ -91,6 +98,7 @@ def arena_section(graph: Graph) -> Section:
         Paragraph(
             f"Every bar is a buffer of the C for any processor: its width says from which layer to "
             f"which it lives, its height its bytes. The highest address is {found.peak:,}: {least}."
+            + _states(memory)
         ),
         found,
     ]

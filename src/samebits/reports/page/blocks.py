@@ -16,6 +16,7 @@ LARGEST = 30  # blocks in one drawing
 FEWEST = 12  # layers from which on a graph is folded where names tell how
 UNNAMED = 40  # and where they do not
 SHARE = 0.6  # of all layers that one block may hold
+FOLDED = 0.75  # blocks for a layer, or there is little to fold
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def blocks_of(layers: Sequence[Layer]) -> list[LayerBlock]:
         if len(found) > LARGEST:
             break
         largest = max(len(block.layers) for block in found)
-        if 1 < largest <= SHARE * len(layers):
+        if 1 < largest <= SHARE * len(layers) and len(found) <= FOLDED * len(layers):
             return found
     if len(layers) <= UNNAMED:
         return [LayerBlock(layer.name, (layer,)) for layer in layers]

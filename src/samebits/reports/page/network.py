@@ -26,6 +26,7 @@ from samebits.reports.page.verdict import Comparison, verdict_section
 from samebits.reports.page.weights import weights_section
 
 Array = np.ndarray[Any, Any]
+COST = "What quantization cost"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
         ]
     )
     place = facts.saved or model.source
+    cost = [block for part in facts.cost for block in part.blocks]
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared, facts.seed)
     found: list[Section | None] = [
         Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
@@ -84,7 +86,7 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
         arena_section(graph) if uncompiled is None and integer is not None else None,
         weights_section(graph, layers),
         None if integer is None else tables_section(integer, real),
-        *(Section(part.title or "What quantization cost", part.blocks) for part in facts.cost),
+        Section(COST, cost) if cost else None,
     ]
     return [part for part in found if part is not None]
 

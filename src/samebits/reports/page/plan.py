@@ -9,7 +9,7 @@ from samebits.reports.recompute import MILLISECOND, plan_rows, plan_summary
 from samebits.reports.report import printable
 
 MOST = 30  # results in one chart
-LETTERS = 40  # of their names
+LETTERS = 24  # of their names
 
 
 def plan_sections(plan: Plan, picture: bytes | None) -> list[Section]:

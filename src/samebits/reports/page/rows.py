@@ -47,7 +47,7 @@ def layer_table(
 ) -> LayerTable:
     """losses: by the key of the layer; costs: of boards by name."""
     keys = layer_keys(layers)
-    columns = [("stored as", False), ("weights, bytes", True), ("output, bytes", True)]
+    columns = [("stored as", False), ("constants, bytes", True), ("output, bytes", True)]
     columns += [("multiply-adds", True)]
     columns += [(f"instructions, {board}", True) for board in costs]
     counts = [{cost.name: cost.instructions for cost in found} for found in costs.values()]

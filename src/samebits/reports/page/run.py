@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.reports.html import Block, Figure, Fold, Paragraph, Section, Table
-from samebits.reports.plots import Curve, line_plot, line_plots
+from samebits.reports.plots import Curve, line_plots
 from samebits.reports.report import Report, printable, section
 from samebits.train.run.record import CONFIG, read_json, read_metrics
 
@@ -125,22 +125,14 @@ def weight_section(records: Sequence[Mapping[str, Any]], config: Mapping[str, An
         "Exponent, zero codes and saturated codes (%) of the "
         f"{min(DRAWN, len(spread))} tensors whose exponents moved most"
     )
-    plots = [
-        Figure(
-            line_plot(part, x_title="epoch", y_title=what),
-            f"{what}: {caption}",
-            what,
-        )
-        for part, what in zip(
-            parts, ("exponent", "codes of zero (%)", "saturated codes (%)"), strict=True
-        )
-    ]
+    titles = ("exponent", "zero (%)", "saturated (%)")
+    plot = Figure(line_plots(parts, x_title="epoch", y_titles=titles), caption, f"{caption}.")
     text = (
         "Weights after every epoch, as the run recorded them: where every row has an exponent of "
         "its own, their mean. Activations and gradients are not recorded: samebits train --trace "
         "keeps a hash of each in every step."
     )
-    return Section(title, [Paragraph(text), *plots, Fold("Every tensor", [Table(columns, rows)])])
+    return Section(title, [Paragraph(text), plot, Fold("Every tensor", [Table(columns, rows)])])
 
 
 def _figures(found: Any) -> tuple[float, float, float] | None:

@@ -43,7 +43,7 @@
       button.addEventListener("click", action);
       tools.append(button);
     }
-    zoom(Math.min(1, Math.max(0.6, room() / width)));
+    zoom(Math.min(1, Math.max(0.8, room() / width)));
     tools.hidden = false;
   }
   reveal();
