@@ -105,7 +105,9 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-@pytest.mark.parametrize("name", ["compare.md", "numerics.md", "python.md", "train.md"])
+@pytest.mark.parametrize(
+    "name", ["compare.md", "numerics.md", "python.md", "report.md", "train.md"]
+)
 def test_a_guide(name, page_folder, capsys):
     needs("c")
     run_page(GUIDES / name, capsys)

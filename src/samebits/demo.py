@@ -31,7 +31,7 @@ from samebits.reports.deployment import (
     unproved,
 )
 from samebits.reports.firmware import Concordance, concordance_section, concordance_text
-from samebits.reports.html import Block, Command, Paragraph, Section, Status, Table
+from samebits.reports.html import Command, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.page.matrix import matrix_of
 from samebits.reports.recompute import plan_section
 from samebits.reports.report import Report, Reported, section
@@ -432,7 +432,7 @@ class DemoResult(Reported):
                 concordance_section(self.firmware),
                 section(*said, title="A language model says"),
             ],
-            [
+            text=[
                 training_text(runs, "Handwritten digits, small convolutional network"),
                 same_bits_text(self.hashes),
                 *map(deployment_text, self.deployments),
@@ -445,7 +445,7 @@ class DemoResult(Reported):
     def _claim(self) -> Section:
         """The verdict on top: backends by models, what it leaves open, how to repeat it."""
         state = "good" if self.same_bits else "bad"
-        blocks: list[Block] = [Status(state, self.verdict), matrix_of(self.verdicts)]
+        blocks: list[PageBlock] = [Status(state, self.verdict), matrix_of(self.verdicts)]
         blocks += [Paragraph("To repeat it:"), Command(["samebits demo --out demo-out"])]
         versions = [("samebits", sb.__version__), ("torch", str(torch.__version__))]
         blocks.append(Table(("computed with", "version"), versions))

@@ -20,7 +20,7 @@ from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Tra
 if TYPE_CHECKING:
     from samebits.quantization import QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
-    from samebits.reports.page.verdict import Comparison
+    from samebits.reports.page.verdict import BackendsCompared
 
 Array = np.ndarray[Any, Any]
 AUDIO = "audio"  # folder of the features, in that of a model of recordings
@@ -459,18 +459,18 @@ class Network(Reported):
                     f"{self.kind}; leave it out, or quantize it first"
                 )
 
-    def _compared(self, verified: Verification, samples: Any) -> Comparison:
-        from samebits.reports.page.verdict import Comparison
+    def _compared(self, verified: Verification, samples: Any) -> BackendsCompared:
+        from samebits.reports.page.verdict import BackendsCompared
         from samebits.verification.run import reference_of
 
         named = str(samples) if isinstance(samples, str | Path) else ""
         reference = reference_of(self.model)
-        return Comparison(reference, verified.samples, named, verified.verdicts)
+        return BackendsCompared(reference, verified.samples, named, verified.verdicts)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
     ) -> NetworkFacts:
-        """What a page says of the network besides what is in it."""
+        """The facts that a page states of the network besides what is in it."""
         from samebits.ir.fusion import fuse_normalisation
         from samebits.reports.page.network import NetworkFacts
         from samebits.verification.inputs import chunks, dequantize

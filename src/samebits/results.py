@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.reports.html import Block, Section, Table
+from samebits.reports.html import PageBlock, Section, Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.verification.score import Score
 
@@ -435,7 +435,7 @@ class MemoryPlan(Reported):
         from samebits.reports.recompute import plan_rows, plan_summary
 
         columns, rows = plan_rows(self.plan)
-        blocks: list[Block] = [Table(columns, rows)]
+        blocks: list[PageBlock] = [Table(columns, rows)]
         return Report(
             f"Plan of {printable(self.plan.arch)} for {self.plan.device}",
             "",

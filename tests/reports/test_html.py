@@ -21,7 +21,7 @@ from samebits.reports.html import (
 from samebits.reports.page.arena import ArenaBar, ArenaMap
 from samebits.reports.page.drawing import Item, drawing
 from samebits.reports.page.histogram import Histogram, Histograms, NamedHistogram
-from samebits.reports.page.matrix import Cell, Matrix
+from samebits.reports.page.matrix import Matrix, MatrixCell
 from samebits.reports.page.rows import LayerRow, LayerTable
 from samebits.reports.plots import Curve, line_plot
 
@@ -42,7 +42,7 @@ def every_block():
         drawing(NASTY, {"a": Item(NASTY, NASTY, "row-1"), "b": Item(NASTY)}, [("a", "b")]),
         ArenaMap([ArenaBar((NASTY,), 0, 1, 0, 8, 1)], [8, 8], 8, 8),
         Histograms([NamedHistogram(NASTY, NASTY, HISTOGRAM)]),
-        Matrix([NASTY], [(NASTY, [Cell("good", NASTY, NASTY)])]),
+        Matrix([NASTY], [(NASTY, [MatrixCell("good", NASTY, NASTY)])]),
         LayerTable([(NASTY, False)], [LayerRow("k", NASTY, NASTY, [NASTY], HISTOGRAM)], [""], True),
     ]
     return [*blocks, Fold(NASTY, blocks[:1], "fold-1")]

@@ -30,7 +30,7 @@ CODES = ".codes"  # so `samebits quantize` calls the codes of a tensor
 
 @dataclass(frozen=True)
 class TensorLoss:
-    """What one quantized tensor lost.
+    """The loss of one quantized tensor.
 
     signal:     sum of squares of its numbers before they were rounded
     rounding, clipping: sums of squared errors of elements within and beyond the codes

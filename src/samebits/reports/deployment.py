@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.quantization import QuantizationReport, RecurrentReport
-from samebits.reports.html import Block, Fold, Links, Paragraph, Section, Table
+from samebits.reports.html import Fold, Links, PageBlock, Paragraph, Section, Table
 from samebits.reports.quantization import quantization_sections
 from samebits.reports.report import section
 from samebits.verification.compare import Verdict
@@ -152,7 +152,7 @@ def deployment_text(d: Deployment) -> Section:
 
 def deployment_section(d: Deployment) -> Section:
     """The card of one model."""
-    blocks: list[Block] = [Paragraph(d.summary)]
+    blocks: list[PageBlock] = [Paragraph(d.summary)]
     if d.page:
         blocks.append(Links([("Its graph, layers, memory, weights and tables", d.page)]))
     blocks.append(

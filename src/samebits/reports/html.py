@@ -25,7 +25,7 @@ NUMBER = re.compile(rf"({_DIGITS}( %| dB| (of|\.\.) {_DIGITS})?|exact|scalar)?")
 """Cells that are set to the right where a column holds nothing else."""
 
 
-class Block(Protocol):
+class PageBlock(Protocol):
     """A part of a section. kind: the name of its template."""
 
     kind: ClassVar[str]
@@ -49,7 +49,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Status:
-    """What the page has to say first. state: good, bad or open (nothing is known)."""
+    """The sentence that a page begins with. state: good, bad or open (nothing is known)."""
 
     kind: ClassVar[str] = "status"
     state: str
@@ -88,7 +88,7 @@ class Table:
 
     @property
     def classes(self) -> list[str]:
-        """Of every column: code, number or text."""
+        """The class of every column: code, number or text."""
         cells = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         return [
             "code"
@@ -116,7 +116,7 @@ class Fold:
 
     kind: ClassVar[str] = "fold"
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
     key: str = ""
 
 
@@ -125,7 +125,7 @@ class Section:
     """A titled card of blocks."""
 
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
 
 
 def render_page(title: str, summary: str, sections: Sequence[Section]) -> str:

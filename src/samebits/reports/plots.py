@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ THEMED = {
 """Colours of a drawing and what a page has in their stead, in light and in dark."""
 
 
-STYLE = {"font.size": 8.5, "svg.hashsalt": "samebits", "svg.fonttype": "none"}
+STYLE: dict[Any, Any] = {"font.size": 8.5, "svg.hashsalt": "samebits", "svg.fonttype": "none"}
 
 
 @dataclass(frozen=True)

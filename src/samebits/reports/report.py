@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.files import write_atomically
-from samebits.reports.html import NUMBER, Block, Paragraph, Section, Table, render_page
+from samebits.reports.html import NUMBER, PageBlock, Paragraph, Section, Table, render_page
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Reported:
         return self.report()._repr_html_()
 
 
-def section(*blocks: Block | str, title: str = "") -> Section:
+def section(*blocks: PageBlock | str, title: str = "") -> Section:
     """A section; texts become paragraphs."""
     return Section(title, [Paragraph(b) if isinstance(b, str) else b for b in blocks])
 
 
-def _text(block: Block) -> str:
+def _text(block: PageBlock) -> str:
     """A block for a terminal; drawings and what else only a page can show are left out."""
     if isinstance(block, Paragraph):
         return block.text

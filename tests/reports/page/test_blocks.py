@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from samebits.reports.page.blocks import FEWEST, LARGEST, UNNAMED, blocks_of
-from samebits.reports.page.layers import Layer
+from samebits.reports.page.layers import NetworkLayer
 
 
 def chain(names, reads=None):
@@ -13,7 +13,7 @@ def chain(names, reads=None):
         sources = (reads or {}).get(i, (i - 1,) if i else ())
         keys = tuple(f"v{source}" for source in sources)
         found.append(
-            Layer(f"v{i}", name, "conv", "product", keys, (), (1,), "int8", 0, 1, 0, "int8")
+            NetworkLayer(f"v{i}", name, "conv", "product", keys, (), (1,), "int8", 0, 1, 0, "int8")
         )
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from samebits.codegen.run.profile import LayerCost
@@ -92,7 +94,7 @@ def test_the_arena_holds_every_live_byte(integer):
         live = [bar for bar in found.bars if bar.first <= entry <= bar.last]
         assert sum(bar.size for bar in live) == found.live[entry]
         taken = sorted((bar.at, bar.at + bar.size) for bar in live)
-        assert all(end <= start for (_, end), (start, _) in zip(taken, taken[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
     assert max(found.live) == found.bound <= found.peak
     named = {name for bar in found.bars for name in bar.names}
     assert {n for n, p in memory.places.items() if p.kind == "arena"} <= named

@@ -35,9 +35,7 @@ def test_curves_epochs_and_options(folder):
     epochs, options = training.blocks[2:]
     assert [row[0] for row in epochs.blocks[0].rows] == ["1", "2"]
     assert ("arch", "cnn") in options.blocks[0].rows
-    assert weights.blocks == [
-        Paragraph("This run recorded no exponents and codes of its weights.")
-    ]
+    assert weights.blocks == [Paragraph("This run recorded no exponents and codes of its weights.")]
 
 
 def test_float32_has_no_codes(folder):

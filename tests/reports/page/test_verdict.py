@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from samebits.reports.html import Command, Fold, Paragraph, Status, Table
-from samebits.reports.page.matrix import Cell, matrix_of
-from samebits.reports.page.verdict import Comparison, verdict_section, verdict_sentence
+from samebits.reports.page.matrix import MatrixCell, matrix_of
+from samebits.reports.page.verdict import BackendsCompared, verdict_section, verdict_sentence
 from samebits.verification.compare import Verdict
 
 SAME = Verdict("torch", total=3590, sample_count=359, sha256="ab" * 32)
@@ -17,7 +17,7 @@ SKIPPED = Verdict("cortex-m3", skipped="expected arm-none-eabi-gcc; install it")
 
 
 def sentence(*verdicts):
-    return verdict_sentence(Comparison("reference", 359, "digits", verdicts))
+    return verdict_sentence(BackendsCompared("reference", 359, "digits", verdicts))
 
 
 def test_the_sentence_of_every_outcome():
@@ -44,7 +44,7 @@ def blocks(source, kind, compared, seed=0):
 
 
 def test_a_comparison_names_the_command_that_repeats_it():
-    compared = Comparison("reference", 10, "random:10", [SAME, SKIPPED])
+    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED])
     found = blocks("my net.onnx", "quantized network", compared, 3)
     (command,) = (block for block in found if isinstance(block, Command))
     assert command.lines == [
@@ -59,7 +59,7 @@ def test_a_comparison_names_the_command_that_repeats_it():
 
 
 def test_samples_from_python_have_no_command():
-    found = blocks("net", "quantized network", Comparison("reference", 10, "", [SAME]))
+    found = blocks("net", "quantized network", BackendsCompared("reference", 10, "", [SAME]))
     assert not [block for block in found if isinstance(block, Command)]
     assert [block for block in found if isinstance(block, Paragraph)]
 
@@ -84,4 +84,4 @@ def test_backends_by_models():
         ["not compared", ""],
         ["", "may differ"],
     ]
-    assert cells[2][0] == Cell("open", "not compared", SKIPPED.skipped)
+    assert cells[2][0] == MatrixCell("open", "not compared", SKIPPED.skipped)

@@ -12,7 +12,7 @@ from samebits.codegen.memory import MemoryLayout, layout
 from samebits.codegen.plan import aligned
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
-from samebits.reports.html import Block, Figures, Fold, Paragraph, Section, Table
+from samebits.reports.html import Figures, Fold, PageBlock, Paragraph, Section, Table
 from samebits.reports.report import printable
 
 TITLE = "Memory over time"
@@ -66,7 +66,7 @@ def arena_map(calls: CallList, memory: MemoryLayout) -> ArenaMap:
 
 
 def _states(memory: MemoryLayout) -> str:
-    """What the next states take beside the plan, as a sentence; "" for nothing."""
+    """A sentence on the bytes of the next states, beside the plan; "" for none."""
     more = memory.bytes - aligned(memory.plan.peak)
     return f" Next states lie behind it, in {more:,} bytes." if more else ""
 
@@ -87,7 +87,7 @@ def arena_section(graph: Graph) -> Section:
         if not over
         else f"{over:,} more than the lower bound, which no plan beats"
     )
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Figures(
             [
                 ("arena", f"{memory.bytes:,}", "bytes"),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.reports.page.layers import Layer
+from samebits.reports.page.layers import NetworkLayer
 
 LARGEST = 30  # blocks in one drawing
 FEWEST = 12  # layers from which on a graph is folded where names tell how
@@ -24,10 +24,10 @@ class LayerBlock:
     """Layers, in the order of computation, under one name."""
 
     name: str
-    layers: tuple[Layer, ...]
+    layers: tuple[NetworkLayer, ...]
 
 
-def blocks_of(layers: Sequence[Layer]) -> list[LayerBlock]:
+def blocks_of(layers: Sequence[NetworkLayer]) -> list[LayerBlock]:
     """The layers in blocks, one for each layer of a small graph."""
     if len(layers) < FEWEST:
         return [LayerBlock(layer.name, (layer,)) for layer in layers]
@@ -49,17 +49,17 @@ def _parts(name: str) -> list[str]:
     return [part for part in re.split(r"[./]+", name) if part]
 
 
-def _by_prefix(layers: Sequence[Layer], depth: int) -> list[LayerBlock]:
+def _by_prefix(layers: Sequence[NetworkLayer], depth: int) -> list[LayerBlock]:
     runs = itertools.groupby(layers, lambda layer: ".".join(_parts(layer.name)[:depth]))
     return [LayerBlock(name, tuple(run)) for name, run in runs]
 
 
-def _by_structure(layers: Sequence[Layer]) -> list[LayerBlock]:
+def _by_structure(layers: Sequence[NetworkLayer]) -> list[LayerBlock]:
     """Cut where a single value goes on, so that paths side by side stay in one block; of the places
     those that give blocks of about the same size."""
     last = {key: index for index, layer in enumerate(layers) for key in layer.reads}
     size = max(2, -(-len(layers) // LARGEST))
-    blocks: list[list[Layer]] = [[]]
+    blocks: list[list[NetworkLayer]] = [[]]
     open_until = 0  # the last reader of what the layers before the latest one gave
     for index, layer in enumerate(layers):
         blocks[-1].append(layer)

@@ -105,7 +105,9 @@ def _components(count: int, pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[
             dummy_size=LINE,
             check_layout=False,
         )
-        found += ((dict(positions), list(edges or ())) for positions, _, _, edges in layouts)
+        for positions, _, _, edges in layouts:
+            joins = [(int(a), int(b)) for a, b in edges or ()]
+            found.append(({int(vertex): (x, y) for vertex, (x, y) in positions}, joins))
     placed = {vertex for places, _ in found for vertex in places}
     found += (({vertex: (0.0, 0.0)}, []) for vertex in range(count) if vertex not in placed)
     yield from sorted(found, key=lambda component: min(component[0]))

@@ -16,7 +16,7 @@ from samebits.npu.machine.program import QUEUE, Program
 from samebits.npu.simulator.counts import count
 from samebits.reports.html import Figures, Paragraph, Section, Table
 from samebits.reports.page.drawing import Item, drawing
-from samebits.reports.page.verdict import Comparison, verdict_section
+from samebits.reports.page.verdict import BackendsCompared, verdict_section
 from samebits.reports.report import printable
 
 MOST = 200  # chains in one drawing
@@ -129,7 +129,7 @@ def _what(chain: Chain) -> str:
 
 
 def firmware_sections(
-    model: Model, compared: Comparison | None, seed: int = 0, saved: str = ""
+    model: Model, compared: BackendsCompared | None, seed: int = 0, saved: str = ""
 ) -> list[Section]:
     """The verdict, the chains as a graph and as a table, the memories."""
     program = model.program
@@ -167,6 +167,7 @@ def firmware_sections(
 
 
 def _graph(program: Program, chains: Sequence[ChainFacts]) -> Section:
+    """The drawing of the chains, or why there is none."""
     title = "What waits for what"
     if len(chains) > MOST:
         text = f"{len(chains):,} chains are too many to draw; the table says what each waits for."
@@ -189,6 +190,7 @@ def _graph(program: Program, chains: Sequence[ChainFacts]) -> Section:
 
 
 def _table(chains: Sequence[ChainFacts]) -> Section:
+    """A row for every chain."""
     rows = [
         (
             f"{chain.place + 1}",
@@ -202,8 +204,10 @@ def _table(chains: Sequence[ChainFacts]) -> Section:
         )
         for chain in chains
     ]
-    columns = ("chain", "line", "does", "from and to", "executed")
-    columns += ("tile products", "utilisation", "after chains")
+    columns = [
+        *("chain", "line", "does", "from and to", "executed"),
+        *("tile products", "utilisation", "after chains"),
+    ]
     keys = [f"chain-{chain.place + 1}" for chain in chains]
     text = (
         "Utilisation is the share of a matrix's multiplications that are not with padding; it says "
@@ -213,6 +217,7 @@ def _table(chains: Sequence[ChainFacts]) -> Section:
 
 
 def _memories(model: Model) -> Section:
+    """The memories of the program, and its ports."""
     program, image = model.program, model.image
     held = {name: len(entries) for name, entries in image.entries.items() if entries}
     rows = [

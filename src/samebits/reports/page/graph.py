@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from samebits.ir import Graph
-from samebits.reports.html import Block, Fold, Paragraph, Section
+from samebits.reports.html import Fold, PageBlock, Paragraph, Section
 from samebits.reports.page.blocks import LayerBlock, blocks_of
 from samebits.reports.page.drawing import Item, drawing
-from samebits.reports.page.layers import Layer
+from samebits.reports.page.layers import NetworkLayer
 from samebits.reports.report import printable
 
 TITLE = "The graph"
 
 
-def graph_section(graph: Graph, layers: Sequence[Layer]) -> Section:
+def graph_section(graph: Graph, layers: Sequence[NetworkLayer]) -> Section:
     """The blocks as a drawing; those of several layers as drawings of their own."""
     blocks = blocks_of(layers)
     keys = layer_keys(layers)
@@ -26,7 +26,7 @@ def graph_section(graph: Graph, layers: Sequence[Layer]) -> Section:
             f"{len(layers):,} layers in {len(blocks)} blocks, from the top down; a box leads to "
             "its block below, or to the row of its layer in the table."
         )
-    parts: list[Block] = [Paragraph(text), _of_blocks(graph, blocks, keys)]
+    parts: list[PageBlock] = [Paragraph(text), _of_blocks(graph, blocks, keys)]
     for number, block in enumerate(blocks, 1):
         if len(block.layers) > 1:
             count = f"{len(block.layers)} layers ({_operators(block, 4)})"
@@ -35,12 +35,13 @@ def graph_section(graph: Graph, layers: Sequence[Layer]) -> Section:
     return Section(TITLE, parts)
 
 
-def layer_keys(layers: Sequence[Layer]) -> dict[str, str]:
+def layer_keys(layers: Sequence[NetworkLayer]) -> dict[str, str]:
     """The addresses of the layers' rows by the layers' keys."""
     return {layer.key: f"layer-{number}" for number, layer in enumerate(layers, 1)}
 
 
-def _of_blocks(graph: Graph, blocks: Sequence[LayerBlock], keys: Mapping[str, str]) -> Block:
+def _of_blocks(graph: Graph, blocks: Sequence[LayerBlock], keys: Mapping[str, str]) -> PageBlock:
+    """The drawing of the blocks, between inputs and outputs."""
     home = {layer.key: str(i) for i, block in enumerate(blocks) for layer in block.layers}
     items: dict[str, Item] = {}
     for name in graph.inputs:
@@ -74,8 +75,8 @@ def _operators(block: LayerBlock, most: int) -> str:
 
 
 def _of_layers(
-    graph: Graph, block: LayerBlock, layers: Sequence[Layer], keys: Mapping[str, str]
-) -> Block:
+    graph: Graph, block: LayerBlock, layers: Sequence[NetworkLayer], keys: Mapping[str, str]
+) -> PageBlock:
     """One block's layers, with what they read from outside."""
     known = {layer.key: layer for layer in layers}
     own = {layer.key for layer in block.layers}
@@ -104,7 +105,7 @@ def _outputs(
     return edges
 
 
-def _layer_item(layer: Layer, keys: Mapping[str, str]) -> Item:
+def _layer_item(layer: NetworkLayer, keys: Mapping[str, str]) -> Item:
     below = f"{layer.op}, {layer.sizes}"
     return Item(printable(layer.name), below, keys[layer.key], layer.tone)
 

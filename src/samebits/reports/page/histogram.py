@@ -14,7 +14,7 @@ BINS = 48
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many numbers lie in each of equal parts of [low, high]."""
+    """The count of numbers in each of equal parts of [low, high]."""
 
     counts: Sequence[int]
     low: str
@@ -29,7 +29,7 @@ class Histogram:
 
     @property
     def words(self) -> str:
-        """What it shows, for those who do not see it."""
+        """The drawing in words, for those who do not see it."""
         return f"histogram of {sum(self.counts):,} numbers from {self.low} to {self.high}"
 
 
@@ -51,7 +51,8 @@ class Histograms:
 
 
 def histogram_of(numbers: Array) -> Histogram:
-    """Of codes: every bar is of as many; of real numbers: of equal parts of the range."""
+    """The histogram of codes, each bar as many of them, or of reals, each bar an equal part of
+    their range."""
     flat = numbers.reshape(-1)
     if not flat.size:
         return Histogram([0], "0", "0")

@@ -13,7 +13,7 @@ from samebits.ir.value import Quantization
 
 
 @dataclass(frozen=True)
-class Layer:
+class NetworkLayer:
     """One stored value and the nodes that compute it.
 
     key:   name of the value; reads: those of the layers, inputs and states that it is made of
@@ -40,7 +40,9 @@ class Layer:
         return " x ".join(map(str, self.shape)) or "scalar"
 
 
-def layers_of(graph: Graph, stored: Sequence[str], formats: Mapping[str, str]) -> list[Layer]:
+def layers_of(
+    graph: Graph, stored: Sequence[str], formats: Mapping[str, str]
+) -> list[NetworkLayer]:
     """The layers of a graph in the order of computation.
 
     stored:  values that are kept; the nodes of what is not are merged with the next one that is
@@ -69,13 +71,14 @@ def _layer(
     nodes: Sequence[Node],
     made: Mapping[str, str],
     formats: Mapping[str, str],
-) -> Layer:
+) -> NetworkLayer:
+    """One layer of nodes that are merged. made: of values, the key of their layer."""
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
     weights = tuple(name for name in read if name in graph.constants)
     value = graph.values[key]
     main = max(nodes, key=_weight)
     sources = dict.fromkeys(made.get(name, name) for name in read if name not in graph.constants)
-    return Layer(
+    return NetworkLayer(
         key,
         main.name or key,
         main.op,

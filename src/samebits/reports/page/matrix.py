@@ -11,7 +11,7 @@ from samebits.verification.compare import Verdict
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """state: good, bad, open; text: in a few words; more: the whole of it."""
 
     state: str
@@ -25,7 +25,7 @@ class Matrix:
 
     kind: ClassVar[str] = "matrix"
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
+    rows: Sequence[tuple[str, Sequence[MatrixCell]]]
 
 
 def matrix_of(verdicts: Mapping[str, Sequence[Verdict]]) -> Matrix:
@@ -39,13 +39,13 @@ def matrix_of(verdicts: Mapping[str, Sequence[Verdict]]) -> Matrix:
     return Matrix(list(verdicts), rows)
 
 
-def _cell(v: Verdict | None) -> Cell:
+def _cell(v: Verdict | None) -> MatrixCell:
     if v is None:
-        return Cell("", "")
+        return MatrixCell("", "")
     if v.skipped is not None:
-        return Cell("open", "not compared", v.skipped)
+        return MatrixCell("open", "not compared", v.skipped)
     if not v.differing:
-        return Cell("good", "same", f"{v.total:,} outputs")
+        return MatrixCell("good", "same", f"{v.total:,} outputs")
     if v.note:
-        return Cell("open", "may differ", f"{v.differing:,} of {v.total:,} outputs: {v.note}")
-    return Cell("bad", "differs", f"{v.differing:,} of {v.total:,} outputs")
+        return MatrixCell("open", "may differ", f"{v.differing:,} of {v.total:,} outputs: {v.note}")
+    return MatrixCell("bad", "differs", f"{v.differing:,} of {v.total:,} outputs")

@@ -22,7 +22,7 @@ from samebits.reports.page.layers import format_text, layers_of, stored_values
 from samebits.reports.page.rows import layers_section
 from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
-from samebits.reports.page.verdict import Comparison, verdict_section
+from samebits.reports.page.verdict import BackendsCompared, verdict_section
 from samebits.reports.page.weights import weights_section
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ COST = "What quantization cost"
 
 @dataclass(frozen=True, eq=False)
 class NetworkFacts:
-    """What is known of a network besides itself.
+    """The facts of a network besides itself.
 
     compared: a verification; seed: of its random samples
     samples:  for the inputs of the real graph, to measure losses on
@@ -41,7 +41,7 @@ class NetworkFacts:
     run:      the folder of the training run; saved: where the network lies, for commands
     """
 
-    compared: Comparison | None = None
+    compared: BackendsCompared | None = None
     seed: int = 0
     samples: Sequence[Sequence[Array]] = ()
     origin: Graph | None = None
@@ -133,6 +133,7 @@ def _losses(real: Graph, facts: NetworkFacts) -> dict[str, TensorLoss]:
 def _notes(
     kind: str, facts: NetworkFacts, losses: Mapping[str, TensorLoss], problem: str
 ) -> list[str]:
+    """Sentences over the table of the layers: what was measured on what, and what was not."""
     notes = [problem] if problem else []
     if losses:
         reference = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from samebits.recompute.plan.plan import Plan
-from samebits.reports.html import Block, Figure, Figures, Paragraph, Section, Status, Table
+from samebits.reports.html import Figure, Figures, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.plots import Bars, bar_plots
 from samebits.reports.recompute import MILLISECOND, plan_rows, plan_summary
 from samebits.reports.report import printable
@@ -16,7 +16,7 @@ def plan_sections(plan: Plan, picture: bytes | None) -> list[Section]:
     """The figures, the memory curve where the plan was just made, the sub-layers."""
     kept = sum(layer.stored for layer in plan.layers)
     share = 100 * plan.peak / max(plan.store_all, 1)
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Status("good", "No plan changes a bit: what is computed again is computed the same way."),
         Figures(
             [
@@ -28,7 +28,7 @@ def plan_sections(plan: Plan, picture: bytes | None) -> list[Section]:
         ),
         *map(Paragraph, (f"{line[:1].upper()}{line[1:]}." for line in plan_summary(plan))),
     ]
-    memory: list[Block] = []
+    memory: list[PageBlock] = []
     if picture is not None:
         caption = "Memory over the time of a pass, predicted from one measured pass"
         memory.append(Figure(picture, caption, caption))

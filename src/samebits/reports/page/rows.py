@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from samebits.codegen.run.profile import LayerCost
 from samebits.quantization.causes import TensorLoss
-from samebits.reports.html import Block, Paragraph, Section
+from samebits.reports.html import PageBlock, Paragraph, Section
 from samebits.reports.page.graph import layer_keys
 from samebits.reports.page.histogram import Histogram
-from samebits.reports.page.layers import Layer
+from samebits.reports.page.layers import NetworkLayer
 from samebits.reports.report import printable
 
 TITLE = "Layer by layer"
@@ -41,7 +41,7 @@ class LayerTable:
 
 
 def layer_table(
-    layers: Sequence[Layer],
+    layers: Sequence[NetworkLayer],
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
 ) -> LayerTable:
@@ -78,11 +78,11 @@ def _loss_cells(loss: TensorLoss) -> list[str]:
 
 
 def layers_section(
-    layers: Sequence[Layer],
+    layers: Sequence[NetworkLayer],
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
     notes: Sequence[str],
 ) -> Section:
     """The table with sentences on what its columns are and on what is missing."""
-    blocks: list[Block] = [Paragraph(note) for note in notes]
+    blocks: list[PageBlock] = [Paragraph(note) for note in notes]
     return Section(TITLE, [*blocks, layer_table(layers, losses, costs)])

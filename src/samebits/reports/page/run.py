@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from samebits.reports.html import Block, Figure, Fold, Paragraph, Section, Table
+from samebits.reports.html import Figure, Fold, PageBlock, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plots
 from samebits.reports.report import Report, printable, section
 from samebits.train.run.record import CONFIG, read_json, read_metrics
@@ -33,7 +33,7 @@ def run_sections(folder: Path | None) -> list[Section]:
         f"After epoch {last['epoch']}: mean training loss {last['train_loss']:.4f}, test accuracy "
         f"{100 * last['test_accuracy']:.2f} %."
     )
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Paragraph(summary),
         Figure(_curves(records), summary, "Test accuracy and mean training loss of every epoch"),
         Fold("Every epoch", [_table(records)]),

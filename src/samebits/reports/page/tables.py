@@ -12,7 +12,7 @@ from samebits.errors import SamebitsError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.integer.transfer import transfer_tables
 from samebits.ir.ops import op_named
-from samebits.reports.html import Block, Figure, Paragraph, Section
+from samebits.reports.html import Figure, PageBlock, Paragraph, Section
 from samebits.reports.plots import Curve, line_plots
 from samebits.reports.report import printable
 
@@ -48,12 +48,16 @@ def table_curves(integer: Graph, real: Graph) -> list[TableCurve]:
 
 
 def _curve(integer: Graph, real: Graph, nodes: Sequence[Node]) -> TableCurve:
+    """The curve of a table that these nodes share."""
     node = nodes[0]
     table = integer.constants[node.inputs[1]].reshape(-1)
     given, made = integer.values[node.inputs[0]], integer.values[node.output]
     low = 0 if given.dtype.startswith("u") else -(table.size // 2)
     codes = np.arange(low, low + table.size, dtype=np.int64)
-    function, x, entries, step, says = None, codes * 1.0, table * 1.0, 1.0, ""
+    function: Array | None = None
+    x: Array = codes * 1.0
+    entries: Array = table * 1.0
+    step, says = 1.0, ""
     found = _segment(real, node.inputs[0], made.name)
     if found is not None:
         chain, scales = found
@@ -135,7 +139,7 @@ def tables_section(integer: Graph, real: Graph) -> Section | None:
     )
     if len(curves) > MOST:
         text += f" The first {MOST} are drawn."
-    blocks: list[Block] = [Paragraph(text)]
+    blocks: list[PageBlock] = [Paragraph(text)]
     for curve in curves[:MOST]:
         names = ", ".join(map(printable, curve.names[:3]))
         more = f" and {len(curve.names) - 3} more" if len(curve.names) > 3 else ""

@@ -1,4 +1,4 @@
-"""What a page says first: which backends computed what, and whether all of it is the same."""
+"""The verdict of a page: which backends computed what, and whether all of it is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from samebits.reports.deployment import BACKENDS, listed, reasons
-from samebits.reports.html import Block, Command, Fold, Paragraph, Section, Status, Table
+from samebits.reports.html import Command, Fold, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.report import printable
 from samebits.verification.compare import Verdict
 
@@ -16,7 +16,7 @@ TITLE = "The same bits?"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BackendsCompared:
     """A verification. reference: the backend that defines the bits; inputs: as the command line
     names the samples, "" for what it cannot name."""
 
@@ -27,10 +27,10 @@ class Comparison:
 
 
 def verdict_section(
-    source: str, kind: str, sha256: str, compared: Comparison | None, seed: int = 0
+    source: str, kind: str, sha256: str, compared: BackendsCompared | None, seed: int = 0
 ) -> Section:
     """The verdict, the backends, and the commands that repeat it."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if compared is None:
         blocks += _nothing(source, kind)
     else:
@@ -43,7 +43,7 @@ def verdict_section(
     return Section(TITLE, blocks)
 
 
-def _backends(compared: Comparison) -> list[Block]:
+def _backends(compared: BackendsCompared) -> list[PageBlock]:
     """A row for every backend that was compared, and why others were not."""
     rows = [
         (
@@ -58,7 +58,7 @@ def _backends(compared: Comparison) -> list[Block]:
     reference = BACKENDS.get(compared.reference, compared.reference)
     columns = ("backend", "outputs that differ", "samples with one", "SHA-256 of the outputs")
     caption = f"against the {reference}, which defines the bits"
-    blocks: list[Block] = [Table(columns, rows, caption, code=columns[3:])] if rows else []
+    blocks: list[PageBlock] = [Table(columns, rows, caption, code=columns[3:])] if rows else []
     skipped = [
         (BACKENDS.get(v.backend, v.backend), printable(v.skipped))
         for v in compared.verdicts
@@ -69,7 +69,7 @@ def _backends(compared: Comparison) -> list[Block]:
     return blocks
 
 
-def verdict_sentence(compared: Comparison) -> tuple[str, str]:
+def verdict_sentence(compared: BackendsCompared) -> tuple[str, str]:
     """The state (good, bad, open) and the sentence."""
     done = [v for v in compared.verdicts if v.skipped is None]
     if not done:
@@ -90,7 +90,7 @@ def verdict_sentence(compared: Comparison) -> tuple[str, str]:
     return "good", f"The same bits: {names} computed {outputs}, and all are equal."
 
 
-def _nothing(source: str, kind: str) -> list[Block]:
+def _nothing(source: str, kind: str) -> list[PageBlock]:
     if kind == "float network":
         return [
             Status("open", "A float network has no bits to compare: they depend on the machine."),
@@ -104,7 +104,7 @@ def _nothing(source: str, kind: str) -> list[Block]:
     ]
 
 
-def _again(source: str, compared: Comparison, seed: int) -> list[Block]:
+def _again(source: str, compared: BackendsCompared, seed: int) -> list[PageBlock]:
     """The command that repeats a comparison, where there is one."""
     if not compared.inputs:
         return [

@@ -10,13 +10,13 @@ from samebits.ir import Graph
 from samebits.ir.integer.define import limits
 from samebits.reports.html import Paragraph, Section
 from samebits.reports.page.histogram import Histograms, NamedHistogram, histogram_of
-from samebits.reports.page.layers import Layer
+from samebits.reports.page.layers import NetworkLayer
 from samebits.reports.report import printable
 
 MOST = 120  # histograms of one page
 
 
-def weights_section(graph: Graph, layers: Sequence[Layer]) -> Section | None:
+def weights_section(graph: Graph, layers: Sequence[NetworkLayer]) -> Section | None:
     """A histogram for each layer with a matrix or kernel; None where there is none."""
     found: list[NamedHistogram] = []
     for layer in layers:

@@ -393,7 +393,7 @@ class _Run:
         self.loss_sum = 0.0
         with self.average.applied():
             correct = count_correct(self.engine, self.data, workers=self.workers)
-        record = {
+        record: dict[str, Any] = {
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,

@@ -85,8 +85,8 @@ def saved_activations(engine: Engine, batch: Batch) -> tuple[int, int]:
 
 
 def weight_codes(model: torch.nn.Module) -> dict[str, list[float]]:
-    """Of every weight in BFP by its path: its exponent (the mean where rows have their own), the
-    shares of codes that are zero, and that are as large as its layer's width allows."""
+    """Three figures of every weight in BFP, by its path: its exponent (the mean where rows have
+    their own), the shares of codes that are zero, and that are as large as its layer allows."""
     found = {}
     for name, parameter in model.named_parameters():
         if isinstance(parameter, BFPParameter):
