@@ -32,7 +32,7 @@ X = RNG.random((12, 1, 6, 6)).astype(np.float32)
 SEQUENCES = RNG.normal(size=(6, 5, 4)).astype(np.float32)
 FUNCTIONS = [
     *("audit", "compare", "concord", "convert", "evaluate", "fit", "inspect", "load"),
-    *("measure_device", "plan", "quantize", "simulate"),
+    *("measure_device", "plan", "quantize", "report", "simulate"),
 ]
 
 

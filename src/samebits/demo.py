@@ -444,8 +444,14 @@ class DemoResult(Reported):
 
     def _claim(self) -> Section:
         """The verdict on top: backends by models, what it leaves open, how to repeat it."""
-        state = "good" if self.same_bits else "bad"
-        blocks: list[PageBlock] = [Status(state, self.verdict), matrix_of(self.verdicts)]
+        if self.same_bits:
+            claim = Status("good", "Same bits: yes. All that may not differ is equal everywhere.")
+        else:
+            claim = Status(
+                "bad", "Same bits: NO. Something differs that may not; it is named below."
+            )
+        open_ends = [f"{text[:1].upper()}{text[1:]}." for text in self.unproved]
+        blocks: list[PageBlock] = [claim, matrix_of(self.verdicts), *map(Paragraph, open_ends)]
         blocks += [Paragraph("To repeat it:"), Command(["samebits demo --out demo-out"])]
         versions = [("samebits", sb.__version__), ("torch", str(torch.__version__))]
         blocks.append(Table(("computed with", "version"), versions))

@@ -56,7 +56,7 @@ def test_samples_give_a_verdict_and_losses(file):
     assert "same bits: yes" in str(report)
     page = report.html
     assert re.search(r"The same bits: reference, torch.* computed 15 outputs of 5 samples", page)
-    assert "random:5 --backends torch" in page
+    assert "random:5 --backends torch" in page  # the file is there
     assert "Rounding of weights is not among the causes" in page
 
 

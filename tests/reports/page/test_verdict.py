@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from samebits.reports.html import Command, Fold, Paragraph, Status, Table
+import pytest
+
+from samebits.reports.html import Command, Fold, Status, Table
 from samebits.reports.page.matrix import MatrixCell, matrix_of
 from samebits.reports.page.verdict import BackendsCompared, verdict_section, verdict_sentence
 from samebits.verification.compare import Verdict
@@ -43,11 +46,22 @@ def blocks(source, kind, compared, seed=0):
     return verdict_section(source, kind, "cd" * 32, compared, seed).blocks
 
 
-def test_a_comparison_names_the_command_that_repeats_it():
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A network in the current folder; pages name what is there alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("my net.onnx").touch()
+    return "my net.onnx"
+
+
+def lines(found):
+    return next(block for block in found if isinstance(block, Command)).lines
+
+
+def test_a_comparison_names_the_command_that_repeats_it(file):
     compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED])
-    found = blocks("my net.onnx", "quantized network", compared, 3)
-    (command,) = (block for block in found if isinstance(block, Command))
-    assert command.lines == [
+    found = blocks(file, "quantized network", compared, 3)
+    assert lines(found) == [
         "samebits verify 'my net.onnx' --inputs random:10 --backends torch --seed 3"
     ]
     assert found[0] == Status(*verdict_sentence(compared))
@@ -58,18 +72,26 @@ def test_a_comparison_names_the_command_that_repeats_it():
     assert tables[1].rows[1] == ("SHA-256 of the quantized network", "cd" * 32)
 
 
-def test_samples_from_python_have_no_command():
-    found = blocks("net", "quantized network", BackendsCompared("reference", 10, "", [SAME]))
-    assert not [block for block in found if isinstance(block, Command)]
-    assert [block for block in found if isinstance(block, Paragraph)]
+def test_what_has_no_file_is_repeated_from_python(file):
+    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED])
+    found = blocks("Sequential", "quantized network", compared, 3)
+    assert lines(found) == ["network.verify('random:10', ['torch'], seed=3)"]
+    arrays = BackendsCompared("reference", 10, "", [SAME])
+    assert lines(blocks(file, "quantized network", arrays)) == [
+        "network.verify(samples, ['torch'])"
+    ]
 
 
-def test_nothing_compared_is_said_with_the_command():
-    found = blocks("q.onnx", "quantized network", None)
+def test_nothing_compared_is_said_with_the_command(file):
+    found = blocks(file, "quantized network", None)
     assert found[0] == Status("open", "Nothing was compared for this page.")
-    assert found[2].lines == ["samebits report q.onnx --inputs random:100 --out page.html"]
-    assert blocks("f.onnx", "float network", None)[2].lines == [
-        "samebits quantize f.onnx --calibration X.npz --out Q.onnx"
+    assert lines(found) == ["samebits report 'my net.onnx' --inputs random:100 --out page.html"]
+    assert lines(blocks(file, "float network", None)) == [
+        "samebits quantize 'my net.onnx' --calibration X.npz --out Q.onnx"
+    ]
+    assert lines(blocks("Sequential", "float network", None)) == ["sb.quantize(network, samples)"]
+    assert lines(blocks("Sequential", "quantized network", None)) == [
+        'network.report("random:100").save("page.html")'
     ]
 
 

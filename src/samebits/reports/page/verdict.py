@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from samebits.reports.deployment import BACKENDS, listed, reasons
 from samebits.reports.html import Command, Fold, PageBlock, Paragraph, Section, Status, Table
@@ -91,27 +92,35 @@ def verdict_sentence(compared: BackendsCompared) -> tuple[str, str]:
 
 
 def _nothing(source: str, kind: str) -> list[PageBlock]:
+    """The sentence of a page without a comparison, and how to get one."""
+    named = Path(source).exists()
+    model = printable(shlex.quote(source))
     if kind == "float network":
+        command = f"samebits quantize {model} --calibration X.npz --out Q.onnx"
         return [
             Status("open", "A float network has no bits to compare: they depend on the machine."),
             Paragraph("Quantized, it computes the same integers on every backend:"),
-            Command([f"samebits quantize {shlex.quote(source)} --calibration X.npz --out Q.onnx"]),
+            Command([command if named else "sb.quantize(network, samples)"]),
         ]
+    command = f"samebits report {model} --inputs random:100 --out page.html"
     return [
         Status("open", "Nothing was compared for this page."),
         Paragraph("To compare backends and write the page again:"),
-        Command([f"samebits report {shlex.quote(source)} --inputs random:100 --out page.html"]),
+        Command([command if named else 'network.report("random:100").save("page.html")']),
     ]
 
 
 def _again(source: str, compared: BackendsCompared, seed: int) -> list[PageBlock]:
-    """The command that repeats a comparison, where there is one."""
-    if not compared.inputs:
-        return [
-            Paragraph("The samples were given from Python: network.verify(samples) repeats it.")
-        ]
-    names = ",".join(v.backend for v in compared.verdicts if v.skipped is None)
-    command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(compared.inputs)]
-    command += ["--backends", names] if names else []
-    command += ["--seed", str(seed)] if seed and compared.inputs.startswith("random:") else []
+    """The command that repeats a comparison; for what has no file, the call."""
+    inputs = compared.inputs
+    drawn = inputs.startswith("random:")
+    names = [v.backend for v in compared.verdicts if v.skipped is None]
+    if not inputs or not Path(source).exists():
+        given = repr(inputs) if inputs else "samples"
+        more = f", seed={seed}" if seed and drawn else ""
+        call = f"network.verify({given}, {names!r}{more})"
+        return [Paragraph("To repeat it from Python:"), Command([printable(call)])]
+    command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(inputs)]
+    command += ["--backends", ",".join(names)] if names else []
+    command += ["--seed", str(seed)] if seed and drawn else []
     return [Paragraph("To repeat it:"), Command([printable(" ".join(command))])]

@@ -43,8 +43,16 @@
       button.addEventListener("click", action);
       tools.append(button);
     }
-    zoom(Math.min(1, Math.max(0.8, room() / width)));
     tools.hidden = false;
+    // As large as it fits while it can be read, its first box in the middle.
+    const start = () => {
+      zoom(Math.min(1, Math.max(0.8, room() / width)));
+      const first = svg.querySelector(".box rect:not(.behind)");
+      const middle = first ? Number(first.getAttribute("x")) + first.getAttribute("width") / 2 : 0;
+      canvas.scrollLeft = middle * scale - canvas.clientWidth / 2;
+    };
+    start();
+    drawing.closest("details")?.addEventListener("toggle", start, { once: true });
   }
   reveal();
 })();
