@@ -53,7 +53,7 @@ def test_help_loads_nothing_large(arguments):
 
 
 def test_short_help(samebits):
-    assert len(COMMANDS) == 16
+    assert len(COMMANDS) == 17
     for command in ([], *([name] for name in COMMANDS)):
         short, long = samebits(*command, "-h"), samebits(*command, "--help")
         assert short == long
@@ -86,7 +86,7 @@ def test_every_command_has_quiet_and_json(samebits):
     for command in COMMANDS:
         text = samebits(command, "--help").out
         assert "--quiet" in text, command
-        assert ("--json" in text) == (command != "trace"), command
+        assert ("--json" in text) == (command not in ("trace", "report")), command
 
 
 def test_notes_are_for_stderr(samebits, shelf, tmp_path):
