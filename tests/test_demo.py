@@ -67,7 +67,7 @@ def test_the_demo_computes_the_same_bits_and_writes_a_self_contained_page(
     assert "times faster, with the same bits" in page
     assert "The BFP run was computed in 3 ways: the hash is the same." in page
     assert page.count('role="img"') == 3
-    assert "no plan within" in page
+    assert "No plan within" in page
     assert read_plan(tmp_path / "demo/plan.json").recompute_ps > 0
     beside = {"c-bfp.html", "c-smooth.html", "c-lstm.html", "npu.html"}
     links = set(re.findall(r'(?:src|href)="([^"#]+)"', page)) - {"data:,"}

@@ -66,7 +66,7 @@ def test_the_table_of_the_layers(layers):
     first = dict(zip(titles, table.rows[0].cells, strict=True))
     assert first["instructions, cortex-m3"] == "1,234"
     assert (first["SQNR, dB"], first["clipped"]) == ("21.0", "1.50 %")
-    assert first["lost by"] == "activations rounded 75 %, activations clipped 25 %"
+    assert first["lost by"] == "activations rounded 75 %\nactivations clipped 25 %"
     assert table.rows[0].histogram.counts == (1, 2, 3)
     assert [row.key for row in table.rows] == [f"layer-{i}" for i in range(1, len(layers) + 1)]
     assert "SQNR, dB" not in [title for title, _ in layer_table(layers, {}, {}).columns]

@@ -74,7 +74,8 @@ def layer_table(
 
 def _loss_cells(loss: TensorLoss) -> list[str]:
     ratio = "exact" if loss.sqnr_db is None else f"{loss.sqnr_db:.1f}"
-    return [ratio if loss.compared else "", f"{100 * loss.clip_rate:.2f} %", loss.words]
+    causes = loss.words.replace(", ", "\n")
+    return [ratio if loss.compared else "", f"{100 * loss.clip_rate:.2f} %", causes]
 
 
 def layers_section(
