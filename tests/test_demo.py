@@ -124,7 +124,7 @@ def test_the_demo_says_where_the_bits_differ(short, tmp_path, monkeypatch):
     assert result.verdict.startswith("same bits: NO")
     page = (tmp_path / "demo/report.html").read_text()
     assert "there are 2 different hashes" in page
-    assert "same bits: NO" in page
+    assert "Same bits: NO." in page
 
 
 def test_the_demo_deletes_no_other_run(tmp_path):

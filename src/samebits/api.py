@@ -181,7 +181,8 @@ def quantize(
     origin = None
     if not isinstance(report, RecurrentReport):
         measured = itertools.islice(samples_of(arrays, graph, where), MEASURED)
-        origin = (graph, [[sample[name] for name in graph.inputs] for sample in measured])
+        kept_samples = [[sample[name].copy() for name in graph.inputs] for sample in measured]
+        origin = (graph, kept_samples)
     net = Network(made, report, (refused,) if refused else (), origin)
     return net if finetune is None else net.finetune(finetune, epochs=epochs or 1)
 
@@ -604,7 +605,7 @@ def report(
     try:
         net = load(source, arch=arch, shapes=shapes)
     except UnsupportedError as error:  # a run that cannot be deployed has curves all the same
-        if run is None or samples is not None or board is not None:
+        if run is None or any(value is not None for value in options.values()):
             raise
         from samebits.reports.page.run import run_report
 

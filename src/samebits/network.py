@@ -14,7 +14,7 @@ from samebits import progress
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir import Graph, Value
 from samebits.model import ONNX_FILE, Model
-from samebits.reports.report import Report, Reported, section
+from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 
 if TYPE_CHECKING:
@@ -492,7 +492,7 @@ class Network(Reported):
                 given = "random:1" if samples is None else samples
                 costs[board] = self.profile(board, given, seed=seed).layers
             except SamebitsError as error:
-                uncounted = f"Instructions on {board} were not counted: {error}"
+                uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
         return NetworkFacts(
             seed=seed, samples=reals, origin=origin, costs=costs, uncounted=uncounted
         )

@@ -13,12 +13,10 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import jinja2
-from markupsafe import Markup
-
-from samebits.reports.plots import inline
+if TYPE_CHECKING:
+    import jinja2
 
 _DIGITS = r"[-+]?[\d,.]+(e[-+]?\d+)?"
 NUMBER = re.compile(rf"({_DIGITS}( %| dB| (of|\.\.) {_DIGITS})?|exact|scalar)?")
@@ -130,6 +128,8 @@ class Section:
 
 def render_page(title: str, summary: str, sections: Sequence[Section]) -> str:
     """The whole page as text. Same input, same text."""
+    from markupsafe import Markup
+
     environment = _environment()
     script = _source(environment, "page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -145,12 +145,20 @@ def render_page(title: str, summary: str, sections: Sequence[Section]) -> str:
         script=Markup(script),
         digest=digest,
         number=lambda: next(numbers),
-        drawn=lambda figure: Markup(inline(figure.svg, f"figure-{next(numbers)}", figure.alt)),
+        drawn=lambda figure: Markup(_drawn(figure, next(numbers))),
     )
+
+
+def _drawn(figure: Figure, number: int) -> str:
+    from samebits.reports.plots import inline
+
+    return inline(figure.svg, f"figure-{number}", figure.alt)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("samebits.reports"),
         autoescape=True,

@@ -77,7 +77,9 @@ def arena_section(graph: Graph) -> Section:
         calls = lower_to_calls(graph)
         memory = layout(calls)
     except SamebitsError as error:
-        return Section(TITLE, [Paragraph(f"No C is generated of this network: {error}")])
+        return Section(
+            TITLE, [Paragraph(f"No C is generated of this network: {printable(str(error))}")]
+        )
     if not memory.plan.buffers:
         return Section(TITLE, [Paragraph("Nothing lies in the arena: it has 0 bytes.")])
     found = arena_map(calls, memory)

@@ -138,7 +138,10 @@ def firmware_sections(
     try:
         statements = check(program, model.image)
     except SamebitsError as error:
-        return [*found, Section("Chains", [Paragraph(f"The program is not legal: {error}")])]
+        return [
+            *found,
+            Section("Chains", [Paragraph(f"The program is not legal: {printable(str(error))}")]),
+        ]
     chains = chain_facts(program, statements)
     work = count(statements, program.native)
     known = [chain for chain in chains if chain.used is not None and chain.products]

@@ -24,6 +24,7 @@ from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
 from samebits.reports.page.verdict import BackendsCompared, verdict_section
 from samebits.reports.page.weights import weights_section
+from samebits.reports.report import printable
 
 Array = np.ndarray[Any, Any]
 COST = "What quantization cost"
@@ -98,7 +99,8 @@ def _integer(model: Model, kind: str) -> tuple[Graph | None, str]:
     try:
         return model.integer, ""
     except SamebitsError as error:
-        return None, f"It has no integer form, so its graph is shown as it was read: {error}"
+        why = printable(str(error))
+        return None, f"It has no integer form, so its graph is shown as it was read: {why}"
 
 
 def _formats(real: Graph, graph: Graph) -> dict[str, str]:
