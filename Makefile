@@ -23,6 +23,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross \
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
+BROWSER := chromium:chromium
 
 .PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs clean
 .DELETE_ON_ERROR:
@@ -35,7 +36,7 @@ test: lint $(VENV)/.stamp-arm
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
 		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
-		$(VENV)/.stamp-docs $(VENV)/.stamp-examples
+		$(VENV)/.stamp-docs $(VENV)/.stamp-examples $(VENV)/.stamp-browser
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -132,6 +133,12 @@ $(VENV)/.stamp-quantizers: $(DECLARED) $(VENV)/.stamp-test
 $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) transformers; then touch $@; else \
 		echo "could not install: transformers; the tests that need it are skipped"; fi
+
+# A browser of the system, and what drives it; Playwright's own browsers are not fetched.
+$(VENV)/.stamp-browser: Makefile $(DECLARED) $(VENV)/.stamp-test
+	@tools/system_packages.sh $(BROWSER)
+	@if $(INSTALL) -e '.[browser]'; then touch $@; else \
+		echo "could not install: Playwright; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.
 $(VENV)/.stamp-arm: Makefile | $(BIN)/python

@@ -111,7 +111,7 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-PAGES = ("c", "compare", "data", "faq", "numerics", "python", "start", "train", "why")
+PAGES = ("c", "compare", "data", "faq", "numerics", "python", "report", "start", "train", "why")
 
 
 @pytest.mark.parametrize("name", [f"{page}.md" for page in PAGES])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         measure_device,
         plan,
         quantize,
+        report,
         simulate,
     )
     from samebits.comparison import compare
@@ -43,7 +44,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
-            *("measure_device", "plan", "quantize", "simulate"),
+            *("measure_device", "plan", "quantize", "report", "simulate"),
         ),
         "samebits.api",
     ),
@@ -64,6 +65,7 @@ __all__ = [
     "measure_device",
     "plan",
     "quantize",
+    "report",
     "simulate",
     "train",
 ]

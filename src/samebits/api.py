@@ -7,6 +7,7 @@ printing. docs/guide/python.md shows every one at work.
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samebits import progress
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model, load_firmware
-from samebits.network import Network
+from samebits.network import MEASURED, Network
 from samebits.results import (
     Audit,
     ConcordantSoftware,
@@ -50,6 +51,7 @@ __all__ = [
     "measure_device",
     "plan",
     "quantize",
+    "report",
     "simulate",
 ]
 
@@ -130,7 +132,13 @@ def quantize(
     """
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
-    from samebits.quantization import Options, quantize_network, tie_states
+    from samebits.quantization import (
+        Options,
+        RecurrentReport,
+        quantize_network,
+        samples_of,
+        tie_states,
+    )
     from samebits.samples import example_of, gather, kept
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
@@ -166,10 +174,16 @@ def quantize(
     options.check(graph)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     check_lowerable(graph)
-    quantized, report = quantize_network(graph, gather(calibration, graph, where), options, where)
+    arrays = gather(calibration, graph, where)
+    quantized, report = quantize_network(graph, arrays, options, where)
     made = deployable(Model(net.source, quantized, rate=net.model.rate))
     refused = not_loaded(made.real)
-    net = Network(made, report, (refused,) if refused else ())
+    origin = None
+    if not isinstance(report, RecurrentReport):
+        measured = itertools.islice(samples_of(arrays, graph, where), MEASURED)
+        kept_samples = [[sample[name].copy() for name in graph.inputs] for sample in measured]
+        origin = (graph, kept_samples)
+    net = Network(made, report, (refused,) if refused else (), origin)
     return net if finetune is None else net.finetune(finetune, epochs=epochs or 1)
 
 
@@ -585,6 +599,44 @@ def _firmware(program: Any) -> Model:
         "expected an .nnp program, a compiled folder or a Network of firmware, found "
         f"{type(program).__name__}"
     )
+
+
+def report(
+    source: Any,
+    samples: Any = None,
+    *,
+    against: Any = None,
+    board: str | None = None,
+    arch: str | nn.Module | None = None,
+    shapes: Shapes | None = None,
+    seed: int = 0,
+) -> Report:
+    """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
+
+    source:  as `load` takes it, with arch and shapes; or a plan's .json file
+    samples, board, seed: as `Network.report` takes them
+    against: the float network that a quantized one was made from, as `load` takes it
+
+    Raises InputError for anything else and for options that do not apply.
+    """
+    from samebits.model import kind_of
+
+    options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path is not None and path.suffix == ".json":
+        refuse(arch=arch, shapes=shapes, **options)
+        return plan(path).report()
+    options["against"] = None if against is None else load(against)
+    run = path if path is not None and path.is_dir() and kind_of(path) == "training" else None
+    try:
+        net = load(source, arch=arch, shapes=shapes)
+    except UnsupportedError as error:  # a run that cannot be deployed has curves all the same
+        if run is None or any(value is not None for value in options.values()):
+            raise
+        from samebits.reports.page.run import run_report
+
+        return run_report(run, str(error))
+    return net.report(**options, run=run, seed=seed)
 
 
 def audit(a: str | Path, b: str | Path) -> Audit:

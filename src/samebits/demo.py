@@ -31,7 +31,8 @@ from samebits.reports.deployment import (
     unproved,
 )
 from samebits.reports.firmware import Concordance, concordance_section, concordance_text
-from samebits.reports.html import Section
+from samebits.reports.html import Command, PageBlock, Paragraph, Section, Status, Table
+from samebits.reports.page.matrix import matrix_of
 from samebits.reports.recompute import plan_section
 from samebits.reports.report import Report, Reported, section
 from samebits.reports.same_bits import same_bits_section, same_bits_text
@@ -280,6 +281,7 @@ def _deployed(
     trained: the float network that it was quantized from
     """
     compiled = net.compile(folder, sizes=True)
+    page = net.report(verified=checked, saved=folder).save(folder.with_suffix(".html"))
     assert isinstance(compiled, CompiledNetwork)
     accuracy = [] if trained is None else [("float32 model", 100 * trained.accuracy)]
     accuracy.append(("integers", 100 * sb.evaluate(net, data).accuracy))
@@ -299,6 +301,7 @@ def _deployed(
         memory,
         asdict(compiled.tables),
         net.quantization,
+        page.name,
     )
 
 
@@ -322,6 +325,7 @@ def _make_firmware(net: sb.Network, data: Dataset, folder: Path) -> Concordance:
         100 * sb.evaluate(firmware, data).accuracy,
         checked.verdicts,
         (simulator / len(some), took / len(images)),
+        firmware.report(verified=checked).save(folder.with_suffix(".html")).name,
     )
 
 
@@ -415,19 +419,20 @@ class DemoResult(Reported):
         assert self.plan.picture is not None  # it was just made
         said = self.spoken.lines
         return DemoReport(
-            "samebits: cnn on digits",
+            "samebits: networks for digits, and a language model, from training to devices",
             "The same network trained twice from the same weights and in the same data order: in "
-            "8-bit block floating point, where every result is an exact integer, and in float32.",
+            "8-bit block floating point, where every result is an exact integer, and in float32. "
+            "It, two networks quantized after training, and firmware go to every backend.",
             [
+                self._claim(),
                 *training_sections(runs),
                 same_bits_section(self.hashes),
                 plan_section(self.plan.plan, self.plan.picture()),
                 *map(deployment_section, self.deployments),
                 concordance_section(self.firmware),
                 section(*said, title="A language model says"),
-                section(self.verdict, title="Verdict"),
             ],
-            [
+            text=[
                 training_text(runs, "Handwritten digits, small convolutional network"),
                 same_bits_text(self.hashes),
                 *map(deployment_text, self.deployments),
@@ -436,6 +441,21 @@ class DemoResult(Reported):
                 section(self.verdict),
             ],
         )
+
+    def _claim(self) -> Section:
+        """The verdict on top: backends by models, what it leaves open, how to repeat it."""
+        if self.same_bits:
+            claim = Status("good", "Same bits: yes. All that may not differ is equal everywhere.")
+        else:
+            claim = Status(
+                "bad", "Same bits: NO. Something differs that may not; it is named below."
+            )
+        open_ends = [f"{text[:1].upper()}{text[1:]}." for text in self.unproved]
+        blocks: list[PageBlock] = [claim, matrix_of(self.verdicts), *map(Paragraph, open_ends)]
+        blocks += [Paragraph("To repeat it:"), Command(["samebits demo --out demo-out"])]
+        versions = [("samebits", sb.__version__), ("torch", str(torch.__version__))]
+        blocks.append(Table(("computed with", "version"), versions))
+        return Section("The same bits?", blocks)
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samebits import progress
-from samebits.errors import InputError, UnsupportedError
+from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir import Graph, Value
 from samebits.model import ONNX_FILE, Model
-from samebits.reports.report import Report, Reported, section
+from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 
 if TYPE_CHECKING:
     from samebits.quantization import QuantizationReport, RecurrentReport
+    from samebits.reports.page.network import NetworkFacts
+    from samebits.reports.page.verdict import BackendsCompared
 
 Array = np.ndarray[Any, Any]
 AUDIO = "audio"  # folder of the features, in that of a model of recordings
+MEASURED = 8  # samples on which a page says what layers lose
 VECTORS = 8  # samples of a package's own test
 TARGETS = ("c", "npu")
 
@@ -33,11 +36,13 @@ class Network(Reported):
     model:        as data
     quantization: what quantization did to it, where this session quantized it
     notes:        sentences about it that its user should read
+    origin:       the float network that this session quantized, and samples of the calibration
     """
 
     model: Model
     quantization: QuantizationReport | RecurrentReport | None = None
     notes: tuple[str, ...] = ()
+    origin: tuple[Graph, Sequence[Sequence[Array]]] | None = None
 
     @property
     def source(self) -> str:
@@ -225,9 +230,7 @@ class Network(Reported):
         from samebits.codegen.run.targets import TARGETS
         from samebits.verification.inputs import step
 
-        boards = [name for name, target in TARGETS.items() if target.board]
-        if board not in boards:
-            raise InputError(f"--board: expected one of {', '.join(boards)}, found {board!r:.60}")
+        _check_board(board)
         graph = self.model.integer
         taken = self._samples(samples, seed)
         first = [
@@ -371,21 +374,128 @@ class Network(Reported):
             save_qdq(self.model.real, path, rate=self.model.rate)
         return path
 
-    def report(self) -> Report:
+    def report(
+        self,
+        samples: Any = None,
+        *,
+        verified: Verification | None = None,
+        against: Network | None = None,
+        board: str | None = None,
+        run: str | Path | None = None,
+        saved: str | Path | None = None,
+        seed: int = 0,
+    ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
-        quantization, where this session quantized it."""
+        quantization, where this session quantized it. `save("page.html")` writes the page of the
+        network: its graph, every layer, memory over time, weights and tables.
+
+        samples: as `verify` takes them: the usual backends are compared on them, and the page says
+                 what every layer loses on the first of them
+        verified: what `verify` gave, instead of comparing again
+        against: the float network that this one was quantized from, to measure losses against
+        board:   counts every layer's instructions on this emulated board, as `profile`
+        run:     a training folder, whose curves the page shows
+        saved:   where the network lies, for the commands that the page shows, if not in its source
+        seed:    of random:N samples
+
+        Raises InputError for samples that do not fit and options that do not apply.
+        """
+        from samebits.reports.page.firmware import firmware_sections
+        from samebits.reports.page.network import network_sections
         from samebits.reports.quantization import quantization_sections
         from samebits.reports.summary import network_summary
 
+        self._refuse(samples, against, board)
         summary = network_summary(self.source, self.kind, self.model)
-        if self.quantization is None:
-            return summary
-        more = quantization_sections(self.quantization)
-        if self.notes:
-            more.append(section(*(f"note: {note}" for note in self.notes)))
-        return Report(summary.title, summary.summary, [*summary.sections, *more])
+        sections = list(summary.sections)
+        cost = [] if self.quantization is None else quantization_sections(self.quantization)
+        if self.notes and cost:
+            cost.append(section(*(f"note: {note}" for note in self.notes)))
+        sections += cost
+        if samples is not None and verified is None:
+            verified = self.verify(samples, seed=seed)
+            sections += verified.report().sections
+        compared = None if verified is None else self._compared(verified, samples)
+        place = self.source if saved is None else str(saved)
+        if self.model.firmware is not None:
+            return Report(
+                summary.title,
+                summary.summary,
+                sections,
+                lambda: firmware_sections(self.model, compared, seed, place),
+            )
+        facts = self._facts(samples, against, board, seed)
+        facts = replace(
+            facts,
+            compared=compared,
+            cost=cost,
+            saved=place,
+            run=None if run is None else Path(run),
+        )
+        return Report(
+            summary.title,
+            summary.summary,
+            sections,
+            lambda: network_sections(self.model, self.kind, facts),
+        )
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _refuse(self, samples: Any, against: Network | None, board: str | None) -> None:
+        """InputError for an option of a report that does not apply."""
+        if against is not None and against.kind != "float network":
+            raise InputError(
+                f"--against: expected a float network, found {against.source}: {against.kind}"
+            )
+        if against is not None and samples is None:
+            raise InputError("--against needs samples, found none; give --inputs SAMPLES")
+        if self.quantized:
+            return
+        given = {"--inputs": samples, "--against": against, "--board": board}
+        for option, value in given.items():
+            if value is not None and not (option == "--inputs" and self.kind == "firmware"):
+                raise InputError(
+                    f"{self.source}: {option} applies to a quantized network, found a "
+                    f"{self.kind}; leave it out, or quantize it first"
+                )
+
+    def _compared(self, verified: Verification, samples: Any) -> BackendsCompared:
+        from samebits.reports.page.verdict import BackendsCompared
+        from samebits.verification.run import reference_of
+
+        named = str(samples) if isinstance(samples, str | Path) else ""
+        reference = reference_of(self.model)
+        return BackendsCompared(reference, verified.samples, named, verified.verdicts)
+
+    def _facts(
+        self, samples: Any, against: Network | None, board: str | None, seed: int
+    ) -> NetworkFacts:
+        """The facts that a page states of the network besides what is in it."""
+        from samebits.ir.fusion import fuse_normalisation
+        from samebits.reports.page.network import NetworkFacts
+        from samebits.verification.inputs import chunks, dequantize
+
+        origin, reals = self.origin or (None, [])
+        if against is not None:
+            origin = fuse_normalisation(against.model.real)
+        if samples is not None:
+            ports = self.interface
+            pieces = chunks(ports, self._samples(samples, seed))[:MEASURED]
+            reals = [
+                [dequantize(c, ports.values[n]) for n, c in zip(ports.inputs, piece, strict=True)]
+                for piece in pieces
+            ]
+        costs, uncounted = {}, ""
+        if board is not None:
+            _check_board(board)
+            try:
+                given = "random:1" if samples is None else samples
+                costs[board] = self.profile(board, given, seed=seed).layers
+            except SamebitsError as error:
+                uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
+        return NetworkFacts(
+            seed=seed, samples=reals, origin=origin, costs=costs, uncounted=uncounted
+        )
 
     def _samples(self, samples: Any, seed: int) -> list[Array]:
         """Codes (firmware: binary16) for the interface, in order of its inputs."""
@@ -460,6 +570,7 @@ class Network(Reported):
             model.rate,
             None if features is None else out / AUDIO,
             package,
+            model,
         )
 
     def _firmware(
@@ -476,3 +587,12 @@ class Network(Reported):
         path = out / "model.nnp"
         write_program(path, program, image)
         return Firmware(self.source, path, program)
+
+
+def _check_board(name: str) -> None:
+    """InputError unless C is built for an emulated board of this name."""
+    from samebits.codegen.run.targets import TARGETS
+
+    boards = [each for each, target in TARGETS.items() if target.board]
+    if name not in boards:
+        raise InputError(f"--board: expected one of {', '.join(boards)}, found {name!r:.60}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.reports.html import Block, Figure, Table
+from samebits.reports.html import PageBlock, Section, Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.verification.score import Score, accuracy_of, figures_text
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from samebits.codegen.run.profile import LayerCost
     from samebits.codegen.run.requirements import Requirements
     from samebits.ir.integer.transfer import TransferTables
+    from samebits.model import Model
     from samebits.npu.machine.program import Program
     from samebits.npu.simulator.simulate import Result
     from samebits.recompute.plan.cost import Device
@@ -173,6 +174,7 @@ class CompiledNetwork(Reported):
     """A folder of generated C: its memory by kind, and what boards need.
 
     audio: folder of the features, for a model of recordings. package: the layout of the folder
+    model: the network as data
     """
 
     source: str
@@ -183,6 +185,7 @@ class CompiledNetwork(Reported):
     rate: int | None = None
     audio: Path | None = None
     package: str = "make"
+    model: Model | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -196,7 +199,8 @@ class CompiledNetwork(Reported):
         }
 
     def report(self) -> Report:
-        """Bytes by target, shared tables, where the C is and how to test it."""
+        """Bytes by target, shared tables, where the C is and how to test it; the page shows the
+        network too."""
         memory, t = self.memory, self.tables
         rows: list[tuple[str, ...]] = [
             ("weights and tables, arena", "", f"{memory.constants:,}", f"{memory.arena:,}", "", "")
@@ -238,7 +242,18 @@ class CompiledNetwork(Reported):
                     else f"written: {self.folder}, for {self.package}; see its README.md"
                 ),
             ],
+            None if self.model is None else self._page,
         )
+
+    def _page(self) -> list[Section]:
+        """The page of the network, with the table of the C after the verdict."""
+        from samebits.reports.facts import kind_name
+        from samebits.reports.page.network import NetworkFacts, network_sections
+
+        assert self.model is not None
+        made = [section(*part.blocks, title="Generated C") for part in self.report().sections[:1]]
+        facts = NetworkFacts(made=made, saved=str(self.folder))
+        return network_sections(self.model, kind_name(self.model), facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +307,7 @@ class Firmware(Reported):
         }
 
     def report(self) -> Report:
-        """The program's size, and how to run it."""
+        """The program's size, and how to run it; its page."""
         count, native = len(self.program.instructions), self.program.native
         return Report(
             f"Firmware of {printable(self.source)}",
@@ -303,7 +318,14 @@ class Firmware(Reported):
                     "--out Y.npz"
                 )
             ],
+            self._page,
         )
+
+    def _page(self) -> list[Section]:
+        from samebits.model import load_firmware
+        from samebits.reports.page.firmware import firmware_sections
+
+        return firmware_sections(load_firmware(self.path), None)
 
 
 @dataclass(frozen=True)
@@ -423,17 +445,17 @@ class MemoryPlan(Reported):
         return self.plan.to_dict()
 
     def report(self) -> Report:
-        """A row per sub-layer, the figures, the drawing."""
+        """A row per sub-layer and the figures; on the page with the drawing."""
+        from samebits.reports.page.plan import plan_sections
         from samebits.reports.recompute import plan_rows, plan_summary
 
         columns, rows = plan_rows(self.plan)
-        blocks: list[Block] = [Table(columns, rows)]
-        if self.picture is not None:
-            blocks.append(Figure(self.picture(), "memory over the time of a pass"))
+        blocks: list[PageBlock] = [Table(columns, rows)]
         return Report(
             f"Plan of {printable(self.plan.arch)} for {self.plan.device}",
             "",
             [section(*blocks), section(*plan_summary(self.plan))],
+            lambda: plan_sections(self.plan, None if self.picture is None else self.picture()),
         )
 
 

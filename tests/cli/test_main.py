@@ -86,7 +86,7 @@ def test_every_command_has_quiet_and_json(samebits):
     for command in COMMANDS:
         text = samebits(command, "--help").out
         assert "--quiet" in text, command
-        assert ("--json" in text) == (command != "trace"), command
+        assert ("--json" in text) == (command not in ("trace", "report")), command
 
 
 def test_notes_are_for_stderr(samebits, shelf, tmp_path):

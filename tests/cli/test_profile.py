@@ -25,8 +25,8 @@ def test_a_table_and_a_page(samebits, tiny, tmp_path):
     assert done.out.startswith(f"Instructions of {tiny} on cortex-m3\n")
     assert "linear8_packed" in done.out
     assert done.out.endswith(f"written: {out}\n")
-    assert "<svg" not in out.read_text()
-    assert 'alt="instructions by layer on cortex-m3"' in out.read_text()
+    assert '<svg viewBox="' in out.read_text()
+    assert 'aria-label="instructions by layer on cortex-m3"' in out.read_text()
 
 
 def test_json_adds_up(samebits, tiny):

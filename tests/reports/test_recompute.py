@@ -54,7 +54,7 @@ def test_the_section_of_a_report():
     page = render_page("title", "lead", [section])
     assert "Recompute or store" in page
     assert "No plan changes a bit" in page
-    assert page.count("data:image/svg+xml;base64,") == 1
+    assert page.count("<svg ") == 1
 
 
 def test_the_picture_is_the_same_every_time():

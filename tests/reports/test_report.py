@@ -81,7 +81,7 @@ def test_the_page_escapes_all_text(tmp_path):
     assert "a &lt;drawing&gt;" in page
     assert "&lt;</td>" in page
     assert "<b>" not in page
-    assert "<script" not in page
+    assert page.count("<script") == 1  # the page's own
     words = {word for row in TABLE.rows for cell in row for word in cell.split()}
     assert words <= set(re.split(r"[\s<>]+", html.unescape(page))) | {"<"}
 

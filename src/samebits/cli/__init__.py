@@ -32,6 +32,7 @@ from samebits.cli.messages import (
 from samebits.cli.plan import plan_command
 from samebits.cli.profile import profile_command
 from samebits.cli.quantize import quantize_command
+from samebits.cli.report import report_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
@@ -65,6 +66,7 @@ for command in (
     audit_command,
     inspect_command,
     explain_command,
+    report_command,
 ):
     app.command(command.__name__.removesuffix("_command"))(command)
 

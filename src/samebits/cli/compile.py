@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Shapes, shapes_of, whole
+from samebits.cli.options import Arch, AsJson, Page, Quiet, Shapes, shapes_of, whole
 from samebits.cli.output import show, working
 
 
@@ -67,6 +67,7 @@ def compile_command(
             "and values.",
         ),
     ] = None,
+    report: Page = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
@@ -92,4 +93,6 @@ def compile_command(
             steps=steps,
             stream=stream,
         )
-    show(result, as_json)
+        if report is not None:
+            result.report().save(report)
+    show(result, as_json, *([] if report is None else [report]))

@@ -110,6 +110,10 @@ Samples = Annotated[
     typer.Option(metavar="SAMPLES", help="An .npz archive, digits, a folder of data, or random:N."),
 ]
 SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
+Page = Annotated[
+    Path | None,
+    file_ending(".html", "Write the page of what was made, as samebits report does."),
+]
 Data = Annotated[
     str,
     typer.Option(

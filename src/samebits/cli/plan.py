@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Quiet, Shards, Threads, real, sizes_of, whole
+from samebits.cli.options import AsJson, Page, Quiet, Shards, Threads, real, sizes_of, whole
 from samebits.cli.output import show, working
 
 
@@ -60,6 +60,7 @@ def plan_command(
     picture: Annotated[
         Path | None, typer.Option(help="Write memory over the step's time, an SVG file.")
     ] = None,
+    report: Page = None,
     time_limit: Annotated[
         float | None,
         real(
@@ -96,4 +97,6 @@ def plan_command(
             result.save(out)
         if picture is not None:
             result.save_picture(picture)
-    show(result, as_json, *(path for path in (out, picture) if path is not None))
+        if report is not None:
+            result.report().save(report)
+    show(result, as_json, *(path for path in (out, picture, report) if path is not None))

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Shapes, file_ending, real, shapes_of, whole
+from samebits.cli.options import (
+    Arch,
+    AsJson,
+    Page,
+    Quiet,
+    Shapes,
+    file_ending,
+    real,
+    shapes_of,
+    whole,
+)
 from samebits.cli.output import print_json, working
 from samebits.errors import InputError
 
@@ -150,6 +160,7 @@ def quantize_command(
             "[default: those that names or layers show].",
         ),
     ] = None,
+    report: Page = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
@@ -191,12 +202,15 @@ def quantize_command(
             shapes=shapes,
         )
         net.save(out)
+        if report is not None:
+            net.report(saved=out).save(report)
     if as_json:
         found = net.quantization.to_dict() if net.quantization is not None else {}
         print_json({"model": model, "out": str(out), "notes": list(net.notes), **found})
     else:
         print(net)
-        print(f"written: {out}")
+        for path in filter(None, (out, report)):
+            print(f"written: {path}")
 
 
 def _states_of(texts: list[str] | None) -> dict[str, str | int] | str | None:

@@ -16,6 +16,7 @@ from samebits.cli.options import (
     AsJson,
     Colour,
     Data,
+    Page,
     Quiet,
     Resample,
     Resize,
@@ -167,6 +168,7 @@ def train_command(
         Path | None,
         typer.Option(help="File for a hash of every tensor of every step, for samebits audit."),
     ] = None,
+    report: Page = None,
     worker_timeout: Annotated[
         float, real("Seconds after which a silent worker of torchrun counts as lost.")
     ] = 600.0,
@@ -191,7 +193,7 @@ def train_command(
         with working(quiet, as_json, drawn):
             from samebits import api
 
-            api.fit(
+            run = api.fit(
                 data,
                 arch,
                 out,
@@ -237,6 +239,9 @@ def train_command(
                 reporter=None if quiet else drawn,
                 done=done,
             )
+            if report is not None and run is not None:
+                api.report(out, arch=arch if ":" in arch else None).save(report)
+                drawn.say(f"written: {report}")
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") != "0":
             raise SystemExit(INTERRUPTED) from None  # of several workers, the first one tells it

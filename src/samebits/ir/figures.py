@@ -31,10 +31,10 @@ def multiply_adds(graph: Graph) -> int:
     Windows count whole, with what they hold of the padding. Sequences count at their full length.
     Point-wise operators, means and sums are not counted.
     """
-    return sum(_products(graph, node) for node in graph.nodes)
+    return sum(node_multiply_adds(graph, node) for node in graph.nodes)
 
 
-def _products(graph: Graph, node: Node) -> int:
+def node_multiply_adds(graph: Graph, node: Node) -> int:
     """The products of one node: the elements of its weights or of a row, at every place where they
     are applied."""
     operands = [graph.values[name] if name else None for name in node.inputs]

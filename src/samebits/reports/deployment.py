@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.quantization import QuantizationReport, RecurrentReport
-from samebits.reports.html import Block, Paragraph, Section, Table
+from samebits.reports.html import Fold, Links, PageBlock, Paragraph, Section, Table
 from samebits.reports.quantization import quantization_sections
 from samebits.reports.report import section
 from samebits.verification.compare import Verdict
 
 BACKENDS = {
     "reference": "reference interpreter",
+    "npu": "simulator of the neural processor",
     "training": "training framework",
     "torch": "integer graph in PyTorch",
     "c": "generated C, this machine",
@@ -38,6 +39,7 @@ class Deployment:
     accuracy: rows (what computed it, percent)
     memory:   rows (kind of memory, bytes)
     tables:   pairs, tables, bytes and unshared of `ir.integer.transfer.transfer_tables`
+    page:     the file of the network's own page, beside the one that names it
     """
 
     name: str
@@ -48,6 +50,7 @@ class Deployment:
     memory: Sequence[tuple[str, int]]
     tables: Mapping[str, int]
     quantization: QuantizationReport | RecurrentReport | None = None
+    page: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -149,7 +152,9 @@ def deployment_text(d: Deployment) -> Section:
 
 def deployment_section(d: Deployment) -> Section:
     """The card of one model."""
-    blocks: list[Block] = [Paragraph(d.summary)]
+    blocks: list[PageBlock] = [Paragraph(d.summary)]
+    if d.page:
+        blocks.append(Links([("Its graph, layers, memory, weights and tables", d.page)]))
     blocks.append(
         Table(
             ("computed by", "test accuracy"),
@@ -172,6 +177,6 @@ def deployment_section(d: Deployment) -> Section:
             )
         )
     if d.quantization is not None:
-        for part in quantization_sections(d.quantization):
-            blocks += part.blocks
+        cost = [block for part in quantization_sections(d.quantization) for block in part.blocks]
+        blocks.append(Fold("What quantization cost, tensor by tensor", cost))
     return Section(d.title, blocks)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from samebits.reports.deployment import verdict_table, verdict_text
-from samebits.reports.html import Paragraph, Section
+from samebits.reports.html import Links, Paragraph, Section
 from samebits.reports.report import section
 from samebits.verification.compare import Verdict
 
@@ -24,6 +24,7 @@ class Concordance:
     accuracy: percent on the whole test set, computed by the concordant software
     verdicts: of the software against the simulator, on the simulated samples
     seconds:  time per sample of the simulator and of concordant PyTorch
+    page:     the file of the program's own page, beside the one that names it
     """
 
     program: str
@@ -33,6 +34,7 @@ class Concordance:
     accuracy: float
     verdicts: Sequence[Verdict]
     seconds: tuple[float, float]
+    page: str = ""
 
     @property
     def speedup(self) -> float:
@@ -68,6 +70,7 @@ def concordance_section(c: Concordance) -> Section:
                 f"processor (native dimension {c.native}, mantissa {c.mantissa}, binary16), and "
                 f"that program translated into PyTorch and ONNX. Test accuracy {c.accuracy:.2f} %."
             ),
+            *([Links([("Its chains and memories", c.page)])] if c.page else []),
             verdict_table(
                 c.verdicts,
                 "against the simulator, which executes the program instruction by instruction",

@@ -9,7 +9,7 @@ from samebits.reports.html import Figure, Table
 from samebits.reports.plots import bar_plot
 from samebits.reports.report import Report, printable, section
 
-LONGEST = 40  # characters of a layer's name in the chart
+LONGEST = 24  # characters of a layer's name in the chart
 
 
 def profile_report(source: str, board: str, layers: Sequence[LayerCost], total: int) -> Report:

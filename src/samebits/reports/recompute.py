@@ -83,7 +83,7 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
                 f"{len(plan.layers) - 1} results of the network's sub-layers {again} are not kept, "
                 "but computed again or never needed. No plan changes a bit."
             ),
-            *map(Paragraph, plan_summary(plan)),
+            *(Paragraph(f"{line[:1].upper()}{line[1:]}.") for line in plan_summary(plan)),
             Figure(picture, "memory over the time of a pass", "Predicted from one measured pass."),
         ],
     )

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from samebits.files import write_atomically
-from samebits.reports.html import Block, Figure, Paragraph, Section, Table, render_page
-
-_DIGITS = r"[-+]?[\d,.]+(e[-+]?\d+)?"
-NUMBER = re.compile(rf"({_DIGITS}( %| dB| (of|\.\.) {_DIGITS})?|exact|scalar)?")
-"""Cells that are set to the right where a column holds nothing else."""
+from samebits.reports.html import NUMBER, PageBlock, Paragraph, Section, Table, render_page
 
 
 @dataclass(frozen=True)
 class Report:
-    """A titled sequence of sections. `print` shows it as text, a notebook as a page."""
+    """A titled sequence of sections. `print` shows it as text, a notebook as a page.
+
+    page: gives the sections of the page where they are others, once it is asked for
+    """
 
     title: str
     summary: str = ""
     sections: Sequence[Section] = ()
+    page: Callable[[], Sequence[Section]] | None = None
 
     def __str__(self) -> str:
         """Plain text without a trailing newline; tables are aligned and cut nothing off."""
@@ -32,11 +31,17 @@ class Report:
             parts.append("\n".join([section.title, *blocks] if section.title else blocks))
         return "\n\n".join(part for part in parts if part)
 
+    @property
+    def html(self) -> str:
+        """The page as text."""
+        sections = self.sections if self.page is None else self.page()
+        return render_page(self.title, self.summary, sections)
+
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style stays inside it."""
         import html
 
-        page = html.escape(render_page(self.title, self.summary, self.sections), quote=True)
+        page = html.escape(self.html, quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:36rem;border:0"></iframe>'
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
@@ -47,8 +52,7 @@ class Report:
         """Write the report: a page where the name ends in .html, else text. Raises SamebitsError
         where it cannot be written."""
         path = Path(path)
-        page = render_page(self.title, self.summary, self.sections)
-        text = page if path.suffix == ".html" else f"{self}\n"
+        text = self.html if path.suffix == ".html" else f"{self}\n"
         write_atomically(path, text.encode())
         return path
 
@@ -70,17 +74,16 @@ class Reported:
         return {"text/plain": str(self)}
 
 
-def section(*blocks: Block | str, title: str = "") -> Section:
+def section(*blocks: PageBlock | str, title: str = "") -> Section:
     """A section; texts become paragraphs."""
     return Section(title, [Paragraph(b) if isinstance(b, str) else b for b in blocks])
 
 
-def _text(block: Block) -> str:
-    if isinstance(block, Figure):
-        return ""
+def _text(block: PageBlock) -> str:
+    """A block for a terminal; drawings and what else only a page can show are left out."""
     if isinstance(block, Paragraph):
         return block.text
-    return _aligned(block)
+    return _aligned(block) if isinstance(block, Table) else ""
 
 
 def _aligned(table: Table) -> str:

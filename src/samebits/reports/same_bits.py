@@ -22,7 +22,7 @@ def same_bits_section(bfp: Hashes, float32: Hashes | None = None) -> Section:
         rows = [[*row, float32.get(way, "")] for row, way in zip(rows, ways, strict=True)]
         sentences.append(_verdict("The run in float32", float32))
     return Section(
-        "The same bits",
+        "One run, computed in several ways",
         [
             Table(columns, rows, caption="SHA-256 of the parameters", code=columns[1:]),
             Paragraph(" ".join(sentences)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.reports.html import Figure, Paragraph, Section, Table
+from samebits.reports.html import Figure, Fold, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plot
 from samebits.reports.report import section
 
@@ -72,6 +72,10 @@ def training_sections(runs: Sequence[Run]) -> list[Section]:
                     "measured from the tensors in memory. The BFP hash is the same on every "
                     "machine; the float32 hash depends on the machine and its thread count."
                 ),
+                Paragraph(
+                    "Step times are of tiny networks: the fixed costs of every operator dominate "
+                    "them, so they say little about networks of a useful size."
+                ),
             ],
         ),
         Section(
@@ -92,11 +96,19 @@ def training_sections(runs: Sequence[Run]) -> list[Section]:
         Section(
             "Options",
             [
-                Table(
-                    ("option", *(run.name for run in runs)),
+                Fold(
+                    "All options of the runs",
                     [
-                        (key.replace("_", " "), *(_option(run.config.get(key)) for run in runs))
-                        for key in settings
+                        Table(
+                            ("option", *(run.name for run in runs)),
+                            [
+                                (
+                                    key.replace("_", " "),
+                                    *(_option(run.config.get(key)) for run in runs),
+                                )
+                                for key in settings
+                            ],
+                        )
                     ],
                 )
             ],

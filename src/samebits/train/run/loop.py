@@ -54,7 +54,7 @@ from samebits.train.run.evaluate import (
     measured,
     nats_per_token,
 )
-from samebits.train.run.measure import bytes_per_parameter, saved_activations
+from samebits.train.run.measure import bytes_per_parameter, saved_activations, weight_codes
 from samebits.train.run.record import (
     CONFIG,
     RESULT,
@@ -411,7 +411,7 @@ class _Run:
         self.loss_sum = 0.0
         with self.average.applied():
             found = measured(self.engine, self.data, self.workers)
-        record = {
+        record: dict[str, Any] = {
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,
@@ -420,6 +420,7 @@ class _Run:
             "seconds": round(seconds, 3),
         }
         if self.workers.first:
+            record["weights"] = weight_codes(self.engine.model)
             append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
         self.reporter.epoch_done(record)
 

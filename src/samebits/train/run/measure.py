@@ -82,3 +82,18 @@ def saved_activations(engine: Engine, batch: Batch) -> tuple[int, int]:
     engine.model.load_state_dict(before)
     counted = [entry for address, entry in found.items() if address not in own]
     return sum(size for size, _ in counted), sum(count for _, count in counted)
+
+
+def weight_codes(model: torch.nn.Module) -> dict[str, list[float]]:
+    """Three figures of every weight in BFP, by its path: its exponent (the mean where rows have
+    their own), the shares of codes that are zero, and that are as large as its layer allows."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, BFPParameter):
+            size = parameter.codes.abs()
+            found[name] = [
+                float(parameter.exponent_cell.double().mean()),
+                float((size == 0).double().mean()),
+                float((size >= parameter.largest_allowed).double().mean()),
+            ]
+    return found

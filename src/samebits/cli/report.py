@@ -1,0 +1,71 @@
+"""`samebits report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, shapes_of
+from samebits.cli.output import working
+
+
+def report_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A network, a training or compiled folder, an .nnp program, or a plan.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The page (.html), or text [default: text on the terminal].",
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SAMPLES",
+            help="Compare the usual backends on these, and measure what layers lose: an .npz "
+            "archive, digits, a folder of data, or random:N.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The float network that this one was quantized from: losses are measured against "
+            "it.",
+        ),
+    ] = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Count the instructions of every layer, such as on cortex-m3."
+        ),
+    ] = None,
+    arch: Arch = None,
+    shape: Shapes = None,
+    seed: SampleSeed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Write the page of a model: bits, graph, layers, memory, weights, tables, curves."""
+    with working(quiet):
+        from samebits import api
+
+        found = api.report(
+            source,
+            inputs,
+            against=against,
+            board=board,
+            arch=arch,
+            shapes=shapes_of(shape),
+            seed=seed,
+        )
+        if out is not None:
+            found.save(out)
+    print(found if out is None else f"written: {out}")

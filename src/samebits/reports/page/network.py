@@ -1,0 +1,161 @@
+"""The page of a network: verdict, graph, layers, memory, weights, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samebits.codegen.run.profile import LayerCost
+from samebits.errors import SamebitsError
+from samebits.ir import Graph
+from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
+from samebits.model import Model
+from samebits.quantization.causes import TensorLoss, causes
+from samebits.reports.html import Figures, Section
+from samebits.reports.page.arena import arena_section
+from samebits.reports.page.graph import graph_section
+from samebits.reports.page.layers import format_text, layers_of, stored_values
+from samebits.reports.page.rows import layers_section
+from samebits.reports.page.run import run_sections
+from samebits.reports.page.tables import tables_section
+from samebits.reports.page.verdict import BackendsCompared, verdict_section
+from samebits.reports.page.weights import weights_section
+from samebits.reports.report import printable
+
+Array = np.ndarray[Any, Any]
+COST = "What quantization cost"
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFacts:
+    """The facts of a network besides itself.
+
+    compared: a verification; seed: of its random samples
+    samples:  for the inputs of the real graph, to measure losses on
+    origin:   the float network that it was quantized from
+    costs:    instructions of its layers by board; uncounted: why there are none of a board
+    cost:     sections on what quantization cost; made: on what was made of it
+    run:      the folder of the training run; saved: where the network lies, for commands
+    """
+
+    compared: BackendsCompared | None = None
+    seed: int = 0
+    samples: Sequence[Sequence[Array]] = ()
+    origin: Graph | None = None
+    costs: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
+    uncounted: str = ""
+    cost: Sequence[Section] = ()
+    made: Sequence[Section] = ()
+    run: Path | None = None
+    saved: str = ""
+
+
+def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Section]:
+    """All sections of the page, the verdict first."""
+    real = model.real
+    integer, problem = _integer(model, kind)
+    graph = real if integer is None else integer
+    stored, uncompiled = stored_values(graph)
+    layers = layers_of(graph, stored, _formats(real, graph))
+    losses = _losses(real, facts) if facts.samples else {}
+    notes = _notes(kind, facts, losses, problem)
+    figures = Figures(
+        [
+            ("layers", f"{len(layers):,}", ""),
+            ("constants", f"{constant_bytes(graph):,}", "bytes"),
+            ("multiply-adds", f"{multiply_adds(graph):,}", "in a step" if graph.states else ""),
+            (
+                "largest output",
+                f"{max((x.activation_bytes for x in layers), default=0):,}",
+                "bytes",
+            ),
+        ]
+    )
+    place = facts.saved or model.source
+    cost = [block for part in facts.cost for block in part.blocks]
+    verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared, facts.seed)
+    found: list[Section | None] = [
+        Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
+        *facts.made,
+        *run_sections(facts.run),
+        graph_section(graph, layers),
+        layers_section(layers, losses, facts.costs, notes),
+        arena_section(graph) if uncompiled is None and integer is not None else None,
+        weights_section(graph, layers),
+        None if integer is None else tables_section(integer, real),
+        Section(COST, cost) if cost else None,
+    ]
+    return [part for part in found if part is not None]
+
+
+def _integer(model: Model, kind: str) -> tuple[Graph | None, str]:
+    """The integer form, or why a quantized network has none."""
+    if kind == "float network":
+        return None, ""
+    try:
+        return model.integer, ""
+    except SamebitsError as error:
+        why = printable(str(error))
+        return None, f"It has no integer form, so its graph is shown as it was read: {why}"
+
+
+def _formats(real: Graph, graph: Graph) -> dict[str, str]:
+    """Formats of values in words: as the graph says, or the QuantizeLinear that made the codes."""
+    found = {
+        name: format_text(value.dtype, value.quantization)
+        for name, value in graph.values.items()
+        if value.quantization is not None
+    }
+    for node in real.nodes:
+        if node.op != "QuantizeLinear" or node.output in found:
+            continue
+        scale = real.constants.get(node.inputs[1])
+        if scale is None or not scale.size:
+            continue
+        zero = real.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        point = 0 if zero is None or not zero.size else int(zero.reshape(-1)[0])
+        many = f"{scale.min():.4g}" + (f" to {scale.max():.4g}" if scale.size > 1 else "")
+        dtype = real.values[node.output].dtype
+        found[node.output] = f"{dtype}, scale {many}, zero {point}"
+    return found
+
+
+def _losses(real: Graph, facts: NetworkFacts) -> dict[str, TensorLoss]:
+    """Losses by the name of the codes; of outputs by the name that they leave the network with."""
+    found = causes(real, facts.samples, facts.origin)
+    back = {node.inputs[0]: node.output for node in real.nodes if node.op == "DequantizeLinear"}
+    named = {back[codes]: loss for codes, loss in found.items() if codes in back}
+    return {**named, **found}
+
+
+def _notes(
+    kind: str, facts: NetworkFacts, losses: Mapping[str, TensorLoss], problem: str
+) -> list[str]:
+    """Sentences over the table of the layers: what was measured on what, and what was not."""
+    notes = [problem] if problem else []
+    if losses:
+        reference = (
+            "the float network"
+            if facts.origin is not None
+            else "the same network without the rounding of activations (its float network is not "
+            "in this file: give --against)"
+        )
+        notes.append(
+            f"Measured on {len(facts.samples):,} samples. SQNR is against {reference}, errors of "
+            "the layers before included; what a layer lost is its own noise by cause."
+        )
+        if facts.origin is None:
+            notes.append("Rounding of weights is not among the causes: it needs the float network.")
+    elif kind == "quantized network":
+        notes.append(
+            "No samples were given, so nothing is said of errors and ranges: give --inputs SAMPLES."
+        )
+    if facts.uncounted:
+        notes.append(facts.uncounted)
+    if facts.costs:
+        notes.append("Instructions are counted by the board's emulator; they are not cycles.")
+    return notes

@@ -1,0 +1,155 @@
+"""A training run: its curves, and exponents and codes of its weights where it recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from samebits.reports.html import Figure, Fold, PageBlock, Paragraph, Section, Table
+from samebits.reports.plots import Curve, line_plots
+from samebits.reports.report import Report, printable, section
+from samebits.train.run.record import CONFIG, read_json, read_metrics
+
+TITLE = "Training"
+DRAWN = 4  # curves in one plot that are told apart
+
+
+def run_sections(folder: Path | None) -> list[Section]:
+    """The curves of a run's folder, and its weights over the epochs."""
+    if folder is None:
+        return []
+    records = [record for record in read_metrics(folder) if _whole(record)]
+    if not records:
+        return [Section(TITLE, [Paragraph("This run has no line of metrics yet.")])]
+    config = read_json(folder / CONFIG)
+    options = [
+        (printable(str(key)).replace("_", " "), printable(str(value)))
+        for key, value in config.items()
+        if key != "format" and value is not None
+    ]
+    last = records[-1]
+    summary = (
+        f"After epoch {last['epoch']}: mean training loss {last['train_loss']:.4f}, test accuracy "
+        f"{100 * last['test_accuracy']:.2f} %."
+    )
+    blocks: list[PageBlock] = [
+        Paragraph(summary),
+        Figure(_curves(records), summary, "Test accuracy and mean training loss of every epoch"),
+        Fold("Every epoch", [_table(records)]),
+        Fold("Options", [Table(("option", "value"), options)]),
+    ]
+    return [Section(TITLE, blocks), weight_section(records, config)]
+
+
+def run_report(folder: Path, problem: str) -> Report:
+    """The report of a run whose network cannot be shown, and why."""
+    config = read_json(folder / CONFIG)
+    title = f"{printable(str(folder))}: training run"
+    lines = [f"{printable(str(config.get('arch')))} in {printable(str(config.get('numerics')))}"]
+    lines.append(f"as a network: {printable(problem)}")
+    return Report(
+        title,
+        "",
+        [section(*lines)],
+        lambda: [section(*lines, title="The network"), *run_sections(folder)],
+    )
+
+
+def _whole(record: Mapping[str, Any]) -> bool:
+    """Whether a line holds what the curves show: the file is not trusted."""
+    numbers = (record.get(key) for key in ("train_loss", "test_accuracy", "lr", "seconds"))
+    return isinstance(record.get("epoch"), int) and all(
+        isinstance(number, int | float) for number in numbers
+    )
+
+
+def _curves(records: Sequence[Mapping[str, Any]]) -> bytes:
+    epochs = [record["epoch"] for record in records]
+    accuracy = Curve("accuracy", epochs, [100 * record["test_accuracy"] for record in records])
+    loss = Curve("loss", epochs, [record["train_loss"] for record in records])
+    titles = ["test accuracy (%)", "loss"]
+    return line_plots([[accuracy], [loss]], x_title="epoch", y_titles=titles)
+
+
+def _table(records: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            str(record["epoch"]),
+            str(record["step"]),
+            f"{record['train_loss']:.4f}",
+            f"{100 * record['test_accuracy']:.2f} %",
+            f"{record['lr']:.4g}",
+            f"{record['seconds']:.1f}",
+        )
+        for record in records
+    ]
+    return Table(("epoch", "step", "loss", "accuracy", "learning rate", "seconds"), rows)
+
+
+def weight_section(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Section:
+    """Exponents, zero and saturated codes of the weights after every epoch."""
+    title = "Weights over the epochs"
+    with_codes = [r for r in records if isinstance(r.get("weights"), Mapping) and r["weights"]]
+    if not with_codes:
+        reason = (
+            "A run in float32 has no codes: nothing is recorded of its weights."
+            if config.get("numerics") == "float32"
+            else "This run recorded no exponents and codes of its weights."
+        )
+        return Section(title, [Paragraph(reason)])
+    names = [name for name, found in with_codes[-1]["weights"].items() if _figures(found)]
+    spread = sorted(names, key=lambda name: -_moved(with_codes, name))
+    rows = []
+    for name in names:
+        first, last = (_figures(r["weights"].get(name)) for r in (with_codes[0], with_codes[-1]))
+        if first is None or last is None:
+            continue
+        rows.append(
+            (
+                printable(name),
+                f"{first[0]:g}",
+                f"{last[0]:g}",
+                f"{100 * last[1]:.2f} %",
+                f"{100 * last[2]:.2f} %",
+            )
+        )
+    parts = [
+        [_weight_curve(with_codes, name, index) for name in spread[:DRAWN]] for index in (0, 1, 2)
+    ]
+    for part in parts[1:]:
+        for index, curve in enumerate(part):
+            part[index] = Curve(curve.label, curve.x, [100 * y for y in curve.y])
+    columns = ("weights", "exponent, first epoch", "last epoch", "codes of zero", "saturated")
+    caption = (
+        "Exponent, zero codes and saturated codes (%) of the "
+        f"{min(DRAWN, len(spread))} tensors whose exponents moved most"
+    )
+    titles = ("exponent", "zero (%)", "saturated (%)")
+    plot = Figure(line_plots(parts, x_title="epoch", y_titles=titles), caption, f"{caption}.")
+    text = (
+        "Weights after every epoch, as the run recorded them: where every row has an exponent of "
+        "its own, their mean. Activations and gradients are not recorded: samebits train --trace "
+        "keeps a hash of each in every step."
+    )
+    return Section(title, [Paragraph(text), plot, Fold("Every tensor", [Table(columns, rows)])])
+
+
+def _figures(found: Any) -> tuple[float, float, float] | None:
+    """Exponent, share of zeros, share of saturated codes; None for anything else."""
+    if not isinstance(found, list) or len(found) != 3:
+        return None
+    if not all(isinstance(number, int | float) for number in found):
+        return None
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _weight_curve(records: Sequence[Mapping[str, Any]], name: str, index: int) -> Curve:
+    points = [(r["epoch"], _figures(r["weights"].get(name))) for r in records]
+    known = [(epoch, found[index]) for epoch, found in points if found is not None]
+    return Curve(printable(name), [epoch for epoch, _ in known], [y for _, y in known])
+
+
+def _moved(records: Sequence[Mapping[str, Any]], name: str) -> float:
+    numbers = _weight_curve(records, name, 0).y
+    return max(numbers) - min(numbers) if numbers else 0.0

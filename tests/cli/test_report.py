@@ -1,0 +1,92 @@
+"""`samebits report`, and `--report` of the commands that make something."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+PLAN = ("plan", "--arch", "mlp", "--batch", 4, "--input", "1,6,6", "--classes", 3)
+
+
+def page_of(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    return text
+
+
+def test_a_page_and_a_text(samebits, shelf, tmp_path):
+    page = tmp_path / "page.html"
+    done = samebits("report", shelf["quantized"], "--out", page)
+    assert (done.code, done.out) == (0, f"written: {page}\n")
+    assert "Layer by layer" in page_of(page)
+    done = samebits("report", shelf["quantized"], "--inputs", "random:4")
+    assert done.code == 0
+    assert "same bits: yes" in done.out
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("run", "Weights over the epochs"),
+        ("floatrun", "A run in float32 has no codes"),
+        ("firmware", "What waits for what"),
+        ("float", "A float network has no bits to compare"),
+    ],
+)
+def test_every_kind_has_a_page(kind, wanted, samebits, shelf, tmp_path):
+    done = samebits("report", shelf[kind], "--out", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    assert wanted in page_of(tmp_path / "page.html")
+
+
+def test_bad_input_is_a_sentence(samebits, shelf):
+    done = samebits("report", shelf["none"])
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    done = samebits("report", shelf["quantized"], "--board", "abacus")
+    assert done.code == 2
+    assert "expected one of cortex-m0" in done.err
+
+
+def test_plans(samebits, tmp_path):
+    made = samebits(*PLAN, "--out", tmp_path / "plan.json", "--report", tmp_path / "made.html")
+    assert made.code == 0, made.err
+    assert made.out.endswith(f"written: {tmp_path / 'made.html'}\n")
+    page = page_of(tmp_path / "made.html")
+    assert "Memory over the time of a pass" in page
+    read = samebits("report", tmp_path / "plan.json", "--out", tmp_path / "read.html")
+    assert read.code == 0
+    assert "The file of a plan holds no times" in page_of(tmp_path / "read.html")
+
+
+def test_quantize_and_compile(samebits, shelf, tmp_path):
+    options = ("--calibration", shelf["samples"], "--out", tmp_path / "q.onnx")
+    made = samebits("quantize", shelf["float"], *options, "--report", tmp_path / "q.html")
+    assert made.code == 0, made.err
+    page = page_of(tmp_path / "q.html")
+    assert "SQNR is against the float network" in page
+    assert f"samebits report {tmp_path / 'q.onnx'} --inputs" in page
+    options = ("--no-sizes", "--out", tmp_path / "c", "--report", tmp_path / "c.html")
+    made = samebits("compile", tmp_path / "q.onnx", *options, "--json")
+    assert json.loads(made.out)["out"] == str(tmp_path / "c")
+    assert "Generated C" in page_of(tmp_path / "c.html")
+    options = ("--target", "npu", "--out", tmp_path / "npu", "--report", tmp_path / "npu.html")
+    assert samebits("compile", shelf["float"], *options).code == 0
+    assert "What waits for what" in page_of(tmp_path / "npu.html")
+
+
+def test_train(samebits, shelf, tmp_path):
+    options = ("--epochs", 1, "--out", tmp_path / "run", "--report", tmp_path / "run.html")
+    made = samebits("train", "--data", shelf["data"], "--arch", "mlp", *options)
+    assert made.code == 0, made.err
+    assert f"written: {tmp_path / 'run.html'}" in made.err
+    assert "Weights after every epoch" in page_of(tmp_path / "run.html")
+
+
+def test_another_ending_is_refused_before_any_work(samebits, shelf, tmp_path):
+    options = ("--out", tmp_path / "c", "--report", tmp_path / "page.txt")
+    done = samebits("compile", shelf["quantized"], *options)
+    assert done.code == 2
+    assert "expected a name ending in .html" in done.err
+    assert not (tmp_path / "c").exists()

@@ -1,0 +1,60 @@
+"""Chains of programs: what each waits for, how much of a tile is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import samebits as sb
+from samebits.npu.machine.check import check
+from samebits.npu.simulator.counts import count
+from samebits.reports.page.firmware import chain_facts, firmware_sections
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "firmware"
+PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.nnp"))
+
+
+def chains_of(name):
+    net = sb.load(EXAMPLES / f"{name}.nnp")
+    program, image = net.model.program, net.model.image
+    statements = check(program, image)
+    return program, statements, chain_facts(program, statements)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_chains_add_up_to_the_program(name):
+    program, statements, chains = chains_of(name)
+    work = count(statements, program.native)
+    assert sum(chain.executions for chain in chains) == work.executions
+    assert sum(chain.products for chain in chains) == work.products
+    assert all(before < chain.place for chain in chains for before in chain.after)
+
+
+def test_an_lstm_waits_for_its_gates():
+    """Lines of the program: its gates are read by what multiplies them."""
+    _, _, chains = chains_of("lstm")
+    assert chains[0].title == "move"
+    assert [chain.after for chain in chains[1:5]] == [(0,)] * 4
+    last = chains[-1]
+    assert last.title == "v_tanh vv_mul"
+    assert {chains[before].title for before in last.after} == {"vv_add", "mv_mul vv_add v_sigm"}
+
+
+def test_utilisation_is_what_is_not_padding():
+    """40 x 20 weights in 3 x 2 tiles of 16 x 16, 40 x 40 in 3 x 3."""
+    _, _, chains = chains_of("lstm")
+    used = {chain.used for chain in chains if chain.used is not None}
+    assert used == {40 * 20 / (6 * 256), 40 * 40 / (9 * 256)}
+
+
+def test_the_sections_of_a_page():
+    net = sb.load(EXAMPLES / "gru.nnp")
+    sections = firmware_sections(net.model, None)
+    assert [section.title for section in sections] == [
+        *("The same bits?", "What waits for what", "Chains", "Memories and ports"),
+    ]
+    table = sections[2].blocks[1]
+    boxes = sections[1].blocks[1].boxes
+    assert {box.item.key for box in boxes} == set(table.keys)
+    assert len(table.rows) == len(table.keys)

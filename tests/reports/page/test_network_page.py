@@ -1,0 +1,132 @@
+"""The page of a network as a whole: what it says for every kind and every option."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samebits as sb
+from samebits.codegen.run.targets import TARGETS
+from samebits.codegen.run.toolchain import find
+from samebits.errors import InputError
+from samebits.ir.figures import graph_sha256
+
+
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+SAMPLES = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def net():
+    return sb.quantize(module(), SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def file(net, tmp_path_factory):
+    return net.save(tmp_path_factory.mktemp("page") / "net.onnx")
+
+
+def titles(page):
+    return re.findall(r'<h2 id="[^"]*">([^<]*)</h2>', page)
+
+
+def test_what_this_session_quantized_has_its_losses(net):
+    """Samples of the calibration, and the float network, are at hand."""
+    page = net.report().html
+    assert "Nothing was compared for this page." in page
+    assert "Measured on 8 samples. SQNR is against the float network" in page
+    assert "weights rounded" in page
+    assert graph_sha256(net.model.integer) in page
+    assert titles(page) == [
+        *("The same bits?", "The graph", "Layer by layer", "Memory over time", "Weights"),
+        *("Tables of functions", "What quantization cost"),
+    ]
+
+
+def test_samples_give_a_verdict_and_losses(file):
+    report = sb.report(file, "random:5")
+    assert "same bits: yes" in str(report)
+    page = report.html
+    assert re.search(r"The same bits: reference, torch.* computed 15 outputs of 5 samples", page)
+    assert "random:5 --backends torch" in page  # the file is there
+    assert "Rounding of weights is not among the causes" in page
+
+
+def test_a_file_alone_says_what_is_missing(file):
+    page = sb.report(file).html
+    assert f"samebits report {file} --inputs random:100 --out page.html" in page
+    assert "nothing is said of errors and ranges" in page
+    assert "SQNR, dB" not in page
+
+
+def test_against_the_float_network(file, tmp_path):
+    sb.load(module(), example=SAMPLES[:1]).save(tmp_path / "float.onnx")
+    np.savez(tmp_path / "x.npz", input=SAMPLES[:10].numpy())
+    options = {"against": tmp_path / "float.onnx"}
+    page = sb.report(file, tmp_path / "x.npz", **options).html
+    assert "SQNR is against the float network" in page
+    assert "weights rounded" in page
+
+
+def test_a_verification_is_not_made_again(net, monkeypatch):
+    verified = net.verify("random:3", ["torch"])
+    monkeypatch.setattr(sb.Network, "verify", None)
+    report = net.report(verified=verified, saved="here/net.onnx")
+    assert "computed 9 outputs of 3 samples" in report.html
+
+
+def test_instructions_of_a_board(file):
+    target = TARGETS["cortex-m3"]
+    page = sb.report(file, board="cortex-m3").html
+    missing = find("arm-none-eabi-gcc").path is None or find("qemu-system-arm").path is None
+    if missing:
+        assert "Instructions on cortex-m3 were not counted" in page
+    else:
+        assert "instructions, cortex-m3" in page
+    assert target.board
+    with pytest.raises(InputError, match=r"--board: expected one of .*, found 'abacus'"):
+        sb.report(file, board="abacus")
+
+
+def test_float_networks_have_a_graph_and_weights():
+    net = sb.load(module(), example=SAMPLES[:1])
+    page = net.report().html
+    assert titles(page) == ["The same bits?", "The graph", "Layer by layer", "Weights"]
+    assert "A float network has no bits to compare" in page
+    with pytest.raises(InputError, match="--inputs applies to a quantized network"):
+        net.report("random:1")
+
+
+def test_options_that_do_not_apply_are_refused(net, file, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    with pytest.raises(InputError, match="samples does not apply"):
+        sb.report(plan, "random:1")
+    with pytest.raises(InputError, match=r"--against: expected a float network, found .*quantized"):
+        sb.report(file, "random:1", against=file)
+    with pytest.raises(InputError, match="--against needs samples, found none"):
+        sb.report(file, against=sb.load(module(), example=SAMPLES[:1]))
+
+
+def test_names_of_files_are_escaped():
+    """Nodes and values of an untrusted file may be called anything."""
+    from samebits.ir import GraphBuilder
+
+    builder = GraphBuilder("g")
+    x = builder.input("<img src=x>", "float32", (1, 4))
+    w = builder.constant("w", np.ones((4, 4), np.float32))
+    y = builder.add("MatMul", (x, w), name="<script>alert(1)</script>", outputs=("</svg>\x1b",))
+    page = sb.load(builder.build([y])).report().html
+    assert "<img" not in page
+    assert "<script>alert" not in page
+    assert "&lt;img src=x&gt;" in page
+    assert "&lt;/svg&gt;\\x1b" in page
+    assert "\x1b" not in page
