@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         quantize,
         simulate,
     )
+    from samebits.checkup import doctor
     from samebits.comparison import compare
     from samebits.network import Network
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Network": "samebits.network",
     "compare": "samebits.comparison",
+    "doctor": "samebits.checkup",
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
@@ -54,6 +56,7 @@ __all__ = [
     "compare",
     "concord",
     "convert",
+    "doctor",
     "evaluate",
     "fit",
     "inspect",

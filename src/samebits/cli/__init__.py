@@ -18,6 +18,7 @@ from samebits.cli.compile import compile_command
 from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
 from samebits.cli.device import device_command
+from samebits.cli.doctor import doctor_command
 from samebits.cli.eval import eval_command
 from samebits.cli.generate import generate_command
 from samebits.cli.inspect import inspect_command
@@ -64,6 +65,7 @@ for command in (
     trace_command,
     audit_command,
     inspect_command,
+    doctor_command,
 ):
     app.command(command.__name__.removesuffix("_command"))(command)
 
