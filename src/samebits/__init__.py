@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from samebits.checkup import doctor
     from samebits.comparison import compare
     from samebits.network import Network
+    from samebits.shipping import ship
 
     __version__: str
 
@@ -40,6 +41,7 @@ _HOMES = {
     "Network": "samebits.network",
     "compare": "samebits.comparison",
     "doctor": "samebits.checkup",
+    "ship": "samebits.shipping",
     **dict.fromkeys(
         (
             *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
@@ -64,6 +66,7 @@ __all__ = [
     "measure_device",
     "plan",
     "quantize",
+    "ship",
     "simulate",
     "train",
 ]

@@ -33,6 +33,7 @@ from samebits.cli.messages import (
 from samebits.cli.plan import plan_command
 from samebits.cli.profile import profile_command
 from samebits.cli.quantize import quantize_command
+from samebits.cli.ship import ship_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
@@ -57,6 +58,7 @@ for command in (
     device_command,
     quantize_command,
     compile_command,
+    ship_command,
     profile_command,
     generate_command,
     simulate_command,
