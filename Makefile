@@ -24,7 +24,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits clean
+.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -65,6 +65,9 @@ bench: $(VENV)/.stamp-bench
 
 same-bits: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/same_bits.py $(SAME_BITS) --out runs/same_bits.json
+
+wheel: $(BIN)/python
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf demo-out build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
