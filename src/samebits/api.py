@@ -235,6 +235,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     trace: str | Path | None = None,
+    tensorboard: str | Path | None = None,
     worker_timeout: float = 600.0,
     threads: int | None = None,
     reporter: Reporter | None = None,
@@ -271,6 +272,8 @@ def fit(
     resume:      continue from the newest intact checkpoint in `out`
     overwrite:   replace an earlier run of the same options
     trace:       file for a hash of every tensor of every step, for `audit`
+    tensorboard: folder for event files of TensorBoard: loss, accuracy, learning rate; needs the
+                 package tensorboard
     threads:     CPU threads, of this call alone
     reporter:    hears of steps and epochs (samebits.train.run.loop.Reporter)
     done:        is called with the result while all workers are still there
@@ -288,7 +291,8 @@ def fit(
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
     from samebits.train.run.initial import initial_weights
-    from samebits.train.run.loop import train
+    from samebits.train.run.loop import Silent, train
+    from samebits.train.run.tensorboard import written
 
     plan = plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
     if not isinstance(arch, str | nn.Module):
@@ -345,21 +349,23 @@ def fit(
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
             dataset = given or load_data(str(data), limit=limit, input_shape=shape)
-            result = train(
-                config,
-                dataset,
-                Path(out),
-                model=model,
-                init=weights,
-                resume=resume,
-                overwrite=overwrite,
-                checkpoint_every=checkpoint_every,
-                trace=None if trace is None else Path(trace),
-                reporter=reporter,
-                workers=workers,
-                planner=planner,
-                device=place,
-            )
+            schedule = config.schedule_for(dataset)
+            with written(tensorboard, schedule, reporter or Silent()) as heard:
+                result = train(
+                    config,
+                    dataset,
+                    Path(out),
+                    model=model,
+                    init=weights,
+                    resume=resume,
+                    overwrite=overwrite,
+                    checkpoint_every=checkpoint_every,
+                    trace=None if trace is None else Path(trace),
+                    reporter=heard,
+                    workers=workers,
+                    planner=planner,
+                    device=place,
+                )
             if not workers.first:
                 return None
             run = TrainingRun(Path(out), config, result)

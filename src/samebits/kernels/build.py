@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -25,6 +26,8 @@ from samebits.kernels import cache
 FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
+
+_log = logging.getLogger(__name__)
 
 
 class BuildError(Exception):
@@ -116,6 +119,7 @@ def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> byte
 
     With threads first, then without. Raises BuildError with the compiler's first error.
     """
+    _log.info("compiling the native kernels with %s, for -march=%s", " ".join(command), arch)
     with tempfile.TemporaryDirectory(prefix="samebits-kernels-") as work:
         for name, text in texts.items():
             Path(work, name).write_text(text, encoding="utf-8")
