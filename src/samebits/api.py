@@ -349,8 +349,8 @@ def fit(
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
             dataset = given or load_data(str(data), limit=limit, input_shape=shape)
-            schedule = config.schedule_for(dataset)
-            with written(tensorboard, schedule, reporter or Silent()) as heard:
+            rates = config.schedule_for(dataset)
+            with written(tensorboard, rates, reporter or Silent()) as heard:
                 result = train(
                     config,
                     dataset,

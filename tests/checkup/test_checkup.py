@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+import torch
 
 import samebits as sb
 from samebits.checkup import machine, selftest
-from samebits.checkup.result import Checkup, NativeKernels, Program, SelfTest
+from samebits.checkup.result import Checkup, NativeKernels, FoundProgram, SelfTest
 from samebits.cli import main
 from samebits.codegen.run.targets import TARGETS
 from samebits.kernels.build import BuildError
 from samebits.verification.registry import known_backends
 
-OPTIONAL = ("onnxruntime", "tensorflow", "sklearn")
+OPTIONAL = ("onnxruntime", "tensorflow", "tensorboard", "sklearn")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,20 @@ def test_programs_are_those_of_the_targets(here):
     commands = {tool.command for target in TARGETS.values() for tool in target.tools}
     names = {program.name for program in here.programs} | {here.compiler.name}
     assert names == commands
+
+
+def test_packages_are_those_of_the_project(here):
+    """What is needed, and extras that exist."""
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    needed = {re.split("[>=]", name)[0] for name in project["dependencies"]}
+    assert {package.name for package in here.packages if not package.use} == needed
+    for package in here.packages:
+        if package.use:
+            (extra,) = re.findall(r"^pip install 'samebits\[(\w+)\]'$", package.command)
+            assert any(n.startswith(package.name) for n in project["optional-dependencies"][extra])
+    versions = {package.name: package.version for package in here.packages}
+    assert versions["torch"] == torch.__version__
 
 
 def test_the_library_of_kernels_is_a_file(here):
@@ -239,7 +257,7 @@ def test_the_command(monkeypatch, capsys, bare, right):
 
 def test_programs_say_what_uses_them(bare):
     (board,) = (program for program in bare.programs if program.name == "qemu-system-arm")
-    assert board == Program(
+    assert board == FoundProgram(
         "qemu-system-arm",
         None,
         None,

@@ -21,29 +21,29 @@ def doctor() -> Checkup:
     """
     faults: list[str] = []
 
-    def asked(what: str, question: Callable[[], T], otherwise: T) -> T:
+    def asked(what: str, question: Callable[[], T]) -> T | None:
         progress.stage(what)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            found = None
             try:
                 found = question()
             except Exception as error:  # what breaks here is what the examination is after
                 faults.append(f"{what}: cannot be told: {told(error)}")
-                found = otherwise
         # Of Python's own categories only what users are meant to read.
         texts = (told(w.message) for w in caught if w.category is UserWarning)
         faults.extend(f"{what}: warning: {text}" for text in texts)
         return found
 
-    versions = asked("versions", machine.versions, {})
-    packages = asked("packages", machine.packages, ())
-    compiler = asked("compiler", machine.compiler, None)
+    versions = asked("versions", machine.versions) or {}
+    packages = asked("packages", machine.packages) or ()
+    compiler = asked("compiler", machine.compiler)
     nothing = NativeKernels(why="they cannot be examined")
-    kernels = asked("native kernels", machine.kernels, nothing)
-    tests = asked("self-test of training", lambda: _training(kernels), ())
-    tests += asked("self-test of inference", _inference, ())
-    backends = asked("backends", machine.backends, ())
-    programs = asked("programs", machine.programs, ())
+    kernels = asked("native kernels", machine.kernels) or nothing
+    tests = asked("self-test of training", lambda: _training(kernels)) or ()
+    tests += asked("self-test of inference", _inference) or ()
+    backends = asked("backends", machine.backends) or ()
+    programs = asked("programs", machine.programs) or ()
     return Checkup(
         versions,
         packages,

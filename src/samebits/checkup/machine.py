@@ -1,4 +1,4 @@
-"""What this machine has: packages, a compiler that works, kernels, backends, boards.
+"""Questions to this machine: packages, a compiler that works, kernels, backends, boards.
 
 Rooms of the project are imported by the question that needs them, so that one which cannot be
 imported, as a package of it is missing, spoils only that question.
@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from samebits.checkup.result import FoundBackend, NativeKernels, Package, Program, told
+from samebits.checkup.result import FoundBackend, NativeKernels, FoundPackage, FoundProgram, told
 from samebits.errors import SamebitsError
 
 if TYPE_CHECKING:
@@ -22,40 +22,27 @@ if TYPE_CHECKING:
 
 DEBIAN = "apt install"
 ABOUT = 10.0  # seconds in which a program must tell its version, and a small one be compiled
-PACKAGES = (
-    # name of the distribution, of the module, what installs it, what uses it
-    ("torch", "torch", "pip install torch", ""),
-    ("numpy", "numpy", "pip install numpy", ""),
-    ("onnx", "onnx", "pip install onnx", ""),
-    ("safetensors", "safetensors", "pip install safetensors", ""),
-    ("scipy", "scipy", "pip install scipy", ""),
-    ("mpmath", "mpmath", "pip install mpmath", ""),
-    ("matplotlib", "matplotlib", "pip install matplotlib", ""),
-    ("pillow", "PIL", "pip install pillow", ""),
-    (
-        "onnxruntime",
-        "onnxruntime",
+NEEDED = (
+    *("torch", "numpy", "onnx", "safetensors", "scipy", "typer", "rich", "mpmath", "matplotlib"),
+    "pillow",
+)
+# name of the distribution: what installs it, what uses it
+OPTIONAL = {
+    "onnxruntime": (
         "pip install 'samebits[onnxruntime]'",
         "the onnxruntime backends, concordant ONNX",
     ),
-    (
-        "scikit-learn",
-        "sklearn",
-        "pip install 'samebits[demo]'",
-        "the digits data, samebits demo",
-    ),
-    (
-        "tensorflow",
-        "tensorflow",
-        "pip install 'samebits[tensorflow]'",
-        "concordant TensorFlow",
-    ),
-)
+    "scikit-learn": ("pip install 'samebits[demo]'", "the digits data, samebits demo"),
+    "tensorflow": ("pip install 'samebits[tensorflow]'", "concordant TensorFlow"),
+    "tensorboard": ("pip install 'samebits[tensorboard]'", "samebits train --tensorboard"),
+}
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where the names differ
+BUILDS = {"tensorflow": ("tensorflow", "tensorflow-cpu")}  # distributions of one module
 _PROBE = '#include <stdint.h>\n#include <stdio.h>\nint main(void) { return puts("17") < 0; }\n'
 
 
 def versions() -> dict[str, str]:
-    """Of samebits, Python and the system."""
+    """Versions of samebits, Python and the system."""
     return {
         "samebits": _version("samebits") or "not installed",
         "python": platform.python_version(),
@@ -63,16 +50,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def packages() -> tuple[Package, ...]:
+def packages() -> tuple[FoundPackage, ...]:
     """The packages that are needed and those that are optional."""
+    needed = {name: (f"pip install {name}", "") for name in NEEDED}
     found = []
-    for name, module, command, use in PACKAGES:
+    for name, (command, use) in (needed | OPTIONAL).items():
         number = None
-        if _is_there(module):
-            # TensorFlow has several distributions of one module.
-            names = (name, f"{name}-cpu") if name == "tensorflow" else (name,)
-            number = next(filter(None, map(_version, names)), "of unknown version")
-        found.append(Package(name, number, command, use))
+        if _is_there(MODULES.get(name, name)):
+            numbers = map(_version, BUILDS.get(name, (name,)))
+            number = next(filter(None, numbers), "of unknown version")
+        found.append(FoundPackage(name, number, command, use))
     return tuple(found)
 
 
@@ -91,7 +78,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def compiler() -> Program:
+def compiler() -> FoundProgram:
     """The compiler of this machine, and whether what it compiles runs."""
     from samebits.codegen.run import toolchain
 
@@ -99,9 +86,9 @@ def compiler() -> Program:
     tool = toolchain.host_compiler()
     found = _program(tool, use)
     if tool.path is None:
-        return Program(found.name, None, None, found.command, use, tool.missing)
+        return FoundProgram(found.name, None, None, found.command, use, tool.missing)
     why = _compiles((tool.path, *tool.arguments))
-    return Program(found.name, found.path, found.version, found.command, use, why)
+    return FoundProgram(found.name, found.path, found.version, found.command, use, why)
 
 
 def _compiles(words: tuple[str, ...]) -> str | None:
@@ -139,7 +126,7 @@ def kernels() -> NativeKernels:
     return NativeKernels(library=str(build.where()))
 
 
-def programs() -> tuple[Program, ...]:
+def programs() -> tuple[FoundProgram, ...]:
     """The cross compilers, emulators and checkers that targets of generated C need."""
     from samebits.codegen.run.targets import SYSTEM_EMULATOR, TARGETS
     from samebits.codegen.run.toolchain import find
@@ -153,14 +140,14 @@ def programs() -> tuple[Program, ...]:
     return tuple(_program(find(command), ", ".join(names)) for command, names in used.items())
 
 
-def _program(tool: Tool, use: str) -> Program:
+def _program(tool: Tool, use: str) -> FoundProgram:
     command = f"{DEBIAN} {' '.join(tool.packages)}"
     about = None
     if tool.path is not None:
         run = _ran([tool.path, *tool.arguments, "--version"])
         if not isinstance(run, str):
             about = next(iter(run.stdout.splitlines()), None)
-    return Program(tool.command, tool.path, about, command, use)
+    return FoundProgram(tool.command, tool.path, about, command, use)
 
 
 def _ran(command: list[str], text: str = "") -> subprocess.CompletedProcess[str] | str:

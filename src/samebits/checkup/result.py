@@ -1,4 +1,4 @@
-"""What an examination found, as data, JSON and a report."""
+"""The findings of an examination, as data, JSON and a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from samebits.reports.report import Report, Reported, section
 
 
 @dataclass(frozen=True)
-class Package:
+class FoundPackage:
     """A Python package: its version, None where it is not installed.
 
     command: what installs it; use: what needs it, "" where everything does
@@ -23,7 +23,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Program:
+class FoundProgram:
     """A compiler or emulator: where it is, None where it is not, and its first line of `--version`.
 
     why: the reason why it does not do its work, None where it does or where nobody asked
@@ -89,8 +89,8 @@ class FoundBackend:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """What is not there, what would use it, and the command that installs it."""
+class MissingThing:
+    """Something that is not there, what would use it, and the command that installs it."""
 
     name: str
     use: str
@@ -109,18 +109,18 @@ NEEDED = (("training", "eager"), ("inference", "reference"))
 
 @dataclass(frozen=True, eq=False)
 class Checkup(Reported):
-    """What `doctor` found. True where the self-test ran, and computed the known bits everywhere.
+    """The findings of `doctor`. True where the self-test ran, and computed the known bits everywhere.
 
     faults: sentences about what could not be told, and warnings that came up
     """
 
     versions: dict[str, str]
-    packages: tuple[Package, ...]
-    compiler: Program | None
+    packages: tuple[FoundPackage, ...]
+    compiler: FoundProgram | None
     kernels: NativeKernels
     selftest: tuple[SelfTest, ...]
     backends: tuple[FoundBackend, ...]
-    programs: tuple[Program, ...]
+    programs: tuple[FoundProgram, ...]
     faults: tuple[str, ...]
 
     @property
@@ -141,17 +141,17 @@ class Checkup(Reported):
         return "; ".join(faulty) or "NOT RUN"
 
     @property
-    def missing(self) -> tuple[Missing, ...]:
-        """What is not installed here, needed first."""
+    def missing(self) -> tuple[MissingThing, ...]:
+        """All that is not installed here, needed first."""
         found = [
-            Missing(package.name, package.use or "everything", package.command)
+            MissingThing(package.name, package.use or "everything", package.command)
             for package in sorted(self.packages, key=lambda package: bool(package.use))
             if package.version is None
         ]
         programs = [*filter(None, [self.compiler]), *self.programs]
         return (
             *found,
-            *(Missing(p.name, p.use, p.command) for p in programs if p.path is None),
+            *(MissingThing(p.name, p.use, p.command) for p in programs if p.path is None),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,12 +187,12 @@ class Checkup(Reported):
         return Report("This machine", "", sections)
 
 
-def _versions(versions: dict[str, str], packages: tuple[Package, ...]) -> Block:
+def _versions(versions: dict[str, str], packages: tuple[FoundPackage, ...]) -> Block:
     rows = [*versions.items(), *((p.name, p.version or "not installed") for p in packages)]
     return Table(("what", "version"), rows)
 
 
-def _compiled(compiler: Program | None, kernels: NativeKernels) -> list[str]:
+def _compiled(compiler: FoundProgram | None, kernels: NativeKernels) -> list[str]:
     """Lines on the compiler and what it has compiled."""
     lines = []
     if compiler is not None and compiler.path is not None:
