@@ -138,7 +138,7 @@ def test_runs_of_a_quantized_network_that_are_refused(net):
     )
     with pytest.raises(InputError, match=r"^samples: input 'input': expected real numbers or int8"):
         net.run(np.zeros((1, 4), np.int64))
-    with pytest.raises(InputError, match=r"^unknown backend 'rust'; expected one of c, "):
+    with pytest.raises(InputError, match=r"^unknown backend 'rust'; expected one of aarch64, c, "):
         net.run(X, "rust")
     with pytest.raises(InputError, match="backend npu runs firmware, not this"):
         net.run(X, "npu")
@@ -248,7 +248,7 @@ def test_nothing_compared_is_not_the_same_bits(net, backends):
         ("random:0", None, "--inputs: expected random:N with 1 <= N <= 1000000, found 'random:0'"),
         (X[:0], None, "samples: expected at least one sample, found none"),
         (X, "torch", "backends: expected a list of names, found the text 'torch'"),
-        (X, ["rust"], "unknown backend 'rust'; expected one of c, "),
+        (X, ["rust"], "unknown backend 'rust'; expected one of aarch64, c, "),
         (X, ["npu"], "backend npu runs firmware, not this; compile it first"),
         (X, ["training"], "backend training cannot run this model: Sequential: expected a training "
          "output folder"),

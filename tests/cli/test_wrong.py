@@ -155,7 +155,7 @@ verify none
 verify float
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 verify quantized --backends gpu
-    unknown backend 'gpu'; expected one of c, concordant-onnx
+    unknown backend 'gpu'; expected one of aarch64, c, concordant-onnx
 verify quantized --backends torch,npu
     backend npu runs firmware, not this
 verify quantized --backends training
@@ -177,7 +177,7 @@ trace none --inputs random:1 --out OUT
 trace float --inputs random:1 --out OUT
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 trace quantized --inputs random:1 --out OUT --backend gpu
-    unknown backend 'gpu'; expected one of c, concordant-onnx
+    unknown backend 'gpu'; expected one of aarch64, c, concordant-onnx
 trace quantized --inputs random:1 --out OUT --backend npu
     backend npu runs firmware, not this
 trace quantized --inputs nothing --out OUT

@@ -89,6 +89,7 @@ def same_in_c(
         samples: int = 4,
         compiler: str = cc,
         cpu: str = "portable",
+        runner: Sequence[str] = (),
         inputs: Sequence[Sequence[Sequence[Array]]] | None = None,
     ) -> None:
         flags = flags or ("-O1",)
@@ -123,7 +124,10 @@ def same_in_c(
             *flags,
         )
         done = subprocess.run(
-            [str(tmp_path / "all")], input=b"".join(stdin), capture_output=True, check=False
+            [*runner, str(tmp_path / "all")],
+            input=b"".join(stdin),
+            capture_output=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[:4000]
         lines = done.stdout.decode().split("\n")[:-1]

@@ -83,6 +83,17 @@ SAMEBITS_INLINE int32_t samebits_chunk(const samebits_rescale *r, int32_t i, int
     return n;
 }
 
+/* --- other vectors of 8-bit codes ------------------------------------------------------------ */
+
+#if defined(__AVX2__) && !(defined(__AVX512VNNI__) && defined(__AVX512BW__) &&                     \
+                           defined(__AVX512DQ__) && defined(__AVX512VL__))
+#define SAMEBITS_AVX2
+#include <immintrin.h>
+#elif defined(__aarch64__) && defined(__ARM_NEON) && defined(__AARCH64EL__)
+#define SAMEBITS_NEON
+#include <arm_neon.h>
+#endif
+
 /* --- AVX-512 ----------------------------------------------------------------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

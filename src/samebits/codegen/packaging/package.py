@@ -47,8 +47,9 @@ GENERATOR = "samebits"
 # Of csrc/inference, in the order in which they become one file: what is static in one may be used
 # in those after it.
 KERNELS = (
-    *("rescale.c", "codes_x86.c", "codes_avx2.c", "conv_band.c", "conv_x86.c", "panel_vnni.c"),
-    *("panel_avx2.c", "conv_panels.c", "lanes_x86.c", "depthwise_x86.c", "conv_arm.c", "conv.c"),
+    *("rescale.c", "codes_x86.c", "codes16.c", "codes_avx2.c", "codes_neon.c", "conv_band.c"),
+    *("conv_x86.c", "panel_vnni.c", "panel_avx2.c", "panel_neon.c", "conv_panels.c"),
+    *("lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
     *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c", "sums_x86.c"),
     *("linear_sums.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
     *("resample.c", "trees.c", "move.c", "rolling.c"),

@@ -4,30 +4,13 @@
 
 #include "samebits_vector.h"
 
-#if defined(__AVX2__) && !defined(SAMEBITS_VNNI)
-#define SAMEBITS_AVX2
-#include <immintrin.h>
-
+#ifdef SAMEBITS_AVX2
 /* Of 16 channels: two vectors of each. */
 typedef struct {
     __m256i factor[2], odd[2], half[2], shift[2], below[2], tie[2], bias[2];
     __m256i zero, low, high; /* 16 bits */
     int32_t ties, sign;
 } samebits_scale16;
-
-/* The requantizations to 8 bits that are here. */
-static int samebits_has_codes16(const samebits_rescale *r) {
-    const int32_t *m = (const int32_t *)r->multipliers;
-    int32_t i, all = r->form >= SAMEBITS_SHIFT && r->form <= SAMEBITS_PRODUCT &&
-                     r->type <= SAMEBITS_UINT8 && r->zero <= 32000 && r->zero >= -32000;
-    for (i = 0; all && i < r->channels; i++) {
-        const int32_t factor = r->form == SAMEBITS_SHIFT ? 1 : m[i], s = r->shifts[i];
-        if (factor != 0) { /* odd, and less than a quarter of 2**s */
-            all = (factor & 1) && s >= 2 && (s >= 33 || (int64_t)factor < (int64_t)1 << (s - 2));
-        }
-    }
-    return all;
-}
 
 /* Of `count` channels from `channel` on, whose sums add `products` products of 8 bits. */
 static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
@@ -104,11 +87,5 @@ SAMEBITS_INLINE void samebits_some16(uint8_t *to, __m128i v, int32_t n) {
         _mm_storeu_si128((__m128i *)(void *)codes, v);
         for (i = 0; i < n; i++) to[i] = codes[i];
     }
-}
-
-/* n bytes, each changed by the bits of `flip`. */
-SAMEBITS_INLINE void samebits_changed(const uint8_t *from, int32_t n, uint8_t flip, uint8_t *to) {
-    int32_t i;
-    for (i = 0; i < n; i++) to[i] = from[i] ^ flip;
 }
 #endif

@@ -98,8 +98,8 @@ typedef struct {
     int32_t block;               /* bytes of a full block of weights */
 } samebits_steps;
 
-#if defined(SAMEBITS_VNNI) || defined(SAMEBITS_AVX2)
-/* What is the same for all pixels of a panel (panel_vnni.c, panel_avx2.c) but its channels. */
+#if defined(SAMEBITS_VNNI) || defined(SAMEBITS_AVX2) || defined(SAMEBITS_NEON)
+/* What is the same for all pixels of a panel (panel_*.c) but its channels. */
 typedef struct {
     samebits_steps steps;
     int64_t products; /* that one sum adds */

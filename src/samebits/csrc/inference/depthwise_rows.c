@@ -1,4 +1,4 @@
-/* --- depthwise convolution: rows, x86 ------------------------------------------------------------
+/* --- depthwise convolution: rows -----------------------------------------------------------------
  *
  * x is read in place: each tap has a pointer, to padding where it is out of the image; for pixels
  * whose windows are inside, one number moves them all. */

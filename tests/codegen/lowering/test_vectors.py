@@ -1,5 +1,6 @@
-"""The x86 kernels for codes of 8 bits, with every width, edge and requantization they tell apart,
-compiled for each instruction set that this processor has, against the interpreter."""
+"""The vector kernels for codes of 8 bits, with every width, edge and requantization they tell
+apart, compiled for each instruction set that this machine has or emulates, against the
+interpreter."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from samebits.codegen.run.targets import TARGETS
 from samebits.ir.graph import Graph, GraphBuilder
 
 Check = Callable[..., None]
@@ -24,6 +26,11 @@ SETS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}),
     ),
     "native": (("-O3", "-march=native"), frozenset()),
+}
+# Flags of the compiler for aarch64; the emulator's processor has all of them.
+NEON = {
+    "neon": ("-O2", "-static"),
+    "neon, dot products": ("-O2", "-march=armv8.2-a+dotprod", "-static"),
 }
 # Ratios of a channel: odd multipliers with large shifts; ties that small sums reach, at every size
 # of shift; a channel that gives one code; those that only the general way takes.
@@ -243,3 +250,22 @@ def test_vectors_compute_the_same(same_in_c: Check, family: str, instructions: s
     flags = flags_of(instructions)
     graphs = list(FAMILIES[family]())
     same_in_c(graphs, *flags, inputs=[samples(graph) for graph in graphs])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("instructions", NEON)
+def test_vectors_of_aarch64_compute_the_same(
+    same_in_c: Check, family: str, instructions: str
+) -> None:
+    target = TARGETS["aarch64"]
+    reason = target.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    graphs = list(FAMILIES[family]())
+    same_in_c(
+        graphs,
+        *NEON[instructions],
+        compiler=target.compiler_command[0],
+        runner=target.runner,
+        inputs=[samples(graph) for graph in graphs],
+    )
