@@ -52,7 +52,7 @@ class Shipment(Reported):
 
     @property
     def folder(self) -> Path | None:
-        """What was written; None where the bits differ."""
+        """The folder that was written; None where the bits differ."""
         return None if self.compiled is None else self.compiled.folder
 
     @property
