@@ -16,7 +16,7 @@ import torch
 
 import samebits as sb
 from samebits.checkup import machine, selftest
-from samebits.checkup.result import Checkup, NativeKernels, FoundProgram, SelfTest
+from samebits.checkup.result import Checkup, FoundProgram, NativeKernels, SelfTest
 from samebits.cli import main
 from samebits.codegen.run.targets import TARGETS
 from samebits.kernels.build import BuildError

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from samebits.checkup.result import FoundBackend, NativeKernels, FoundPackage, FoundProgram, told
+from samebits.checkup.result import FoundBackend, FoundPackage, FoundProgram, NativeKernels, told
 from samebits.errors import SamebitsError
 
 if TYPE_CHECKING:

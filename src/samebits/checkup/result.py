@@ -109,7 +109,7 @@ NEEDED = (("training", "eager"), ("inference", "reference"))
 
 @dataclass(frozen=True, eq=False)
 class Checkup(Reported):
-    """The findings of `doctor`. True where the self-test ran, and computed the known bits everywhere.
+    """The findings of `doctor`. True where the self-test ran, and computed the known bits.
 
     faults: sentences about what could not be told, and warnings that came up
     """
