@@ -19,6 +19,7 @@ from samebits.checkup import machine, selftest
 from samebits.checkup.result import Checkup, FoundProgram, NativeKernels, SelfTest
 from samebits.cli import main
 from samebits.codegen.run.targets import TARGETS
+from samebits.errors import InputError
 from samebits.kernels.build import BuildError
 from samebits.verification.registry import known_backends
 
@@ -202,6 +203,22 @@ def test_a_question_that_breaks_is_a_fault(monkeypatch):
     assert found.kernels == NativeKernels(why="they cannot be examined")
     assert len(found.faults) == 6
     assert "backends: cannot be told: OSError: the disk is gone" in str(found)
+
+
+def test_broken_backends_of_others(monkeypatch):
+    def fails(work):
+        raise ValueError("no chip")
+
+    def refused(work):
+        raise InputError("backend 'two': expected one package to define it")
+
+    known = {"one": fails, "two": refused, "torch": known_backends()["torch"]}
+    monkeypatch.setattr("samebits.verification.registry.known_backends", lambda: known)
+    assert [(found.needs, found.why) for found in machine.backends()] == [
+        ("unknown", "one: ValueError: no chip"),
+        ("unknown", "backend 'two': expected one package to define it"),
+        ("graph", None),
+    ]
 
 
 def test_a_compiler_that_compiles_nothing(monkeypatch, tmp_path):

@@ -188,8 +188,8 @@ def backends() -> tuple[FoundBackend, ...]:
             backend = factory(None)
             needs, why = backend.needs, backend.unavailable()
         except SamebitsError as error:
-            needs, why = "graph", str(error)
+            needs, why = "unknown", str(error)
         except Exception as error:  # a backend of another package: its code may raise anything
-            needs, why = "graph", f"{name}: {told(error)}"
+            needs, why = "unknown", f"{name}: {told(error)}"
         found.append(FoundBackend(name, needs, where, why))
     return tuple(found)

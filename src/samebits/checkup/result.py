@@ -80,7 +80,10 @@ class SelfTest:
 
 @dataclass(frozen=True)
 class FoundBackend:
-    """A backend by name: what it computes and where, and why it cannot (None: it can)."""
+    """A backend by name: what it computes and where, and why it cannot (None: it can).
+
+    needs: graph, firmware, or unknown where a package that defines it is broken
+    """
 
     name: str
     needs: str
