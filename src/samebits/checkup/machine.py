@@ -184,12 +184,14 @@ def backends() -> tuple[FoundBackend, ...]:
                 where = f"emulated board {target.board.machine}"
             elif target.runner:
                 where = f"emulated by {target.runner[0]}"
+        needs: str = "unknown"
         try:
             backend = factory(None)
-            needs, why = backend.needs, backend.unavailable()
+            why = backend.unavailable()
+            needs = backend.needs
         except SamebitsError as error:
-            needs, why = "unknown", str(error)
+            why = str(error)
         except Exception as error:  # a backend of another package: its code may raise anything
-            needs, why = "unknown", f"{name}: {told(error)}"
+            why = f"{name}: {told(error)}"
         found.append(FoundBackend(name, needs, where, why))
     return tuple(found)
