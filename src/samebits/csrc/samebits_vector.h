@@ -21,12 +21,15 @@ typedef uint16_t SAMEBITS_MAY_ALIAS samebits_u16;
 typedef int32_t SAMEBITS_MAY_ALIAS samebits_i32;
 typedef int64_t SAMEBITS_MAY_ALIAS samebits_i64;
 
-/* Elements that a kernel holds in a local array: at least 16, more for wide vectors. */
+/* Where flash counts more than time: one loop for all channels and for each. */
 #if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
-#define SAMEBITS_CHUNK 16
+#define SAMEBITS_SMALL 1
 #else
-#define SAMEBITS_CHUNK 64
+#define SAMEBITS_SMALL 0
 #endif
+
+/* Elements that a kernel holds in a local array: at least 16, more for wide vectors. */
+#define SAMEBITS_CHUNK (SAMEBITS_SMALL ? 16 : 64)
 
 /* A function in the processor's language, which the compiler does not look through. */
 #if defined(__ARM_ARCH_PROFILE) && defined(__clang__)

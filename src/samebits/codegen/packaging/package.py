@@ -52,7 +52,7 @@ KERNELS = (
     *("lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
     *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c", "sums_x86.c"),
     *("linear_sums.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
-    *("resample.c", "trees.c", "move.c", "rolling.c"),
+    *("resample.c", "trees.c", "turn.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (

@@ -5,19 +5,12 @@
 
 #include "samebits_vector.h"
 
-/* Two axes, the last one inner unless it is short: channels of an image that come one after the
- * other and go side by side, three of them in one loop that compilers turn into vectors. */
+/* Two axes, the last one inner unless it is short. */
 #define SAMEBITS_MOVE(T)                                                                           \
     {                                                                                              \
         const T *source = (const T *)x + from;                                                     \
         T *target = (T *)out + to;                                                                 \
-        if (inner == 3 && b == 1 && rows_from == 1 && rows_to == 3) {                              \
-            for (i = 0; i < rows; i++) {                                                           \
-                target[3 * i] = source[i];                                                         \
-                target[3 * i + 1] = source[i + a];                                                 \
-                target[3 * i + 2] = source[i + 2 * a];                                             \
-            }                                                                                      \
-        } else if (inner < 16 && inner < rows) {                                                   \
+        if (inner < 16 && inner < rows) {                                                          \
             for (j = 0; j < inner; j++, source += a, target += b) {                                \
                 for (i = 0; i < rows; i++) target[i * rows_to] = source[i * rows_from];            \
             }                                                                                      \
@@ -33,6 +26,26 @@
     }                                                                                              \
     break;
 
+/* Codes of 8 bits whose `columns`, `from` apart in x, go side by side in rows `to` apart (turn.c),
+ * or 0. */
+SAMEBITS_INLINE int samebits_turned8(const uint8_t *x, int32_t from, uint8_t *out, int32_t to,
+                                     int32_t rows, int32_t columns) {
+#ifdef SAMEBITS_TURN_THREE
+    if (columns == 3 && to == 3) {
+        samebits_three(x, from, out, rows);
+        return 1;
+    }
+#endif
+#ifdef SAMEBITS_TURN
+    if (columns >= 8 && rows >= 8) {
+        samebits_turn(x, from, out, to, rows, columns);
+        return 1;
+    }
+#endif
+    (void)x, (void)from, (void)out, (void)to, (void)rows, (void)columns;
+    return 0;
+}
+
 void samebits_run_copy(const samebits_copy *c, const void *x, void *out) {
     const int32_t last = c->shape.rank - 1, inner = c->shape.shape[last];
     const int32_t a = c->from[last], b = c->to[last];
@@ -43,7 +56,19 @@ void samebits_run_copy(const samebits_copy *c, const void *x, void *out) {
     int32_t from = c->from_start, to = c->to_start, axis, i, j;
     do {
         switch (c->width) {
-        case 1: SAMEBITS_MOVE(uint8_t)
+        case 1: {
+            const uint8_t *source = (const uint8_t *)x + from;
+            uint8_t *target = (uint8_t *)out + to;
+            if (b == 1 && rows_from == 1 &&
+                samebits_turned8(source, a, target, rows_to, rows, inner)) {
+                break;
+            }
+            if (a == 1 && rows_to == 1 &&
+                samebits_turned8(source, rows_from, target, b, inner, rows)) {
+                break;
+            }
+        }
+            SAMEBITS_MOVE(uint8_t)
         case 2: SAMEBITS_MOVE(samebits_i16)
         case 4: SAMEBITS_MOVE(samebits_i32)
         default: SAMEBITS_MOVE(samebits_i64)

@@ -97,15 +97,19 @@ SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t 
 }
 
 /* P pixels of one block by kernels of three columns that lie side by side: each broadcast meets the
- * weights of all three, for the three windows that it is in. */
+ * weights of all three, for the three windows that it is in. Each column has sums of its own, since
+ * an instruction that adds to a sum waits for the one before it. */
 SAMEBITS_INLINE void samebits_panel_three(const samebits_panel *k, const uint8_t *x, uint8_t *out,
                                           const int32_t P) {
     const samebits_steps *s = &k->window.steps;
     const int32_t pixel = s->pixel, quads = pixel / 4, last = k->last, column = quads * last;
     const int8_t *w = k->weights;
-    __m512i sum[8][4];
+    __m512i sum[8][4], of[3][8];
     int32_t row, q, p, z, t, slot = k->window.slot;
-    for (p = 0; p < P; p++) sum[p][0] = k->bias[0];
+    for (p = 0; p < P; p++) {
+        of[0][p] = k->bias[0];
+        of[1][p] = of[2][p] = _mm512_setzero_si512();
+    }
     for (row = 0; row < s->conv->kernel_height; row++, slot++, w += 2 * column) {
         const uint8_t *from;
         if (slot == s->conv->kernel_height) slot = 0;
@@ -124,10 +128,13 @@ SAMEBITS_INLINE void samebits_panel_three(const samebits_panel *k, const uint8_t
                 for (t = 0; t < 3; t++) {
                     p = z - t;
                     if (p < 0 || p >= P) continue;
-                    sum[p][0] = _mm512_dpbusd_epi32(sum[p][0], codes, v[t]);
+                    of[t][p] = _mm512_dpbusd_epi32(of[t][p], codes, v[t]);
                 }
             }
         }
+    }
+    for (p = 0; p < P; p++) {
+        sum[p][0] = _mm512_add_epi32(_mm512_add_epi32(of[0][p], of[1][p]), of[2][p]);
     }
     samebits_panel_codes(k, sum, out, P, 1);
 }

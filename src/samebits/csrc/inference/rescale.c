@@ -127,9 +127,10 @@ static void samebits_wide(const samebits_rescale *r, int32_t channel, int32_t n,
             const int32_t c = (channel + i) * step;
             acc[i] = samebits_clamp64(samebits_long(acc[i], m[c], s[c]) + r->zero, r->low, r->high);
         }
-    } else if (step) {
+    } else if (step || SAMEBITS_SMALL) {
         for (i = 0; i < n; i++) {
-            acc[i] = samebits_round64(acc[i] * m[channel + i], s[channel + i]);
+            const int32_t c = (channel + i) * step;
+            acc[i] = samebits_round64(acc[i] * m[c], s[c]);
             acc[i] = samebits_clamp64(acc[i] + r->zero, r->low, r->high);
         }
     } else {
@@ -177,9 +178,9 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
     int32_t i;
     switch (r->form) {
     case SAMEBITS_SHIFT:
-        if (step) {
+        if (step || SAMEBITS_SMALL) {
             for (i = 0; i < n; i++) {
-                int32_t q = samebits_round32(acc[i], s[channel + i]);
+                const int32_t q = samebits_round32(acc[i], s[(channel + i) * step]);
                 acc[i] = samebits_clamp32(q + zero, low, high);
             }
         } else {
@@ -190,9 +191,10 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         }
         break;
     case SAMEBITS_NARROW:
-        if (step) {
+        if (step || SAMEBITS_SMALL) {
             for (i = 0; i < n; i++) {
-                int32_t q = samebits_round32(acc[i] * m[channel + i], s[channel + i]);
+                const int32_t c = (channel + i) * step;
+                const int32_t q = samebits_round32(acc[i] * m[c], s[c]);
                 acc[i] = samebits_clamp32(q + zero, low, high);
             }
         } else {
@@ -204,9 +206,9 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         }
         break;
     case SAMEBITS_PRODUCT:
-        if (step) {
+        if (step || SAMEBITS_SMALL) {
             for (i = 0; i < n; i++) {
-                const int32_t c = channel + i;
+                const int32_t c = (channel + i) * step;
                 acc[i] = samebits_product(acc[i], m[c], s[c], zero, low, high);
             }
         } else {
