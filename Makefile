@@ -24,7 +24,8 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	s390x-linux-gnu-gcc:gcc-s390x-linux-gnu s390x-linux-gnu-gcc:libc6-dev-s390x-cross \
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 
-.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits wheel clean
+.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
+	clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -34,7 +35,8 @@ test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
-		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers
+		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
+		$(VENV)/.stamp-docs
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -69,6 +71,11 @@ same-bits: $(VENV)/.stamp-bench
 wheel: $(BIN)/python
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
+# The site, from docs/, README.md and the sources, into build/site; figures come from docs/records.
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python tools/figures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
 	rm -rf demo-out build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -95,6 +102,10 @@ $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[bench]'
+	touch $@
+
+$(VENV)/.stamp-docs: $(DECLARED) $(VENV)/.stamp-torch
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 $(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch

@@ -1,5 +1,6 @@
 """Batch-1 inference of the five networks of tests/edge_nets.py on one thread: generated C against
-LiteRT (TensorFlow Lite with XNNPACK) and onnxruntime, all of 8 bits, timed in turns in one run.
+LiteRT (TensorFlow Lite with XNNPACK) and onnxruntime, all of 8 bits, timed in turns in one run, the
+least of the rounds.
 
     PYTHONPATH=tests python benchmarks/bench_edge.py --out runs/bench_edge.json
     PYTHONPATH=tests python benchmarks/bench_edge.py --nets ds-cnn --flags avx2
@@ -149,7 +150,7 @@ def main() -> None:
     for name in options.nets:
         with tempfile.TemporaryDirectory() as folder:
             runs, missing = contenders(name, options.flags, Path(folder))
-            seconds = timed(runs)
+            seconds = timed(runs, min)
         for contender, value in seconds.items():
             ratios = []
             for target in options.flags:

@@ -1,14 +1,15 @@
 """The guides, executed: every block of Python and every command, in the order of the page.
 
-A page runs in a folder of its own and in this process. A block ```python NAME.py is a file. A block
-```text after a block of Python holds exactly what that prints. Commands are the indented lines that
-begin with `samebits`.
+A page runs in a folder of its own and in this process. A block ```LANGUAGE NAME is a file. A block
+```text after a block of Python or a command holds exactly what that prints. Commands are the
+indented lines that begin with `samebits` or `make -sC`.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -49,8 +50,8 @@ def pieces(page: Path) -> Iterator[Piece]:
             yield Piece(fence, start, "\n".join(lines[start : number - 1]) + "\n")
             fence = ""
         elif not fence and line.startswith("```"):
-            fence, start = line[3:].removeprefix("python "), number
-        elif not fence and re.match(r"    (\.venv/bin/)?samebits ", line):
+            fence, start = line[3:].rpartition(" ")[2], number
+        elif not fence and re.match(r"    ((\.venv/bin/)?samebits|make -sC) ", line):
             whole = line.strip()
             while whole.endswith("\\"):
                 whole = whole[:-1] + lines[number].strip()
@@ -72,8 +73,13 @@ def run_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
         if piece.kind == "python":
             source = "\n" * piece.line + piece.text  # so that an error names the page's line
             exec(compile(source, str(page), "exec"), names)
-        elif piece.kind.endswith(".py"):
+        elif "." in piece.kind or piece.kind.endswith("Makefile"):
             Path(piece.kind).write_text(piece.text, encoding="utf-8")
+        elif piece.text.startswith("make "):
+            made = subprocess.run(shlex.split(piece.text), capture_output=True, text=True)
+            assert made.returncode == 0, f"{where}: {piece.text}\n{made.stderr}"
+            printed = made.stdout
+            continue
         elif piece.kind == "command":
             with pytest.raises(SystemExit) as ended:
                 main(shlex.split(piece.text)[1:])
@@ -105,9 +111,23 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-@pytest.mark.parametrize("name", ["compare.md", "numerics.md", "python.md", "train.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "c.md",
+            "compare.md",
+            "faq.md",
+            "numerics.md",
+            "python.md",
+            "start.md",
+            "train.md",
+            "why.md",
+        )
+    ],
+)
 def test_a_guide(name, page_folder, capsys):
-    needs("c")
+    needs("c", *(("cortex-m4",) if name in ("c.md", "start.md") else ()))
     if name == "train.md":
         pytest.importorskip("tensorboard")
     run_page(GUIDES / name, capsys)
@@ -148,8 +168,20 @@ def language():
     Path("notes.txt").write_text("".join(words)[:1400])
 
 
+def troubleshooting():
+    quantize()
+    Path("examples").symlink_to(ROOT / "examples")
+    Path("nets.py").write_text(
+        "from torch import nn\n\n\ndef small(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    sb.quantize("model.onnx", "samples.npz").save("model.q.onnx")
+    sb.load("model.q.onnx").compile("build/model", sizes=False)
+
+
 PAGES = {
     "README.md": readme,
+    "src/samebits/troubleshooting.md": troubleshooting,
     "docs/guide/quantize.md": quantize,
     "docs/guide/language.md": language,
     "docs/guide/lstm.md": recurrent,

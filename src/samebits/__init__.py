@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from samebits.checkup import doctor
     from samebits.comparison import compare
+    from samebits.explanations import explain
     from samebits.network import Network
     from samebits.shipping import ship
 
@@ -41,6 +42,7 @@ _HOMES = {
     "Network": "samebits.network",
     "compare": "samebits.comparison",
     "doctor": "samebits.checkup",
+    "explain": "samebits.explanations",
     "ship": "samebits.shipping",
     **dict.fromkeys(
         (
@@ -60,6 +62,7 @@ __all__ = [
     "convert",
     "doctor",
     "evaluate",
+    "explain",
     "fit",
     "inspect",
     "load",

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from samebits.cli import main
+from samebits.explanations import explanations
 from samebits.ir import GraphBuilder
 from samebits.onnx import save_qdq
 from tiny_models import float_file, quantized_file, trained_folder
@@ -16,7 +17,19 @@ FIRMWARE = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 class Outcome:
     code: int
     out: str
-    err: str
+    err: str  # without the line below an error that says where it is explained
+    explained: str | None = None  # the code in that line
+
+
+def outcome(code, out, err):
+    """What a command printed. Exactly one line of every error names a code that is explained."""
+    head, line, rest = err.rpartition("\nexplain: samebits explain ")
+    failed = any(each.startswith("error: ") for each in err.splitlines())
+    assert bool(line) == failed, err
+    if not failed:
+        return Outcome(code, out, err)
+    assert rest.removesuffix("\n") in explanations(), err
+    return Outcome(code, out, head + "\n", rest.removesuffix("\n"))
 
 
 @pytest.fixture
@@ -28,7 +41,7 @@ def samebits(capsys):
         with pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
-        return Outcome(caught.value.code or 0, captured.out, captured.err)
+        return outcome(caught.value.code or 0, captured.out, captured.err)
 
     return run
 

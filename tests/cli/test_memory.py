@@ -84,4 +84,4 @@ main("train --data {npz} --arch {own}:wide --numerics {numerics} --epochs 1 --ba
     )
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stderr.endswith(f"found less{ADVICE}")
+    assert done.stderr.endswith(f"found less{ADVICE}explain: samebits explain memory\n")

@@ -20,15 +20,15 @@ from samebits.cli.demo import demo_command
 from samebits.cli.device import device_command
 from samebits.cli.doctor import doctor_command
 from samebits.cli.eval import eval_command
+from samebits.cli.explain import explain_command
 from samebits.cli.generate import generate_command
 from samebits.cli.inspect import inspect_command
 from samebits.cli.messages import (
     BAD_INPUT,
     INTERRUPTED,
     Interrupted,
-    UsageError,
-    sentence,
     show_warning,
+    told,
 )
 from samebits.cli.plan import plan_command
 from samebits.cli.profile import profile_command
@@ -68,6 +68,7 @@ for command in (
     audit_command,
     inspect_command,
     doctor_command,
+    explain_command,
 ):
     app.command(command.__name__.removesuffix("_command"))(command)
 
@@ -125,15 +126,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
-    except UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":
-            print(f"error: {sentence(error)}", file=sys.stderr)
-        else:
-            print(error.format_message(), file=sys.stderr)
-        return BAD_INPUT
     except Exception as error:
-        text = sentence(error)
+        text = told(error)
         if text is None:
             raise
-        print(f"error: {text}", file=sys.stderr)
+        print(text, file=sys.stderr)
         return BAD_INPUT

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 import typer
 
 from samebits.errors import SamebitsError
+from samebits.explanations import MEMORY, USAGE, code_of
 
 # The parent of all errors of usage; typer names it no more publicly than so.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -42,6 +43,24 @@ def sentence(error: Exception) -> str | None:
             f"{error.strerror or error}; check the path and its permissions"
         )
     return None
+
+
+def told(error: Exception) -> str | None:
+    """The two lines of an error that a user can mend: what is wrong, and where more is said.
+
+    A command line without a command asks for help, and gets it. None for a fault of the program.
+    """
+    asked: Any = error
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(asked.format_message())
+    text = sentence(error)
+    if text is None:
+        return None
+    if _shortage(error) is not None:
+        code: str | None = MEMORY
+    else:
+        code = USAGE if isinstance(error, UsageError) else code_of(error)
+    return f"error: {text}\nexplain: samebits explain {code}"
 
 
 def _usage(error: Any) -> str:

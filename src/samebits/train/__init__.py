@@ -1,10 +1,12 @@
 """Training in block floating point with lazy update: `convert` a torch.nn model and train as usual.
 
-model = convert(torch_model)
-optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-loss = CrossEntropyLoss()(model(model_input(model, images)), labels)
-loss.backward()
-optimizer.step()
+    model = convert(torch_model)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss = CrossEntropyLoss()(model(model_input(model, images)), labels)
+    loss.backward()
+    optimizer.step()
+
+docs/guide/train.md shows loops, losses, checkpoints and workers.
 """
 
 from samebits.train.average import EMA

@@ -1,0 +1,142 @@
+"""Explanations of errors: a code for each, and a section of `troubleshooting.md` for each code.
+
+Nobody types a code where an error is raised. It follows from the error's class and from the room of
+samebits in which it was raised, the innermost one of its traceback: an `UnsupportedError` of
+`samebits/onnx` is `unsupported-onnx`. Rooms whose errors have the same causes share a code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from types import TracebackType
+
+from samebits.errors import (
+    CheckpointError,
+    InputError,
+    NonFiniteError,
+    RangeError,
+    SamebitsError,
+    UnsupportedError,
+    WorkerError,
+)
+
+PAGE = "troubleshooting.md"
+
+# Errors that no class of samebits stands for; the command line finds out which they are.
+FILE, MEMORY, USAGE = "file", "memory", "usage"
+
+# The code of a class in a room; None stands for every other room.
+CODES: dict[type[SamebitsError], dict[str | None, str]] = {
+    CheckpointError: {None: "checkpoint"},
+    WorkerError: {None: "worker"},
+    NonFiniteError: {None: "non-finite"},
+    RangeError: {None: "range-training", "ir": "range-network", "pytorch": "range-network"},
+    UnsupportedError: {
+        None: "unsupported-network",
+        "codegen": "unsupported-c",
+        "kernels": "unsupported-training",
+        "network": "unsupported-backend",
+        "npu": "unsupported-npu",
+        "onnx": "unsupported-onnx",
+        "pytorch": "unsupported-pytorch",
+        "recompute": "unsupported-plan",
+        "train": "unsupported-training",
+        "verification": "unsupported-backend",
+    },
+    InputError: {
+        None: "input-options",
+        "callables": "input-callable",
+        "codegen": "input-c",
+        "csrc": "input-c",
+        "data": "input-data",
+        "files": "input-samples",
+        "ir": "input-samples",
+        "model": "input-model",
+        "npu": "input-npu",
+        "numerics": "input-numbers",
+        "onnx": "input-onnx",
+        "pytorch": "input-pytorch",
+        "quantization": "input-quantization",
+        "recompute": "input-plan",
+        "reports": "input-model",
+        "samples": "input-samples",
+        "sources": "input-callable",
+        "tables": "input-numbers",
+        "train": "input-training",
+        "verification": "input-verification",
+    },
+    SamebitsError: {None: "failed-write", "codegen": "failed-run"},
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A section of Troubleshooting: what an error means, its commonest causes, what to do.
+
+    code: the error code, which is its heading
+    text: Markdown, written to be read as text
+    """
+
+    code: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """The first sentence."""
+        return " ".join(self.text.partition("\n\n")[0].split())
+
+    def to_dict(self) -> dict[str, str]:
+        """As JSON data."""
+        return {"code": self.code, "title": self.title, "text": self.text}
+
+    def __str__(self) -> str:
+        return f"{self.code}\n\n{self.text}"
+
+
+def code_of(error: BaseException) -> str | None:
+    """The code of an error that a user can mend; None for one that is a fault of the program."""
+    for kind in type(error).__mro__:
+        rooms = CODES.get(kind)
+        if rooms is not None:
+            return rooms.get(room_of(error.__traceback__), rooms[None])
+    if isinstance(error, MemoryError):
+        return MEMORY
+    return FILE if isinstance(error, OSError) else None
+
+
+def room_of(trace: TracebackType | None) -> str | None:
+    """The room of samebits in which a traceback ends, libraries that it called left out."""
+    found = None
+    while trace is not None:
+        package, _, module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")
+        if package == "samebits" and module:
+            found = module.partition(".")[0]
+        trace = trace.tb_next
+    return found
+
+
+def explanations() -> dict[str, Explanation]:
+    """Every explanation, by its code, in the order of the page."""
+    page = resources.files("samebits").joinpath(PAGE).read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    return {
+        code: Explanation(code, text.strip() + "\n")
+        for code, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def explain(about: str | BaseException) -> Explanation:
+    """The explanation of a code, or of an error that was caught.
+
+    Raises InputError for another text, and for an error that is no user's to mend.
+    """
+    known = explanations()
+    code = about if isinstance(about, str) else code_of(about)
+    if code not in known:
+        found = repr(about) if isinstance(about, str) else type(about).__name__
+        raise InputError(
+            f"expected the code of an error, found {found}; samebits explain lists the codes"
+        )
+    return known[code]
