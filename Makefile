@@ -36,7 +36,7 @@ test: lint $(VENV)/.stamp-arm
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
 		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
-		$(VENV)/.stamp-docs
+		$(VENV)/.stamp-docs $(VENV)/.stamp-examples
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.stamp-test
@@ -106,6 +106,11 @@ $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-docs: $(DECLARED) $(VENV)/.stamp-torch
 	$(INSTALL) -e '.[docs]'
+	touch $@
+
+# For the notebooks of examples/.
+$(VENV)/.stamp-examples: $(DECLARED) $(VENV)/.stamp-test
+	$(INSTALL) -e '.[examples]'
 	touch $@
 
 $(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch

@@ -111,21 +111,10 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "c.md",
-            "compare.md",
-            "faq.md",
-            "numerics.md",
-            "python.md",
-            "start.md",
-            "train.md",
-            "why.md",
-        )
-    ],
-)
+PAGES = ("c", "compare", "data", "faq", "numerics", "python", "start", "train", "why")
+
+
+@pytest.mark.parametrize("name", [f"{page}.md" for page in PAGES])
 def test_a_guide(name, page_folder, capsys):
     needs("c", *(("cortex-m4",) if name in ("c.md", "start.md") else ()))
     if name == "train.md":

@@ -168,7 +168,8 @@ REFUSED = {
     "missing-folder": (
         "nowhere", ONE,
         "nowhere: no such file or folder; expected 'digits', a folder of images or WAV audio "
-        "(train/<class>/* and test/<class>/*, or <class>/*), or an .npz or .txt file",
+        "(train/<class>/* and test/<class>/*, or <class>/*), of images/ and masks/, a table (.csv, "
+        ".parquet), an .npz or .txt file, or module:callable or path/to/file.py:callable",
     ),
     "images-of-another-size": (
         "digits", ONE,

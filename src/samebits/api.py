@@ -93,7 +93,7 @@ def quantize(
     source:      as `load` takes it, with example, arch and shapes; the example of a torch.nn.Module
                  is by default the first item of the calibration
     calibration: samples: an array, a tensor, a dict of them, a DataLoader or another iterable, an
-                 .npz file, digits, or a folder of images or recordings
+                 .npz file, digits, a folder of images or recordings, a table, or a Dataset
     scheme:      format of activations, by default asymmetric-s8 (quantization.ACTIVATIONS)
     weights:     format of weights, by default symmetric-s8 (quantization.WEIGHTS)
     calibrate:   minmax (the default), percentile, or mse (the default of recurrent networks)
@@ -202,6 +202,11 @@ def fit(
     arch: str | nn.Module,
     out: str | Path,
     *,
+    target: str | Sequence[str] | None = None,
+    task: str | None = None,
+    resize: int | str | Sequence[int] | None = None,
+    resample: bool = False,
+    colour: str | None = None,
     numerics: str = "bfp",
     epochs: int = 10,
     batch: int = 64,
@@ -246,7 +251,15 @@ def fit(
     The bits of a BFP run depend on the data and on the options up to `init` alone: not on
     threads, workers, devices, plans or interruptions. docs/guide/train.md.
 
-    data:        digits, a folder of images or recordings, an .npz or .txt file, or a Dataset
+    data:        digits, a folder of images, of images and masks or of recordings, a table (.csv,
+                 .parquet), an .npz or .txt file, a data set that Hugging Face has saved,
+                 module:callable or file.py:callable of map-style datasets, or a Dataset
+    target:      columns of a table that are its labels, by default the last one
+    task:        classification, regression, multilabel or segmentation, by default what the labels
+                 say
+    resize:      images become N x N, or HEIGHTxWIDTH: scaled to cover that, and the middle kept
+    resample:    recordings of any rate become those of 16 kHz
+    colour:      images become grey or rgb
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
                  whose weights are set anew from the seed, or are those of `init`
     numerics:    bfp or float32
@@ -285,6 +298,7 @@ def fit(
 
     from samebits.data import Dataset
     from samebits.data import load as load_data
+    from samebits.data.options import DataOptions
     from samebits.recompute.training import Planner, plan_option
     from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
     from samebits.train.run.config import TrainConfig
@@ -302,6 +316,9 @@ def fit(
         )
     model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
     given = data if isinstance(data, Dataset) else None
+    reading = DataOptions.of(target, task, resize, resample, colour)
+    if given is not None:
+        reading.apart_from(given.source, "a Dataset", ())
     with _threads(threads):
         try:
             place = run_device(device)
@@ -348,7 +365,7 @@ def fit(
                 )
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
-            dataset = given or load_data(str(data), limit=limit, input_shape=shape)
+            dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=reading)
             rates = config.schedule_for(dataset)
             with written(tensorboard, rates, reporter or Silent()) as heard:
                 result = train(
@@ -394,25 +411,34 @@ def evaluate(
     source: Any,
     data: str | Path | Dataset,
     *,
+    target: str | Sequence[str] | None = None,
+    task: str | None = None,
+    resize: int | str | Sequence[int] | None = None,
+    resample: bool = False,
+    colour: str | None = None,
     arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
 ) -> Evaluation:
-    """Test accuracy: of a trained model in its deployed arithmetic, of a quantized network in its
-    integers, of a float network in binary64, of firmware in its translation.
+    """Test accuracy, or the figures of another task: of a trained model in its deployed arithmetic,
+    of a quantized network in its integers, of a float network in binary64, of firmware in its
+    translation.
 
     source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
-            trained
+            trained, on data that is read as it was there
+    target, task, resize, resample, colour: of reading the data, as in `fit`
     device: cpu, or cuda for a trained model
 
     Raises InputError for data that does not fit, or a device that does not apply.
     """
+    from samebits.data.options import DataOptions
     from samebits.model import kind_of
     from samebits.verification.evaluate import evaluate_model, evaluate_trained
 
+    reading = DataOptions.of(target, task, resize, resample, colour)
     with _threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            return Evaluation(**vars(evaluate_trained(Path(source), data, arch, device)))
+            return Evaluation(**vars(evaluate_trained(Path(source), data, arch, device, reading)))
         if device != "cpu":
             name = source.source if isinstance(source, Network) else source
             raise InputError(
@@ -420,7 +446,7 @@ def evaluate(
                 "the training folder, or leave --device out"
             )
         net = load(source, arch=arch)
-        return Evaluation(**vars(evaluate_model(net.model, data)))
+        return Evaluation(**vars(evaluate_model(net.model, data, reading)))
 
 
 def plan(

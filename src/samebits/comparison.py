@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from samebits import api
 from samebits.data import Dataset
 from samebits.data import load as load_data
+from samebits.data.options import DataOptions
 from samebits.errors import InputError, RangeError
 from samebits.reports.comparison import BASE, ComparedRun, Comparison
 from samebits.spec.formats import Format
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from samebits.train.run.loop import Reporter
 
 SEED_MAX = 2**32 - 1
+READING = ("target", "task", "resize", "resample", "colour")
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,18 @@ def compare(
         raise InputError(
             "compare: expected one process, found several of torchrun; start it without torchrun"
         )
+    reading = {key: options.pop(key) for key in READING if key in options}
+    chosen_reading = DataOptions.of(**reading)
     dataset = data
-    if not isinstance(dataset, Dataset):
-        dataset = load_data(str(data), limit=options.get("limit"))
+    if isinstance(dataset, Dataset):
+        chosen_reading.apart_from(dataset.source, "a Dataset", ())
+    else:
+        dataset = load_data(str(data), limit=options.get("limit"), options=chosen_reading)
+    if dataset.task == "regression":
+        raise InputError(
+            f"{dataset.source}: expected a task with an accuracy to compare, found regression; "
+            "train it in both numerics with samebits train"
+        )
     name = arch if isinstance(arch, str) else type(arch).__name__
     plan = [(seed, entry) for seed in chosen for entry in entries]
     runs = []
@@ -123,7 +134,7 @@ def compare(
     comparison = Comparison(
         name,
         dataset.source,
-        options,
+        options | chosen_reading.chosen(),
         tuple(entry.name for entry in entries),
         tuple(entry.name for entry in entries if entry.format is not None),
         chosen,

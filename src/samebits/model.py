@@ -223,7 +223,8 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
 
         from samebits.pytorch import import_module
 
-        kind = int64 if len(opened.input_shape) == 1 else float32  # tokens, or numbers
+        tokens = len(opened.input_shape) == 1 and not opened.rows
+        kind = int64 if tokens else float32
         graph = import_module(opened.model, (zeros(1, *opened.input_shape, dtype=kind),))
         return Model(str(path), graph, rate=opened.rate)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)

@@ -18,7 +18,7 @@ import numpy as np
 from samebits.errors import InputError
 from samebits.reports.html import Block, Figure, Table
 from samebits.reports.report import Report, Reported, printable, section
-from samebits.verification.score import Score
+from samebits.verification.score import Score, accuracy_of, figures_text
 
 if TYPE_CHECKING:
     from samebits.codegen.packaging.package import PackageReport
@@ -318,15 +318,16 @@ class Evaluation(Score, Reported):
             record |= {"sha256": self.sha256, "step": self.step}
         return {
             **record,
-            "accuracy": self.accuracy,
+            "accuracy": None if self.correct is None else self.accuracy,
             "correct": self.correct,
             "test_count": self.total,
+            **({} if self.metrics is None else {"metrics": dict(self.metrics)}),
         }
 
     def report(self) -> Report:
         """The accuracy, in which arithmetic, of which parameters."""
         lines = [
-            f"accuracy {100 * self.accuracy:.2f} % ({self.correct} of {self.total})",
+            *_scored(self.metrics, self.correct, self.total),
             f"arithmetic: {self.arithmetic}",
         ]
         if self.sha256 is not None:
@@ -344,8 +345,14 @@ class TrainingRun(Reported):
 
     @property
     def accuracy(self) -> float:
-        """Share of correct test samples, in [0, 1]."""
-        return self.result.accuracy
+        """Share of correct test samples, in [0, 1]. Raises InputError for a regression."""
+        return accuracy_of(self.result.accuracy)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Figures of a task other than classification, by name: rmse, mae, r2; exact_match,
+        mean_f1; pixel_accuracy, mean_iou."""
+        return self.result.metrics or {}
 
     @property
     def sha256(self) -> str:
@@ -363,11 +370,19 @@ class TrainingRun(Reported):
     def report(self) -> Report:
         """Accuracy and hash."""
         r = self.result
-        lines = [f"accuracy {100 * r.accuracy:.2f} % ({r.correct} of {r.test_count})"]
+        lines = _scored(r.metrics, r.correct, r.test_count)
         if r.nats_per_token is not None:
             lines.append(f"{r.nats_per_token:.4f} nats per token")
         title = f"{self.config.arch} {self.config.numerics} on {self.config.data}"
         return Report(title, "", [section(*lines, f"sha256 {r.sha256}")])
+
+
+def _scored(metrics: Mapping[str, float] | None, correct: int | None, total: int) -> list[str]:
+    """Figures of a test as lines."""
+    if metrics is not None:
+        return [f"{', '.join(figures_text(metrics))} ({total} tested)"]
+    assert correct is not None
+    return [f"accuracy {100 * correct / total:.2f} % ({correct} of {total})"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
     "iterable of batches or samples, an .npz file, or data for training (digits, a folder of "
-    "images or recordings)"
+    "images or recordings, a table, a samebits.data.Dataset)"
 )
 
 
@@ -36,6 +36,8 @@ def gather(given: Any, graph: Graph, what: str = "samples") -> dict[str, Array]:
     """
     if isinstance(given, str | Path):
         return _stored(given, graph, what)
+    if isinstance(given, data.Dataset):
+        return _of_data(given, graph, what)
     if isinstance(given, Mapping):
         return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
     if _is_array(given):
@@ -81,6 +83,8 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
     if not callable(getattr(module, "forward", None)) or isinstance(given, str | Path):
         stored = isinstance(given, str | Path) and callable(getattr(module, "forward", None))
         return _stored_example(given) if stored else None
+    if isinstance(given, data.Dataset):
+        return _example_of_data(given)
     import torch
 
     parameters = inspect.signature(module.forward).parameters
@@ -119,7 +123,10 @@ def _stored_example(given: str | Path) -> Any:
         arrays = read_archive(path)
         if not {"x_train", "y_train"} <= arrays.keys():
             return tuple(torch.from_numpy(array[:1].copy()) for array in arrays.values())
-    found = data.load(str(given))
+    return _example_of_data(data.load(str(given)))
+
+
+def _example_of_data(found: data.Dataset) -> Any:
     return (found.values(found.train_images[:1]),)
 
 
@@ -134,11 +141,17 @@ def _stored(given: str | Path, graph: Graph, what: str) -> dict[str, Array]:
             return arrays
     name = _only(graph, what)
     shape = graph.values[name].shape[1:]
-    found = data.load(str(given), input_shape=shape)
+    return _of_data(data.load(str(given), input_shape=shape), graph, what)
+
+
+def _of_data(found: data.Dataset, graph: Graph, what: str) -> dict[str, Array]:
+    """The training samples of data, as the network sees them."""
+    name = _only(graph, what)
+    shape = graph.values[name].shape[1:]
     if found.input_shape != shape:
         raise InputError(
-            f"{given}: expected samples of shape {list(shape)} for the input {name!r}, found "
-            f"{list(found.input_shape)}"
+            f"{found.source}: expected samples of shape {list(shape)} for the input {name!r}, "
+            f"found {list(found.input_shape)}"
         )
     return {name: found.values(found.train_images).numpy()}
 

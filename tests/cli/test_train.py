@@ -126,7 +126,7 @@ def test_folder_of_images(samebits, tmp_path, numerics):
     assert samebits(*run, "--numerics", numerics, "--out", tmp_path / "run").code == 0
     bad = data / "test/dog/2.png"
     bad.write_bytes(bad.read_bytes()[:40])
-    refused(samebits(*run, "--out", tmp_path / "b"), f"error: {bad}: corrupt or not a JPEG or PNG")
+    refused(samebits(*run, "--out", tmp_path / "b"), f"error: {bad}: corrupt or not a JPEG, PNG")
     bad.unlink()
     for path in (data / "train/dog").iterdir():
         path.unlink()

@@ -33,7 +33,7 @@ quantize float --calibration none.npz --out OUT.onnx
 quantize float --calibration none --out OUT.onnx
     no such file or folder; expected 'digits', a folder of images or WAV audio
 quantize float --calibration quantized --out OUT.onnx
-    an .npz or .txt file, found a file ending in .onnx
+    path/to/file.py:callable, found a file ending in .onnx
 quantize float --calibration wrong --out OUT.onnx
     array x: expected shape [samples, 4], found [6, 5]
 quantize float --calibration digits --out OUT.onnx

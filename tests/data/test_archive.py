@@ -68,9 +68,11 @@ def test_float_images_are_taken_as_they_are(tmp_path):
     [
         ({"y_test": None}, "expected the arrays x_train, y_train, x_test, y_test (or x, y), found"),
         ({"x_train": np.zeros((6, 3, 4, 4))}, "x_train: expected dtype uint8 or float32, found f"),
-        ({"x_train": np.zeros((6, 48), np.uint8)}, "x_train: expected shape [N, C, H, W], [N, H"),
-        ({"y_train": np.zeros(5, int)}, "y_train: expected shape [6], one label per image, found"),
-        ({"y_train": np.zeros(6)}, "array y_train: expected integer labels, found float64"),
+        ({"x_train": np.zeros((6, 48), np.uint8)}, "expected training and test rows of one length"),
+        ({"x_train": np.zeros((6, 1, 2, 3, 4), np.uint8)}, "x_train: expected shape [N, C, H, W]"),
+        ({"y_train": np.zeros(5, int)}, "y_train: expected shape [6], one label per sample, found"),
+        ({"y_train": np.zeros((6, 1, 1, 1))}, "y_train: expected integers [N] (classes), reals"),
+        ({"y_test": np.zeros(3)}, "array y_test: expected integer labels [N], found float64 [3]"),
         ({"y_train": np.full(6, -1)}, "array y_train: expected labels in 0..16383, found -1..-1"),
         ({"y_train": np.zeros(6, int)}, "expected training images of at least 2 classes, found 1"),
         ({"x_test": np.zeros((0, 3, 4, 4), np.uint8), "y_test": np.zeros(0, int)}, "test image"),
@@ -167,9 +169,9 @@ def test_single_array_and_other_files_are_refused(tmp_path):
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     assert "not a readable .npz archive" in message(str(path))
-    other = tmp_path / "data.csv"
+    other = tmp_path / "data.xls"
     other.write_text("1,2")
-    assert "found a file ending in .csv" in message(str(other))
+    assert "found a file ending in .xls" in message(str(other))
 
 
 def test_digits_are_split_once_and_for_all():
@@ -192,7 +194,7 @@ def test_digits_limit_and_hash():
 
 def test_digits_without_scikit_learn_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    assert "run: pip install 'samebits[demo]'" in message("digits")
+    assert "run: pip install scikit-learn" in message("digits")
 
 
 def test_value_table_ends_are_exact():

@@ -34,7 +34,7 @@ def test_texts():
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
     [
-        ((3, 5), torch.int16, "uint8"),
+        ((3, 5), torch.int8, "uint8 or int16"),
         ((3, 5, 2), torch.uint8, "int16"),
         ((3, 5, 2), torch.float32, "int16"),
         ((3, 1, 5, 2), torch.int16, "uint8 or float32"),
@@ -52,8 +52,8 @@ def test_axes_and_codes_are_checked():
     with pytest.raises(InputError) as caught:
         dataset(torch.zeros(3, dtype=torch.uint8))
     assert str(caught.value) == (
-        "data: expected train images [N, C, H, W], sequences [N, T, F] or texts [N, T] and int64 "
-        "labels [N], or of each place of texts, found [3] and torch.int64 [3]"
+        "data: expected train images [N, C, H, W], sequences [N, T, F], rows [N, F] or texts "
+        "[N, T] and int64 labels [N], or of each place of texts, found [3] and torch.int64 [3]"
     )
     with pytest.raises(InputError, match=r"data: expected train codes in 0\.\.2"):
         dataset(torch.full((3, 4), 3, dtype=torch.uint8))

@@ -136,7 +136,7 @@ def test_corrupt_image_is_named(tmp_path, damage, suffix):
     bad = tmp_path / f"train/b/1.{suffix}"
     bad.write_bytes(damage(bad.read_bytes()))
     text = message(tmp_path)
-    assert text.startswith(f"{bad}: corrupt or not a JPEG or PNG image")
+    assert text.startswith(f"{bad}: corrupt or not a JPEG, PNG or WebP image")
     assert text.endswith("replace or remove it")
 
 
@@ -196,7 +196,7 @@ def test_other_files_in_a_class_folder_are_named(tmp_path):
     split_folder(tmp_path)
     stray = tmp_path / "train/cat/notes.txt"
     stray.write_text("x")
-    assert f"{stray}: expected only .jpg, .jpeg, .png or .wav files" in message(tmp_path)
+    assert f"{stray}: expected only .jpg, .jpeg, .png, .webp or .wav files" in message(tmp_path)
     stray.unlink()
     for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # what file managers leave
         (tmp_path / "train/cat" / name).write_text("x")

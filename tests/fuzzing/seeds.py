@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import json
+import random
 import struct
 import tempfile
 import wave
@@ -169,6 +170,16 @@ def text() -> Iterator[bytes]:
     """Texts of few and of all bytes."""
     yield b"same bits everywhere\n" * 40
     yield b"\xef\xbb\xbf" + bytes(range(256)) * 3
+
+
+def csv() -> Iterator[bytes]:
+    """Tables of numbers and words, for classes and for a regression."""
+    rng = random.Random(4)
+    kinds = ("red", "green", "deep blue")
+    rows = [(rng.randrange(9), rng.random(), kinds[i % 3], "ab"[i % 2]) for i in range(24)]
+    head = "count,size,colour,kind"
+    yield "\n".join((head, *(f"{a},{b:.3f},{c},{d}" for a, b, c, d in rows))).encode()
+    yield "\r\n".join(("x,y", *(f"{b:.5e},{a / 8}" for a, b, _, _ in rows))).encode()
 
 
 def trace() -> Iterator[bytes]:

@@ -42,8 +42,10 @@ from fuzzing.mutations import (
 )
 from samebits.codegen.run.interface import REPORT, Interface
 from samebits.data.archive import load_npz
-from samebits.data.folder import _decode
+from samebits.data.options import DataOptions
+from samebits.data.pictures import read_picture
 from samebits.data.recordings import read_wav
+from samebits.data.table import load_table
 from samebits.data.text import load_text
 from samebits.errors import SamebitsError
 from samebits.files import read_archive
@@ -307,13 +309,48 @@ def wav(folder: Path, data: bytes) -> None:
 @target(chunks, size=1000)
 def image(folder: Path, data: bytes) -> None:
     """An image."""
-    _decode(written(folder, "case.png", data))
+    read_picture(written(folder, "case.png", data))
 
 
 @target(flip, size=1200)
 def text(folder: Path, data: bytes) -> None:
     """Windows of a text."""
     load_text(written(folder, "case.txt", data))
+
+
+CELLS = (
+    *("", "NA", "nan", "inf", "-0", "1e400", "1e-400", "9007199254740993", "1_0", "0x10", "\u0661"),
+    *('"', '""', '"a,b"', '"a\n', "a\tb", ";", "=1+1", "\x00", "\r", "é", "true", "2020-01-01"),
+    *("x" * 300, "1" * 400, ",,,,", "1e308,-1e308"),
+)
+
+
+def cells(data: bytes, rng: random.Random) -> bytes:
+    """A table with cells replaced, moved and dropped."""
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(lines))
+        row = lines[at].split(",")
+        place, kind = rng.randrange(len(row)), rng.randrange(6)
+        if kind < 3:
+            row[place] = rng.choice(CELLS)
+        elif kind == 3:
+            row[place : place + 1] = []
+        elif kind == 4:
+            row[place] = rng.choice(rng.choice(lines).split(","))
+        else:
+            lines.insert(at, lines[rng.randrange(len(lines))])
+        lines[at] = ",".join(row)
+    return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+@target(mostly(cells, flip, part=0.9), size=1800)
+def csv(folder: Path, data: bytes) -> None:
+    """A table, as what its last column says and as a regression."""
+    path = written(folder, "case.csv", data)
+    with contextlib.suppress(SamebitsError):
+        load_table(path, DataOptions(task="regression"))
+    load_table(path)
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pins import (
     language,
     lookup,
     quantization,
+    rows,
     states,
     training,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "language",
     "lookup",
     "quantization",
+    "rows",
     "states",
     "training",
 ]

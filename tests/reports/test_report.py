@@ -112,5 +112,7 @@ def test_a_notebook_shows_the_page_in_a_frame():
 def test_what_has_a_report_prints_as_it():
     assert str(Named()) == str(REPORT)
     assert Named()._repr_html_() == REPORT._repr_html_()
+    for shown in (REPORT, Named()):  # in IPython's terminal too
+        assert shown._repr_mimebundle_(include=None, exclude=None) == {"text/plain": str(REPORT)}
     with pytest.raises(NotImplementedError):
         Reported().report()

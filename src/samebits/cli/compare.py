@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from samebits.cli.messages import Interrupted
-from samebits.cli.options import SEEDS, AsJson, Data, Quiet, Shards, Threads, real, whole
+from samebits.cli.options import (
+    SEEDS,
+    AsJson,
+    Colour,
+    Data,
+    Quiet,
+    Resample,
+    Resize,
+    Shards,
+    Target,
+    Task,
+    Threads,
+    real,
+    whole,
+)
 from samebits.cli.output import RunProgress, show, working
 from samebits.errors import InputError
 
@@ -22,6 +36,11 @@ def compare_command(
         typer.Option(metavar="NAME", help="A network, as samebits train takes it."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")],
+    target: Target = None,
+    task: Task = None,
+    resize: Resize = None,
+    resample: Resample = False,
+    colour: Colour = None,
     numerics: Annotated[
         str,
         typer.Option(
@@ -75,6 +94,11 @@ def compare_command(
                 data,
                 arch,
                 out,
+                target=target,
+                task=task,
+                resize=resize,
+                resample=resample,
+                colour=colour,
                 numerics=numerics,
                 seeds=_seeds(seeds),
                 reporter_of=None if quiet else drawn.titled,

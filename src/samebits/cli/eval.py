@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Data, Quiet, Threads
+from samebits.cli.options import (
+    Arch,
+    AsJson,
+    Colour,
+    Data,
+    Quiet,
+    Resample,
+    Resize,
+    Target,
+    Task,
+    Threads,
+)
 from samebits.cli.output import show, working
 
 
@@ -19,6 +30,11 @@ def eval_command(
         ),
     ],
     data: Data,
+    target: Target = None,
+    task: Task = None,
+    resize: Resize = None,
+    resample: Resample = False,
+    colour: Colour = None,
     arch: Arch = None,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Where a trained model computes: cpu or cuda.")
@@ -27,9 +43,20 @@ def eval_command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test accuracy of a network or of firmware."""
+    """Test accuracy of a network or of firmware, or the figures of another task."""
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.evaluate(model, data, arch=arch, device=device, threads=threads)
+        result = api.evaluate(
+            model,
+            data,
+            target=target,
+            task=task,
+            resize=resize,
+            resample=resample,
+            colour=colour,
+            arch=arch,
+            device=device,
+            threads=threads,
+        )
     show(result, as_json)

@@ -112,6 +112,37 @@ Samples = Annotated[
 SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
 Data = Annotated[
     str,
-    typer.Option(metavar="DATA", help="digits, a folder of images or WAV audio, .npz or .txt."),
+    typer.Option(
+        metavar="DATA",
+        help="digits, a folder of images (with masks/) or WAV audio, .csv, .parquet, .npz, .txt, a "
+        "folder saved by Hugging Face, or module:callable or file.py:callable.",
+    ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS",
+        help="Of a table: its labels, with commas between them [default: the last column].",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASK",
+        help="classification, regression, multilabel or segmentation [default: what the labels "
+        "say].",
+    ),
+]
+Resize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Bring images to N pixels each way, or HEIGHTxWIDTH: scaled to cover it, the middle "
+        "kept.",
+    ),
+]
+Resample = Annotated[
+    bool, typer.Option("--resample", help="Bring recordings of any rate to 16 kHz.")
+]
+Colour = Annotated[str | None, typer.Option(metavar="NAME", help="Bring images to grey or rgb.")]
 Shards = Annotated[int | None, whole("Shards per batch [default: one per 32 samples].", 1)]

@@ -146,6 +146,14 @@ class RunProgress(Drawn):
         """Print an epoch's line of metrics."""
         self.say(
             f"{self._title}: epoch {record['epoch']}  step {record['step']}  "
-            f"train loss {record['train_loss']:.4f}  test accuracy "
-            f"{100 * record['test_accuracy']:.2f} %  ({record['seconds']:.1f} s)"
+            f"train loss {record['train_loss']:.4f}  test {_tested(record)}  "
+            f"({record['seconds']:.1f} s)"
         )
+
+
+def _tested(record: Mapping[str, Any]) -> str:
+    """The figures of a line of metrics: an accuracy, or those of another task."""
+    if "test_accuracy" in record:
+        return f"accuracy {100 * record['test_accuracy']:.2f} %"
+    names = [name for name in record if name.startswith("test_")]
+    return "  ".join(f"{name.removeprefix('test_')} {record[name]:.4f}" for name in names)

@@ -24,8 +24,8 @@ def quantize_command(
         str,
         typer.Option(
             metavar="SAMPLES",
-            help="An .npz file with an array [samples, ...] for each input, digits, or a folder of "
-            "images or recordings.",
+            help="An .npz file with an array [samples, ...] for each input, digits, a folder of "
+            "images or recordings, or a table.",
         ),
     ],
     out: Annotated[Path, file_ending(".onnx", "The quantized network to write.")],

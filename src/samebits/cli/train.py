@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 from samebits.cli.messages import INTERRUPTED, Interrupted
-from samebits.cli.options import SEEDS, AsJson, Data, Quiet, Shards, Threads, real, whole
+from samebits.cli.options import (
+    SEEDS,
+    AsJson,
+    Colour,
+    Data,
+    Quiet,
+    Resample,
+    Resize,
+    Shards,
+    Target,
+    Task,
+    Threads,
+    real,
+    whole,
+)
 from samebits.cli.output import Printed, RunProgress, show, working
 
 
@@ -27,6 +41,11 @@ def train_command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
+    target: Target = None,
+    task: Task = None,
+    resize: Resize = None,
+    resample: Resample = False,
+    colour: Colour = None,
     numerics: Annotated[str, typer.Option(metavar="NUMERICS", help="bfp or float32.")] = "bfp",
     epochs: Annotated[int, whole("Passes over the data.", 1)] = 10,
     batch: Annotated[int, whole("Samples per step.", 1)] = 64,
@@ -184,6 +203,11 @@ def train_command(
                 data,
                 arch,
                 out,
+                target=target,
+                task=task,
+                resize=resize,
+                resample=resample,
+                colour=colour,
                 numerics=numerics,
                 epochs=epochs,
                 batch=batch,

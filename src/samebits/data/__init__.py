@@ -1,6 +1,7 @@
-"""Samples and labels for training: digits, folders of images or recordings, archives, texts."""
+"""Samples and labels for training: tables, images, recordings, arrays, texts, data of one's own."""
 
+from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
 from samebits.data.load import load
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "from_arrays", "load"]

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import PIL
 import torch
 from torch import nn
 
+from samebits.data.options import PLAIN, DataOptions
+from samebits.data.preparation import Preparation
 from samebits.errors import InputError, NonFiniteError
+from samebits.spec.tables import FEATURE_BITS, TARGET_BITS
 
 Split = Literal["train", "test"]
-FORMS = {4: (torch.uint8, torch.float32), 3: (torch.int16,), 2: (torch.uint8,)}  # axes: dtypes
+FORMS = {  # axes of samples: their dtypes
+    4: (torch.uint8, torch.float32),
+    3: (torch.int16,),
+    2: (torch.uint8, torch.int16),
+}
+LABELS = {  # of a task: axes and dtype
+    "classification": (1, torch.int64),
+    "regression": (2, torch.int32),
+    "multilabel": (2, torch.uint8),
+    "segmentation": (3, torch.uint8),
+}
 
 
 def value_table(peak: int) -> torch.Tensor:
@@ -24,17 +38,29 @@ def value_table(peak: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test samples, called images whatever they are, with labels int64 [N]:
+    """Training and test samples, called images whatever they are:
 
     images     [N, C, H, W]  uint8 codes 0..`peak`, or float32 taken as they are
     sequences  [N, T, F]     int16 codes of the values code * 2**-15
+    rows       [N, F]        int16 codes of the values code * 2**-12, of a table
     texts      [N, T]        uint8 indices into `class_names`, one-hot as values; with labels
                              [N, T], of what follows each place, for language models: as they are
+
+    Labels are those of a task:
+
+    classification  int64 [N]        indices into `class_names`
+    regression      int32 [N, K]     codes of the values code * 2**-20, in the scales of
+                                     `preparation.targets`; `class_names` are the K targets'
+    multilabel      uint8 [N, L]     1 where a sample has the label, else 0
+    segmentation    uint8 [N, H, W]  indices into `class_names`, of every pixel of an image
 
     `batch` looks the values of images up in a table, so they do not depend on how a device
     divides; those of the others are exact. Raises InputError when a split is empty, shapes
     disagree, a label lies outside `class_names`, or the training labels hold fewer than two
     classes.
+
+    preparation: of a table's columns, to be recorded
+    options:     how the data was read, to be recorded
     """
 
     train_images: torch.Tensor
@@ -45,6 +71,9 @@ class Dataset:
     source: str = "data"
     peak: int = 255
     rate: int | None = None  # samples per second of recordings
+    task: str = "classification"
+    preparation: Preparation | None = None
+    options: DataOptions = PLAIN
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +91,9 @@ class Dataset:
                 f"{self.source}: training {self.noun}s are {self.train_images.dtype} but test "
                 f"{self.noun}s are {self.test_images.dtype}; expected one dtype"
             )
-        present = int(torch.unique(self.train_labels).numel())
+        present = 2
+        if self.task in ("classification", "segmentation"):
+            present = int(torch.unique(self.train_labels).numel())
         if present < 2:
             raise InputError(
                 f"{self.source}: expected training {self.noun}s of at least 2 classes, found "
@@ -78,16 +109,20 @@ class Dataset:
                 f"{self.source}: expected at least one {split} {self.noun}, found none; add "
                 f"{split} data"
             )
+        if self.task != "classification":
+            self._check_task(split, images, labels)
         axes = images.ndim in FORMS
         labelled = labels.shape == images.shape[: 2 if self.language else 1]
-        if not axes or not labelled or labels.dtype != torch.int64:
+        plain = labelled and labels.dtype == torch.int64
+        if not axes or not (plain or self.task != "classification"):
             raise InputError(
-                f"{self.source}: expected {split} images [N, C, H, W], sequences [N, T, F] or "
-                "texts [N, T] and int64 labels [N], or of each place of texts, found "
+                f"{self.source}: expected {split} images [N, C, H, W], sequences [N, T, F], rows "
+                "[N, F] or texts [N, T] and int64 labels [N], or of each place of texts, found "
                 f"{shape_text(images.shape)} and {labels.dtype} {shape_text(labels.shape)}"
             )
         low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= len(self.class_names):
+        indices = self.task in ("classification", "segmentation")
+        if indices and (low < 0 or high >= len(self.class_names)):
             raise InputError(
                 f"{self.source}: expected {split} labels in 0..{len(self.class_names) - 1}, "
                 f"found {low}..{high}"
@@ -109,13 +144,47 @@ class Dataset:
                 f"{self.source}: {split} {self.noun}s hold NaN or infinity; expected finite values"
             )
 
+    def _check_task(self, split: Split, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Raise InputError for labels that are not those of a task other than classification."""
+        if self.task not in LABELS:
+            raise InputError(
+                f"{self.source}: expected a task among {', '.join(LABELS)}, found {self.task!r}"
+            )
+        axes, dtype = LABELS[self.task]
+        shape = (len(images), self.classes)
+        if self.task == "segmentation":
+            shape = (len(images), *images.shape[2:])
+        if labels.ndim != axes or labels.dtype != dtype or labels.shape != shape:
+            raise InputError(
+                f"{self.source}: expected {split} labels {shape_text(shape)} of {dtype} for "
+                f"{self.task}, found {shape_text(labels.shape)} of {labels.dtype}"
+            )
+        if self.task == "multilabel" and int(labels.max()) > 1:
+            raise InputError(
+                f"{self.source}: expected {split} labels of 0 and 1 for multilabel, found "
+                f"{int(labels.max())}"
+            )
+        scales = () if self.preparation is None else self.preparation.targets
+        if self.task == "regression" and len(scales) != self.classes:
+            raise InputError(
+                f"{self.source}: expected a scale for each of {self.classes} targets, found "
+                f"{len(scales)}"
+            )
+
     def images(self, split: Split) -> torch.Tensor:
         """Stored samples [N, ...] of a split."""
         return self.train_images if split == "train" else self.test_images
 
     def labels(self, split: Split) -> torch.Tensor:
-        """int64 labels [N] of a split."""
+        """Labels [N, ...] of a split, as they are stored."""
         return self.train_labels if split == "train" else self.test_labels
+
+    def targets(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
+        """The targets of a loss: int64 indices of classes, float32 numbers of the other tasks."""
+        labels = self.labels(split)[indices]
+        if self.task == "regression":
+            return (labels.double() * 2.0**-TARGET_BITS).float()
+        return labels.float() if self.task == "multilabel" else labels.long()
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
         """float32 [len(indices), *input_shape]; codes become values in [-1, 1]. Of a language
@@ -128,7 +197,7 @@ class Dataset:
         if images.dtype == torch.float32:
             return images
         if images.dtype == torch.int16:
-            return images.float() * 2.0**-15
+            return images.float() * 2.0 ** -(FEATURE_BITS if images.ndim == 2 else 15)
         if self.language:
             return images.long()
         if images.ndim == 2:
@@ -138,25 +207,48 @@ class Dataset:
     @property
     def noun(self) -> str:
         """The word for one of its samples, for messages."""
+        if self.rows:
+            return "row"
         kinds = {4: "image", 3: "recording", 2: "text"}
         return kinds.get(self.train_images.ndim, "sample")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of images, (T, F) of sequences, (T, classes) of texts, (T,) of texts for
-        language models."""
+        """(C, H, W) of images, (T, F) of sequences, (F,) of rows, (T, classes) of texts, (T,) of
+        texts for language models."""
         stored = tuple(self.train_images.shape[1:])
-        return stored if len(stored) > 1 or self.language else (*stored, self.classes)
+        whole = len(stored) > 1 or self.language or self.rows
+        return stored if whole else (*stored, self.classes)
+
+    @property
+    def rows(self) -> bool:
+        """Whether these are rows of a table."""
+        return self.train_images.ndim == 2 and self.train_images.dtype == torch.int16
 
     @property
     def language(self) -> bool:
         """Whether these are texts with a label for each place."""
-        return self.train_images.ndim == self.train_labels.ndim == 2
+        texts = self.task == "classification" and not self.rows
+        return texts and self.train_images.ndim == self.train_labels.ndim == 2
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Number of classes, labels or targets: what a network gives numbers for."""
         return len(self.class_names)
+
+    def record(self) -> dict[str, Any]:
+        """The facts that a run keeps beside shape and classes, to read other data alike; none of
+        classified images, recordings and texts that were read without options."""
+        record: dict[str, Any] = {}
+        if self.task != "classification" or self.rows:
+            record |= {"task": self.task, "rows": self.rows}
+        if self.preparation is not None:
+            record["preparation"] = self.preparation.to_dict()
+        if self.options != PLAIN:
+            record["reading"] = self.options.chosen()
+        if self.options.resize or self.options.colour:
+            record["pillow"] = PIL.__version__  # whose arithmetic resizes and mixes colours
+        return record
 
     def check_rate(self, rate: int | None) -> None:
         """Raise InputError unless these are recordings at `rate` samples per second, as a model was
@@ -175,6 +267,8 @@ class Dataset:
         """Hash (hexadecimal) of every image, label and class name: tells two data sets apart when a
         run is resumed."""
         digest = hashlib.sha256(f"{self.class_names!r} {self.peak}".encode())
+        if self.preparation is not None:
+            digest.update(repr(self.preparation).encode())
         for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data)
@@ -183,10 +277,12 @@ class Dataset:
     def limited(self, per_class: int) -> Dataset:
         """The first `per_class` (>= 1) training images of every class, in stored order, and all
         test images."""
-        if self.language:
+        if self.language or self.task != "classification":
+            found = "windows of a text" if self.language else f"labels for {self.task}"
+            advice = "shorten the text" if self.language else "leave --limit out"
             raise InputError(
                 f"{self.source}: expected samples of one class each to limit them by class, found "
-                "windows of a text; shorten the text"
+                f"{found}; {advice}"
             )
         keep = torch.zeros(len(self.train_labels), dtype=torch.bool)
         for label in range(self.classes):
@@ -194,6 +290,11 @@ class Dataset:
         return replace(
             self, train_images=self.train_images[keep], train_labels=self.train_labels[keep]
         )
+
+
+def test_places(count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of so many samples that come without a split are for testing: every fifth one."""
+    return np.arange(count) % 5 == 4
 
 
 def unsplit(
@@ -204,7 +305,7 @@ def unsplit(
     peak: int = 255,
 ) -> Dataset:
     """Samples that come without a split: every fifth one is for testing."""
-    test = torch.arange(len(labels)) % 5 == 4
+    test = torch.from_numpy(test_places(len(labels)))
     return Dataset(
         images[~test], labels[~test], images[test], labels[test], class_names, source, peak
     )

@@ -16,7 +16,7 @@ def load_digits() -> Dataset:
     except ImportError as error:
         raise InputError(
             "the digits data comes with scikit-learn, which is not installed; "
-            "run: pip install 'samebits[demo]'"
+            "run: pip install scikit-learn"
         ) from error
     bunch = datasets.load_digits()
     images = torch.from_numpy(np.asarray(bunch.images).astype(np.uint8)).unsqueeze(1)

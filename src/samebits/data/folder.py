@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image
 
 from samebits import progress
 from samebits.data.dataset import Dataset
-from samebits.data.decode import decoding, in_threads
+from samebits.data.decode import in_threads
+from samebits.data.options import PLAIN, DataOptions
+from samebits.data.pictures import IMAGE_SUFFIXES, read_picture
 from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 AUDIO_SUFFIX = ".wav"
 LEFT_BY_OTHERS = ("thumbs.db", "desktop.ini", "icon\r", "__macosx")
-CHANNELS = {"L": 1, "RGB": 3}
-GREY_MODES = ("1", "L", "LA")
-WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
+TAKES = ("resize", "colour")
 
 Sample = tuple[Path, int]  # file, label
 
 
-def load_folder(root: Path, *, limit: int | None = None, steps: int | None = None) -> Dataset:
+def load_folder(
+    root: Path,
+    *,
+    limit: int | None = None,
+    steps: int | None = None,
+    options: DataOptions = PLAIN,
+) -> Dataset:
     """Images of one size as uint8 [N, C, H, W], or the features of WAV recordings as int16
     [N, T, F] (docs/spec/audio.md); classes are the sorted folder names.
 
@@ -37,7 +39,8 @@ def load_folder(root: Path, *, limit: int | None = None, steps: int | None = Non
     its name, as a number, are a multiple of five (about 20 %), so adding files moves none.
     Grey images keep one channel, all others become RGB (transparency is dropped). `limit` keeps
     the first training files of every class in sorted name order. `steps`: the frames of
-    every recording [default: what the training recordings suggest].
+    every recording [default: what the training recordings suggest]. `options` resize images and
+    choose their colours, or resample recordings.
     """
     classes, train, test = _samples(root, limit)
     if not train or not test:
@@ -49,10 +52,10 @@ def load_folder(root: Path, *, limit: int | None = None, steps: int | None = Non
     paths = [path for path, _ in train + test]
     if _is_audio(paths[0]):
         train_images, test_images, rate = load_recordings(
-            paths[: len(train)], paths[len(train) :], steps
+            paths[: len(train)], paths[len(train) :], steps, options.resample
         )
     else:
-        (train_images, test_images), rate = _decode_all(paths, len(train)), None
+        (train_images, test_images), rate = _decode_all(paths, len(train), options), None
     return Dataset(
         train_images,
         torch.tensor([label for _, label in train], dtype=torch.int64),
@@ -61,7 +64,19 @@ def load_folder(root: Path, *, limit: int | None = None, steps: int | None = Non
         classes,
         str(root),
         rate=rate,
+        options=options,
     )
+
+
+def holds_recordings(root: Path) -> bool:
+    """Whether the first file of the first class is a recording."""
+    train = root / "train"
+    place = train if train.is_dir() and any(path.is_dir() for path in _shown(train)) else root
+    for folder in [path for path in _shown(place) if path.is_dir()]:
+        files = [path for path in _shown(folder) if path.is_file() and not is_left(path)]
+        if files:
+            return _is_audio(files[0])
+    return False
 
 
 def is_test_name(name: str) -> bool:
@@ -104,21 +119,26 @@ def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sampl
     )
 
 
-def _visible(folder: Path) -> list[Path]:
-    """Files and folders in a folder, by name; hidden ones are passed over."""
-    found = sorted(folder.iterdir(), key=lambda p: p.name)
-    hidden = [path for path in found if path.name.startswith(".")]
-    for path in hidden:
+def visible(folder: Path) -> list[Path]:
+    """Files and folders in a folder, by name; hidden ones are passed over, which a note says."""
+    shown = _shown(folder)
+    for path in sorted(set(folder.iterdir()) - set(shown)):
         progress.note(f"{path}: passed over, hidden")
-    return [path for path in found if path not in hidden]
+    return shown
+
+
+def _shown(folder: Path) -> list[Path]:
+    """The same, without a note."""
+    found = sorted(folder.iterdir(), key=lambda path: path.name)
+    return [path for path in found if not path.name.startswith(".")]
 
 
 def _holds_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(path.is_dir() for path in _visible(folder))
+    return folder.is_dir() and any(path.is_dir() for path in visible(folder))
 
 
 def _classes(root: Path) -> tuple[str, ...]:
-    names = tuple(path.name for path in _visible(root) if path.is_dir())
+    names = tuple(path.name for path in visible(root) if path.is_dir())
     if len(names) < 2:
         raise InputError(
             f"{root}: expected at least 2 class folders of images or recordings, found {len(names)}"
@@ -130,18 +150,23 @@ def _classes(root: Path) -> tuple[str, ...]:
 def _files(folder: Path) -> list[Path]:
     """The samples of a class folder. Raises InputError for a file of another kind, but for those
     that file managers leave, which are passed over."""
-    files = _visible(folder)
-    left = [path for path in files if path.name.lower() in LEFT_BY_OTHERS]
+    files = visible(folder)
+    left = [path for path in files if is_left(path)]
     for path in left:
         progress.note(f"{path}: passed over, no sample")
     files = [path for path in files if path not in left]
     for path in files:
         if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
             raise InputError(
-                f"{path}: expected only .jpg, .jpeg, .png or .wav files in a class folder; "
-                "move this one elsewhere"
+                f"{path}: expected only {', '.join(IMAGE_SUFFIXES)} or .wav files in a class "
+                "folder; move this one elsewhere"
             )
     return files
+
+
+def is_left(path: Path) -> bool:
+    """Whether a file manager has left this."""
+    return path.name.lower() in LEFT_BY_OTHERS
 
 
 def _is_audio(path: Path) -> bool:
@@ -158,48 +183,17 @@ def _check_one_kind(paths: Sequence[Path]) -> None:
             )
 
 
-def _decode_all(paths: Sequence[Path], train: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _decode_all(
+    paths: Sequence[Path], train: int, options: DataOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 [N, C, H, W] of paths[:train] and of the rest; each file is checked before decoding."""
-    first = _decode(paths[0])
+    first = read_picture(paths[0], None, options)
     reference = (paths[0], first.shape)
     parts = [np.empty((n, *first.shape), np.uint8) for n in (train, len(paths) - train)]
 
     def place(index: int) -> None:
         part, offset = (parts[0], 0) if index < train else (parts[1], train)
-        part[index - offset] = _decode(paths[index], reference)
+        part[index - offset] = read_picture(paths[index], reference, options)
 
     in_threads(place, range(len(paths)))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
-
-
-def _decode(
-    path: Path, reference: tuple[Path, tuple[int, ...]] | None = None
-) -> npt.NDArray[np.uint8]:
-    """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs.
-
-    From memory: of a file, Pillow would ask for as many bytes as a damaged chunk claims to have.
-    """
-    with (
-        decoding(path, "a JPEG or PNG image", "replace or remove it"),
-        Image.open(io.BytesIO(path.read_bytes()), formats=("JPEG", "PNG")) as image,
-    ):
-        width, height = image.size
-        ceiling = Image.MAX_IMAGE_PIXELS
-        if ceiling is not None and width * height > ceiling:
-            raise InputError(f"{path}: expected at most {ceiling} pixels, found {width}x{height}")
-        if image.mode.startswith(WIDE_MODES):
-            raise InputError(f"{path}: expected 8 bits per channel, found mode {image.mode}")
-        mode = "L" if image.mode in GREY_MODES else "RGB"
-        shape = (CHANNELS[mode], height, width)
-        if reference is not None and shape != reference[1]:
-            raise InputError(
-                f"{path}: expected {_size(reference[1])} like {reference[0]}, found "
-                f"{_size(shape)}; resize or convert the images to one size and mode"
-            )
-        pixels = np.asarray(image.convert(mode), dtype=np.uint8)
-    return pixels.reshape(height, width, CHANNELS[mode]).transpose(2, 0, 1)
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    channels, height, width = shape
-    return f"{width}x{height} {'grey' if channels == 1 else 'RGB'}"

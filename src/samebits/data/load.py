@@ -2,52 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from samebits.callables import FORM, is_callable_name
+from samebits.data import arrays, folder, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
 from samebits.data.dataset import Dataset
 from samebits.data.digits import load_digits
-from samebits.data.folder import load_folder
+from samebits.data.options import PLAIN, DataOptions
+from samebits.data.preparation import Preparation
 from samebits.data.text import load_text, load_tokens
 from samebits.errors import InputError
 
-LOADERS = {".npz": load_npz, ".txt": load_text}
+EXPECTED = (
+    "'digits', a folder of images or WAV audio (train/<class>/* and test/<class>/*, or <class>/*), "
+    "of images/ and masks/, a table (.csv, .parquet), an .npz or .txt file, or "
+    f"{FORM}"
+)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """How a run read its data: applied to other data, as far as it applies."""
+
+    options: DataOptions = PLAIN
+    preparation: Preparation | None = None
+
+
+NONE = Earlier()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of source: its name, the options that apply to it, and its reader."""
+
+    what: str
+    takes: tuple[str, ...]
+    read: Callable[[DataOptions, Preparation | None], Dataset]
+    limits: bool = False  # whether the reader keeps to a limit itself
 
 
 def load(
-    source: str, *, limit: int | None = None, input_shape: tuple[int, ...] | None = None
+    source: str,
+    *,
+    limit: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    options: DataOptions = PLAIN,
+    earlier: Earlier = NONE,
 ) -> Dataset:
-    """The data named by `source`: `digits`, a folder of images or recordings, an NPZ or TXT file.
+    """The data named by `source`: `digits`, a folder of images or recordings, of images and masks,
+    a table, an NPZ or TXT file, a data set saved by Hugging Face, or a callable of a user's own.
 
     `limit` keeps the first `limit` training samples of every class (sorted file names, or stored
     order) and all test samples. `input_shape` is that of a model that the data is for: recordings
     get its number of frames instead of one of their own, and texts for a language model, [T],
-    windows of T bytes with the byte after each place as labels. Raises InputError naming what is
-    wrong and where.
+    windows of T bytes with the byte after each place as labels. `options` leave no choice to the
+    source; `earlier` is how a run read its data. Raises InputError naming what is wrong and where.
     """
     if limit is not None and limit < 1:
         raise InputError(f"expected a limit of at least 1 training sample per class, found {limit}")
+    kind = _kind(source, limit, input_shape)
+    options.apart_from(source, kind.what, kind.takes)
+    data = kind.read(options.beside(earlier.options, kind.takes), earlier.preparation)
+    return data if limit is None or kind.limits else data.limited(limit)
+
+
+def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
+    """The kind of a source. Raises InputError for a source that is none of EXPECTED."""
     if source == "digits":
-        data = load_digits()
-    else:
-        path = Path(source)
-        if path.is_dir():
-            sequence = input_shape is not None and len(input_shape) == 2
-            steps = input_shape[0] if input_shape and sequence else None
-            return load_folder(path, limit=limit, steps=steps)
-        if not path.exists():
-            raise InputError(
-                f"{source}: no such file or folder; expected 'digits', a folder of images or WAV "
-                "audio (train/<class>/* and test/<class>/*, or <class>/*), or an .npz or .txt file"
-            )
-        kind = path.suffix.lower()
-        if kind not in LOADERS:
-            raise InputError(
-                f"{source}: expected 'digits', a folder of images or WAV audio, or an .npz or "
-                f".txt file, found a file ending in {path.suffix or 'nothing'}"
-            )
-        if input_shape is not None and len(input_shape) == 1 and kind == ".txt":
-            data = load_tokens(path, input_shape[0])
-        else:
-            data = LOADERS[kind](path)
-    return data if limit is None else data.limited(limit)
+        return _Kind("digits", (), lambda options, prepared: load_digits())
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, limit, shape)
+    if not path.exists() and is_callable_name(source):
+        return _Kind(
+            "data of your own",
+            arrays.TAKES,
+            lambda options, prepared: own.load_callable(source, options, prepared),
+        )
+    if not path.exists():
+        raise InputError(f"{source}: no such file or folder; expected {EXPECTED}")
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _Kind(
+            "an archive", arrays.TAKES, lambda options, prepared: load_npz(path, options, prepared)
+        )
+    if suffix in table.SUFFIXES:
+        return _table(path)
+    if suffix == ".txt":
+        language = shape is not None and len(shape) == 1
+        length = shape[0] if shape and language else None
+        return _Kind(
+            "a text",
+            (),
+            lambda options, prepared: (
+                load_text(path) if length is None else load_tokens(path, length)
+            ),
+        )
+    raise InputError(
+        f"{source}: expected {EXPECTED}, found a file ending in {path.suffix or 'nothing'}"
+    )
+
+
+def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
+    """The kind of a folder."""
+    if stored.is_stored(path):
+        return _Kind(
+            "a data set saved by Hugging Face",
+            stored.TAKES,
+            lambda options, prepared: stored.load_stored(path, options, prepared),
+        )
+    if table.table_files(path):
+        return _table(path)
+    if masks.holds_masks(path):
+        return _Kind(
+            "a folder of images and masks",
+            masks.TAKES,
+            lambda options, prepared: masks.load_masks(path, options),
+        )
+    steps = shape[0] if shape and len(shape) == 2 else None
+    takes = recordings.TAKES if folder.holds_recordings(path) else folder.TAKES
+    what = "a folder of recordings" if takes == recordings.TAKES else "a folder of images"
+    return _Kind(
+        what,
+        takes,
+        lambda options, prepared: folder.load_folder(
+            path, limit=limit, steps=steps, options=options
+        ),
+        limits=True,
+    )
+
+
+def _table(path: Path) -> _Kind:
+    return _Kind(
+        "a table", table.TAKES, lambda options, prepared: table.load_table(path, options, prepared)
+    )

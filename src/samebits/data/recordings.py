@@ -14,18 +14,22 @@ import torch
 
 from samebits.data.audio import RATES, SILENCE, Codes, LogMel, log_mel, mono
 from samebits.data.decode import decoding, in_threads
+from samebits.data.resample import HIGHEST, LOWEST, ratio, resampled
 from samebits.errors import InputError
 from samebits.spec.audio import steps_for
 
 MAX_SECONDS, MAX_CHANNELS = 60, 8
-LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * max(RATES) + (1 << 20)
+LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * HIGHEST + (1 << 20)
+TAKES = ("resample",)
 # Of the chunk "fmt ": its tag, and in an extended one the GUID of the samples' kind (mmreg.h).
 PCM, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
 PCM_KIND = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
-def read_wav(path: Path) -> tuple[Codes, int]:
+def read_wav(path: Path, resample: bool = False) -> tuple[Codes, int]:
     """int16 samples [n] of a 16-bit PCM WAV file, its channels mixed to one, and their rate.
+
+    resample: bring it to 16 kHz from any rate that `ratio` takes (audio.md 7)
 
     Raises InputError naming the file if it is anything else, damaged, empty or longer than 60 s.
     """
@@ -36,7 +40,7 @@ def read_wav(path: Path) -> tuple[Codes, int]:
     ):
         rate, count = sound.getframerate(), sound.getnframes()
         channels, width = sound.getnchannels(), sound.getsampwidth()
-        _check_header(path, rate, count, channels, width)
+        _check_header(path, rate, count, channels, width, resample)
         data = sound.readframes(count)
     if len(data) != count * channels * width:
         raise InputError(
@@ -44,6 +48,8 @@ def read_wav(path: Path) -> tuple[Codes, int]:
             f"{len(data) // (channels * width)}: truncated; replace or remove it"
         )
     samples = np.frombuffer(data, "<i2").astype(np.int16).reshape(count, channels)
+    if resample:
+        return resampled(mono(samples), rate), max(RATES)
     return mono(samples), rate
 
 
@@ -70,14 +76,21 @@ def _plain(path: Path) -> BinaryIO:
     return io.BytesIO(data)
 
 
-def _check_header(path: Path, rate: int, count: int, channels: int, width: int) -> None:
+def _check_header(
+    path: Path, rate: int, count: int, channels: int, width: int, resample: bool
+) -> None:
     """Raise InputError for a recording of a kind, rate or length that features are not made of."""
     if width != 2:
         raise InputError(f"{path}: expected 16-bit PCM, found {8 * width} bits; convert it")
-    if rate not in RATES:
+    if resample and ratio(rate) is None:
+        raise InputError(
+            f"{path}: expected {LOWEST} to {HIGHEST} samples per second in a ratio of numbers up "
+            f"to 1000 to {max(RATES)}, found {rate}; resample it"
+        )
+    if not resample and rate not in RATES:
         raise InputError(
             f"{path}: expected {' or '.join(map(str, RATES))} samples per second, found {rate}; "
-            "resample it"
+            "give --resample to bring all recordings to 16000"
         )
     if not 1 <= channels <= MAX_CHANNELS:
         raise InputError(f"{path}: expected 1..{MAX_CHANNELS} channels, found {channels}")
@@ -90,7 +103,10 @@ def _check_header(path: Path, rate: int, count: int, channels: int, width: int) 
 
 
 def load_recordings(
-    train: Sequence[Path], test: Sequence[Path], steps: int | None = None
+    train: Sequence[Path],
+    test: Sequence[Path],
+    steps: int | None = None,
+    resample: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Features of the files of each split, q0.15 codes int16 [N, T, mels], and their rate.
 
@@ -100,7 +116,7 @@ def load_recordings(
     Raises InputError naming the first file that is bad, of another rate, or shorter than a frame.
     """
     paths = [*train, *test]
-    settings = LogMel.at(read_wav(paths[0])[1])
+    settings = LogMel.at(read_wav(paths[0], resample)[1])
     longest = settings.frames(MAX_SECONDS * settings.rate)
     if steps is not None and not 1 <= steps <= longest:
         raise InputError(
@@ -109,11 +125,11 @@ def load_recordings(
         )
 
     def features(path: Path) -> Codes:
-        samples, rate = read_wav(path)
+        samples, rate = read_wav(path, resample)
         if rate != settings.rate:
             raise InputError(
                 f"{path}: expected {settings.rate} samples per second like {paths[0]}, found "
-                f"{rate}; resample the recordings to one rate"
+                f"{rate}; give --resample to bring all recordings to 16000"
             )
         if len(samples) < settings.frame:
             raise InputError(

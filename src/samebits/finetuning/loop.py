@@ -64,6 +64,10 @@ def finetune(graph: Graph, data: Dataset, schedule: FineTuning, device: str = "c
     for gradients and a network that would not compute what was trained; RangeError where a sum
     leaves its type.
     """
+    if data.task != "classification":
+        raise InputError(
+            f"{data.source}: expected labels of classes to fine-tune on, found {data.task}"
+        )
     trainable = Trainable(graph, schedule.batch, device)
     value = trainable.graph.values[trainable.graph.inputs[0]]
     given, labels = images(data, "train"), data.train_labels.to(device)

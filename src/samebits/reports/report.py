@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from samebits.files import write_atomically
 from samebits.reports.html import Block, Figure, Paragraph, Section, Table, render_page
@@ -38,6 +39,10 @@ class Report:
         page = html.escape(render_page(self.title, self.summary, self.sections), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:36rem;border:0"></iframe>'
 
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """The text, for IPython where it can show no page: not the fields of a dataclass."""
+        return {"text/plain": str(self)}
+
     def save(self, path: str | Path) -> Path:
         """Write the report: a page where the name ends in .html, else text. Raises SamebitsError
         where it cannot be written."""
@@ -60,6 +65,9 @@ class Reported:
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return {"text/plain": str(self)}
 
 
 def section(*blocks: Block | str, title: str = "") -> Section:

@@ -18,12 +18,15 @@ from samebits.npu.machine.image import SUFFIX
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
+from samebits.verification.score import figures_text
 
 Shapes = Mapping[str, Sequence[int]]
 DEVICE = ".toml"
 SNIFFED = 1024  # bytes in which a file must say its format
 # Bytes, in report.json.
 PACKAGE = ("weights", "tables", "arena", "block", "state", "stack_cortex_m")
+
+OUTPUTS = {"regression": "targets", "multilabel": "labels"}  # of tasks; of others, classes
 
 EXPECTED = (
     f"an .onnx or {EXPORTED} file, an {SUFFIX} program, a compiled or training folder, a "
@@ -186,14 +189,19 @@ def _trained(path: Path, arch: str | None) -> tuple[str, Facts]:
         f"checkpoint {printable(str(file))} after step {checkpoint.step:,}, epoch "
         f"{shown(checkpoint.progress.get('epoch'))} of {shown(config.get('epochs'))}",
         f"architecture {shown(config.get('arch'))} in {shown(config.get('numerics'))}, input "
-        f"{shown(config.get('input_shape'))}, {shown(config.get('classes'))} classes",
+        f"{shown(config.get('input_shape'))}, {shown(config.get('classes'))} "
+        f"{OUTPUTS.get(str(config.get('task')), 'classes')}",
         f"trained on {shown(config.get('data'))} (sha256 {shown(config.get('data_sha256'))[:16]})",
         f"{shown(config.get('optimizer'))}, lr {shown(config.get('lr'))}, batches of "
         f"{shown(config.get('batch'))}, seed {shown(config.get('seed'))}",
     ]
     result = read_json(path / RESULT) if path.is_dir() else {}
     accuracy = result.get("accuracy")
-    if result.get("sha256") == sha256 and isinstance(accuracy, float):
+    metrics = result.get("metrics")
+    if result.get("sha256") == sha256 and isinstance(metrics, dict):
+        known = {k: v for k, v in metrics.items() if isinstance(v, float)}
+        lines.append(f"{', '.join(figures_text(known))} on its test samples")
+    elif result.get("sha256") == sha256 and isinstance(accuracy, float):
         lines.append(f"accuracy {100 * accuracy:.2f} % on its test samples")
     lines.append(f"parameters: {len(tensors)} tensors of {size:,} bytes")
     if checkpoint.exponents is not None:

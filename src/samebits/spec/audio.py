@@ -11,6 +11,8 @@ from typing import Protocol
 from samebits.spec.formats import Q16, round_ratio
 
 Complex = tuple[int, int]  # re, im
+RESAMPLED = 16000  # samples per second, of recordings of other rates
+RESAMPLING_BITS = 24  # of the filter's integers
 
 
 class Features(Protocol):
@@ -148,3 +150,19 @@ def fitted(frames: Sequence[list[int]], steps: int, mels: int) -> list[list[int]
     start = max(0, (len(frames) - steps) // 2)
     padding = [[-Q16] * mels for _ in range(steps - len(frames))]
     return padding + list(frames[start : start + steps])
+
+
+def resample(samples: Sequence[int], half: Sequence[int], up: int, down: int) -> list[int]:
+    """16-bit samples at the rate times up / down. Section 7.
+
+    half: the filter's integers [m + 1], at the distances 0..m in steps of 1 / up of a sample
+    """
+    made = []
+    for k in range(-(-len(samples) * up // down)):
+        total = sum(
+            sample * half[abs(i * up - k * down)]
+            for i, sample in enumerate(samples)
+            if abs(i * up - k * down) < len(half)
+        )
+        made.append(min(2**15 - 1, max(-(2**15), round_ratio(total, 1 << RESAMPLING_BITS))))
+    return made

@@ -21,6 +21,9 @@ WEIGHT_BITS = 15
 EDGE_BITS = 8  # of a frequency in Hz
 LOG_BITS = 15
 LOG_ENTRIES = 64
+FILTER_BITS = 24
+ZEROS = 16  # crossings of the filter on each side
+PASSED = Fraction(15, 16)  # of the smaller of both bands, the filter's middle of its slope
 CORNER = 700  # Hz: mel(f) = 2595 log10(1 + f / 700) (O'Shaughnessy, Speech Communication, 1987)
 LARGEST = 1 << 40  # far above any constant here
 
@@ -49,6 +52,34 @@ def log2_table() -> tuple[int, ...]:
         return a.divide(a.function("log", 1 + Fraction(i, LOG_ENTRIES)), a.function("log", TWO))
 
     return _rounded(value, LOG_ENTRIES + 1, LOG_BITS)
+
+
+@cache
+def resampling_filter(up: int, down: int) -> tuple[int, ...]:
+    """rne(2**24 * h(n)) for n in 0..m, m = ZEROS * max(up, down), of a symmetric filter for the
+    rate times up / down: a sinc under a Hann window, which keeps PASSED of the smaller band.
+
+    h(n) = up c sinc(c n) (1 + cos(pi n / m)) / 2, with c = PASSED / max(up, down) and
+    sinc(x) = sin(pi x) / (pi x).
+    """
+    longest = max(up, down)
+    half = ZEROS * longest
+
+    def value(a: Precise, n: int) -> Real:
+        part = PASSED / longest
+        turns = part * n
+        height: Real = up * part
+        if turns.denominator == 1 and turns:
+            return ZERO
+        if turns:
+            angle = a.multiply(pi(a), turns)
+            height = a.multiply(height, a.divide(a.function("sin", angle), angle))
+        if n == half:
+            return ZERO
+        window = a.divide(a.add(ONE, _cosine(a, n, 2 * half)), TWO)
+        return a.multiply(height, window)
+
+    return _rounded(value, half + 1, FILTER_BITS)
 
 
 @cache

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from samebits import progress
 from samebits.data import Dataset
 from samebits.data import load as load_data
+from samebits.data.load import NONE, Earlier
+from samebits.data.options import PLAIN, DataOptions
+from samebits.data.tally import Metrics, Tally
 from samebits.model import Model, is_quantized
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.device import run_device
-from samebits.train.run.evaluate import count_correct, final_classifier
-from samebits.train.run.restore import open_checkpoint, restore_engine, trained_shape
+from samebits.train.run.evaluate import final_classifier, measured
+from samebits.train.run.restore import (
+    earlier_reading,
+    open_checkpoint,
+    restore_engine,
+    trained_shape,
+)
 from samebits.verification.accuracy import (
+    Array,
     correct,
     firmware_images,
     float_outputs,
@@ -24,43 +34,51 @@ from samebits.verification.accuracy import (
 )
 from samebits.verification.backends.concordant import Concordant
 from samebits.verification.backends.pytorch import PyTorch
+from samebits.verification.inputs import dequantize
 from samebits.verification.score import Score
 
 
 def evaluate_trained(
-    path: Path, data: str | Path | Dataset, arch: str | nn.Module | None, on: str
+    path: Path,
+    data: str | Path | Dataset,
+    arch: str | nn.Module | None,
+    on: str,
+    options: DataOptions = PLAIN,
 ) -> Score:
     """A training folder or checkpoint, in the arithmetic that its run ended in.
 
-    arch: as `restore_engine` takes it
-    on:   cpu or cuda
+    arch:    as `restore_engine` takes it
+    on:      cpu or cuda
+    options: of reading the data, by default those of the run; columns of a table become the codes
+             that they had there
 
     Raises InputError for data that does not fit, CheckpointError.
     """
     path, checkpoint = open_checkpoint(path, progress.note)
-    given = _data(data, trained_shape(path, checkpoint))
+    shape, earlier = trained_shape(path, checkpoint), earlier_reading(path, checkpoint)
+    given = _data(data, shape, options, earlier)
     engine = restore_engine(path, checkpoint, given, arch, run_device(on))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
-    right, total = count_correct(classifier, given), given.test_labels.numel()
     sha256 = parameter_sha256(checkpoint.model)
-    return Score(str(path), given.source, arithmetic, right, total, sha256, checkpoint.step)
+    names = str(path), given.source, arithmetic
+    return _score(*names, measured(classifier, given), sha256, checkpoint.step)
 
 
-def evaluate_model(model: Model, data: str | Path | Dataset) -> Score:
+def evaluate_model(model: Model, data: str | Path | Dataset, options: DataOptions = PLAIN) -> Score:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation.
 
     Raises InputError for data that does not fit.
     """
     graph = model.graph
     if graph is None:
-        given = _data(data, None)
+        given = _data(data, None, options)
         outputs = Concordant("torch").run(model, firmware_images(model, given))
         program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
     else:
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
         whole = bool(shapes) and not graph.states  # a step graph takes sequences of any length
-        given = _data(data, shapes[0] if whole else None)
+        given = _data(data, shapes[0] if whole else None, options)
         if model.rate is not None:
             given.check_rate(model.rate)
         if not is_quantized(graph):
@@ -71,9 +89,41 @@ def evaluate_model(model: Model, data: str | Path | Dataset) -> Score:
             arithmetic = "integer"
         else:
             outputs, arithmetic = PyTorch().run(model, image_codes(model, given)), "integer"
-    right, total = correct(outputs, given), given.test_labels.numel()
-    return Score(model.source, given.source, arithmetic, right, total)
+    if given.task == "classification":
+        found = Metrics(correct(outputs, given), given.test_labels.numel(), {})
+    else:
+        found = _measured(model, outputs[0], given, arithmetic == "integer")
+    return _score(model.source, given.source, arithmetic, found)
 
 
-def _data(data: str | Path | Dataset, shape: tuple[int, ...] | None) -> Dataset:
-    return data if isinstance(data, Dataset) else load_data(str(data), input_shape=shape)
+def _measured(model: Model, outputs: Array, data: Dataset, codes: bool) -> Metrics:
+    """The figures of outputs, the last of which may repeat that of the last sample."""
+    if codes:
+        outputs = dequantize(outputs, model.integer.values[model.integer.outputs[0]])
+    tally, labels = Tally(data), data.test_labels.numpy()
+    tally.add(outputs[: len(labels)].astype(np.float64), labels)
+    return tally.metrics()
+
+
+def _score(
+    source: str,
+    data: str,
+    arithmetic: str,
+    found: Metrics,
+    sha256: str | None = None,
+    step: int | None = None,
+) -> Score:
+    figures = dict(found.figures) or None
+    return Score(source, data, arithmetic, found.correct, found.total, sha256, step, figures)
+
+
+def _data(
+    data: str | Path | Dataset,
+    shape: tuple[int, ...] | None,
+    options: DataOptions,
+    earlier: Earlier = NONE,
+) -> Dataset:
+    if isinstance(data, Dataset):
+        options.apart_from(data.source, "a Dataset", ())
+        return data
+    return load_data(str(data), input_shape=shape, options=options, earlier=earlier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,6 +16,8 @@ from samebits.data import Dataset
 from samebits.errors import InputError
 from samebits.train.run.loop import Silent
 from samebits.train.run.record import read_metrics
+from samebits.train.run.schedule import Schedule
+from samebits.train.run.tensorboard import TensorBoard
 
 OPTIONS = {"epochs": 2, "batch": 16, "seed": 4, "warmup": 1}
 
@@ -110,6 +113,20 @@ def test_no_bit_depends_on_it(writers, tmp_path, numerics):
     )
     config = (tmp_path / "plain" / "config.json").read_text()
     assert (tmp_path / "drawn" / "config.json").read_text() == config
+
+
+def test_figures_of_another_task():
+    """Each has a tag of its own."""
+    Writer.made = []
+    board = TensorBoard(Writer, Path("tb"), Schedule("constant", 0.1, 4), Silent())
+    board.started(0, 4)
+    record = {"epoch": 1, "step": 4, "train_loss": 2.0, "test_mae": 0.5, "test_r2": 0.75, "lr": 0.1}
+    board.epoch_done(record)
+    assert Writer.made[0].scalars == [
+        ("loss/epoch", 2.0, 4),
+        ("mae/test", 0.5, 4),
+        ("r2/test", 0.75, 4),
+    ]
 
 
 def test_a_resumed_run_hides_the_steps_it_takes_again(writers, tmp_path):

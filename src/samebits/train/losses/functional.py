@@ -40,6 +40,21 @@ class MSELoss(nn.MSELoss):
         return mse_loss(input, target, reduction=self.reduction)  # type: ignore[arg-type]
 
 
+class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+    """`binary_cross_entropy_with_logits` as a module, with the arguments of PyTorch's but `weight`;
+    BFP logits alone."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if self.weight is not None:
+            raise UnsupportedError("binary cross-entropy: expected no weight; leave it out")
+        return binary_cross_entropy_with_logits(
+            input,  # type: ignore[arg-type]  # another tensor is an error that says so
+            target,
+            pos_weight=self.pos_weight,
+            reduction=self.reduction,
+        )
+
+
 def _refuse(what: str, **arguments: Any) -> None:
     """UnsupportedError for an argument of PyTorch's that is given and has no meaning here."""
     for name, value in arguments.items():

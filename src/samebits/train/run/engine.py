@@ -19,16 +19,17 @@ from samebits.train.clip import clip_grad_norm_, clip_grad_value_
 from samebits.train.convert import convert, model_input
 from samebits.train.deferred import deferred_updates
 from samebits.train.layers import set_step
-from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.optim import SGD, Adam
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
 from samebits.train.run.exchange import Exchange
+from samebits.train.run.tasks import criterion_of, fitting
 from samebits.train.run.trace import Recorder
 from samebits.train.tensor import WIDTHS, BFPTensor
 from samebits.train.widths import Widths
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images [N, C, H, W], int64 labels [N]; CPU
+# float32 images [N, C, H, W], and int64 labels [N] or another task's (`Dataset.targets`); CPU
+Batch = tuple[torch.Tensor, torch.Tensor]
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -58,11 +59,14 @@ class Engine:
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         """The model's input for a batch as one shard, and the loss of its output."""
         images, labels = batch[0], batch[1].to(self._device)
-        if labels.dim() == 2:  # of every place of a text; criteria have classes second
+        if labels.dim() == 2 and not labels.is_floating_point():
+            # Of every place of a text; criteria have classes second.
             return self.real_input(images), lambda logits: self._criterion(
                 logits.transpose(1, 2), labels
             )
-        return self.real_input(images), lambda logits: self._criterion(logits, labels)
+        return self.real_input(images), lambda logits: self._criterion(
+            fitting(logits, labels), labels
+        )
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Forward pass only, of a batch as one shard, with the graph for its backward pass."""
@@ -97,8 +101,9 @@ class Float32Engine(Engine):
         workers: Workers = ALONE,
         device: torch.device = CPU,
         smoothing: float = 0.0,
+        task: str = "classification",
     ) -> None:
-        super().__init__(model, nn.CrossEntropyLoss(label_smoothing=smoothing), device)
+        super().__init__(model, criterion_of(task, "float32", smoothing), device)
         self._workers, self._settings = workers, settings
         self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(
@@ -157,8 +162,9 @@ class BfpEngine(Engine):
         smoothing: float = 0.0,
         exponents: str = "tensor",
         widths: Widths = WIDTHS,
+        task: str = "classification",
     ) -> None:
-        criterion = CrossEntropyLoss(label_smoothing=smoothing)
+        criterion = criterion_of(task, "bfp", smoothing)
         super().__init__(convert(model, exponents, widths), criterion, device)
         self.optimizer = settings.build(
             {"sgd": SGD, "adam": Adam, "adamw": functools.partial(Adam, decoupled=True)},

@@ -9,6 +9,7 @@ import torch
 
 from samebits.data import Dataset
 from samebits.data.dataset import Split
+from samebits.data.tally import Metrics, Tally
 from samebits.errors import UnsupportedError
 from samebits.train.deployed.deploy import (
     CALIBRATION_BATCH,
@@ -24,7 +25,7 @@ EVALUATION_BATCH = 32
 
 
 class Classifier(Protocol):
-    """Gives logits for images: an engine, or a deployed model."""
+    """Gives logits, or numbers, for images: an engine, or a deployed model."""
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [N, classes] of real images, on the CPU."""
@@ -47,6 +48,22 @@ def count_correct(
         guesses = classifier.logits(data.batch(split, indices)).argmax(-1)
         correct += int((guesses == labels[indices]).sum())
     return workers.total(correct)
+
+
+def measured(classifier: Classifier, data: Dataset, workers: Workers = ALONE) -> Metrics:
+    """The figures of the test samples, in batches of 32 in stored order.
+
+    Of a task other than classification every worker computes all of them.
+    """
+    if data.task == "classification":
+        return Metrics(
+            count_correct(classifier, data, workers=workers), data.test_labels.numel(), {}
+        )
+    tally = Tally(data)
+    for indices in torch.arange(len(data.test_labels)).split(EVALUATION_BATCH):
+        outputs = classifier.logits(data.batch("test", indices))
+        tally.add(outputs.double().numpy(), data.test_labels[indices].numpy())
+    return tally.metrics()
 
 
 def nats_per_token(classifier: Classifier, data: Dataset) -> float | None:

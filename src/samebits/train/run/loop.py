@@ -22,6 +22,7 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.data.augment import Augmentation, sample_words
+from samebits.data.tally import Metrics
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.numerics import philox
 from samebits.numerics.environment import check_threads
@@ -49,9 +50,9 @@ from samebits.train.run.engine import (
     OptimizerSettings,
 )
 from samebits.train.run.evaluate import (
-    count_correct,
     final_classifier,
     frozen_exponents,
+    measured,
     nats_per_token,
 )
 from samebits.train.run.measure import bytes_per_parameter, saved_activations
@@ -65,6 +66,7 @@ from samebits.train.run.record import (
     run_folder,
     write_json,
 )
+from samebits.train.run.tasks import check_architecture
 from samebits.train.run.trace import TraceFile
 from samebits.train.widths import Widths
 
@@ -103,16 +105,18 @@ class Silent(Reporter):
 class TrainResult:
     """Figures of a finished run, written as result.json. Times in seconds.
 
-    `arithmetic` is that of the accuracy: deployed, training or float32.
+    `accuracy` is the share of correct samples, places of texts or pixels; None for a regression.
+    `metrics` are figures of tasks other than classification by name (data.tally), else None.
+    `arithmetic` is that of both: deployed, training or float32.
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
     `nats_per_token` is the mean cross-entropy of a language model's test tokens, else None.
     `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
     step was left to do). `plan` says what the steps keep and compute again, None without a plan.
     """
 
-    accuracy: float
+    accuracy: float | None
     arithmetic: str
-    correct: int
+    correct: int | None
     test_count: int
     sha256: str
     epochs: int
@@ -127,10 +131,18 @@ class TrainResult:
     wire_bytes_per_step: int | None
     plan: dict[str, Any] | None = None
     nats_per_token: float | None = None
+    metrics: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
         return asdict(self)
+
+
+def _tested(found: Metrics) -> dict[str, float]:
+    """Figures of the test samples as a line of metrics.jsonl has them."""
+    if not found.figures:
+        return {"test_accuracy": found.accuracy or 0.0}
+    return {f"test_{name}": value for name, value in found.figures.items()}
 
 
 def data_order(count: int, seed: int, epoch: int) -> torch.Tensor:
@@ -144,8 +156,12 @@ def make_engine(
     model: nn.Module,
     workers: Workers = ALONE,
     device: torch.device = CPU,
+    task: str = "classification",
 ) -> Engine:
-    """The numerics of `config` around an initialised float model, on this worker."""
+    """The numerics of `config` around an initialised float model, on this worker.
+
+    task: of the data, which decides the loss
+    """
     settings = OptimizerSettings(
         config.optimizer,
         config.lr,
@@ -159,10 +175,10 @@ def make_engine(
     )
     smoothing = config.label_smoothing
     if config.numerics == "float32":
-        return Float32Engine(model, settings, workers, device, smoothing)
+        return Float32Engine(model, settings, workers, device, smoothing, task)
     shards, bits = config.shard_count(), config.gradient_bits
     options = (workers, bits, device, smoothing, config.exponents, Widths.parse(config.widths))
-    return BfpEngine(model, settings, shards, config.seed, *options)
+    return BfpEngine(model, settings, shards, config.seed, *options, task)
 
 
 def train(
@@ -233,15 +249,16 @@ class _Run:
     ) -> None:
         self.config, self.data, self.out, self.workers = config, data, out, workers
         self.reporter = reporter if workers.first else Silent()
-        self.schedule = config.schedule_for(data)
         self.augmentation = Augmentation.parse(config.augment)
+        check_architecture(config.arch, data, self.augmentation)
+        self.schedule = config.schedule_for(data)
         self.augmentation.check(data.train_images, data.source)
         self.per_epoch = config.steps_per_epoch(data)
         if model is None:
             model = build(config.arch, data.input_shape, data.classes)
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.engine = make_engine(config, model, workers, device)
+        self.engine = make_engine(config, model, workers, device, data.task)
         if init is not None:
             load_state(self.engine.model, init, "init")
         self.average = RunAverage(self.engine.model, config.ema)
@@ -252,6 +269,7 @@ class _Run:
             "data_sha256": data.sha256(),
             "rate": data.rate,
             "init_sha256": None if init is None else parameter_sha256(init),
+            **data.record(),
         }
         self.loss_sum = 0.0  # over the steps of the current epoch
         self.train_loss: float | None = None  # of the last whole epoch
@@ -373,12 +391,12 @@ class _Run:
     def _first_images(self, parts: int) -> Batch:
         """As many training images as one of `parts` parts of a batch has."""
         indices = torch.arange(self.config.batch // parts)
-        return self.data.batch("train", indices), self.data.train_labels[indices]
+        return self.data.batch("train", indices), self.data.targets("train", indices)
 
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:
         """Training images, augmented by the words of their samples."""
         images = self.augmentation.apply(self.data.images("train")[indices], words)
-        return self.data.values(images), self.data.train_labels[indices]
+        return self.data.values(images), self.data.targets("train", indices)
 
     def _step(self, batch: Batch, step: int, epoch: int) -> float:
         """One step's loss; a RangeError says where training diverged and what to do."""
@@ -400,21 +418,18 @@ class _Run:
         self.train_loss = self.loss_sum / self.per_epoch
         self.loss_sum = 0.0
         with self.average.applied():
-            correct = count_correct(self.engine, self.data, workers=self.workers)
+            found = measured(self.engine, self.data, self.workers)
         record = {
             "epoch": epoch + 1,
             "step": step,
             "train_loss": self.train_loss,
-            "test_accuracy": correct / self.data.test_labels.numel(),
+            **_tested(found),
             "lr": self.schedule.at(step - 1),
             "seconds": round(seconds, 3),
         }
         if self.workers.first:
             append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
-            _log.info(
-                "%s: epoch %d, step %d, train loss %.4f, test accuracy %.2f %%",
-                *(self.out, epoch + 1, step, self.train_loss, 100 * record["test_accuracy"]),
-            )
+            _log.info("%s: %s", self.out, json.dumps(record))
         self.reporter.epoch_done(record)
 
     def _save(self, step: int) -> None:
@@ -452,7 +467,7 @@ class _Run:
     def _measured(self, seconds: list[float]) -> TrainResult:
         """The figures of the model as it is; `seconds` are those of the steps just taken."""
         classifier, arithmetic = final_classifier(self.engine, self.exponents)
-        correct = count_correct(classifier, self.data, workers=self.workers)
+        found = measured(classifier, self.data, self.workers)
         sha256 = parameter_sha256(self.engine.model.state_dict())
         average = (self.average.state() or {}).get("weights")
         per_parameter = bytes_per_parameter(self.engine, self.parameters, average)
@@ -467,10 +482,10 @@ class _Run:
                 earlier.get(key) for key in ("step_seconds_median", "wire_bytes_per_step")
             )
         return TrainResult(
-            accuracy=correct / self.data.test_labels.numel(),
+            accuracy=found.accuracy,
             arithmetic=arithmetic,
-            correct=correct,
-            test_count=self.data.test_labels.numel(),
+            correct=found.correct,
+            test_count=found.total,
             sha256=sha256,
             epochs=self.config.epochs,
             steps=self.schedule.total,
@@ -484,4 +499,5 @@ class _Run:
             wire_bytes_per_step=wire_bytes,
             plan=self.plan,
             nats_per_token=nats_per_token(classifier, self.data),
+            metrics=dict(found.figures) or None,
         )

@@ -13,6 +13,9 @@ from torch import nn
 from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
+from samebits.data.load import Earlier
+from samebits.data.options import TASKS, DataOptions
+from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
 from samebits.train.architectures import ARCHITECTURES, Shape, build, initialise
 from samebits.train.deployed.deploy import Exponents
@@ -43,6 +46,7 @@ class TrainedModel:
     input_shape: Shape  # as Dataset.input_shape
     classes: int
     rate: int | None  # as Dataset.rate
+    rows: bool = False  # as Dataset.rows
 
 
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
@@ -89,12 +93,27 @@ def open_trained(
         )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
     rate = checkpoint.config.get("rate")
-    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate)
+    rows = checkpoint.config.get("rows") is True
+    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate, rows)
 
 
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
     """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
     return _restored_config(path, checkpoint)[1]
+
+
+def earlier_reading(path: Path, checkpoint: Checkpoint) -> Earlier:
+    """How the run of a checkpoint read its data. Raises CheckpointError for a record that samebits
+    does not write."""
+    config = checkpoint.config
+    try:
+        made = config.get("preparation")
+        return Earlier(
+            DataOptions.from_chosen(config.get("reading", {})),
+            None if made is None else Preparation.from_dict(made),
+        )
+    except InputError as error:
+        raise _not_written(path, error) from error
 
 
 def restore_engine(
@@ -119,6 +138,25 @@ def restore_engine(
             f"{shape_text(data.input_shape)}; give data of the shape the model was trained on"
         )
     data.check_rate(checkpoint.config.get("rate"))
+    task = _task(path, checkpoint)
+    if data.task != task:
+        raise InputError(
+            f"{data.source}: expected labels for {task} as in training, found {data.task}; give "
+            "data of the same task"
+        )
+    exact = task in ("regression", "multilabel")
+    if exact and data.classes != classes:
+        raise InputError(
+            f"{data.source}: expected {classes} targets as in training, found {data.classes}; give "
+            "data of the same targets"
+        )
+    scales = earlier_reading(path, checkpoint).preparation
+    if scales is not None and data.preparation not in (None, scales):
+        raise InputError(
+            f"{data.source}: expected rows and targets in the scales of training, found others; "
+            "give the file or arrays by their name, or from_arrays(..., prepared=...) of the data "
+            "that was trained on"
+        )
     if data.classes > classes:
         raise InputError(
             f"{data.source}: expected at most the {classes} classes the model was trained on, "
@@ -140,10 +178,21 @@ def _restored(
     else:
         model = _built(path, config.arch, input_shape, classes)
     initialise(model, config.seed)
-    engine = make_engine(config, model, device=device)
+    engine = make_engine(config, model, device=device, task=_task(path, checkpoint))
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
     load_state(engine.model, checkpoint.model, path)
     return engine, input_shape, classes
+
+
+def _task(path: Path, checkpoint: Checkpoint) -> str:
+    """The task of a run, classification where none is recorded. Raises CheckpointError."""
+    task = checkpoint.config.get("task", TASKS[0])
+    if task not in TASKS:
+        raise CheckpointError(
+            f"{path}: expected a task among {', '.join(TASKS)} in its configuration, found "
+            f"{task!r}; train again"
+        )
+    return str(task)
 
 
 def _check_arch(path: Path, trained: str, given: str | nn.Module | None) -> None:

@@ -20,7 +20,7 @@ class TensorBoard(Reporter):
     """Writes the scalars of a run to event files in a folder, and tells another reporter.
 
     By step: loss, and the learning rate it was taken with. By epoch, at its last step: the mean
-    loss and the test accuracy. The folder may hold events of an earlier run; those of the steps
+    loss and the figures of the test samples, such as accuracy. The folder may hold events of an earlier run; those of the steps
     that this run takes again are hidden.
     """
 
@@ -43,7 +43,10 @@ class TensorBoard(Reporter):
 
     def epoch_done(self, record: dict[str, Any]) -> None:
         self._writer.add_scalar("loss/epoch", record["train_loss"], record["step"])
-        self._writer.add_scalar("accuracy/test", record["test_accuracy"], record["step"])
+        for name, value in record.items():
+            if name.startswith("test_"):  # accuracy, or the figures of another task
+                figure = name.removeprefix("test_")
+                self._writer.add_scalar(f"{figure}/test", value, record["step"])
         self._told.epoch_done(record)
 
     def close(self) -> None:

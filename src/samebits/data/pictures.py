@@ -1,0 +1,135 @@
+"""One image of an untrusted file, of the size and colours that are asked for."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from samebits.data.decode import decoding
+from samebits.data.options import PLAIN, DataOptions
+from samebits.errors import InputError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FORMATS = ("JPEG", "PNG", "WEBP")
+CHANNELS = {"L": 1, "RGB": 3}
+GREY_MODES = ("1", "L", "LA")
+WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
+MODES = {"grey": "L", "rgb": "RGB"}
+
+Pixels = npt.NDArray[np.uint8]
+Reference = tuple[Path | str, tuple[int, ...]]  # an image that others are to be like, and its shape
+
+
+def read_picture(
+    path: Path, reference: Reference | None = None, options: DataOptions = PLAIN
+) -> Pixels:
+    """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs.
+
+    Colours become those of `options`, by Pillow's integer formula; a size is reached by `middle`
+    and Pillow's bilinear filter, which sums in integers. From memory: of a file, Pillow would ask
+    for as many bytes as a damaged chunk claims to have.
+    """
+    with (
+        decoding(path, "a JPEG, PNG or WebP image", "replace or remove it"),
+        Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as image,
+    ):
+        _check_pixels(path, image)
+        return pixels_of(image, str(path), reference, options)
+
+
+def pixels_of(
+    image: Image.Image,
+    where: str,
+    reference: Reference | None = None,
+    options: DataOptions = PLAIN,
+) -> Pixels:
+    """An image as uint8 [C, H, W], as `read_picture`. where: what messages call it."""
+    if image.mode.startswith(WIDE_MODES):
+        raise InputError(f"{where}: expected 8 bits per channel, found mode {image.mode}")
+    mode = "L" if image.mode in GREY_MODES else "RGB"
+    mode = MODES.get(options.colour or "", mode)
+    width, height = image.size
+    height, width = options.resize or (height, width)
+    shape = (CHANNELS[mode], height, width)
+    if reference is not None and shape != reference[1]:
+        raise InputError(_other(where, shape, reference))
+    made = image.convert(mode)
+    if options.resize is not None:
+        box = middle(image.size, options.resize)
+        made = made.resize((width, height), Image.Resampling.BILINEAR, box)
+    pixels = np.asarray(made, dtype=np.uint8)
+    return pixels.reshape(height, width, CHANNELS[mode]).transpose(2, 0, 1)
+
+
+def read_mask(path: Path, options: DataOptions = PLAIN) -> Pixels:
+    """The indices [H, W] that a grey or palette PNG holds, resized as images are but without
+    mixing. Raises InputError for another file."""
+    with (
+        decoding(path, "a PNG mask", "replace or remove it"),
+        Image.open(io.BytesIO(path.read_bytes()), formats=("PNG",)) as image,
+    ):
+        _check_pixels(path, image)
+        if image.mode not in ("L", "P", "1"):
+            raise InputError(
+                f"{path}: expected a grey or palette mask of 8 bits whose pixels are indices of "
+                f"classes, found mode {image.mode}"
+            )
+        bits = image.mode == "1"
+        made: Image.Image = image
+        if options.resize is not None:
+            height, width = options.resize
+            box = middle(image.size, options.resize)
+            made = image.resize((width, height), Image.Resampling.NEAREST, box)
+        pixels = np.asarray(made).astype(np.uint8)
+    if not bits and int(pixels.max()) == 255:
+        raise InputError(
+            f"{path}: expected indices of classes below 255, found 255, which often marks pixels "
+            "of no class; give them a class of their own"
+        )
+    return pixels
+
+
+def middle(size: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int, int]:
+    """The largest window of whole pixels in the middle of an image that has the proportions of
+    `sides`: left, top, right, bottom. size: width and height; sides: height and width."""
+    width, height = size
+    tall, wide = sides
+    if width * tall > height * wide:
+        kept = max(1, height * wide // tall)
+        left = (width - kept) // 2
+        return left, 0, left + kept, height
+    kept = max(1, width * tall // wide)
+    top = (height - kept) // 2
+    return 0, top, width, top + kept
+
+
+def _check_pixels(path: Path, image: Image.Image) -> None:
+    width, height = image.size
+    ceiling = Image.MAX_IMAGE_PIXELS
+    if ceiling is not None and width * height > ceiling:
+        raise InputError(f"{path}: expected at most {ceiling} pixels, found {width}x{height}")
+
+
+def _other(where: str, shape: tuple[int, ...], reference: Reference) -> str:
+    """The fault of an image of another size or colours, and the option that takes both."""
+    size = shape[1:] != reference[1][1:]
+    colours = shape[0] != reference[1][0]
+    advice = " and ".join(
+        [
+            *(["--resize HEIGHTxWIDTH"] if size else []),
+            *(["--colour grey or rgb"] if colours else []),
+        ]
+    )
+    return (
+        f"{where}: expected {_size(reference[1])} like {reference[0]}, found {_size(shape)}; give "
+        f"{advice} to make them alike, or convert the images"
+    )
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
+    return f"{width}x{height} {'grey' if channels == 1 else 'RGB'}"

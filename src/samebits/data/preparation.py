@@ -1,0 +1,187 @@
+"""`Preparation`: what turns columns of a table into codes; a run records it, so that other data of
+the same columns gets the same numbers. docs/spec/tables.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from samebits import progress
+from samebits.data.columns import ColumnScale, Reals
+from samebits.errors import InputError
+from samebits.spec.tables import FEATURE_BITS, LARGEST
+
+Column = Reals | Sequence[str]  # numbers, or words
+MAX_CATEGORIES = 100  # of one column: each becomes an input
+MAX_NAMES = 1 << 16  # of columns and classes in a record
+PARTS = ("features", "targets", "classes")
+ONE = 1 << FEATURE_BITS
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of a table: numbers with their scale, or words with the categories they name."""
+
+    name: str
+    scale: ColumnScale | None = None
+    categories: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """The number of inputs of a network that it becomes."""
+        return len(self.categories) or 1
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Features in order, scales of the targets of a regression, classes of a classification."""
+
+    features: tuple[Feature, ...] = ()
+    targets: tuple[ColumnScale, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data; numbers are binary64 and read back as they were."""
+        return {
+            "features": [
+                {"name": f.name, "categories": list(f.categories)}
+                if f.scale is None
+                else {"name": f.name, "centre": f.scale.centre, "spread": f.scale.spread}
+                for f in self.features
+            ],
+            "targets": [{"centre": t.centre, "spread": t.spread} for t in self.targets],
+            "classes": list(self.classes),
+        }
+
+    @staticmethod
+    def from_dict(record: object) -> Preparation:
+        """The preparation that `to_dict` has recorded; the record is untrusted. Raises InputError
+        for anything else."""
+        try:
+            _require(isinstance(record, Mapping))
+            features, targets, classes = (record[key] for key in PARTS)  # type: ignore[index]
+            for part in (features, targets, classes):
+                _require(isinstance(part, list) and len(part) <= MAX_NAMES)
+            return Preparation(
+                tuple(map(_feature, features)),
+                tuple(map(_scale, targets)),
+                tuple(map(_text, classes)),
+            )
+        except (KeyError, TypeError):
+            raise InputError(
+                f"expected the columns of a table as samebits records them, found {record!r:.80}"
+            ) from None
+
+    @property
+    def width(self) -> int:
+        """Inputs that all features have together."""
+        return sum(feature.width for feature in self.features)
+
+    def codes(self, columns: Mapping[str, Column], source: str) -> torch.Tensor:
+        """Codes int16 [n, width] of columns by name. Raises InputError where one of the features
+        is missing, is of another kind, or has a word that is none of its categories."""
+        extra = [name for name in columns if name not in {f.name for f in self.features}]
+        if extra:
+            raise InputError(
+                f"{source}: expected the columns of training, found {extra[0]!r} besides; remove "
+                "it, or train again"
+            )
+        parts = [_codes(f, columns.get(f.name), source) for f in self.features]
+        return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _feature(record: Any) -> Feature:
+    if "categories" in record:
+        categories = tuple(map(_text, record["categories"]))
+        _require(0 < len(categories) <= MAX_CATEGORIES)
+        return Feature(_text(record["name"]), None, categories)
+    return Feature(_text(record["name"]), _scale(record))
+
+
+def _scale(record: Any) -> ColumnScale:
+    centre, spread = record["centre"], record["spread"]
+    _require(type(centre) is float and type(spread) is float)
+    _require(math.isfinite(centre) and 0 < spread < math.inf)
+    return ColumnScale(centre, spread)
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError
+    return found
+
+
+def _require(good: bool) -> None:
+    if not good:
+        raise TypeError
+
+
+def _codes(feature: Feature, column: Column | None, source: str) -> npt.NDArray[np.int16]:
+    """Codes [n, width] of one feature."""
+    numbers = isinstance(column, np.ndarray)
+    if column is None or numbers != (feature.scale is not None):
+        expected = "words" if feature.scale is None else "numbers"
+        found = "none of that name" if column is None else "numbers" if numbers else "words"
+        raise InputError(
+            f"{source}: expected a column {feature.name!r} of {expected} as in training, found "
+            f"{found}"
+        )
+    if feature.scale is not None:
+        assert isinstance(column, np.ndarray)
+        return feature.scale.features(column)[:, None]
+    places = {word: place for place, word in enumerate(feature.categories)}
+    codes = np.zeros((len(column), len(places)), np.int16)
+    for row, word in enumerate(column):
+        if word not in places:
+            raise InputError(
+                f"{source}: row {row + 1}, column {feature.name!r}: expected one of the "
+                f"{len(places)} categories of training, found {word!r:.60}"
+            )
+        codes[row, places[word]] = ONE
+    return codes
+
+
+def features_of(
+    columns: Mapping[str, Column], training: npt.NDArray[np.bool_], source: str
+) -> tuple[Feature, ...]:
+    """The features of columns: scales of the training rows, categories of all rows, sorted.
+
+    Raises InputError for a column of words with more than MAX_CATEGORIES different ones.
+    """
+    features = []
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            chosen = column[training]
+            if chosen.min() == chosen.max():
+                progress.note(
+                    f"{source}: column {name!r} holds one number in all training rows: it says "
+                    "nothing"
+                )
+            features.append(Feature(name, ColumnScale.of(chosen)))
+            continue
+        categories = tuple(sorted(set(column)))
+        if len(categories) > MAX_CATEGORIES:
+            raise InputError(
+                f"{source}: column {name!r}: expected numbers, or at most {MAX_CATEGORIES} "
+                f"different words, found {len(categories)}; remove the column"
+            )
+        features.append(Feature(name, None, categories))
+    return tuple(features)
+
+
+def check_numbers(values: Reals, where: str) -> None:
+    """Raise InputError for a number [n] that is missing, infinite or beyond 2**500, by its row,
+    counted from 1."""
+    bad = np.flatnonzero(~(np.abs(values) < float(LARGEST)))
+    if len(bad):
+        found = "no value" if np.isnan(values[bad[0]]) else repr(float(values[bad[0]]))
+        place = where.replace("ROW", str(int(bad[0]) + 1))
+        raise InputError(
+            f"{place}: expected a finite number, found {found}; fill it in or remove the row"
+        )

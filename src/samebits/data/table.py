@@ -1,0 +1,356 @@
+"""Tables: CSV and Parquet files by pandas, whose columns are features and labels.
+
+docs/spec/tables.md says how columns become codes and which rows are for testing.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from samebits import progress
+from samebits.data.dataset import Dataset
+from samebits.data.decode import decoding
+from samebits.data.labels import MOST_OUTPUTS, Labels, encode
+from samebits.data.options import PLAIN, DataOptions
+from samebits.data.preparation import Column, Preparation, check_numbers, features_of
+from samebits.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+
+SUFFIXES = (".csv", ".parquet")
+TAKES = ("target", "task")
+LARGEST_FILE = 1 << 28  # bytes
+MOST_COLUMNS, MOST_CELLS = 1 << 12, 1 << 25
+LONGEST_HEADER = 1 << 20  # bytes
+MANY_CLASSES = 100  # integers of more different values are rather numbers
+TASKS = ("classification", "regression", "multilabel")
+ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_csv(index=False)"
+
+
+def load_table(
+    path: Path, options: DataOptions = PLAIN, prepared: Preparation | None = None
+) -> Dataset:
+    """The rows of a CSV or Parquet file, or of the files train and test of one folder.
+
+    Columns of numbers are standardised; columns of words, of at most MAX_CATEGORIES different ones,
+    become an input for each word. `options.target` names the columns that are labels, by default
+    the last one. Of one file, a row is for testing if a hash of its cells says so, about one in
+    five. Raises InputError that names row and column of what is missing or of another kind.
+    """
+    files = table_files(path) or (path,)
+    return dataset_of(str(path), [(str(file), _read(file)) for file in files], options, prepared)
+
+
+def dataset_of(
+    source: str,
+    frames: Sequence[tuple[str, pandas.DataFrame]],
+    options: DataOptions,
+    prepared: Preparation | None,
+) -> Dataset:
+    """The data set of one frame of pandas, or of those for training and for testing, each with its
+    name for messages. As `load_table`."""
+    (first, frame), (second, other) = frames[0], frames[-1]
+    if list(frame.columns) != list(other.columns):
+        raise InputError(
+            f"{second}: expected the columns of {first}, found "
+            f"{_first_other(list(frame.columns), list(other.columns))}"
+        )
+    parts = [
+        {key: _column(held[key], f"{name}: row ROW, column {key!r}") for key in held.columns}
+        for name, held in frames
+    ]
+    for key in parts[0]:
+        if type(parts[0][key]) is not type(parts[-1][key]):
+            raise InputError(
+                f"{second}: column {key!r}: expected numbers or words as {first} has, found the "
+                "other"
+            )
+    if len(parts) == 1:
+        test = _test_rows(parts[0])
+    else:
+        test = np.repeat([False, True], [len(frame), len(other)])
+    table = {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    whole = [key for key in table if all(held[key].dtype.kind in "iub" for _, held in frames)]
+    return _dataset(source, table, whole, test, options, prepared)
+
+
+def table_files(path: Path) -> tuple[Path, Path] | None:
+    """The files train and test of a folder of two tables."""
+    for suffix in SUFFIXES:
+        found = path / f"train{suffix}", path / f"test{suffix}"
+        if all(file.is_file() for file in found):
+            return found
+    return None
+
+
+def _dataset(
+    source: str,
+    table: Mapping[str, Column],
+    whole: Sequence[str],
+    test: np.ndarray[Any, Any],
+    options: DataOptions,
+    prepared: Preparation | None,
+) -> Dataset:
+    """The data set of the columns of all rows. whole: names of those that hold integers."""
+    targets = options.target or (list(table)[-1],)
+    for name in targets:
+        if name not in table:
+            raise InputError(
+                f"{source}: --target: expected one of its columns, {', '.join(table):.300}, found "
+                f"{name!r}"
+            )
+    columns = {name: column for name, column in table.items() if name not in targets}
+    if not columns or not test.any() or test.all():
+        what = "a feature beside the target" if not columns else "rows for training and for testing"
+        raise InputError(f"{source}: expected {what}, found none; add columns or rows")
+    task = _task(source, table, targets, whole, options.task)
+    progress.note(f"{source}: {task} of {', '.join(targets)} from {len(columns)} columns")
+    if task == "classification":
+        known = None if prepared is None else prepared.classes
+        labels = _classes(source, targets[0], table[targets[0]], test, known)
+    else:
+        labels = _numbers(source, targets, table, test, task, prepared)
+    if prepared is None:
+        classes = labels.names if task == "classification" else ()
+        prepared = Preparation(features_of(columns, ~test, source), labels.scales, classes)
+    codes, chosen = prepared.codes(columns, source), torch.from_numpy(test)
+    return Dataset(
+        codes[~chosen],
+        labels.parts[0],
+        codes[chosen],
+        labels.parts[1],
+        labels.names,
+        source,
+        task=task,
+        preparation=prepared,
+        options=replace(options, target=tuple(targets), task=task),
+    )
+
+
+def _task(
+    source: str,
+    table: Mapping[str, Column],
+    targets: Sequence[str],
+    whole: Sequence[str],
+    given: str | None,
+) -> str:
+    """The task of the targets: as given, or what their values say. Raises InputError."""
+    numbers = [name for name in targets if isinstance(table[name], np.ndarray)]
+    binary = all(name in whole and set(table[name]) <= {0, 1} for name in numbers)
+    words = [name for name in targets if name not in numbers]
+    if len(targets) == 1:
+        said = "classification" if words or targets[0] in whole else "regression"
+    else:
+        said = "multilabel" if binary else "regression"
+    task = given or said
+    if task not in TASKS:
+        raise InputError(f"{source}: --task {task}: expected {', '.join(TASKS)} of a table")
+    if task == "classification" and (len(targets) > 1 or not (words or targets[0] in whole)):
+        found = f"{len(targets)} columns" if len(targets) > 1 else "numbers with a fraction"
+        raise InputError(
+            f"{source}: --task classification: expected one target of words or integers, found "
+            f"{found}; give --task regression, or another --target"
+        )
+    if task != "classification" and words:
+        raise InputError(
+            f"{source}: target {words[0]!r}: expected numbers for {task}, found words; give one "
+            "target of words for classification"
+        )
+    return task
+
+
+def _classes(
+    source: str,
+    name: str,
+    column: Column,
+    test: np.ndarray[Any, Any],
+    known: tuple[str, ...] | None,
+) -> Labels:
+    """Labels of words or integers: the index among all, sorted, or among those of training."""
+    if isinstance(column, np.ndarray):
+        present = [str(int(v)) for v in np.unique(column)]
+        words: Sequence[str] = [str(int(v)) for v in column]
+        if known is None and len(present) > MANY_CLASSES:
+            progress.note(
+                f"{source}: {len(present)} different integers in {name!r} are {len(present)} "
+                "classes; give --task regression if they are numbers"
+            )
+    else:
+        present, words = sorted(set(column)), column
+    names = known or tuple(present)
+    places = {word: place for place, word in enumerate(names)}
+    for row, word in enumerate(words):
+        if word not in places:
+            raise InputError(
+                f"{source}: row {row + 1}, column {name!r}: expected one of the {len(names)} "
+                f"classes of training, found {word!r:.60}"
+            )
+    if len(names) > 1 << 14:
+        raise InputError(
+            f"{source}: column {name!r}: expected at most {1 << 14} classes, found {len(names)}; "
+            "give another --target, or --task regression"
+        )
+    indices = torch.tensor([places[word] for word in words], dtype=torch.int64)
+    chosen = torch.from_numpy(test)
+    return Labels("classification", (indices[~chosen], indices[chosen]), names)
+
+
+def _numbers(
+    source: str,
+    targets: Sequence[str],
+    table: Mapping[str, Column],
+    test: np.ndarray[Any, Any],
+    task: str,
+    prepared: Preparation | None,
+) -> Labels:
+    """Labels of a regression or of several labels."""
+    if len(targets) > MOST_OUTPUTS:
+        raise InputError(f"{source}: expected at most {MOST_OUTPUTS} targets, found {len(targets)}")
+    values = np.stack([np.asarray(table[name]) for name in targets], axis=1)
+    scales = () if prepared is None else prepared.targets
+    where = f"{source}: targets"
+    made = encode([values[~test], values[test]], task, [where, where], scales)
+    return Labels(task, made.parts, tuple(targets), made.scales)
+
+
+def _test_rows(table: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+    """Which rows are for testing: the SHA-256 of a row's cells, numbers in hexadecimal, begins with
+    8 hexadecimal digits that make a multiple of five. Rows that are alike fall on one side."""
+    cells = [
+        map(float.hex, map(float, column)) if isinstance(column, np.ndarray) else column
+        for column in table.values()
+    ]
+    return np.array(
+        [
+            int(hashlib.sha256("\x1f".join(row).encode()).hexdigest()[:8], 16) % 5 == 0
+            for row in zip(*cells, strict=True)
+        ],
+        bool,
+    )
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> pandas.DataFrame:
+    """A table, after its size was checked. Raises InputError for what is none."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError(
+            f"{path}: tables are read by pandas, which is not installed; run: pip install "
+            "'samebits[tables]'"
+        ) from error
+    with decoding(path, f"a {path.suffix[1:].upper()} table", ADVICE):
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise InputError(f"{path}: expected at most {LARGEST_FILE} bytes, found {size}")
+        if path.suffix.lower() == ".parquet":
+            frame = _read_parquet(path)
+        else:
+            frame = _read_csv(path, pandas)
+    if not len(frame):
+        raise InputError(f"{path}: expected rows below a line of names, found none")
+    return frame
+
+
+def _read_csv(path: Path, pandas: Any) -> pandas.DataFrame:
+    """Numbers are rounded correctly (as pandas does since 3.1), and rows and columns are bounded
+    before the table is made."""
+    data = path.read_bytes()
+    head = io.StringIO(data[:LONGEST_HEADER].decode("utf-8-sig", "replace"), newline="")
+    names = next(csv.reader(head), [])
+    lines = data.count(b"\n") + data.count(b"\r") + 1
+    _check_size(path, lines, len(names))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path}: expected columns of different names, found {twice!r:.60} twice")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return pandas.read_csv(
+            io.BytesIO(data),
+            index_col=False,
+            encoding="utf-8-sig",
+            low_memory=False,
+        )
+
+
+def _read_parquet(path: Path) -> pandas.DataFrame:
+    """A Parquet file whose rows, columns and unpacked bytes its footer says are bounded."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(
+            f"{path}: Parquet files are read by pyarrow, which is not installed; run: pip install "
+            "'samebits[tables]'"
+        ) from error
+    with parquet.ParquetFile(path) as file:
+        about = file.metadata
+        _check_size(path, about.num_rows, about.num_columns)
+        unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+        if unpacked > 8 * LARGEST_FILE:
+            raise InputError(
+                f"{path}: expected at most {8 * LARGEST_FILE} bytes unpacked, found {unpacked}"
+            )
+        return file.read().to_pandas()
+
+
+def _check_size(path: Path, rows: int, columns: int) -> None:
+    if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:
+        raise InputError(
+            f"{path}: expected at most {MOST_COLUMNS} columns and {MOST_CELLS} cells, found "
+            f"{columns} columns of up to {rows} rows; use fewer"
+        )
+
+
+def _column(series: Any, where: str) -> Column:
+    """Numbers float64 [n], or words. Raises InputError by row where one is missing."""
+    missing = np.flatnonzero(series.isna().to_numpy())
+    if len(missing):
+        place = where.replace("ROW", str(int(missing[0]) + 1))
+        raise InputError(
+            f"{place}: expected a value, found none (an empty cell, or NA); fill it in or remove "
+            "the row"
+        )
+    if getattr(series.dtype, "kind", "O") in "iufb":
+        values = np.asarray(series.to_numpy(), np.float64)
+        if series.dtype.kind in "iu" and np.abs(values).max() >= 2.0**53:
+            row = int(np.abs(values).argmax()) + 1
+            raise InputError(
+                f"{where.replace('ROW', str(row))}: expected an integer below 2**53, found "
+                f"{series.iloc[row - 1]}; remove the column, if it is a number of an entry"
+            )
+        check_numbers(values, where)
+        return values
+    words = series.tolist()
+    for row, word in enumerate(words, 1):
+        if not isinstance(word, str | bool | int | float):
+            raise InputError(
+                f"{where.replace('ROW', str(row))}: expected a number or a word, found "
+                f"{type(word).__name__}; convert the column"
+            )
+    return [str(word) for word in words]
+
+
+def _joined(parts: Sequence[Column]) -> Column:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate([np.asarray(part) for part in parts])
+    return [word for part in parts for word in part]
+
+
+def _first_other(expected: Sequence[str], found: Sequence[str]) -> str:
+    for a, b in zip(expected, found, strict=False):
+        if a != b:
+            return f"{b!r} in place of {a!r}"
+    return f"{len(found)} columns in place of {len(expected)}"

@@ -1,0 +1,69 @@
+"""Options of reading data, as users give them and as a run records them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from samebits.data import load
+from samebits.data.options import PLAIN, DataOptions
+from samebits.errors import InputError
+
+
+@pytest.mark.parametrize("given", [32, "32", "32x32", "32X32", (32, 32), [32]])
+def test_sizes(given):
+    assert DataOptions.of(resize=given).resize == (32, 32)
+
+
+def test_height_comes_first():
+    assert DataOptions.of(resize="24x32").resize == (24, 32)
+
+
+@pytest.mark.parametrize("given", ["", "x", "0", "-3", "3x", "1x2x3", 0, 5000, (1, 2, 3), "²"])
+def test_other_sizes_are_named(given):
+    with pytest.raises(InputError, match="--resize: expected a side N, or HEIGHTxWIDTH"):
+        DataOptions.of(resize=given)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"target": "a,,b"}, "--target: expected different names of columns"),
+        ({"target": "a,a"}, "--target: expected different names of columns"),
+        ({"task": "sorting"}, "--task: expected one of classification, regression, multilabel"),
+        ({"colour": "red"}, "--colour: expected one of grey, rgb, found 'red'"),
+    ],
+)
+def test_other_values_are_named(options, text):
+    with pytest.raises(InputError) as caught:
+        DataOptions.of(**options)
+    assert text in str(caught.value)
+
+
+def test_a_record_reads_back():
+    options = DataOptions.of("a,b", "regression", "3x4", True, "grey")
+    assert DataOptions.from_chosen(json.loads(json.dumps(options.chosen()))) == options
+    assert DataOptions.from_chosen(PLAIN.chosen()) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "record", [None, [], 3, {"x": 1}, {"resize": {}}, {"target": [1]}, {"target": 5}, {"task": []}]
+)
+def test_other_records_are_refused(record):
+    with pytest.raises(InputError):
+        DataOptions.from_chosen(record)
+
+
+def test_recorded_options_apply_where_they_can():
+    recorded = DataOptions.of("a", "regression", 8, True)
+    assert PLAIN.beside(recorded, ("task",)) == DataOptions.of(task="regression")
+    given = DataOptions.of(resize=9)
+    assert given.beside(recorded, ("resize", "colour")) == given
+
+
+@pytest.mark.parametrize("name", ["target", "task", "resize", "resample", "colour"])
+def test_an_option_that_does_not_apply_is_named(name):
+    given = {"target": "x", "task": "regression", "resize": 8, "resample": True, "colour": "grey"}
+    with pytest.raises(InputError, match=f"digits: --{name} does not apply to digits"):
+        load("digits", options=DataOptions.of(**{name: given[name]}))
