@@ -20,8 +20,8 @@ class TensorBoard(Reporter):
     """Writes the scalars of a run to event files in a folder, and tells another reporter.
 
     By step: loss, and the learning rate it was taken with. By epoch, at its last step: the mean
-    loss and the figures of the test samples, such as accuracy. The folder may hold events of an earlier run; those of the steps
-    that this run takes again are hidden.
+    loss and the figures of the test samples, such as accuracy. The folder may hold events of an
+    earlier run; those of the steps that this run takes again are hidden.
     """
 
     def __init__(self, writer: type[Any], folder: Path, schedule: Schedule, told: Reporter) -> None:
