@@ -34,6 +34,8 @@ OPTIONAL = {
     ),
     "scikit-learn": ("pip install 'samebits[demo]'", "the digits data, samebits demo"),
     "tensorflow": ("pip install 'samebits[tensorflow]'", "concordant TensorFlow"),
+    "pandas": ("pip install 'samebits[tables]'", "data and results as tables"),
+    "pyarrow": ("pip install 'samebits[tables]'", "data and results as tables"),
     "tensorboard": ("pip install 'samebits[tensorboard]'", "samebits train --tensorboard"),
 }
 MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where the names differ
