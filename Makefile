@@ -25,7 +25,8 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 BROWSER := chromium:chromium
 
-.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs clean
+.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
+	clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -67,6 +68,9 @@ bench: $(VENV)/.stamp-bench
 
 same-bits: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/same_bits.py $(SAME_BITS) --out runs/same_bits.json
+
+wheel: $(BIN)/python
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 # The site, from docs/, README.md and the sources, into build/site; figures come from docs/records.
 docs: $(VENV)/.stamp-docs

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ from torch import nn
 import samebits as sb
 from samebits import progress
 from samebits.progress import listening, note, stage, track
+from samebits.train.run.record import read_metrics
 
 
 class Heard:
@@ -94,3 +100,52 @@ def test_the_front_door_tells_what_it_does(tmp_path):
     ]  # fmt: skip
     assert ("calibrating", 3) in heard.events
     assert progress._listener.get() is None
+
+
+# --- Python's logging ---------------------------------------------------------------------------
+
+
+def test_stages_and_notes_are_logged(caplog):
+    with caplog.at_level("DEBUG", logger="samebits"):
+        note("an assumption, of 100 %s, was made")
+        assert list(track("ab", "spelling", 2)) == ["a", "b"]
+        stage("thinking")
+    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("samebits.progress", "INFO", "an assumption, of 100 %s, was made"),
+        ("samebits.progress", "DEBUG", "spelling: 2"),
+        ("samebits.progress", "DEBUG", "thinking"),
+    ]
+
+
+def test_nothing_is_printed_unless_logging_is_configured():
+    """Not by logging's handler of last resort either, and no handler is on the root."""
+    code = (
+        "import logging; from samebits import progress; progress.note('told'); "
+        "logging.getLogger('samebits').warning('told'); assert not logging.root.handlers"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_the_library_prints_nothing_by_itself():
+    """Results go through reports, warnings through `warnings`, all else through logging."""
+    sources = Path(progress.__file__).parent
+    found = [
+        f"{path.relative_to(sources)}:{node.lineno}"
+        for path in sources.rglob("*.py")
+        if "cli" not in path.relative_to(sources).parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+    ]
+    assert found == []
+
+
+def test_a_run_logs_its_epochs(caplog, tmp_path):
+    with caplog.at_level("INFO", logger="samebits.train"):
+        sb.fit("digits", "mlp", tmp_path / "run", epochs=1, limit=10)
+        sb.fit("digits", "mlp", tmp_path / "run", epochs=1, limit=10, resume=True)
+    first, *others = [record.getMessage() for record in caplog.records]
+    where, _, line = first.partition(": ")
+    assert where == str(tmp_path / "run")
+    assert json.loads(line) == read_metrics(tmp_path / "run")[0]
+    assert others[-1].endswith("resuming after step 1")

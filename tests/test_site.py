@@ -33,6 +33,7 @@ ROOMS = [
     *("samebits", "samebits.train", "samebits.train.layers", "samebits.data", "samebits.kernels"),
     *("samebits.onnx", "samebits.pytorch", "samebits.ir", "samebits.codegen"),
     *("samebits.quantization", "samebits.finetuning", "samebits.numerics", "samebits.tables"),
+    "samebits.checkup",
 ]
 TABLES = {
     *("samebits.api", "samebits.cli", "samebits.ir.integer", "samebits.ir.real"),

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from samebits import train
     from samebits.api import (
         audit,
-        concord,
         convert,
         evaluate,
         fit,
@@ -29,22 +28,28 @@ if TYPE_CHECKING:
         plan,
         quantize,
         report,
-        simulate,
     )
+    from samebits.checkup import doctor
     from samebits.comparison import compare
     from samebits.explanations import explain
+    from samebits.firmware import concord, simulate
     from samebits.network import Network
+    from samebits.shipping import ship
 
     __version__: str
 
 _HOMES = {
     "Network": "samebits.network",
     "compare": "samebits.comparison",
+    "concord": "samebits.firmware",
+    "doctor": "samebits.checkup",
     "explain": "samebits.explanations",
+    "ship": "samebits.shipping",
+    "simulate": "samebits.firmware",
     **dict.fromkeys(
         (
-            *("audit", "concord", "convert", "evaluate", "fit", "inspect", "load"),
-            *("measure_device", "plan", "quantize", "report", "simulate"),
+            *("audit", "convert", "evaluate", "fit", "inspect", "load"),
+            *("measure_device", "plan", "quantize", "report"),
         ),
         "samebits.api",
     ),
@@ -57,6 +62,7 @@ __all__ = [
     "compare",
     "concord",
     "convert",
+    "doctor",
     "evaluate",
     "explain",
     "fit",
@@ -66,6 +72,7 @@ __all__ = [
     "plan",
     "quantize",
     "report",
+    "ship",
     "simulate",
     "train",
 ]

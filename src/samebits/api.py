@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,15 +18,13 @@ import numpy as np
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
-from samebits.model import Model, load_firmware
+from samebits.model import Model
 from samebits.network import MEASURED, Network
 from samebits.results import (
     Audit,
-    ConcordantSoftware,
     Evaluation,
     MeasuredDevice,
     MemoryPlan,
-    SimulatorRun,
     TrainingRun,
 )
 from samebits.sources import Shapes, called, load, refuse
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
-    "concord",
     "convert",
     "evaluate",
     "fit",
@@ -52,7 +48,6 @@ __all__ = [
     "plan",
     "quantize",
     "report",
-    "simulate",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -254,6 +249,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     trace: str | Path | None = None,
+    tensorboard: str | Path | None = None,
     worker_timeout: float = 600.0,
     threads: int | None = None,
     reporter: Reporter | None = None,
@@ -298,6 +294,8 @@ def fit(
     resume:      continue from the newest intact checkpoint in `out`
     overwrite:   replace an earlier run of the same options
     trace:       file for a hash of every tensor of every step, for `audit`
+    tensorboard: folder for event files of TensorBoard: loss, accuracy, learning rate; needs the
+                 package tensorboard
     threads:     CPU threads, of this call alone
     reporter:    hears of steps and epochs (samebits.train.run.loop.Reporter)
     done:        is called with the result while all workers are still there
@@ -316,7 +314,8 @@ def fit(
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
     from samebits.train.run.initial import initial_weights
-    from samebits.train.run.loop import train
+    from samebits.train.run.loop import Silent, train
+    from samebits.train.run.tensorboard import written
 
     plan = plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
     if not isinstance(arch, str | nn.Module):
@@ -376,21 +375,23 @@ def fit(
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
             dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=reading)
-            result = train(
-                config,
-                dataset,
-                Path(out),
-                model=model,
-                init=weights,
-                resume=resume,
-                overwrite=overwrite,
-                checkpoint_every=checkpoint_every,
-                trace=None if trace is None else Path(trace),
-                reporter=reporter,
-                workers=workers,
-                planner=planner,
-                device=place,
-            )
+            rates = config.schedule_for(dataset)
+            with written(tensorboard, rates, reporter or Silent()) as heard:
+                result = train(
+                    config,
+                    dataset,
+                    Path(out),
+                    model=model,
+                    init=weights,
+                    resume=resume,
+                    overwrite=overwrite,
+                    checkpoint_every=checkpoint_every,
+                    trace=None if trace is None else Path(trace),
+                    reporter=heard,
+                    workers=workers,
+                    planner=planner,
+                    device=place,
+                )
             if not workers.first:
                 return None
             run = TrainingRun(Path(out), config, result)
@@ -530,75 +531,6 @@ def measure_device(*, threads: int | None = None) -> MeasuredDevice:
 
     with _threads(threads):
         return MeasuredDevice(measure())
-
-
-def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
-    """Execute a program of the neural processor instruction by instruction.
-
-    program: an .nnp file, a compiled folder with one in it, or a Network of firmware
-    inputs:  arrays by the names of the program's inputs, or as `Network.run` takes samples
-    trace:   keep what every chain wrote, for `audit`
-
-    Raises InputError for an illegal program and inputs that do not fit.
-    """
-    from samebits.files import read_archive
-    from samebits.npu.simulator.simulate import simulate as execute
-    from samebits.samples import gather
-    from samebits.verification.backends.npu import chain_values
-    from samebits.verification.trace import to_record
-
-    model = _firmware(program)
-    stored = isinstance(inputs, str | Path)
-    arrays = read_archive(Path(inputs)) if stored else gather(inputs, model.interface, "inputs")
-    progress.stage("simulating")
-    result = execute(model.program, model.image, arrays, keep_values=trace)
-    record = None
-    if trace:
-        runs = [chain_values(run) for run in result.trace]
-        record = to_record(model, model.source, "npu", runs)
-    return SimulatorRun(model.source, result.outputs, result, record)
-
-
-def concord(program: Any, to: str = "torch", out: str | Path | None = None) -> ConcordantSoftware:
-    """Firmware as software that computes the same bits: a function of arrays by name.
-
-    program: as `simulate` takes it
-    to:      torch, onnx or tensorflow
-    out:     the .py or .onnx file to write, data of a .py beside it; None: a temporary folder that
-             is deleted with the result
-
-    Raises InputError for an illegal program, another target, or an `out` whose data is the
-    program's own memory image.
-    """
-    from samebits.npu.concord.translate import translate
-
-    model = _firmware(program)
-    work = None if out is not None else Path(tempfile.mkdtemp(prefix="samebits-"))
-    name = "concordant.onnx" if to == "onnx" else "concordant.py"
-    out = work / name if work is not None else Path(out or name)
-    image = Path(model.source).with_suffix(".safetensors")
-    if to == "torch" and out.with_suffix(image.suffix).resolve() == image.resolve():
-        raise InputError(
-            f"--out {out}: expected a name whose data is not the program's memory image, found "
-            f"{image} for both; choose another name or folder"
-        )
-    progress.stage("translating")
-    software = ConcordantSoftware(model.source, to, out, work)  # deletes `work` with itself
-    translate(model.program, model.image, to, out)
-    return software
-
-
-def _firmware(program: Any) -> Model:
-    """The firmware that a program names."""
-    if isinstance(program, Network):
-        _ = program.model.program  # of a network: an error that says so
-        return program.model
-    if isinstance(program, str | Path):
-        return load_firmware(Path(program))
-    raise InputError(
-        "expected an .nnp program, a compiled folder or a Network of firmware, found "
-        f"{type(program).__name__}"
-    )
 
 
 def report(

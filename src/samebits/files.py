@@ -15,13 +15,14 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from samebits.errors import InputError, SamebitsError
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
 
 LARGEST_ARCHIVE = 1 << 32  # bytes of all arrays together
 
@@ -178,6 +179,8 @@ def sync_folder(folder: Path) -> None:
 def write_archive(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays as an .npz archive, the same bytes whenever it is written. Raises SamebitsError
     as `write_atomically`."""
+    import numpy as np  # only here and below: `samebits doctor` runs without it
+
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -218,6 +221,8 @@ def read_archive(
 
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     """One array of an archive, read only after its header has shown plain numbers of its size."""
+    import numpy as np
+
     where = f"{path}: array {member.filename.removesuffix('.npy')}"
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)

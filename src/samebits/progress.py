@@ -2,17 +2,22 @@
 
 Functions that take long name their stages and count their items here; they know nothing of
 terminals. The command line listens and draws; a program that imports samebits hears nothing unless
-it listens too.
+it listens too, or has Python's logging show the logger "samebits": notes are messages of level
+INFO, stages of level DEBUG. What a user must not miss is a warning or an error, and never here.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+logging.getLogger("samebits").addHandler(logging.NullHandler())
+_log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
@@ -43,6 +48,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 def stage(what: str, total: int | None = None) -> None:
     """Say that work on `what` begins."""
+    _log.debug("%s", what if total is None else f"{what}: {total}")
     listener = _listener.get()
     if listener is not None:
         listener.stage(what, total)
@@ -59,6 +65,7 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 def note(text: str) -> None:
     """Tell the user something that is neither an error nor a result."""
+    _log.info("%s", text)
     listener = _listener.get()
     if listener is not None:
         listener.note(text)

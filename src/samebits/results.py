@@ -5,11 +5,8 @@ A command of the command line prints one of them: its report as text, or its `to
 
 from __future__ import annotations
 
-import shutil
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from samebits.ir.integer.transfer import TransferTables
     from samebits.model import Model
     from samebits.npu.machine.program import Program
-    from samebits.npu.simulator.simulate import Result
     from samebits.recompute.plan.cost import Device
     from samebits.recompute.plan.plan import Plan
     from samebits.train.run.config import TrainConfig
@@ -457,111 +453,6 @@ class MemoryPlan(Reported):
             [section(*blocks), section(*plan_summary(self.plan))],
             lambda: plan_sections(self.plan, None if self.picture is None else self.picture()),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class SimulatorRun(Reported):
-    """The results of a program of the neural processor.
-
-    outputs: binary16, by name
-    trace:   the record of every chain, as `samebits audit` reads it; None if it was not asked for
-    """
-
-    source: str
-    outputs: Mapping[str, Array]
-    result: Result
-    trace: Mapping[str, Any] | None = None
-
-    def save(self, path: str | Path) -> Path:
-        """Write the outputs as an .npz archive, the same bytes whenever it is written."""
-        from samebits.files import write_archive
-
-        write_archive(Path(path), self.outputs)
-        return Path(path)
-
-    def save_trace(self, path: str | Path) -> Path:
-        """Write the trace, for `samebits audit`. Raises InputError where none was asked for."""
-        if self.trace is None:
-            raise InputError("expected a simulation with trace=True to write its trace, found none")
-        return Trace(self.trace).save(path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data, without the outputs' elements."""
-        counts = self.result.counts
-        return {
-            "program": self.source,
-            "outputs": {name: list(array.shape) for name, array in self.outputs.items()},
-            "scalars": list(self.result.scalars),
-            "tile_products": counts.products,
-            "multiply_adds": counts.multiply_adds,
-            "chains": [asdict(chain) for chain in counts.chains],
-        }
-
-    def report(self) -> Report:
-        """The outputs' shapes and the work of a sample."""
-        counts = self.result.counts
-        return Report(
-            f"Simulation of {printable(self.source)}",
-            "",
-            [
-                section(
-                    *(f"{printable(name)}: {list(a.shape)}" for name, a in self.outputs.items()),
-                    f"{counts.executions:,} chains and {counts.multiply_adds:,} multiply-adds a "
-                    "sample",
-                )
-            ],
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ConcordantSoftware(Reported):
-    """Firmware as software with the same bits: files, and a function of arrays by name.
-
-    path: the .py or .onnx file
-    work: a temporary folder of the files, deleted with this object; None where they stay
-    """
-
-    source: str
-    to: str
-    path: Path
-    work: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.work is not None:
-            weakref.finalize(self, shutil.rmtree, self.work, ignore_errors=True)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The file and its data."""
-        from samebits.npu.concord.translate import DATA
-
-        data = (self.path.with_suffix(suffix) for suffix in DATA.values())
-        more = () if self.path.suffix == ".onnx" else (file for file in data if file.exists())
-        return (self.path, *more)
-
-    @cached_property
-    def function(self) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-        """The translation, loaded: it runs the file that was written."""
-        from samebits.npu.concord.translate import load_concordant
-
-        return load_concordant(self.path)
-
-    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs, binary16, by name, for arrays by the names of the program's inputs."""
-        return self.function(inputs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "program": self.source,
-            "to": self.to,
-            "files": [str(file) for file in self.files],
-        }
-
-    def report(self) -> Report:
-        """The files and their sizes."""
-        lines = [f"written: {file} ({file.stat().st_size:,} bytes)" for file in self.files]
-        return Report(f"{printable(self.source)} as {self.to}", "", [section(*lines)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,24 @@ quantize speech --calibration samples --out OUT.onnx
 """
 
 COMPILE = """
+ship float
+    samebits ship: expected --out, found none; see samebits ship --help
+ship float --out OUT
+    expected --calibration SAMPLES for a float network, found none; give samples of its inputs
+ship float --calibration samples --out OUT --package bazel
+    --package: expected one of make, cmake, arduino, zephyr, espidf, platformio, found 'bazel'
+ship float --calibration samples --out OUT --board cortex-m99
+    --board: expected one of cortex-m0, cortex-m0-large, cortex-m3
+ship float --calibration samples --out OUT --backends gpu
+    unknown backend 'gpu'; expected one of
+ship none --calibration samples --out OUT
+    no such file or folder
+ship quantized --calibration samples --out OUT
+    --calibration does not apply to
+ship quantized --out OUT --effort high
+    --effort does not apply to
+ship firmware --out OUT
+    expected a float or quantized network to ship, found
 compile none --out OUT
     no such file or folder; expected an .onnx or .pt2 file
 compile text --out OUT
@@ -281,6 +299,8 @@ train --data data --arch mlp --out run
 """
 
 OTHERS = """
+doctor --fast
+    expected an option of samebits doctor, found --fast; see samebits doctor --help
 eval none --data digits
     no such file or folder; expected an .onnx or .pt2 file
 eval samples --data digits
@@ -345,8 +365,8 @@ def meant(word, shelf, out):
 def test_there_are_enough():
     assert len(cases()) >= 60
     assert {command.split()[0] for command, _ in cases()} >= {
-        *("audit", "compile", "concord", "demo", "device", "eval", "inspect", "plan", "quantize"),
-        *("simulate", "trace", "train", "verify"),
+        *("audit", "compile", "concord", "demo", "device", "doctor", "eval", "inspect", "plan"),
+        *("quantize", "ship", "simulate", "trace", "train", "verify"),
     }
 
 

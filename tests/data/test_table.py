@@ -222,8 +222,7 @@ def test_without_pandas_an_error_says_what_to_install(tmp_path, monkeypatch):
     source = written(tmp_path, rows())
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert message(source) == (
-        f"{source}: tables are read by pandas, which is not installed; run: pip install "
-        "'samebits[tables]'"
+        f"{source}: tables are read by pandas, which is not installed; run: pip install pandas"
     )
 
 

@@ -18,6 +18,7 @@ from samebits.cli.compile import compile_command
 from samebits.cli.concord import concord_command
 from samebits.cli.demo import demo_command
 from samebits.cli.device import device_command
+from samebits.cli.doctor import doctor_command
 from samebits.cli.eval import eval_command
 from samebits.cli.explain import explain_command
 from samebits.cli.generate import generate_command
@@ -33,6 +34,7 @@ from samebits.cli.plan import plan_command
 from samebits.cli.profile import profile_command
 from samebits.cli.quantize import quantize_command
 from samebits.cli.report import report_command
+from samebits.cli.ship import ship_command
 from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
@@ -57,6 +59,7 @@ for command in (
     device_command,
     quantize_command,
     compile_command,
+    ship_command,
     profile_command,
     generate_command,
     simulate_command,
@@ -65,6 +68,7 @@ for command in (
     trace_command,
     audit_command,
     inspect_command,
+    doctor_command,
     explain_command,
     report_command,
 ):

@@ -23,7 +23,7 @@ def concord_command(
 ) -> None:
     """Translate firmware into software that computes the same bits."""
     with working(quiet, as_json):
-        from samebits import api
+        from samebits.firmware import concord
 
-        result = api.concord(program, to=to, out=out)
+        result = concord(program, to=to, out=out)
     show(result, as_json)

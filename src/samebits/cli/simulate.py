@@ -29,9 +29,9 @@ def simulate_command(
 ) -> None:
     """Execute a program of the neural processor instruction by instruction."""
     with working(quiet, as_json):
-        from samebits import api
+        from samebits.firmware import simulate
 
-        result = api.simulate(program, inputs, trace=trace is not None)
+        result = simulate(program, inputs, trace=trace is not None)
         result.save(out)
         if trace is not None:
             result.save_trace(trace)

@@ -169,6 +169,14 @@ def train_command(
         typer.Option(help="File for a hash of every tensor of every step, for samebits audit."),
     ] = None,
     report: Page = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write loss, accuracy and learning rate for TensorBoard (needs the package "
+            "tensorboard).",
+        ),
+    ] = None,
     worker_timeout: Annotated[
         float, real("Seconds after which a silent worker of torchrun counts as lost.")
     ] = 600.0,
@@ -234,6 +242,7 @@ def train_command(
                 device=device,
                 resume=resume,
                 trace=trace,
+                tensorboard=tensorboard,
                 worker_timeout=worker_timeout,
                 threads=threads,
                 reporter=None if quiet else drawn,

@@ -249,8 +249,7 @@ def _read(path: Path) -> pandas.DataFrame:
         import pandas
     except ImportError as error:
         raise InputError(
-            f"{path}: tables are read by pandas, which is not installed; run: pip install "
-            "'samebits[tables]'"
+            f"{path}: tables are read by pandas, which is not installed; run: pip install pandas"
         ) from error
     with decoding(path, f"a {path.suffix[1:].upper()} table", ADVICE):
         size = path.stat().st_size
@@ -293,7 +292,7 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
     except ImportError as error:
         raise InputError(
             f"{path}: Parquet files are read by pyarrow, which is not installed; run: pip install "
-            "'samebits[tables]'"
+            "pyarrow"
         ) from error
     with parquet.ParquetFile(path) as file:
         about = file.metadata

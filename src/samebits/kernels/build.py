@@ -6,15 +6,17 @@ fails, or a full disk is not an error: the eager realisation gives the same bits
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from samebits.csrc import FOLDER, compiler, flat
@@ -24,6 +26,8 @@ from samebits.kernels import cache
 FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
+
+_log = logging.getLogger(__name__)
 
 
 class BuildError(Exception):
@@ -46,27 +50,54 @@ def load(arch: str | None = None) -> ctypes.CDLL:
     may be none: no native kernels. Compiled where the cache has no library of the same sources,
     compiler, flags and processor. Raises BuildError.
     """
-    arch = arch or os.environ.get("SAMEBITS_NATIVE_ARCH") or "native"
-    if arch == "none":
-        raise BuildError("SAMEBITS_NATIVE_ARCH is none")
-    try:
-        command = compiler()
-        if shutil.which(command[0]) is None:
-            raise BuildError(f"the C compiler {command[0]} is not installed; name another by $CC")
-        version = _run([*command, "--version"])
-        texts = flat(["samebits_integer.h", *FILES])
-        digest = hashlib.sha256()
-        for item in (*command, version.stdout, " ".join(FLAGS), arch, _processor()):
-            digest.update(item.encode() + b"\0")
-        for name, text in texts.items():
-            digest.update(f"{name}\0{text}".encode())
+    with _explained():
+        command, arch, texts = _chosen(arch)
         compile_all = functools.partial(_compile, command, arch, texts)
-        return cache.library(f"kernels-{digest.hexdigest()[:24]}", compile_all)
+        return cache.library(_name(command, arch, texts), compile_all)
+
+
+def where() -> Path:
+    """The file of the cache that `load()` has read or written. Raises BuildError if there is none,
+    and where there can be none."""
+    with _explained():
+        found = cache.kept_file(_name(*_chosen(None)))
+    if found is None:
+        raise BuildError("the cache holds no library of these sources, compiler and processor")
+    return found
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of the system as reasons."""
+    try:
+        yield
     except SamebitsError as error:
         raise BuildError(str(error)) from error
     except OSError as error:
-        where = "" if error.filename is None else f"{error.filename}: "
-        raise BuildError(f"{where}{error.strerror or error}") from error
+        place = "" if error.filename is None else f"{error.filename}: "
+        raise BuildError(f"{place}{error.strerror or error}") from error
+
+
+def _chosen(arch: str | None) -> tuple[tuple[str, ...], str, dict[str, str]]:
+    """The compiler's command, the instruction set, and the sources by name. Raises BuildError."""
+    arch = arch or os.environ.get("SAMEBITS_NATIVE_ARCH") or "native"
+    if arch == "none":
+        raise BuildError("SAMEBITS_NATIVE_ARCH is none")
+    command = compiler()
+    if shutil.which(command[0]) is None:
+        raise BuildError(f"the C compiler {command[0]} is not installed; name another by $CC")
+    return command, arch, flat(["samebits_integer.h", *FILES])
+
+
+def _name(command: tuple[str, ...], arch: str, texts: Mapping[str, str]) -> str:
+    """The library's name in the cache: a hash of all that can change it."""
+    about = _run([*command, "--version"]).stdout
+    digest = hashlib.sha256()
+    for item in (*command, about, " ".join(FLAGS), arch, _processor()):
+        digest.update(item.encode() + b"\0")
+    for name, text in texts.items():
+        digest.update(f"{name}\0{text}".encode())
+    return f"kernels-{digest.hexdigest()[:24]}"
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -88,6 +119,7 @@ def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> byte
 
     With threads first, then without. Raises BuildError with the compiler's first error.
     """
+    _log.info("compiling the native kernels with %s, for -march=%s", " ".join(command), arch)
     with tempfile.TemporaryDirectory(prefix="samebits-kernels-") as work:
         for name, text in texts.items():
             Path(work, name).write_text(text, encoding="utf-8")

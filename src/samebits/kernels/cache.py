@@ -38,6 +38,13 @@ def library(name: str, build: Callable[[], bytes]) -> ctypes.CDLL:
     return _loaded(_path(folder, name, data), data)
 
 
+def kept_file(name: str) -> Path | None:
+    """The file of a library that the user's cache holds; None where it holds none to be loaded."""
+    folder = _private_folder()
+    data = _kept(folder, name)
+    return None if data is None else _path(folder, name, data)
+
+
 def _path(folder: Path, name: str, data: bytes) -> Path:
     return folder / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
 

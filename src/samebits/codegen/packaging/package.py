@@ -397,12 +397,17 @@ def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     An earlier package there is replaced as a whole (`write_folder`). InputError: the folder holds
     other files. SamebitsError: it cannot be written.
     """
+    check_folder(folder)
+    write_folder(folder, {name: as_bytes(data) for name, data in files.items()})
+
+
+def check_folder(folder: Path) -> None:
+    """InputError where a folder holds other files than an earlier package."""
     if folder.exists() and not (folder.is_dir() and _replaceable(folder)):
         raise InputError(
             f"{folder}: expected a new or empty folder or an earlier package, found other files; "
             "choose another folder"
         )
-    write_folder(folder, {name: as_bytes(data) for name, data in files.items()})
 
 
 def as_bytes(data: str | bytes) -> bytes:

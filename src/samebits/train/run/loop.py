@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import statistics
 import time
@@ -72,6 +73,7 @@ from samebits.train.widths import Widths
 Planner = Callable[[Engine, Batch], tuple[Forward | None, dict[str, Any] | None]]
 ORDER_SHARD = 2**32 - 1  # the Philox shard word of the data order: no training shard has it
 # What a RangeError advises on its own; the loop gives the same advice with the options' names.
+_log = logging.getLogger(__name__)
 _ADVICE = re.compile(r"( \(training diverged\))?[;:] lower the learning rate.*", re.DOTALL)
 
 
@@ -297,14 +299,20 @@ class _Run:
             }
         )
 
+    def _say(self, text: str) -> None:
+        """Tell the reporter and the log; of several workers only the first does."""
+        if self.workers.first:
+            _log.info("%s", text)
+        self.reporter.say(text)
+
     def restore(self) -> int:
         """Continue from the newest intact checkpoint; gives the number of steps already done.
 
         Raises CheckpointError where it belongs to another model or run, or none is intact.
         """
-        checkpoint = newest_checkpoint(self.out, self.reporter.say)
+        checkpoint = newest_checkpoint(self.out, self._say)
         if checkpoint is None:
-            self.reporter.say(f"{self.out}: no checkpoint yet, starting from the first step")
+            self._say(f"{self.out}: no checkpoint yet, starting from the first step")
             self._repair_metrics(0)
             return 0
         path = checkpoint_path(self.out, checkpoint.step)
@@ -321,7 +329,7 @@ class _Run:
         self.loss_sum, self.train_loss = loss_sum, train_loss
         self.exponents = checkpoint.exponents
         self._repair_metrics(checkpoint.step)
-        self.reporter.say(f"{path}: resuming after step {checkpoint.step}")
+        self._say(f"{path}: resuming after step {checkpoint.step}")
         return checkpoint.step
 
     def _repair_metrics(self, step: int) -> None:
@@ -422,6 +430,7 @@ class _Run:
         if self.workers.first:
             record["weights"] = weight_codes(self.engine.model)
             append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
+            _log.info("%s: %s", self.out, json.dumps(record))
         self.reporter.epoch_done(record)
 
     def _save(self, step: int) -> None:
@@ -429,7 +438,7 @@ class _Run:
         average = self.average.state()
         with self.average.applied():
             if step == self.schedule.total:
-                self.exponents = frozen_exponents(self.engine, self.data, self.reporter.say)
+                self.exponents = frozen_exponents(self.engine, self.data, self._say)
             if not self.workers.first:
                 return
             progress = {

@@ -1,0 +1,101 @@
+"""`samebits ship`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.options import Arch, AsJson, Quiet, Shapes, shapes_of
+from samebits.cli.output import show, working
+
+
+def ship_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A float network (an .onnx or .pt2 file, a training folder, or file.py:callable), "
+            "or one that is quantized already.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the package and report.html.")],
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SAMPLES",
+            help="Of a float network: an .npz file with an array [samples, ...] for each input, "
+            "digits, or a folder of images or recordings.",
+        ),
+    ] = None,
+    package: Annotated[
+        str,
+        typer.Option(
+            metavar="SYSTEM",
+            help="The folder as make, cmake, arduino, zephyr, espidf or platformio has it.",
+        ),
+    ] = "make",
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="Of activations [default: asymmetric-s8]; see samebits quantize."
+        ),
+    ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option(metavar="HOW", help="plain (the default) or high; see samebits quantize."),
+    ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Processor whose kernels are taken, such as cortex-m4 [default: the board's, or "
+            "any].",
+        ),
+    ] = None,
+    backends: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Backends to compare, separated by commas, each of which must be able to run "
+            "[default: the usual ones that can].",
+        ),
+    ] = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compute a few inputs on this emulated board too, such as cortex-m3.",
+        ),
+    ] = None,
+    arch: Arch = None,
+    shape: Shapes = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Quantize, verify and package a network in one go: what quantize, verify and compile do.
+
+    The folder is written last, as a whole, and only if all compared bits are the same; else exit
+    code 1, and an earlier folder stays as it is.
+    """
+    shapes = shapes_of(shape)
+    names = None if backends is None else [name.strip() for name in backends.split(",")]
+    with working(quiet, as_json):
+        from samebits.shipping import ship
+
+        result = ship(
+            model,
+            calibration,
+            out,
+            package=package,
+            scheme=scheme,
+            effort=effort,
+            cpu=cpu,
+            backends=names,
+            board=board,
+            arch=arch,
+            shapes=shapes,
+        )
+    show(result, as_json)
+    raise typer.Exit(0 if result else 1)

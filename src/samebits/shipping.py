@@ -1,0 +1,280 @@
+"""From a trained network to the folder of a build system in one call: `sb.ship`, `samebits ship`.
+
+A script over the front door, as a program of a user's own would be: it quantizes, verifies and
+compiles by the calls that do so, and writes nothing unless all bits were the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samebits import api
+from samebits.callables import is_callable_name
+from samebits.codegen.lowering.cpu import find_cpu
+from samebits.codegen.packaging.package import check_folder, replace_folder
+from samebits.codegen.packaging.projects import PROJECTS
+from samebits.codegen.run.targets import TARGETS
+from samebits.errors import InputError
+from samebits.network import Network
+from samebits.quantization import QuantizationReport
+from samebits.reports.quantization import quantization_sections
+from samebits.reports.report import Report, Reported, printable, section
+from samebits.results import CompiledNetwork, Verification
+from samebits.verification.registry import backend_named
+
+if TYPE_CHECKING:
+    from samebits.reports.html import Section
+    from samebits.sources import Shapes
+
+PAGE = "report.html"
+INPUTS, BOARD_INPUTS = "random:100", "random:8"  # an emulated board takes much longer
+
+
+@dataclass(frozen=True, eq=False)
+class Shipment(Reported):
+    """A network as a package. True where all compared bits were the same; only then it was written.
+
+    network:  quantized
+    verification, on_board: on backends, and on the board where one was asked for
+    compiled: the folder; None where the bits differ
+    board:    its name, if any
+    """
+
+    network: Network
+    verification: Verification
+    compiled: CompiledNetwork | None = None
+    on_board: Verification | None = None
+    board: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that was written; None where the bits differ."""
+        return None if self.compiled is None else self.compiled.folder
+
+    @property
+    def page(self) -> Path | None:
+        """The report of the network, in the folder."""
+        return None if self.folder is None else self.folder / PAGE
+
+    def __bool__(self) -> bool:
+        return self.compiled is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        quantization = self.network.quantization
+        return {
+            "model": self.network.source,
+            "out": None if self.folder is None else str(self.folder),
+            "page": None if self.page is None else str(self.page),
+            "notes": list(self.network.notes),
+            "quantization": None if quantization is None else quantization.to_dict(),
+            "verification": self.verification.to_dict(),
+            "board": self.board,
+            "on_board": None if self.on_board is None else self.on_board.to_dict(),
+            "compiled": None if self.compiled is None else self.compiled.to_dict(),
+        }
+
+    def report(self) -> Report:
+        """The network, what quantization cost, the verdicts, the package; the last line says where
+        it is."""
+        about = self.network.report().sections
+        sections: list[Section] = [about[0]]
+        if isinstance(self.network.quantization, QuantizationReport):
+            sections.append(section(*_cost(self.network.quantization, self.network)))
+        elif self.network.quantization is not None:
+            sections.append(quantization_sections(self.network.quantization)[-1])
+        if self.network.notes:
+            sections.append(section(*(f"note: {note}" for note in self.network.notes)))
+        sections += _titled("Verification", self.verification)
+        if self.on_board is not None:
+            sections += _titled(f"On the emulated {self.board}", self.on_board)
+        if self.compiled is None:
+            sections.append(section("nothing written: no package without the same bits"))
+        else:
+            sections += _titled(f"Package for {self.compiled.package}", self.compiled)
+            sections.append(section(f"report: {self.page}"))
+        return Report(f"Shipping {printable(self.network.source)}", "", sections)
+
+
+def _cost(report: QuantizationReport, net: Network) -> list[str]:
+    """Lines on what quantization lost and saved; the whole table is on the page."""
+    outputs = {value.name for value in net.outputs}
+    ratios = [
+        f"{printable(tensor.name)}: "
+        + ("exact" if tensor.sqnr_db is None else f"{tensor.sqnr_db:.1f} dB to the float network")
+        for tensor in report.tensors
+        if tensor.name in outputs
+    ]
+    samples = f"calibrated on {report.calibration_samples} samples, compared on {report.samples}"
+    return [*ratios, samples]
+
+
+def _titled(title: str, result: Reported) -> list[Section]:
+    """The sections of a result, the first of them under a title."""
+    first, *others = result.report().sections
+    return [replace(first, title=title), *others]
+
+
+def ship(
+    source: Any,
+    calibration: Any = None,
+    out: str | Path = "firmware",
+    *,
+    package: str = "make",
+    scheme: str | None = None,
+    effort: str | None = None,
+    cpu: str | None = None,
+    backends: Sequence[str] | None = None,
+    board: str | None = None,
+    example: Any = None,
+    arch: str | None = None,
+    shapes: Shapes | None = None,
+) -> Shipment:
+    """Import, quantize, verify and package a network; the folder `out` is written last, as a whole.
+
+    Where any compared bit differs nothing is written, an earlier folder stays, and the result is
+    false.
+
+    source:      as `load` takes it, with example, arch and shapes. A network that is quantized
+                 already, as a training folder in block floating point is, is taken as it is: a note
+                 says so, and calibration, scheme and effort are errors
+    calibration: as `quantize` takes it, as are scheme and effort
+    out:         folder to write: the package, model.onnx and report.html
+    package:     make, cmake, arduino, zephyr, espidf or platformio
+    cpu:         processor whose kernels are taken, by default the board's or those of any
+    backends:    to compare on 100 random inputs, as `Network.verify` takes them
+    board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
+                 processor, such as cortex-m3
+
+    Raises InputError for options that do not apply, an `out` that holds other files, and a board or
+    backend that cannot run here, all before any work; else as `quantize` and `Network.compile`.
+    """
+    out = Path(out)
+    cpu = _checked(package, cpu, backends, board)
+    check_folder(out)
+    net = _quantized(source, calibration, scheme, effort, example, arch, shapes)
+    found = net.verify(INPUTS, backends)
+    on_board = None
+    if found and board is not None:
+        on_board = net.verify(BOARD_INPUTS, [board])
+    if not found or (on_board is not None and not on_board):
+        return Shipment(net, found, None, on_board, board)
+    compiled = _written(net, out, package, cpu)
+    return Shipment(net, found, compiled, on_board, board)
+
+
+def _checked(
+    package: str, cpu: str | None, backends: Sequence[str] | None, board: str | None
+) -> str | None:
+    """The processor that the C is for, after a look at options that would fail late.
+
+    Raises InputError.
+    """
+    if package not in PROJECTS:
+        raise InputError(
+            f"--package: expected one of {', '.join(PROJECTS)}, found {package[:60]!r}"
+        )
+    if cpu is not None:
+        find_cpu(cpu)
+    if isinstance(backends, str):
+        raise InputError(
+            f"backends: expected a list of names, found the text {backends!r}; give a list"
+        )
+    for name in backends or ():
+        reason = backend_named(name).unavailable()
+        if reason is not None:
+            raise InputError(f"backend {name} cannot run here: {reason}; leave it out")
+    if board is None:
+        return cpu
+    boards = [name for name, target in TARGETS.items() if target.board]
+    if board not in boards:
+        raise InputError(f"--board: expected one of {', '.join(boards)}, found {board[:60]!r}")
+    own = TARGETS[board].cpu
+    if cpu not in (None, own):
+        raise InputError(
+            f"--cpu: expected {own}, whose kernels run on --board {board}, found {cpu}; leave "
+            "--cpu out, or choose another board"
+        )
+    reason = TARGETS[board].unavailable()
+    if reason is not None:
+        raise InputError(f"--board {board} cannot run here: {reason}; leave it out")
+    return own
+
+
+def _quantized(
+    source: Any,
+    calibration: Any,
+    scheme: str | None,
+    effort: str | None,
+    example: Any,
+    arch: str | None,
+    shapes: Shapes | None,
+) -> Network:
+    """The source as a quantized network: quantized here, or already."""
+    if not _is_module(source):
+        net = api.load(source, example=example, arch=arch, shapes=shapes)
+        if net.kind != "float network":
+            return _as_it_is(net, calibration, scheme, effort)
+        source, example, arch, shapes = net, None, None, None
+    if calibration is None:
+        raise InputError(
+            "expected --calibration SAMPLES for a float network, found none; give samples of its "
+            "inputs: an .npz file, digits, or a folder of images or recordings"
+        )
+    return api.quantize(
+        source,
+        calibration,
+        scheme=scheme,
+        effort=effort,
+        example=example,
+        arch=arch,
+        shapes=shapes,
+    )
+
+
+def _is_module(source: Any) -> bool:
+    """Whether it is a torch.nn.Module or names what gives one, whose example calibration has."""
+    if isinstance(source, str):
+        return is_callable_name(source) and not Path(source).exists()
+    from torch import nn
+
+    return isinstance(source, nn.Module)
+
+
+def _as_it_is(net: Network, calibration: Any, scheme: str | None, effort: str | None) -> Network:
+    """A network that has an integer form; InputError for firmware and needless options."""
+    if not net.quantized:
+        raise InputError(
+            f"{net.source}: expected a float or quantized network to ship, found {net.kind}; give "
+            "the network it was compiled from"
+        )
+    needless = {"--calibration": calibration, "--scheme": scheme, "--effort": effort}
+    for option, value in needless.items():
+        if value is not None:
+            raise InputError(
+                f"{option} does not apply to {net.source}, which is a {net.kind} already; leave it "
+                "out"
+            )
+    note = f"{net.source} is a {net.kind} already: nothing was calibrated or quantized"
+    return replace(net, notes=(*net.notes, note))
+
+
+def _written(net: Network, out: Path, package: str, cpu: str | None) -> CompiledNetwork:
+    """The package and the page, as one folder that takes the place of an earlier one."""
+    with tempfile.TemporaryDirectory(prefix="samebits-") as work:
+        folder = Path(work, "package")
+        compiled = net.compile(folder, package=package, cpu=cpu, sizes=True)
+        assert isinstance(compiled, CompiledNetwork)
+        net.report().save(folder / PAGE)
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+    replace_folder(out, files)
+    audio = None if compiled.audio is None else out / compiled.audio.name
+    return replace(compiled, folder=out, audio=audio)

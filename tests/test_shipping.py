@@ -1,0 +1,226 @@
+"""`sb.ship`: quantized, verified, packaged; nothing is written unless the bits are the same."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samebits as sb
+from hand_package import skip_unless_available
+from samebits.codegen.run.targets import TARGETS
+from samebits.errors import InputError
+from samebits.network import Network
+from samebits.verification.backends.pytorch import PyTorch
+from tiny_models import float_file, quantized_file
+
+ONLY = {"backends": ["torch"]}
+X = np.random.default_rng(2).normal(size=(12, 4)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_sizes(monkeypatch):
+    """Building for three boards is what compile's own tests check."""
+    monkeypatch.setattr("samebits.codegen.run.requirements.BOARDS", ())
+
+
+@pytest.fixture
+def flipped(monkeypatch):
+    """The torch backend flips the lowest bit of every code."""
+    run = PyTorch.run
+    monkeypatch.setattr(PyTorch, "run", lambda *given: [codes ^ 1 for codes in run(*given)])
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+
+
+def files(folder) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- what is written ----------------------------------------------------------------------------
+
+
+def test_a_module(tmp_path):
+    out = tmp_path / "firmware"
+    made = sb.ship(module(), X, out, package="zephyr", **ONLY)
+    assert made
+    assert (made.folder, made.page, made.board) == (out, out / "report.html", None)
+    assert {"report.html", "model.onnx", "model.c", "zephyr/module.yml"} <= files(out)
+    assert "SQNR" in (out / "report.html").read_text()
+    text = str(made)
+    assert text.startswith("Shipping Sequential\n")
+    assert "dB to the float network\ncalibrated on 12 samples, compared on 12\n" in text
+    assert f"written: {out}, for zephyr; see its README.md\n\nreport: {out}/report.html" in text
+    json.dumps(made.to_dict(), allow_nan=False)
+    assert [verdict["backend"] for verdict in made.to_dict()["verification"]["verdicts"]] == [
+        "torch"
+    ]
+
+
+def test_it_is_quantize_verify_and_compile(tmp_path):
+    """The same network and the same C, bit by bit."""
+    made = sb.ship(module(), X, tmp_path / "a", scheme="power-of-two-s8", **ONLY)
+    net = sb.quantize(module(), X, scheme="power-of-two-s8")
+    net.compile(tmp_path / "b")
+    assert files(tmp_path / "a") == files(tmp_path / "b") | {"report.html"}
+    for name in files(tmp_path / "b"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert made.network.report().sections == net.report().sections
+
+
+def test_the_folder_is_replaced(tmp_path):
+    out = tmp_path / "firmware"
+    sb.ship(module(), X, out, package="cmake", **ONLY)
+    sb.ship(module(), X, out, package="zephyr", **ONLY)
+    assert "CMakeLists.txt" not in files(out)
+    assert sb.load(out).kind == "quantized network"
+
+
+def test_a_board(tmp_path):
+    skip_unless_available(TARGETS["cortex-m3"])
+    made = sb.ship(module(), X, tmp_path / "c", board="cortex-m3", **ONLY)
+    assert made
+    assert made.on_board.samples == 8
+    assert [verdict.backend for verdict in made.on_board.verdicts] == ["cortex-m3"]
+    assert "On the emulated cortex-m3\n" in str(made)
+    assert made.compiled.memory.cpu == TARGETS["cortex-m3"].cpu
+
+
+def test_a_quantized_network_is_taken_as_it_is(tmp_path):
+    path = quantized_file(tmp_path / "q.onnx")
+    made = sb.ship(path, out=tmp_path / "c", **ONLY)
+    note = f"{path} is a quantized network already: nothing was calibrated or quantized"
+    assert made.network.notes == (note,)
+    assert f"\nnote: {note}\n" in str(made)
+    assert made.to_dict()["quantization"] is None
+
+
+def test_a_recurrent_network(tmp_path):
+    torch.manual_seed(0)
+    sequences = torch.randn(8, 5, 4)
+    made = sb.ship(nn.LSTM(4, 3, batch_first=True), sequences, tmp_path / "c", **ONLY)
+    assert made
+    assert "calibrated on 8 sequences" in str(made)
+
+
+# --- nothing is written -------------------------------------------------------------------------
+
+
+def test_nothing_is_written_where_bits_differ(tmp_path, flipped):
+    made = sb.ship(module(), X, tmp_path / "c", **ONLY)
+    assert not made
+    assert (made.folder, made.page, made.to_dict()["out"]) == (None, None, None)
+    assert not (tmp_path / "c").exists()
+    assert str(made).endswith("same bits: NO\n\nnothing written: no package without the same bits")
+
+
+def test_an_earlier_folder_stays(tmp_path, monkeypatch, flipped):
+    out = tmp_path / "c"
+    assert sb.ship(module(), X, out, backends=["c"]) or pytest.skip("needs a C compiler")
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    assert not sb.ship(module(), X, out, package="zephyr", **ONLY)
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_nothing_compared_is_no_package(tmp_path):
+    made = sb.ship(module(), X, tmp_path / "c", backends=["reference"])
+    assert not made
+    assert "nothing compared" in str(made)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_board_that_differs(tmp_path, monkeypatch):
+    """The board's outputs are compared too before anything is written."""
+    skip_unless_available(TARGETS["cortex-m3"])
+    from samebits.verification.backends.generated_c import GeneratedC
+
+    run = GeneratedC.run
+    monkeypatch.setattr(GeneratedC, "run", lambda *given: [codes ^ 1 for codes in run(*given)])
+    made = sb.ship(module(), X, tmp_path / "c", board="cortex-m3", **ONLY)
+    assert made.verification
+    assert not made.on_board
+    assert not made
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"package": "bazel"}, "--package: expected one of make, cmake, arduino, zephyr"),
+        ({"cpu": "cortex-m99"}, "expected a processor of portable, "),
+        ({"board": "s390x"}, "--board: expected one of cortex-m0, "),
+        (
+            {"board": "cortex-m3", "cpu": "cortex-m55"},
+            "--cpu: expected cortex-m3, whose kernels run on --board cortex-m3, found cortex-m55",
+        ),
+        ({"backends": ["gpu"]}, "unknown backend 'gpu'; expected one of "),
+        ({"backends": "torch"}, "backends: expected a list of names, found the text 'torch'"),
+    ],
+)
+def test_options_are_refused_before_any_work(tmp_path, monkeypatch, options, message):
+    monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("too late"))
+    with pytest.raises(InputError, match=f"^{message}"):
+        sb.ship(module(), X, tmp_path / "c", **options)
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_cannot_run_here_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("too late"))
+    monkeypatch.setattr(PyTorch, "unavailable", lambda self: "torch: no room")
+    with pytest.raises(InputError, match=r"^backend torch cannot run here: torch: no room; leave"):
+        sb.ship(module(), X, tmp_path / "c", **ONLY)
+    monkeypatch.setattr("samebits.codegen.run.toolchain.shutil.which", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"^--board cortex-m3 cannot run here: cortex-m3: arm-none"
+    ):
+        sb.ship(module(), X, tmp_path / "c", board="cortex-m3")
+
+
+def test_a_folder_of_other_files(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="expected a new or empty folder or an earlier package"):
+        sb.ship(module(), X, tmp_path, **ONLY)
+    assert files(tmp_path) == {"mine.txt"}
+
+
+@pytest.mark.parametrize(
+    "needless", [{"calibration": X}, {"scheme": "symmetric-s8"}, {"effort": "high"}]
+)
+def test_needless_options(tmp_path, needless):
+    path = quantized_file(tmp_path / "q.onnx")
+    (option,) = needless
+    with pytest.raises(InputError) as caught:
+        sb.ship(path, out=tmp_path / "c", **needless)
+    assert str(caught.value) == (
+        f"--{option} does not apply to {path}, which is a quantized network already; leave it out"
+    )
+
+
+def test_a_float_network_needs_calibration(tmp_path):
+    for source in (module(), float_file(tmp_path / "f.onnx", (1, 4))):
+        with pytest.raises(
+            InputError, match=r"^expected --calibration SAMPLES for a float network"
+        ):
+            sb.ship(source, out=tmp_path / "c")
+
+
+def test_firmware(tmp_path):
+    sb.load(module(), example=torch.ones(1, 4)).compile(tmp_path / "npu", target="npu")
+    with pytest.raises(InputError, match="expected a float or quantized network to ship, found"):
+        sb.ship(tmp_path / "npu", out=tmp_path / "c")
+
+
+def test_a_written_package_that_fails_late_leaves_nothing(tmp_path, monkeypatch):
+    def fails(self):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Network, "report", fails)
+    with pytest.raises(OSError, match="No space left"):
+        sb.ship(module(), X, tmp_path / "c", **ONLY)
+    assert list(tmp_path.iterdir()) == []
