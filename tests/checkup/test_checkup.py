@@ -234,7 +234,8 @@ def test_a_compiler_that_compiles_nothing(monkeypatch, tmp_path):
 
 def test_a_compiler_whose_programs_do_not_run(monkeypatch, tmp_path):
     liar = tmp_path / "cc"
-    liar.write_text('#!/bin/sh\nfor last; do :; done\necho "exit 3" >"$last"\nchmod +x "$last"\n')
+    script = '#!/bin/sh\nfor last; do :; done\n[ "$last" = --version ] && exit\n'
+    liar.write_text(script + 'echo "exit 3" >"$last"\nchmod +x "$last"\n')
     liar.chmod(0o755)
     monkeypatch.setenv("CC", str(liar))
     assert "a program that it compiled" in str(machine.compiler().why)
