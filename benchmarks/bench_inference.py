@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import statistics
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,8 @@ Run = Callable[[], Any]
 ROUNDS, BURST_SECONDS = 15, 0.1
 FLAGS = ("-O3", "-march=native", "-fno-semantic-interposition")
 COMPARED = ("torch", "c", *RUNTIMES)
+# What a call of generated C reads and writes, as long as the call itself is there.
+MEMORY: weakref.WeakKeyDictionary[Run, Any] = weakref.WeakKeyDictionary()
 BOARDS = ("cortex-m0-large", "cortex-m3", "cortex-m55")
 
 
@@ -71,7 +75,7 @@ def quantized(arch: str, shape: tuple[int, int, int]) -> tuple[Graph, Model]:
 
 
 def c_library(model: Model, folder: Path, flags: Sequence[str] = FLAGS) -> Run:
-    """The generated C as a shared library, called through ctypes."""
+    """The generated C as a shared library, called through ctypes with nothing of Python between."""
     report = write_package(model.integer, folder)
     library = folder / "model.so"
     sources = [str(path) for path in (*folder.glob("*.c"), *folder.glob("samebits/*.c"))]
@@ -87,8 +91,9 @@ def c_library(model: Model, folder: Path, flags: Sequence[str] = FLAGS) -> Run:
     arena = np.zeros(max(report.arena, report.block) // 8 + 1, np.int64)
     net = (ctypes.c_void_p * 2)()
     loaded.model_init(net, ctypes.c_void_p(arena.ctypes.data))
-    kept = (inputs, outputs, arena, net)  # pointers stay valid as long as the closure lives
-    return lambda: (loaded.model_run(net, *pointers), kept)[1]
+    run = functools.partial(loaded.model_run, net, *pointers)
+    MEMORY[run] = (inputs, outputs, arena)
+    return run
 
 
 def onnx_session(graph: Graph, model: Model) -> Run:

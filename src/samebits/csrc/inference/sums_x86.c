@@ -27,8 +27,9 @@ SAMEBITS_INLINE void samebits_sums8(const samebits_broadcast *c, const void *con
     const samebits_rescale r = c->rescale; /* no store changes it */
     const samebits_source two[2] = {c->sources[0], c->sources[count - 1]};
     const samebits_source *sources = count == 2 ? two : c->sources;
-    const __m512i one = _mm512_set1_epi32(1), offset = _mm512_set1_epi32((int32_t)c->offset);
-    const __m512i below = _mm512_set1_epi32((int32_t)(((int64_t)1 << (r.shifts[0] - 1)) - 1));
+    const int64_t half = shifts ? (int64_t)1 << (r.shifts[0] - 1) : 0;
+    const __m512i offset = _mm512_set1_epi32((int32_t)(c->offset + half));
+    const __m512i rest = _mm512_set1_epi32((int32_t)(2 * half - 1)), even = _mm512_set1_epi32(-2);
     const __m128i shift = _mm_cvtsi32_si128(r.shifts[0]);
     const samebits_range range = samebits_range_of(&r);
     const samebits_scale scale =
@@ -45,10 +46,10 @@ SAMEBITS_INLINE void samebits_sums8(const samebits_broadcast *c, const void *con
             } else {
                 v[j] = samebits_sum8(sources, x, at, mask, offset, count, type);
             }
-            if (shifts) {
-                const __m512i odd = _mm512_and_si512(_mm512_sra_epi32(v[j], shift), one);
-                v[j] = _mm512_add_epi32(_mm512_add_epi32(v[j], below), odd);
+            if (shifts) { /* half is added: what divides was a tie */
+                const __mmask16 tie = _mm512_testn_epi32_mask(v[j], rest);
                 v[j] = _mm512_sra_epi32(v[j], shift);
+                v[j] = _mm512_mask_and_epi32(v[j], tie, v[j], even);
             } else {
                 v[j] = samebits_quotients(&scale, v[j]);
             }
