@@ -375,7 +375,7 @@ def fit(
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
             dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=reading)
-            rates = config.schedule_for(dataset)
+            rates = functools.partial(config.schedule_for, dataset)
             with written(tensorboard, rates, reporter or Silent()) as heard:
                 result = train(
                     config,

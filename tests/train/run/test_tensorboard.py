@@ -118,7 +118,7 @@ def test_no_bit_depends_on_it(writers, tmp_path, numerics):
 def test_figures_of_another_task():
     """Each has a tag of its own."""
     Writer.made = []
-    board = TensorBoard(Writer, Path("tb"), Schedule("constant", 0.1, 4), Silent())
+    board = TensorBoard(Writer, Path("tb"), lambda: Schedule("constant", 0.1, 4), Silent())
     board.started(0, 4)
     record = {"epoch": 1, "step": 4, "train_loss": 2.0, "test_mae": 0.5, "test_r2": 0.75, "lr": 0.1}
     board.epoch_done(record)

@@ -1,4 +1,4 @@
-/* --- convolution: codes of 8 bits by panels -------------------------------------------------------
+/* --- convolution: codes of 8 bits by panels ------------------------------------------------------
  *
  * A panel is some output channels, with what is the same for all their pixels. Windows without
  * padding are read where x lies; others from a band, which keeps the rows that two windows share.

@@ -6,7 +6,7 @@ anyway, so no bit of the run depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,19 @@ class TensorBoard(Reporter):
     earlier run; those of the steps that this run takes again are hidden.
     """
 
-    def __init__(self, writer: type[Any], folder: Path, schedule: Schedule, told: Reporter) -> None:
-        self._make, self._folder = writer, folder
-        self._schedule, self._told = schedule, told
+    def __init__(
+        self, writer: type[Any], folder: Path, schedule: Callable[[], Schedule], told: Reporter
+    ) -> None:
+        self._make, self._folder, self._rates = writer, folder, schedule
+        self._told = told
+        self._schedule: Schedule
         self._writer: Any = None
 
     def say(self, text: str) -> None:
         self._told.say(text)
 
     def started(self, first_step: int, steps: int) -> None:
+        self._schedule = self._rates()
         self._writer = self._make(str(self._folder), purge_step=first_step + 1)
         self._told.started(first_step, steps)
 
@@ -57,9 +61,10 @@ class TensorBoard(Reporter):
 
 @contextmanager
 def written(
-    folder: str | Path | None, schedule: Schedule, reporter: Reporter
+    folder: str | Path | None, schedule: Callable[[], Schedule], reporter: Reporter
 ) -> Iterator[Reporter]:
-    """A reporter that also writes to a folder for TensorBoard; None: the reporter itself.
+    """A reporter that also writes to a folder for TensorBoard; None: the reporter itself. The
+    schedule is asked for when training begins, which by then has checked what it is made of.
 
     Raises InputError where the package tensorboard is not installed.
     """
