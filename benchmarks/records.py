@@ -89,6 +89,24 @@ def evidence(found: dict[str, Any]) -> Figures:
     return figures
 
 
+def edge(found: dict[str, Any]) -> Figures:
+    """Microseconds by contender, and the ratio of each one's to those of the generated C."""
+    contenders = {
+        "ours, native": "ours",
+        "LiteRT int8": "litert",
+        "onnxruntime int8": "onnxruntime",
+    }
+    figures: Figures = {}
+    for each in found["results"]:
+        for name, key in contenders.items():
+            if name in each["seconds"]:
+                seconds = each["seconds"][name]
+                ratio = seconds / each["seconds"]["ours, native"]
+                figures[f"{each['net']}.{key}.us"] = f"{1e6 * seconds:.1f}"
+                figures[f"{each['net']}.{key}.ratio"] = f"{ratio:.2f}"
+    return figures
+
+
 def cortex(found: dict[str, Any]) -> Figures:
     """Millions of instructions of an inference, and the ratio to CMSIS-NN's."""
     figures: Figures = {}
@@ -106,6 +124,7 @@ def cortex(found: dict[str, Any]) -> Figures:
 # The benchmark of each record, its command, and how its figures follow from what it found.
 KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], Figures]]] = {
     "cortex": ("benchmarks/bench_cortex.py --cmsis-nn FOLDER", cortex),
+    "edge": ("benchmarks/bench_edge.py", edge),
     "evidence": ("benchmarks/bench_evidence.py --data data --out runs/evidence", evidence),
     "inference": ("benchmarks/bench_inference.py --samples 100", inference),
     "same_bits": ("benchmarks/same_bits.py --data cifar10 --steps 300", same_bits),
