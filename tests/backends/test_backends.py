@@ -172,17 +172,17 @@ class TestOnnxRuntimeInteger(BackendSuite):
 
 
 @pytest.mark.slow
-class TestCortexM4(BackendSuite):
+class TestCortexM4(BoardSuite):
     backend = GeneratedC("cortex-m4")
 
 
 @pytest.mark.slow
-class TestCortexM7(BackendSuite):
+class TestCortexM7(BoardSuite):
     backend = GeneratedC("cortex-m7")
 
 
 @pytest.mark.slow
-class TestCortexM33(BackendSuite):
+class TestCortexM33(BoardSuite):
     backend = GeneratedC("cortex-m33")
 
 
