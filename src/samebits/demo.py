@@ -445,7 +445,7 @@ class DemoResult(Reported):
     def _claim(self) -> Section:
         """The verdict on top: backends by models, what it leaves open, how to repeat it."""
         if self.same_bits:
-            claim = Status("good", "Same bits: yes. All that may not differ is equal everywhere.")
+            claim = Status("good", "Same bits: yes, on every backend that promises them.")
         else:
             claim = Status(
                 "bad", "Same bits: NO. Something differs that may not; it is named below."
