@@ -156,8 +156,10 @@ def _task(
     else:
         said = "multilabel" if binary else "regression"
     whole_floats = given == "classification" and targets[0] in numbers
-    if whole_floats and len(targets) == 1 and np.array_equal(
-        table[targets[0]], np.rint(np.asarray(table[targets[0]]))
+    if (
+        whole_floats
+        and len(targets) == 1
+        and np.array_equal(table[targets[0]], np.rint(np.asarray(table[targets[0]])))
     ):
         return "classification"  # integers that were written as 1.0
     task = given or said
@@ -341,8 +343,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     numbers = [name for name in names if _is_number(name) and not name.isdecimal()]
     if numbers:
         progress.note(
-            f"{path}: the first line is taken for names of columns, one of which is {numbers[0]!r}; "
-            "add a line of names above it if it is a row"
+            f"{path}: the first line is taken for names of columns, one of which is "
+            f"{numbers[0]!r:.60}; add a line of names above it if it is a row"
         )
 
 

@@ -75,7 +75,7 @@ class Tally:
         self._hits += np.stack([part.sum(axis=0) for part in counted])
 
     def _add_pixels(self, outputs: Array, labels: Array) -> None:
-        # A network may know classes that no mask of this data shows.
+        """Count outputs [n, classes, H, W], of at least the classes that the masks show."""
         count = outputs.shape[1] if outputs.ndim > 1 else 0
         fits = outputs.shape == (len(labels), count, *labels.shape[1:])
         if not fits or count < self._outputs:
