@@ -240,3 +240,12 @@ def test_examples_that_are_none(given, message):
     with pytest.raises(InputError) as caught:
         example_of(Sum(), given)
     assert str(caught.value) == f"calibration: {message}"
+
+
+def test_a_table_is_said_to_be_in_its_own_scales(tmp_path, caplog):
+    pytest.importorskip("pandas", reason="tables are read by pandas")
+    caplog.set_level("INFO", "samebits")
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(40)))
+    assert gather(path, graph_of(x=(1, 2)))["x"].shape[1:] == (2,)
+    assert f"{path}: in the scales of its own training rows" in caplog.text

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits import data, progress
+from samebits.data.dataset import SCALED
 from samebits.errors import InputError
 from samebits.files import read_archive
 from samebits.ir import Graph
@@ -141,7 +142,10 @@ def _stored(given: str | Path, graph: Graph, what: str) -> dict[str, Array]:
             return arrays
     name = _only(graph, what)
     shape = graph.values[name].shape[1:]
-    return _of_data(data.load(str(given), input_shape=shape), graph, what)
+    found = data.load(str(given), input_shape=shape)
+    if found.rows:
+        progress.note(f"{found.source}: {SCALED}")
+    return _of_data(found, graph, what)
 
 
 def _of_data(found: data.Dataset, graph: Graph, what: str) -> dict[str, Array]:

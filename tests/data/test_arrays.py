@@ -97,6 +97,11 @@ def test_what_is_wrong_is_named(x, y, options, text):
     assert text in message(np.asarray(x), np.asarray(y), **options)
 
 
+def test_no_sample_for_training_is_named():
+    with pytest.raises(InputError, match="array samples: expected at least one sample for train"):
+        from_arrays([X[:0], X], [X[:0, 0], X[:, 0]])
+
+
 def test_limits_are_of_classes(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, x=X, y=np.arange(40) % 2)

@@ -72,7 +72,9 @@ def test_what_is_wrong_is_named(tmp_path):
         tmp_path, resample=True
     )
     save(tmp_path / "masks" / "1.png", mask(1)[:4])
-    assert f"{tmp_path / 'masks' / '1.png'}: expected a mask of 6x5 pixels" in message(tmp_path)
+    for options in ({}, {"resize": 3}):
+        wanted = f"{tmp_path / 'masks' / '1.png'}: expected a mask of 6x5 pixels"
+        assert wanted in message(tmp_path, **options)
     save(tmp_path / "masks" / "1.png", np.full(SHAPE, 255))
     assert "expected indices of classes below 255, found 255" in message(tmp_path)
     Image.fromarray(np.zeros((*SHAPE, 3), np.uint8)).save(tmp_path / "masks" / "1.png")

@@ -27,6 +27,13 @@ def test_samples_are_those_of_the_specification(rate, count):
     assert resampled(noise(count), rate).tolist() == wanted
 
 
+@pytest.mark.parametrize("rate", [16960, 18900, 25600])
+def test_the_outermost_sample_that_the_filter_reaches_counts(rate):
+    up, down = ratio(rate)
+    wanted = resample(noise(150).tolist(), resampling_filter(up, down), up, down)
+    assert resampled(noise(150), rate).tolist() == wanted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [11025, 22050, 44100])
 def test_samples_of_long_filters(rate):

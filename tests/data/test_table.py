@@ -149,7 +149,10 @@ def test_folder_of_two_tables(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "wanted"),
     [
-        ("", {}, "corrupt or not a CSV table"),
+        ("", {}, "expected a line of names, found none"),
+        ("\n  \na,a\n1,2\n", {}, "expected columns of different names, found 'a' twice"),
+        (",b\n0,2\n1,3\n", {}, "column 1: expected a name, found none"),
+        ('a,b\n"0,5",2\n1,3\n', {}, "row 1, column 'a': expected a number with a point, found"),
         ("a,b\n", {}, "expected rows below a line of names, found none"),
         ("a,a\n1,2\n", {}, "expected columns of different names, found 'a' twice"),
         ("a,b\n1,\n2,3\n", {}, "row 1, column 'b': expected a value, found none"),
@@ -157,7 +160,7 @@ def test_folder_of_two_tables(tmp_path):
         ("a,b\n1,2\ninf,3\n", {}, "row 2, column 'a': expected a finite number, found inf"),
         ("a,b\n1,2\n1e200,3\n", {}, "row 2, column 'a': expected a finite number, found 1e+200"),
         ("a,b\n1,2\n3,4,5\n", {}, "corrupt or not a CSV table"),
-        ("a;b\n1;2\n3;4\n", {}, "expected a feature beside the target, found none"),
+        ("a;b\n1;2\n3;4\n", {}, "expected commas between columns, found 'a;b'"),
         ("a,b\n1,2\n3,4\n", {"target": "c"}, "--target: expected one of its columns, a, b, found"),
         ("a,b\nx,1\ny,2\n", {"target": "a", "task": "regression"}, "target 'a': expected numbers"),
         ("a,b\n1,.5\n", {"task": "classification"}, "expected rows for training and for testing"),
@@ -234,3 +237,37 @@ def test_pandas_rounds_numbers_correctly(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a\n" + "\n".join(texts) + "\n")
     assert table._read(path)["a"].tolist() == [float(text) for text in texts]
+
+
+def test_frames_of_parquet_whose_names_are_no_columns(tmp_path):
+    pytest.importorskip("pyarrow", reason="Parquet files are read by pyarrow")
+    path = tmp_path / "t.parquet"
+    rows().set_index("count").to_parquet(path)
+    assert "column 'count': expected a column, found an index of pandas" in message(str(path))
+    rows().set_axis(range(5), axis=1).to_parquet(path)
+    assert [feature.name for feature in load(str(path)).preparation.features] == list("0123")
+    from pyarrow import parquet
+
+    made = parquet.read_table(path)
+    parquet.write_table(made.rename_columns(["a", "a", "b", "c", "d"]), path)
+    assert "expected columns of different names, found 'a' twice" in message(str(path))
+
+
+def test_integers_written_with_a_point_are_classes_where_that_is_said(tmp_path):
+    source = written(tmp_path, rows().assign(last=[i % 3 + 0.0 for i in range(60)]))
+    assert load(source).task == "regression"
+    data = load(source, options=DataOptions.of(task="classification"))
+    assert data.class_names == ("0", "1", "2")
+
+
+def test_what_may_be_misread_is_noted(tmp_path, caplog):
+    caplog.set_level("INFO", "samebits")
+    frame = rows()
+    load(written(tmp_path, frame.assign(count=["?", *map(str, frame["count"][1:])])))
+    assert "column 'count' is one of words, such as '?'" in caplog.text
+    load(written(tmp_path, frame.rename(columns={"price": "0.5"})))
+    assert "taken for names of columns, one of which is '0.5'" in caplog.text
+    written(tmp_path, frame, "train.csv")
+    written(tmp_path, frame.assign(price=1e9), "test.csv")
+    load(str(tmp_path), options=DataOptions.of(target="price"))
+    assert "60 of them lie 2048 standard deviations of training or more" in caplog.text

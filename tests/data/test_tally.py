@@ -82,3 +82,16 @@ def test_outputs_for_pixels_are_checked():
     data = from_arrays([masks.astype(np.uint8)], [masks])
     with pytest.raises(InputError, match=r"expected outputs \[N, 2, 2, 2\], one for every class"):
         counted(data, np.zeros((10, 2)))
+
+
+def test_a_network_may_know_classes_that_no_mask_shows():
+    masks = RNG.integers(0, 2, (50, 4, 5))
+    data = from_arrays([RNG.integers(0, 255, (50, 1, 4, 5)).astype(np.uint8)], [masks])
+    outputs = RNG.normal(size=(10, 3, 4, 5))
+    found, wanted = counted(data, outputs), data.test_labels.numpy().ravel()
+    guesses = outputs.argmax(axis=1).ravel()
+    union = metrics.jaccard_score(wanted, guesses, average="macro")
+    assert found.figures["mean_iou"] == pytest.approx(union)
+    assert found.accuracy == metrics.accuracy_score(wanted, guesses)
+    with pytest.raises(InputError, match=r"expected outputs \[N, 2, 4, 5\]"):
+        counted(data, outputs[:, :1])

@@ -48,6 +48,8 @@ def from_arrays(
                 f"{name}: expected shape [{len(x)}], one label per sample, found "
                 f"{shape_text(y.shape)}"
             )
+    if not len(samples[0]):
+        raise InputError(f"{where[0][0]}: expected at least one sample for training, found none")
     task = task_of(labels[0], options.task, where[0][1])
     for y, (_, name) in zip(labels, where, strict=True):
         task_of(y, task, name)

@@ -29,6 +29,8 @@ LABELS = {  # of a task: axes and dtype
     "segmentation": (3, torch.uint8),
 }
 
+SCALED = "in the scales of its own training rows, since a network's file holds none of a run"
+
 
 def value_table(peak: int) -> torch.Tensor:
     """float32 values of the codes 0..peak: (code / peak - 0.5) * 2, binary32, in this order."""

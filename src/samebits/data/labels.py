@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from samebits import progress
 from samebits.data.columns import ColumnScale
 from samebits.data.preparation import check_numbers
 from samebits.errors import InputError
+from samebits.spec.tables import TARGET_MAX
 
 Array = np.ndarray[Any, Any]
 MOST_CLASSES = 1 << 14
@@ -108,6 +110,12 @@ def encode(
         np.stack([s.targets(column) for s, column in zip(scales, real.T, strict=True)], axis=1)
         for real in reals
     ]
+    beyond = sum(int((np.abs(part) == TARGET_MAX).sum()) for part in codes)
+    if beyond:
+        progress.note(
+            f"{where[0]}: {beyond} of them lie 2048 standard deviations of training or more from "
+            "its mean, and count as that far, in the figures too"
+        )
     return Labels(task, tuple(map(torch.from_numpy, codes)), names, tuple(scales))
 
 

@@ -12,7 +12,7 @@ from samebits.data.decode import in_threads
 from samebits.data.folder import is_left, is_test_name, visible
 from samebits.data.labels import encode
 from samebits.data.options import PLAIN, DataOptions
-from samebits.data.pictures import IMAGE_SUFFIXES, Pixels, read_mask, read_picture
+from samebits.data.pictures import IMAGE_SUFFIXES, Pixels, read_mask, read_picture, stored_size
 from samebits.errors import InputError
 
 TAKES = ("task", "resize", "colour")
@@ -55,10 +55,13 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
     def read(pair: tuple[Path, Path]) -> tuple[Pixels, Pixels]:
         image = read_picture(pair[0], (train[0][0], first.shape), options)
         mask = read_mask(pair[1], options)
-        if mask.shape != image.shape[1:]:
+        sizes = image.shape[:0:-1], mask.shape[::-1]
+        if options.resize is not None:  # of other proportions they would be cut differently
+            sizes = stored_size(pair[0]), stored_size(pair[1])
+        if sizes[0] != sizes[1]:
+            wanted, found = (f"{width}x{height}" for width, height in sizes)
             raise InputError(
-                f"{pair[1]}: expected a mask of {image.shape[2]}x{image.shape[1]} pixels as its "
-                f"image has, found {mask.shape[1]}x{mask.shape[0]}"
+                f"{pair[1]}: expected a mask of {wanted} pixels as its image has, found {found}"
             )
         return image, mask
 

@@ -65,6 +65,15 @@ def pixels_of(
     return pixels.reshape(height, width, CHANNELS[mode]).transpose(2, 0, 1)
 
 
+def stored_size(path: Path) -> tuple[int, int]:
+    """Width and height of the image in a file. Raises InputError for another file."""
+    with (
+        decoding(path, "a JPEG, PNG or WebP image", "replace or remove it"),
+        Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as image,
+    ):
+        return image.size
+
+
 def read_mask(path: Path, options: DataOptions = PLAIN) -> Pixels:
     """The indices [H, W] that a grey or palette PNG holds, resized as images are but without
     mixing. Raises InputError for another file."""

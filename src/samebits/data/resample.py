@@ -42,7 +42,8 @@ def resampled(samples: Codes, rate: int) -> Codes:
         return samples
     half = np.array(resampling_filter(up, down), np.float64)
     reach = ZEROS * max(up, down)
-    before = reach // up  # samples on each side that the filter touches
+    # Samples on each side that the filter touches: an output lies up to a sample after its first.
+    before = reach // up + 1
     padded = np.zeros(len(samples) + 2 * before + 1)
     padded[before : before + len(samples)] = samples
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * before + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ MOST_COLUMNS, MOST_CELLS = 1 << 12, 1 << 25
 LONGEST_HEADER = 1 << 20  # bytes
 MANY_CLASSES = 100  # integers of more different values are rather numbers
 TASKS = ("classification", "regression", "multilabel")
+COMMAS = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")  # a number, maybe with commas
 ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_csv(index=False)"
 
 
@@ -153,6 +155,13 @@ def _task(
         said = "classification" if words or targets[0] in whole else "regression"
     else:
         said = "multilabel" if binary else "regression"
+    whole_floats = given == "classification" and targets[0] in numbers
+    if (
+        whole_floats
+        and len(targets) == 1
+        and np.array_equal(table[targets[0]], np.rint(np.asarray(table[targets[0]])))
+    ):
+        return "classification"  # integers that were written as 1.0
     task = given or said
     if task not in TASKS:
         raise InputError(f"{source}: --task {task}: expected {', '.join(TASKS)} of a table")
@@ -269,12 +278,11 @@ def _read_csv(path: Path, pandas: Any) -> pandas.DataFrame:
     before the table is made."""
     data = path.read_bytes()
     head = io.StringIO(data[:LONGEST_HEADER].decode("utf-8-sig", "replace"), newline="")
-    names = next(csv.reader(head), [])
+    filled = (row for row in csv.reader(head) if len(row) > 1 or "".join(row).strip())
+    names = next(filled, [])  # pandas passes over blank lines as well
     lines = data.count(b"\n") + data.count(b"\r") + 1
     _check_size(path, lines, len(names))
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path}: expected columns of different names, found {twice!r:.60} twice")
+    _check_names(path, names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return pandas.read_csv(
@@ -302,7 +310,42 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
             raise InputError(
                 f"{path}: expected at most {8 * LARGEST_FILE} bytes unpacked, found {unpacked}"
             )
-        return file.read().to_pandas()
+        frame = file.read().to_pandas()
+    index = [name for name in frame.index.names if name is not None]
+    if index:
+        raise InputError(
+            f"{path}: column {index[0]!r}: expected a column, found an index of pandas; save "
+            "frame.reset_index() as a table"
+        )
+    frame.columns = [str(name) for name in frame.columns]
+    _check_names(path, list(frame.columns))
+    return frame
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise InputError for names of columns that are not those of a table with commas."""
+    if not any(names):
+        raise InputError(f"{path}: expected a line of names, found none; {ADVICE}")
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise InputError(
+            f"{path}: expected commas between columns, found {names[0]!r:.60}; save it with commas "
+            "between columns and points in numbers"
+        )
+    nameless = next((place for place, name in enumerate(names, 1) if not name.strip()), None)
+    if nameless is not None:
+        raise InputError(
+            f"{path}: column {nameless}: expected a name, found none; name it, or remove it if it "
+            "numbers the rows, as pandas.DataFrame.to_csv(index=False) does"
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path}: expected columns of different names, found {twice!r:.60} twice")
+    numbers = [name for name in names if _is_number(name) and not name.isdecimal()]
+    if numbers:
+        progress.note(
+            f"{path}: the first line is taken for names of columns, one of which is "
+            f"{numbers[0]!r:.60}; add a line of names above it if it is a row"
+        )
 
 
 def _check_size(path: Path, rows: int, columns: int) -> None:
@@ -339,7 +382,34 @@ def _column(series: Any, where: str) -> Column:
                 f"{where.replace('ROW', str(row))}: expected a number or a word, found "
                 f"{type(word).__name__}; convert the column"
             )
-    return [str(word) for word in words]
+    texts = [str(word) for word in words]
+    _check_words(texts, where)
+    return texts
+
+
+def _check_words(words: Sequence[str], where: str) -> None:
+    """Raise InputError for numbers with commas, which would count as words. Other numbers among
+    words are noted."""
+    different = set(words)
+    if any("," in word for word in different) and all(map(COMMAS.fullmatch, different)):
+        row = next(row for row, word in enumerate(words, 1) if "," in word)
+        raise InputError(
+            f"{where.replace('ROW', str(row))}: expected a number with a point, found "
+            f"{words[row - 1]!r:.60}; write 1.5 and 1000 for numbers with commas"
+        )
+    others = sorted(word for word in different if not _is_number(word))
+    if 2 * len(others) < len(different):
+        found = f"such as {others[0]!r:.60}" if others else "all of them numbers as text"
+        place = where.replace("row ROW, ", "")
+        progress.note(f"{place} is one of words, {found}: each different one is an input or class")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _joined(parts: Sequence[Column]) -> Column:

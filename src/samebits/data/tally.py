@@ -45,8 +45,7 @@ class Tally:
         self._data, self._task, self._outputs = data, data.task, data.classes
         self._correct = self._total = 0
         self._hits = np.zeros((3, self._outputs), np.int64)  # true and false positives, misses
-        confused = self._outputs if data.task == "segmentation" else 0
-        self._confusion = np.zeros((confused, confused), np.int64)  # of labels and guesses
+        self._confusion: Array | None = None  # of labels and guesses, int64 [classes, classes]
         self._found: list[Array] = []  # of a regression
         self._wanted: list[Array] = []
 
@@ -76,16 +75,19 @@ class Tally:
         self._hits += np.stack([part.sum(axis=0) for part in counted])
 
     def _add_pixels(self, outputs: Array, labels: Array) -> None:
-        count = self._outputs
-        if outputs.shape != (len(labels), count, *labels.shape[1:]):
+        """Count outputs [n, classes, H, W], of at least the classes that the masks show."""
+        count = outputs.shape[1] if outputs.ndim > 1 else 0
+        fits = outputs.shape == (len(labels), count, *labels.shape[1:])
+        if not fits or count < self._outputs:
             raise InputError(
-                f"{self._data.source}: expected outputs [N, {count}, "
+                f"{self._data.source}: expected outputs [N, {self._outputs}, "
                 f"{', '.join(map(str, labels.shape[1:]))}], one for every class and pixel, found "
                 f"{list(outputs.shape)}; give a network that keeps the size of its images"
             )
         guesses = outputs.argmax(axis=1).astype(np.int64)
         pairs = np.bincount((labels.astype(np.int64) * count + guesses).ravel(), minlength=count**2)
-        self._confusion += pairs.reshape(count, count)
+        confusion = pairs.reshape(count, count)
+        self._confusion = confusion if self._confusion is None else self._confusion + confusion
         self._correct += int((guesses == labels).sum())
         self._total += labels.size
 
@@ -95,6 +97,7 @@ class Tally:
             return Metrics(None, self._total, self._errors())
         share = self._correct / self._total
         if self._task == "segmentation":
+            assert self._confusion is not None
             right, every = self._confusion.diagonal(), self._confusion
             union = every.sum(axis=0) + every.sum(axis=1) - right
             present = union > 0

@@ -10,6 +10,7 @@ from torch import nn
 from samebits import progress
 from samebits.data import Dataset
 from samebits.data import load as load_data
+from samebits.data.dataset import SCALED
 from samebits.data.load import NONE, Earlier
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.tally import Metrics, Tally
@@ -89,6 +90,8 @@ def evaluate_model(model: Model, data: str | Path | Dataset, options: DataOption
             arithmetic = "integer"
         else:
             outputs, arithmetic = PyTorch().run(model, image_codes(model, given)), "integer"
+    if given.preparation is not None and not isinstance(data, Dataset):
+        progress.note(f"{given.source}: {SCALED}")
     if given.task == "classification":
         found = Metrics(correct(outputs, given), given.test_labels.numel(), {})
     else:
