@@ -127,7 +127,9 @@ def windows() -> Iterator[Graph]:
     yield conv((5, 12, 7), 9, (1, 5), pads=(0, 2, 0, 2), dilations=(1, 1))
     yield conv((12, 3, 7), 9, (5, 1), strides=(4, 1))
     yield conv((4, 130, 40), 10, (3, 3), pads=ones)
-    yield conv((5, 6, 12), 40, (3, 3), pads=ones, groups=2)
+    for outputs in (16, 40):  # of 16, half lie beside those of the other group
+        yield conv((5, 9, 12), outputs, (3, 3), pads=ones, groups=2)
+    yield conv((40, 1, 16), 16, (3, 1), dilations=(12, 1), pads=(12, 0, 12, 0))
     yield conv((1, 1, 5), 20, (3, 3), pads=ones)
     yield conv((3, 3, 1), 64, (10, 4), strides=(2, 2), pads=(5, 2, 5, 2))
 
