@@ -150,6 +150,7 @@ def depthwise() -> Iterator[Graph]:
         yield conv((9, 11, channels), channels, (3, 3), dilations=(2, 3), pads=ones, **whole)
         yield conv((1, 1, channels), channels, (3, 3), pads=ones, **whole)
         yield conv((3, 4, channels), channels, (1, 1), **whole)
+        yield conv((1, 1, channels), channels, (1, 1), groups=channels)
         yield conv((9, 20, channels), channels, (3, 3), strides=(1, 3), pads=(0, 0, 0, 2), **whole)
     yield conv((9, 10, 16), 16, (8, 8), groups=16, pads=(4, 4, 4, 4))
     yield conv((9, 12, 16), 16, (9, 9), groups=16, pads=(4, 4, 4, 4))
