@@ -156,6 +156,31 @@ def depthwise() -> Iterator[Graph]:
     yield conv((9, 12, 16), 16, (9, 9), groups=16, pads=(4, 4, 4, 4))
 
 
+def drawn() -> Iterator[Graph]:
+    """Windows of any shape: groups, columns of one pixel, dilations, ends without padding."""
+    rng = np.random.default_rng(5)
+
+    def number(most: int) -> int:
+        return int(rng.integers(1, most, endpoint=True))
+
+    for index in range(40):
+        kind = index % 4  # groups, depthwise, a column, any
+        column = kind == 2
+        kernel = (number(4), 1 if column else number(4))
+        strides, dilations = ((number(2), number(2)), (number(3), 1 if column else number(2)))
+        above, left, below, right = (int(v) for v in rng.integers(0, 3, 4))
+        pads = (above, 0, below, 0) if column else (above, left, below, right)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        image = (reach[0] + number(9) - 1, 1 if column else reach[1] + number(12) - 1)
+        groups = (number(4), 8 * number(9), 1, 1)[kind]
+        depth, outputs = (1, 1) if kind == 1 else (number(9), number(24))
+        yield conv(
+            (*image, groups * depth), groups * outputs, kernel, strides=strides, pads=pads,
+            dilations=dilations, groups=groups, batch=number(2),
+            dtype=("int8", "uint8")[index % 5 % 2], ratios=(*PLAIN, *TIES), single=index % 3 == 0,
+        )  # fmt: skip
+
+
 def requantizations() -> Iterator[Graph]:
     """Every form by channel and for all: shifts, products with ties and without, and others."""
     ratios = [PLAIN, TIES, LARGE, (*PLAIN, *TIES), (*TIES, *LARGE), (Fraction(1, 3),)]
@@ -227,6 +252,7 @@ FAMILIES = {
     "points": points,
     "windows": windows,
     "depthwise": depthwise,
+    "drawn": drawn,
     "requantizations": requantizations,
     "sums": sums,
     "copies": copies,
