@@ -127,7 +127,9 @@ def windows() -> Iterator[Graph]:
     yield conv((5, 12, 7), 9, (1, 5), pads=(0, 2, 0, 2), dilations=(1, 1))
     yield conv((12, 3, 7), 9, (5, 1), strides=(4, 1))
     yield conv((4, 130, 40), 10, (3, 3), pads=ones)
-    yield conv((5, 6, 12), 40, (3, 3), pads=ones, groups=2)
+    for outputs in (16, 40):  # of 16, half lie beside those of the other group
+        yield conv((5, 9, 12), outputs, (3, 3), pads=ones, groups=2)
+    yield conv((40, 1, 16), 16, (3, 1), dilations=(12, 1), pads=(12, 0, 12, 0))
     yield conv((1, 1, 5), 20, (3, 3), pads=ones)
     yield conv((3, 3, 1), 64, (10, 4), strides=(2, 2), pads=(5, 2, 5, 2))
 
@@ -148,9 +150,35 @@ def depthwise() -> Iterator[Graph]:
         yield conv((9, 11, channels), channels, (3, 3), dilations=(2, 3), pads=ones, **whole)
         yield conv((1, 1, channels), channels, (3, 3), pads=ones, **whole)
         yield conv((3, 4, channels), channels, (1, 1), **whole)
+        yield conv((1, 1, channels), channels, (1, 1), groups=channels)
         yield conv((9, 20, channels), channels, (3, 3), strides=(1, 3), pads=(0, 0, 0, 2), **whole)
     yield conv((9, 10, 16), 16, (8, 8), groups=16, pads=(4, 4, 4, 4))
     yield conv((9, 12, 16), 16, (9, 9), groups=16, pads=(4, 4, 4, 4))
+
+
+def drawn() -> Iterator[Graph]:
+    """Windows of any shape: groups, columns of one pixel, dilations, ends without padding."""
+    rng = np.random.default_rng(5)
+
+    def number(most: int) -> int:
+        return int(rng.integers(1, most, endpoint=True))
+
+    for index in range(40):
+        kind = index % 4  # groups, depthwise, a column, any
+        column = kind == 2
+        kernel = (number(4), 1 if column else number(4))
+        strides, dilations = ((number(2), number(2)), (number(3), 1 if column else number(2)))
+        above, left, below, right = (int(v) for v in rng.integers(0, 3, 4))
+        pads = (above, 0, below, 0) if column else (above, left, below, right)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        image = (reach[0] + number(9) - 1, 1 if column else reach[1] + number(12) - 1)
+        groups = (number(4), 8 * number(9), 1, 1)[kind]
+        depth, outputs = (1, 1) if kind == 1 else (number(9), number(24))
+        yield conv(
+            (*image, groups * depth), groups * outputs, kernel, strides=strides, pads=pads,
+            dilations=dilations, groups=groups, batch=number(2),
+            dtype=("int8", "uint8")[index % 5 % 2], ratios=(*PLAIN, *TIES), single=index % 3 == 0,
+        )  # fmt: skip
 
 
 def requantizations() -> Iterator[Graph]:
@@ -224,6 +252,7 @@ FAMILIES = {
     "points": points,
     "windows": windows,
     "depthwise": depthwise,
+    "drawn": drawn,
     "requantizations": requantizations,
     "sums": sums,
     "copies": copies,

@@ -108,10 +108,12 @@ typedef struct {
     uint8_t flip;     /* bits that change in codes */
 } samebits_window;
 
-/* The same convolution of an image that is one column, as that of one row. */
+/* The same convolution of an image that is one column, as that of one row; one output is a row, and
+ * has no distance to a next row of outputs. */
 SAMEBITS_INLINE samebits_conv samebits_turned(const samebits_conv *c) {
     samebits_conv t = *c;
     if (c->width != 1 || c->out_width != 1 || c->kernel_width != 1 || c->pad_left) return t;
+    if (c->out_height == 1) return t;
     t.width = c->height;
     t.out_width = c->out_height;
     t.kernel_width = c->kernel_height;

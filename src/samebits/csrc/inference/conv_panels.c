@@ -71,7 +71,10 @@ SAMEBITS_INLINE void samebits_rolling(samebits_panel *k, const uint8_t *x, uint8
 /* 0 for what is not here: other types of codes, or forms of requantization. */
 static int samebits_panel_conv(const samebits_conv *given, const void *x, void *out,
                                uint8_t *band) {
-    const samebits_conv turned = samebits_turned(given), *c = &turned;
+    /* A band has no room for the columns between those of a dilated window. */
+    const int in_x = given->groups == 1 && given->length % 4 == 0 && samebits_in_image(given);
+    const samebits_conv turned = in_x || given->dilation_y == 1 ? samebits_turned(given) : *given;
+    const samebits_conv *c = &turned;
     const int32_t outputs = c->out_channels / c->groups, depth = c->channels / c->groups;
     int32_t n, group, oy, ox, o;
     samebits_panel k;
@@ -85,7 +88,7 @@ static int samebits_panel_conv(const samebits_conv *given, const void *x, void *
     k.window.products = (int64_t)c->kernel_height * c->runs * c->length;
     k.window.pitch = c->out_pixel;
     k.window.slot = 0;
-    if (c->groups == 1 && c->length % 4 == 0 && samebits_in_image(c)) {
+    if (in_x) {
         k.window.flip = c->type == SAMEBITS_INT8 ? 0x80 : 0;
         samebits_points(&k, (const uint8_t *)x, (uint8_t *)out);
         return 1;

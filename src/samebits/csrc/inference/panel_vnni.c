@@ -48,7 +48,7 @@ SAMEBITS_INLINE void samebits_panel_codes(const samebits_panel *k, __m512i (*sum
             const __m512i v = samebits_codes(&k->range, sum[p][0], sum[p + i][0], sum[p + 2 * i][0],
                                              sum[p + 3 * i][0]);
             uint8_t *to = out + p * pitch;
-            if (P > 1 && pitch == 16) {
+            if (P > 1 && pitch == 16 && lanes == 16) { /* of pixels side by side */
                 _mm512_storeu_si512(to, v);
                 continue;
             }
