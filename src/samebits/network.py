@@ -473,18 +473,13 @@ class Network(Reported):
         """The facts that a page states of the network besides what is in it."""
         from samebits.ir.fusion import fuse_normalisation
         from samebits.reports.page.network import NetworkFacts
-        from samebits.verification.inputs import chunks, dequantize
+        from samebits.verification.inputs import chunks
 
         origin, reals = self.origin or (None, [])
         if against is not None:
             origin = fuse_normalisation(against.model.real)
         if samples is not None:
-            ports = self.interface
-            pieces = chunks(ports, self._samples(samples, seed))[:MEASURED]
-            reals = [
-                [dequantize(c, ports.values[n]) for n, c in zip(ports.inputs, piece, strict=True)]
-                for piece in pieces
-            ]
+            reals = chunks(self.interface, self._reals(samples, seed))[:MEASURED]
         costs, uncounted = {}, ""
         if board is not None:
             _check_board(board)
@@ -507,6 +502,31 @@ class Network(Reported):
             return drawn(samples, ports, seed)
         source = str(samples) if isinstance(samples, str | Path) else "samples"
         return codes_of(gather(samples, ports), ports, source)
+
+    def _reals(self, samples: Any, seed: int) -> list[Array]:
+        """Samples for the inputs of the real graph: numbers as they were given, so that rounding
+        and clipping of the inputs count as errors; codes as what they stand for."""
+        from samebits.samples import gather
+        from samebits.verification.inputs import codes_of, dequantize, drawn
+
+        ports = self.interface
+        if isinstance(samples, str) and samples.startswith("random:"):
+            arrays = dict(zip(ports.inputs, drawn(samples, ports, seed), strict=True))
+        else:
+            given = gather(samples, ports)
+            codes = codes_of(given, ports, "samples")  # refuses what does not fit
+            if len(ports.inputs) == 1:
+                given = dict(zip(ports.inputs, given.values(), strict=False))
+            arrays = {
+                name: given[name].reshape(found.shape) if given[name].dtype.kind == "f" else found
+                for name, found in zip(ports.inputs, codes, strict=True)
+            }
+        return [
+            array.astype(np.float32)
+            if array.dtype.kind == "f"
+            else dequantize(array, ports.values[name])
+            for name, array in arrays.items()
+        ]
 
     def _run_float(self, samples: Any) -> dict[str, Array]:
         from samebits.ir import interpreter
