@@ -150,6 +150,7 @@ class Network(Reported):
             len(taken[0]) // step(ports.values[ports.inputs[0]]),
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
+            str(samples) if isinstance(samples, str | Path) else "",
         )
 
     def as_steps(self) -> Network:
@@ -415,7 +416,7 @@ class Network(Reported):
         if samples is not None and verified is None:
             verified = self.verify(samples, seed=seed)
             sections += verified.report().sections
-        compared = None if verified is None else self._compared(verified, samples)
+        compared = None if verified is None else self._compared(verified)
         place = self.source if saved is None else str(saved)
         if self.model.firmware is not None:
             return Report(
@@ -459,13 +460,12 @@ class Network(Reported):
                     f"{self.kind}; leave it out, or quantize it first"
                 )
 
-    def _compared(self, verified: Verification, samples: Any) -> BackendsCompared:
+    def _compared(self, verified: Verification) -> BackendsCompared:
         from samebits.reports.page.verdict import BackendsCompared
         from samebits.verification.run import reference_of
 
-        named = str(samples) if isinstance(samples, str | Path) else ""
         reference = reference_of(self.model)
-        return BackendsCompared(reference, verified.samples, named, verified.verdicts)
+        return BackendsCompared(reference, verified.samples, verified.inputs, verified.verdicts)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
