@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -407,6 +407,8 @@ class Network(Reported):
         from samebits.reports.summary import network_summary
 
         self._refuse(samples, against, board)
+        if isinstance(samples, Iterator):  # it is gone through more than once
+            samples = list(samples)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)

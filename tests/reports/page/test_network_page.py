@@ -132,6 +132,11 @@ def test_names_of_files_are_escaped():
     assert "\x1b" not in page
 
 
+def test_samples_that_can_be_read_once(file):
+    batches = [SAMPLES[:2], SAMPLES[2:4]]
+    assert sb.report(file, iter(batches)).html == sb.report(file, batches).html
+
+
 def test_rounding_of_inputs_counts(net, file, tmp_path):
     """The same samples lose the same whether the page was asked for with the calibration at hand
     or with a file of them."""
