@@ -1,9 +1,10 @@
 """The error of every quantized tensor by its causes, each measured on samples.
 
 Where a tensor x is rounded to codes that stand for y, an element is clipped if its code is the
-least or the greatest and |x - y| is more than half a step; the sums of (x - y)**2 over those elements and over the others are the noise of
-clipping and of rounding of activations. The noise of rounding of weights is that of x itself: the
-layer is computed once more on the same inputs with the weights of the float network.
+least or the greatest and |x - y| is more than half a step; the sums of (x - y)**2 over those
+elements and over the others are the noise of clipping and of rounding of activations. The noise of
+rounding of weights is that of x itself: the layer is computed once more on the same inputs with the
+weights of the float network.
 
 Measurements in binary64: nothing that is computed later depends on them.
 """
@@ -19,7 +20,7 @@ import numpy as np
 
 from samebits.ir import Graph, Node
 from samebits.ir.interpreter import carry, evaluate, trace
-from samebits.ir.real.quantize import saturation, is_stored
+from samebits.ir.real.quantize import is_stored, saturation
 from samebits.quantization.signal import sqnr
 
 Array = np.ndarray[Any, Any]
