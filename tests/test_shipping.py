@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -59,7 +60,8 @@ def test_a_module(tmp_path):
     assert f"written: {out}, for zephyr; see its README.md\n\nreport: {out}/report.html" in text
     json.dumps(made.to_dict(), allow_nan=False)
     assert [verdict["backend"] for verdict in made.to_dict()["verification"]["verdicts"]] == [
-        "torch"
+        "torch",
+        "c",
     ]
 
 
@@ -90,6 +92,47 @@ def test_a_board(tmp_path):
     assert [verdict.backend for verdict in made.on_board.verdicts] == ["cortex-m3"]
     assert "On the emulated cortex-m3\n" in str(made)
     assert made.compiled.memory.cpu == TARGETS["cortex-m3"].cpu
+
+
+def test_the_kernels_that_are_written_are_compared(tmp_path, monkeypatch):
+    """Whatever backends are named, the C with the kernels of --cpu runs before it is written."""
+    skip_unless_available(TARGETS["c"])
+    made = sb.ship(module(), X, tmp_path / "c", cpu="cortex-m4", **ONLY)
+    assert [v.backend for v in made.verification.verdicts] == ["torch", "c for cortex-m4"]
+    assert all(v.equal for v in made.verification.verdicts)
+    from samebits.verification.backends.generated_c import GeneratedC
+
+    run = GeneratedC.run
+    monkeypatch.setattr(GeneratedC, "run", lambda *given: [codes ^ 1 for codes in run(*given)])
+    made = sb.ship(module(), X, tmp_path / "d", cpu="cortex-m4", **ONLY)
+    assert not made
+    assert not (tmp_path / "d").exists()
+
+
+def test_without_a_compiler_it_says_that_the_c_did_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("samebits.codegen.run.toolchain.shutil.which", lambda name: None)
+    made = sb.ship(module(), X, tmp_path / "c", **ONLY)
+    assert made
+    assert "c: not compared: c: " in str(made)
+    assert "same bits: yes (1 not compared)" in str(made)
+
+
+def test_its_page_says_what_was_compared(tmp_path):
+    out = tmp_path / "c"
+    sb.ship(module(), X, out, **ONLY)
+    page = (out / "report.html").read_text()
+    assert "The same bits: reference, torch" in page
+    assert "computed 300 outputs of 100 samples" in page
+    assert "network.verify(&#39;random:100&#39;, [&#39;torch&#39;" in page
+    assert not re.search("for portable|for cortex", page)
+
+
+def test_its_page_repeats_only_what_verify_knows(tmp_path):
+    skip_unless_available(TARGETS["c"])
+    sb.ship(module(), X, tmp_path / "c", cpu="cortex-m4", **ONLY)
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "torch and c for cortex-m4 computed" in page
+    assert "[&#39;torch&#39;])" in page
 
 
 def test_a_quantized_network_is_taken_as_it_is(tmp_path):
@@ -141,7 +184,11 @@ def test_a_board_that_differs(tmp_path, monkeypatch):
     from samebits.verification.backends.generated_c import GeneratedC
 
     run = GeneratedC.run
-    monkeypatch.setattr(GeneratedC, "run", lambda *given: [codes ^ 1 for codes in run(*given)])
+
+    def flipped_on_board(self, *given):
+        return [codes ^ (self.name == "cortex-m3") for codes in run(self, *given)]
+
+    monkeypatch.setattr(GeneratedC, "run", flipped_on_board)
     made = sb.ship(module(), X, tmp_path / "c", board="cortex-m3", **ONLY)
     assert made.verification
     assert not made.on_board
@@ -217,7 +264,7 @@ def test_firmware(tmp_path):
 
 
 def test_a_written_package_that_fails_late_leaves_nothing(tmp_path, monkeypatch):
-    def fails(self):
+    def fails(self, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Network, "report", fails)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -150,6 +150,7 @@ class Network(Reported):
             len(taken[0]) // step(ports.values[ports.inputs[0]]),
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
+            str(samples) if isinstance(samples, str | Path) else "",
         )
 
     def as_steps(self) -> Network:
@@ -406,6 +407,8 @@ class Network(Reported):
         from samebits.reports.summary import network_summary
 
         self._refuse(samples, against, board)
+        if isinstance(samples, Iterator):  # it is gone through more than once
+            samples = list(samples)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -415,7 +418,7 @@ class Network(Reported):
         if samples is not None and verified is None:
             verified = self.verify(samples, seed=seed)
             sections += verified.report().sections
-        compared = None if verified is None else self._compared(verified, samples)
+        compared = None if verified is None else self._compared(verified)
         place = self.source if saved is None else str(saved)
         if self.model.firmware is not None:
             return Report(
@@ -459,13 +462,12 @@ class Network(Reported):
                     f"{self.kind}; leave it out, or quantize it first"
                 )
 
-    def _compared(self, verified: Verification, samples: Any) -> BackendsCompared:
+    def _compared(self, verified: Verification) -> BackendsCompared:
         from samebits.reports.page.verdict import BackendsCompared
         from samebits.verification.run import reference_of
 
-        named = str(samples) if isinstance(samples, str | Path) else ""
         reference = reference_of(self.model)
-        return BackendsCompared(reference, verified.samples, named, verified.verdicts)
+        return BackendsCompared(reference, verified.samples, verified.inputs, verified.verdicts)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
@@ -473,18 +475,13 @@ class Network(Reported):
         """The facts that a page states of the network besides what is in it."""
         from samebits.ir.fusion import fuse_normalisation
         from samebits.reports.page.network import NetworkFacts
-        from samebits.verification.inputs import chunks, dequantize
+        from samebits.verification.inputs import chunks
 
         origin, reals = self.origin or (None, [])
         if against is not None:
             origin = fuse_normalisation(against.model.real)
         if samples is not None:
-            ports = self.interface
-            pieces = chunks(ports, self._samples(samples, seed))[:MEASURED]
-            reals = [
-                [dequantize(c, ports.values[n]) for n, c in zip(ports.inputs, piece, strict=True)]
-                for piece in pieces
-            ]
+            reals = chunks(self.interface, self._reals(samples, seed))[:MEASURED]
         costs, uncounted = {}, ""
         if board is not None:
             _check_board(board)
@@ -507,6 +504,31 @@ class Network(Reported):
             return drawn(samples, ports, seed)
         source = str(samples) if isinstance(samples, str | Path) else "samples"
         return codes_of(gather(samples, ports), ports, source)
+
+    def _reals(self, samples: Any, seed: int) -> list[Array]:
+        """Samples for the inputs of the real graph: numbers as they were given, so that rounding
+        and clipping of the inputs count as errors; codes as what they stand for."""
+        from samebits.samples import gather
+        from samebits.verification.inputs import codes_of, dequantize, drawn
+
+        ports = self.interface
+        if isinstance(samples, str) and samples.startswith("random:"):
+            arrays = dict(zip(ports.inputs, drawn(samples, ports, seed), strict=True))
+        else:
+            given = gather(samples, ports)
+            codes = codes_of(given, ports, "samples")  # refuses what does not fit
+            if len(ports.inputs) == 1:
+                given = dict(zip(ports.inputs, given.values(), strict=False))
+            arrays = {
+                name: given[name].reshape(found.shape) if given[name].dtype.kind == "f" else found
+                for name, found in zip(ports.inputs, codes, strict=True)
+            }
+        return [
+            array.astype(np.float32)
+            if array.dtype.kind == "f"
+            else dequantize(array, ports.values[name])
+            for name, array in arrays.items()
+        ]
 
     def _run_float(self, samples: Any) -> dict[str, Array]:
         from samebits.ir import interpreter

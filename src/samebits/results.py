@@ -42,12 +42,14 @@ class Verification(Reported):
 
     outputs:  those of the backend that defines the bits, by name, as codes (firmware: binary16)
     verdicts: one for each of the other backends
+    inputs:   as the command line names the samples; "" for what it cannot name
     """
 
     source: str
     samples: int
     outputs: Mapping[str, Array]
     verdicts: tuple[Verdict, ...]
+    inputs: str = ""
 
     @property
     def same_bits(self) -> bool | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samebits import api
+from samebits import api, progress
 from samebits.callables import is_callable_name
 from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import check_folder, replace_folder
@@ -24,6 +24,9 @@ from samebits.quantization import QuantizationReport
 from samebits.reports.quantization import quantization_sections
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Verification
+from samebits.verification.backends.generated_c import GeneratedC
+from samebits.verification.compare import Verdict, compare
+from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
@@ -146,7 +149,8 @@ def ship(
     out:         folder to write: the package, model.onnx and report.html
     package:     make, cmake, arduino, zephyr, espidf or platformio
     cpu:         processor whose kernels are taken, by default the board's or those of any
-    backends:    to compare on 100 random inputs, as `Network.verify` takes them
+    backends:    to compare on 100 random inputs, as `Network.verify` takes them. The C that will be
+                 written is compared too, where this machine has a compiler
     board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
                  processor, such as cortex-m3
 
@@ -157,14 +161,31 @@ def ship(
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
     net = _quantized(source, calibration, scheme, effort, example, arch, shapes)
-    found = net.verify(INPUTS, backends)
+    found = _verified(net, backends, cpu)
     on_board = None
     if found and board is not None:
         on_board = net.verify(BOARD_INPUTS, [board])
     if not found or (on_board is not None and not on_board):
         return Shipment(net, found, None, on_board, board)
-    compiled = _written(net, out, package, cpu)
+    compiled = _written(net, found, out, package, cpu)
     return Shipment(net, found, compiled, on_board, board)
+
+
+def _verified(net: Network, backends: Sequence[str] | None, cpu: str | None) -> Verification:
+    """The backends, and the C that will be written on this machine, whatever they are: with the
+    kernels of its processor, which are in plain C too."""
+    found = net.verify(INPUTS, backends)
+    c = GeneratedC("c", cpu=cpu)
+    if not found or c.name in [v.backend for v in found.verdicts]:
+        return found
+    progress.stage(f"verifying: {c.name}")
+    why = c.unavailable()
+    if why is not None:
+        verdict = Verdict(c.name, skipped=why)
+    else:
+        computed = c.run(net.model, drawn(INPUTS, net.interface))
+        verdict = compare(c.name, net.interface, list(found.outputs.values()), computed)
+    return replace(found, verdicts=(*found.verdicts, verdict))
 
 
 def _checked(
@@ -263,13 +284,15 @@ def _as_it_is(net: Network, calibration: Any, scheme: str | None, effort: str | 
     return replace(net, notes=(*net.notes, note))
 
 
-def _written(net: Network, out: Path, package: str, cpu: str | None) -> CompiledNetwork:
+def _written(
+    net: Network, found: Verification, out: Path, package: str, cpu: str | None
+) -> CompiledNetwork:
     """The package and the page, as one folder that takes the place of an earlier one."""
     with tempfile.TemporaryDirectory(prefix="samebits-") as work:
         folder = Path(work, "package")
         compiled = net.compile(folder, package=package, cpu=cpu, sizes=True)
         assert isinstance(compiled, CompiledNetwork)
-        net.report().save(folder / PAGE)
+        net.report(verified=found, saved=out).save(folder / PAGE)
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))

@@ -11,6 +11,7 @@ from samebits.quantization.causes import BINS, causes
 
 SCALE = 0.5
 WEIGHT, ROUNDED = 0.9, 1.0
+STEP = 0.999 / 32767
 
 
 def graphs():
@@ -53,6 +54,20 @@ def test_clipping_and_rounding_are_told_apart():
     assert x.weights is None
     assert x.words == "activations clipped 100 %"
     assert (x.low, x.high, sum(x.counts), len(x.counts)) == (-1.5, 5.0, 4, BINS)
+
+
+def test_within_the_codes_nothing_is_clipped():
+    """Halfway between two codes of 16 bits, binary32 numbers err by more than half a step."""
+    graph = GraphBuilder("q")
+    x = graph.input("x", "float32", (1, 20000))
+    scale = graph.constant("scale", np.float32(STEP))
+    zero = graph.constant("zero", np.int16(0))
+    codes = graph.add("QuantizeLinear", (x, scale, zero), {"low": -32768, "high": 32767})
+    y = graph.add("DequantizeLinear", (codes, scale, zero))
+    halves = np.float32((np.arange(20000) + 0.5) * STEP)
+    (found,) = causes(graph.build([y]), [[halves[None]]]).values()
+    assert found.clipping == found.clip_rate == 0
+    assert found.rounding > 0
 
 
 def test_weights_are_measured_against_the_float_network():

@@ -1,9 +1,10 @@
 """The error of every quantized tensor by its causes, each measured on samples.
 
-Where a tensor x is rounded to codes that stand for y, an element is clipped if |x - y| is more than
-half a step; the sums of (x - y)**2 over those elements and over the others are the noise of
-clipping and of rounding of activations. The noise of rounding of weights is that of x itself: the
-layer is computed once more on the same inputs with the weights of the float network.
+Where a tensor x is rounded to codes that stand for y, an element is clipped if its code is the
+least or the greatest and |x - y| is more than half a step; the sums of (x - y)**2 over those
+elements and over the others are the noise of clipping and of rounding of activations. The noise of
+rounding of weights is that of x itself: the layer is computed once more on the same inputs with the
+weights of the float network.
 
 Measurements in binary64: nothing that is computed later depends on them.
 """
@@ -19,7 +20,7 @@ import numpy as np
 
 from samebits.ir import Graph, Node
 from samebits.ir.interpreter import carry, evaluate, trace
-from samebits.ir.real.quantize import is_stored
+from samebits.ir.real.quantize import is_stored, saturation
 from samebits.quantization.signal import sqnr
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +114,10 @@ def causes(
             x = np.asarray(values[node.inputs[0]], np.float64)
             y = np.asarray(values[back[node.output]], np.float64)
             found = sums[node.output]
-            _add(found, x, y, _half_steps(graph, node, x))
+            codes = np.asarray(values[node.output])
+            low, high = saturation(graph.values[node.output].dtype, node.attributes)
+            ends = (codes <= low) | (codes >= high)
+            _add(found, x, y, _half_steps(graph, node, x), ends)
             names = (node.inputs[0], node.output.removesuffix(CODES))
             name = next((name for name in names if name in wanted), "")
             if name and wanted[name].shape == y.shape:
@@ -128,9 +132,10 @@ def causes(
     return {name: _loss(found, origin is not None) for name, found in sums.items()}
 
 
-def _add(found: _Sums, x: Array, y: Array, half: Array) -> None:
+def _add(found: _Sums, x: Array, y: Array, half: Array, ends: Array) -> None:
     error = x - y
-    beyond = np.abs(error) > half * (1 + 2.0**-20)  # x has 24 bits
+    # x and y are rounded to 24 bits, which counts beside half a step of 16-bit codes.
+    beyond = ends & (np.abs(error) > half * (1 + 2.0**-20) + np.abs(x) * 2.0**-23)
     found.signal += float(np.sum(x * x))
     found.clipping += float(np.sum(error[beyond] ** 2))
     found.rounding += float(np.sum(error[~beyond] ** 2))

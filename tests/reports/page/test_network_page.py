@@ -130,3 +130,32 @@ def test_names_of_files_are_escaped():
     assert "&lt;img src=x&gt;" in page
     assert "&lt;/svg&gt;\\x1b" in page
     assert "\x1b" not in page
+
+
+def test_samples_that_can_be_read_once(file):
+    batches = [SAMPLES[:2], SAMPLES[2:4]]
+    assert sb.report(file, iter(batches)).html == sb.report(file, batches).html
+
+
+def test_rounding_of_inputs_counts(net, file, tmp_path):
+    """The same samples lose the same whether the page was asked for with the calibration at hand
+    or with a file of them."""
+    sb.load(module(), example=SAMPLES[:1]).save(tmp_path / "float.onnx")
+    np.savez(tmp_path / "x.npz", input=SAMPLES.numpy())
+    page = sb.report(file, tmp_path / "x.npz", against=tmp_path / "float.onnx").html
+
+    def table(text):
+        return re.findall(r'<tr id="[^"]*" tabindex="-1">.*?</tr>', text, flags=re.DOTALL)
+
+    assert any(" dB" in row or "activations rounded" in row for row in table(page))
+    assert table(page) == table(net.report().html)
+
+
+def test_weights_that_are_not_finite():
+    """A float network is shown as it is, so that one can see what is wrong with it."""
+    net = module()
+    with torch.no_grad():
+        weight = next(p for p in net.parameters() if p.ndim > 1)
+        weight.view(-1)[:2] = torch.tensor([float("nan"), float("inf")])
+    page = sb.load(net, example=SAMPLES[:1]).report().html
+    assert "2 not finite" in page

@@ -52,8 +52,9 @@ class Histograms:
 
 def histogram_of(numbers: Array) -> Histogram:
     """The histogram of codes, each bar as many of them, or of reals, each bar an equal part of
-    their range."""
+    their range. What is not finite is in no bar."""
     flat = numbers.reshape(-1)
+    flat = flat[np.isfinite(flat)]
     if not flat.size:
         return Histogram([0], "0", "0")
     if flat.dtype.kind in "iu":

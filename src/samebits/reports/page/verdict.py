@@ -12,6 +12,7 @@ from samebits.reports.deployment import BACKENDS, listed, reasons
 from samebits.reports.html import Command, Fold, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.report import printable
 from samebits.verification.compare import Verdict
+from samebits.verification.registry import known_backends
 
 TITLE = "The same bits?"
 
@@ -111,10 +112,12 @@ def _nothing(source: str, kind: str) -> list[PageBlock]:
 
 
 def _again(source: str, compared: BackendsCompared, seed: int) -> list[PageBlock]:
-    """The command that repeats a comparison; for what has no file, the call."""
+    """The command that repeats a comparison; for what has no file, the call. Left out is what only
+    `ship` compares."""
     inputs = compared.inputs
     drawn = inputs.startswith("random:")
-    names = [v.backend for v in compared.verdicts if v.skipped is None]
+    known = known_backends()
+    names = [v.backend for v in compared.verdicts if v.skipped is None and v.backend in known]
     if not inputs or not Path(source).exists():
         given = repr(inputs) if inputs else "samples"
         more = f", seed={seed}" if seed and drawn else ""

@@ -28,6 +28,9 @@ def weights_section(graph: Graph, layers: Sequence[NetworkLayer]) -> Section | N
             continue
         zeros = np.count_nonzero(array == 0) / array.size
         below = f"{array.size:,} x {array.dtype.name}, {100 * zeros:.1f} % zero"
+        wrong = np.count_nonzero(~np.isfinite(array))
+        if wrong:
+            below += f", {wrong:,} not finite"
         if array.dtype.name in ("int8", "uint8", "int16", "uint16"):
             low, high = limits(array.dtype.name)
             low = -high if array.dtype.kind == "i" else low

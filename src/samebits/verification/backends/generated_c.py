@@ -23,14 +23,19 @@ class GeneratedC(Backend):
     """The C of a model on one target of `samebits.codegen.run.targets`.
 
     work: the folder in which sources and program are kept for the time of a run; None for the
-    system's
+    system's. cpu: the processor whose kernels the C has, by default the target's
     """
 
     needs = "graph"
 
-    def __init__(self, target: str | Target, work: Path | None = None) -> None:
+    def __init__(
+        self, target: str | Target, work: Path | None = None, cpu: str | None = None
+    ) -> None:
         self.target = TARGETS[target] if isinstance(target, str) else target
+        self.cpu = self.target.cpu if cpu is None else cpu
         self.name = self.target.name
+        if self.cpu != self.target.cpu:
+            self.name += f" for {self.cpu}"
         self.work = work
 
     def unavailable(self) -> str | None:
@@ -63,7 +68,7 @@ class GeneratedC(Backend):
         from samebits.codegen import write_package
 
         sources = folder / "package"
-        write_package(model.integer, sources, cpu=self.target.cpu)
+        write_package(model.integer, sources, cpu=self.cpu)
         return build(sources, self.target, folder / "build", Interface.of(model.integer), trace)
 
 
