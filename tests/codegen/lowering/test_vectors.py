@@ -257,6 +257,7 @@ FAMILIES = {
     "sums": sums,
     "copies": copies,
 }
+CASES = [pytest.param(n, marks=[pytest.mark.slow] if n == "drawn" else []) for n in FAMILIES]
 
 
 def samples(graph: Graph) -> list[list[Any]]:
@@ -274,7 +275,7 @@ def samples(graph: Graph) -> list[list[Any]]:
     return cases
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CASES)
 @pytest.mark.parametrize("instructions", SETS)
 def test_vectors_compute_the_same(same_in_c: Check, family: str, instructions: str) -> None:
     flags = flags_of(instructions)
@@ -282,7 +283,7 @@ def test_vectors_compute_the_same(same_in_c: Check, family: str, instructions: s
     same_in_c(graphs, *flags, inputs=[samples(graph) for graph in graphs])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CASES)
 @pytest.mark.parametrize("instructions", NEON)
 def test_vectors_of_aarch64_compute_the_same(
     same_in_c: Check, family: str, instructions: str
