@@ -47,6 +47,10 @@ def test_bad_input_is_a_sentence(samebits, shelf):
     done = samebits("report", shelf["quantized"], "--board", "abacus")
     assert done.code == 2
     assert "expected one of cortex-m0" in done.err
+    missing = shelf["none"] / "page.html"  # no folder
+    done = samebits("report", shelf["none"], "--out", missing)  # said before the network is read
+    assert done.code == 2
+    assert done.err.startswith(f"error: --out {missing}: expected a file in a folder that exists")
 
 
 def test_plans(samebits, tmp_path):

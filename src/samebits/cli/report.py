@@ -9,6 +9,7 @@ import typer
 
 from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, shapes_of
 from samebits.cli.output import working
+from samebits.errors import InputError
 
 
 def report_command(
@@ -55,6 +56,11 @@ def report_command(
 ) -> None:
     """Write the page of a model: bits, graph, layers, memory, weights, tables, curves."""
     with working(quiet):
+        if out is not None and not out.parent.is_dir():  # before what takes long
+            raise InputError(
+                f"--out {out}: expected a file in a folder that exists, found no folder "
+                f"{out.parent}; make it first"
+            )
         from samebits import api
 
         found = api.report(
