@@ -174,6 +174,15 @@ FOUND = {
             {"network": "tiny", "board": "cortex-m3", "ours": {"instructions": 1000}},
         ]
     },
+    "edge": {
+        "results": [
+            {
+                "net": "resnet8",
+                "seconds": {"ours, native": 40e-6, "ours, avx2": 1.0, "LiteRT int8": 50e-6},
+                "missing": {"onnxruntime int8": "not installed"},
+            }
+        ]
+    },
 }
 FIGURES = {
     "same_bits": {
@@ -196,6 +205,12 @@ FIGURES = {
         "resnet8.m4.cmsis-nn": "27.000",
         "resnet8.m4.ratio": "0.500",
         "tiny.m3.ours": "0.001",
+    },
+    "edge": {
+        "resnet8.ours.us": "40.0",
+        "resnet8.ours.ratio": "1.00",
+        "resnet8.litert.us": "50.0",
+        "resnet8.litert.ratio": "1.25",
     },
 }
 
