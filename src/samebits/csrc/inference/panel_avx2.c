@@ -7,17 +7,6 @@
 #include "samebits_vector.h"
 
 #ifdef SAMEBITS_AVX2
-#define SAMEBITS_PANEL 16
-#define samebits_has_panel samebits_has_codes16
-#define samebits_flipped samebits_changed
-
-typedef struct {
-    samebits_window window;
-    samebits_scale16 scale;
-    const int8_t *weights;
-    int32_t lanes;
-} samebits_panel;
-
 /* P pixels. Reads 16 bytes of weights for fewer lanes too; what follows the last block is slack. */
 SAMEBITS_INLINE void samebits_panel_tile(const samebits_panel *k, const uint8_t *x, uint8_t *out,
                                          const int32_t P) {

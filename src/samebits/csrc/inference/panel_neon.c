@@ -9,17 +9,6 @@
 #include "samebits_vector.h"
 
 #ifdef SAMEBITS_NEON
-#define SAMEBITS_PANEL 16
-#define samebits_has_panel samebits_has_codes16
-#define samebits_flipped samebits_changed
-
-typedef struct {
-    samebits_window window;
-    samebits_scale16 scale;
-    const int8_t *weights;
-    int32_t lanes;
-} samebits_panel;
-
 #ifdef __ARM_FEATURE_DOTPROD
 #define SAMEBITS_TILE 4   /* pixels */
 #define SAMEBITS_HALVES 1 /* sums of a channel */
