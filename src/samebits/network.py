@@ -228,10 +228,10 @@ class Network(Reported):
         does not fit it, and for samples that do not fit.
         """
         from samebits.codegen.run.profile import layer_costs
-        from samebits.codegen.run.targets import TARGETS
+        from samebits.codegen.run.targets import find_board
         from samebits.verification.inputs import step
 
-        _check_board(board)
+        target = find_board(board)
         graph = self.model.integer
         taken = self._samples(samples, seed)
         first = [
@@ -239,7 +239,7 @@ class Network(Reported):
             for name, codes in zip(graph.inputs, taken, strict=True)
         ]
         progress.stage("counting instructions")
-        layers, total = layer_costs(graph, TARGETS[board], first)
+        layers, total = layer_costs(graph, target, first)
         return Profile(self.source, board, tuple(layers), total)
 
     def compile(
@@ -473,6 +473,7 @@ class Network(Reported):
         self, samples: Any, against: Network | None, board: str | None, seed: int
     ) -> NetworkFacts:
         """The facts that a page states of the network besides what is in it."""
+        from samebits.codegen.run.targets import find_board
         from samebits.ir.fusion import fuse_normalisation
         from samebits.reports.page.network import NetworkFacts
         from samebits.verification.inputs import chunks
@@ -484,7 +485,7 @@ class Network(Reported):
             reals = chunks(self.interface, self._reals(samples, seed))[:MEASURED]
         costs, uncounted = {}, ""
         if board is not None:
-            _check_board(board)
+            find_board(board)
             try:
                 given = "random:1" if samples is None else samples
                 costs[board] = self.profile(board, given, seed=seed).layers
@@ -609,12 +610,3 @@ class Network(Reported):
         path = out / "model.nnp"
         write_program(path, program, image)
         return Firmware(self.source, path, program)
-
-
-def _check_board(name: str) -> None:
-    """InputError unless C is built for an emulated board of this name."""
-    from samebits.codegen.run.targets import TARGETS
-
-    boards = [each for each, target in TARGETS.items() if target.board]
-    if name not in boards:
-        raise InputError(f"--board: expected one of {', '.join(boards)}, found {name!r:.60}")

@@ -17,7 +17,7 @@ from samebits.callables import is_callable_name
 from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import check_folder, replace_folder
 from samebits.codegen.packaging.projects import PROJECTS
-from samebits.codegen.run.targets import TARGETS
+from samebits.codegen.run.targets import find_board
 from samebits.errors import InputError
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
@@ -211,16 +211,14 @@ def _checked(
             raise InputError(f"backend {name} cannot run here: {reason}; leave it out")
     if board is None:
         return cpu
-    boards = [name for name, target in TARGETS.items() if target.board]
-    if board not in boards:
-        raise InputError(f"--board: expected one of {', '.join(boards)}, found {board[:60]!r}")
-    own = TARGETS[board].cpu
+    target = find_board(board)
+    own = target.cpu
     if cpu not in (None, own):
         raise InputError(
             f"--cpu: expected {own}, whose kernels run on --board {board}, found {cpu}; leave "
             "--cpu out, or choose another board"
         )
-    reason = TARGETS[board].unavailable()
+    reason = target.unavailable()
     if reason is not None:
         raise InputError(f"--board {board} cannot run here: {reason}; leave it out")
     return own

@@ -22,6 +22,7 @@ from samebits.codegen.run.boards import (
     Board,
 )
 from samebits.codegen.run.toolchain import Tool
+from samebits.errors import InputError
 
 SYSTEM_EMULATOR = "qemu-system-arm"
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
@@ -153,3 +154,11 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         )
     }
 )
+
+
+def find_board(name: str) -> Target:
+    """The target of an emulated board by its name; InputError, which lists them, for another."""
+    boards = [each for each, target in TARGETS.items() if target.board]
+    if name not in boards:
+        raise InputError(f"--board: expected one of {', '.join(boards)}, found {name!r:.60}")
+    return TARGETS[name]
