@@ -28,20 +28,24 @@ from onnx import TensorProto, helper, numpy_helper
 from bench_inference import FLAGS, timed
 from machine import write_record
 from samebits.codegen import write_package
+from samebits.codegen.run.execute import build, instruction_count
+from samebits.codegen.run.targets import TARGETS
 from samebits.codegen.run.toolchain import host_compiler
+from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.ir.interpreter import run_steps
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.onnx import from_model
 from samebits.quantization.lstm import RecurrentSettings, quantize_recurrent
-from samebits.verification.inputs import dequantize, quantize_samples
+from samebits.verification.inputs import dequantize, quantize_samples, random_codes
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
 STEPS = 100
 SHAPES = ((40, 64, 2), (64, 256, 1))  # features, cells, layers
 SPAN = 1 / 16
+BOARDS = ("cortex-m3", "cortex-m4", "cortex-m55")
 
 
 def weights(features: int, hidden: int, layers: int) -> list[tuple[Array, Array, Array]]:
@@ -179,6 +183,24 @@ def c_stream(graph: Graph, codes: Array, folder: Path, blocks: int = 1) -> tuple
     return run, outputs, report.constants
 
 
+def on_boards(graph: Graph, folder: Path) -> dict[str, int]:
+    """Instructions of one step, with the kernels of each processor; boards it does not fit have
+    none."""
+    found = {}
+    for name in BOARDS:
+        target = TARGETS[name]
+        if target.unavailable():
+            continue
+        write_package(graph, folder / name, cpu=target.cpu)
+        try:
+            program = build(folder / name, target, folder / f"{name}-build")
+        except InputError as error:
+            print(error)
+            continue
+        found[name] = instruction_count(program, random_codes(graph, 2))[-1]
+    return found
+
+
 def sqnr(expected: Array, found: Array) -> float:
     """In dB."""
     error = expected.astype(np.float64) - found.reshape(expected.shape)
@@ -198,7 +220,7 @@ def measure(shape: tuple[int, int, int], folder: Path) -> dict[str, Any]:
     expected = module.double()(tensor.double())[0].detach().numpy()
     module.float()
     ours: dict[str, Run] = {}
-    quality, constants = {}, {}
+    quality, constants, boards = {}, {}, {}
     for bits in (8, 16):
         made, _ = quantize_recurrent(
             from_model(whole), [[s] for s in sequences[:16]], RecurrentSettings(bits=bits)
@@ -214,6 +236,8 @@ def measure(shape: tuple[int, int, int], folder: Path) -> dict[str, Any]:
             if not np.array_equal(outputs, expected_codes):
                 raise SystemExit(f"{name}: expected the reference's codes, found others")
             ours[f"{name}, {way}"] = run
+        if bits == 8:
+            boards = on_boards(graph, folder)
         quality[name] = sqnr(expected, dequantize(outputs, graph.values[graph.outputs[0]]))
     sessions = {
         (kind, steps): session(model, folder, dynamic)
@@ -241,6 +265,7 @@ def measure(shape: tuple[int, int, int], folder: Path) -> dict[str, Any]:
         "sqnr_db": quality,
         "constants": constants,
         "float_bytes": floats,
+        "instructions": boards,
     }
 
 
@@ -265,6 +290,8 @@ def main() -> None:
         for contender, value in record["constants"].items():
             share = value / record["float_bytes"]
             print(f"{label} {contender:36} {value:,} bytes, {share:.4f} of float32")
+        for board, count in record["instructions"].items():
+            print(f"{label} {board:36} {count:,} instructions a step")
     if options.out is not None:
         write_record(options.out, results=results)
 

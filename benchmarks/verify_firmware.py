@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--native", type=int, nargs="+", default=NATIVE)
     parser.add_argument("--mantissa", type=int, nargs="+", default=MANTISSAS)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--name", help="of the model in tables")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model, data = load_model(options.model), load(options.data)
@@ -117,7 +118,8 @@ def main() -> None:
                 highlight=False,
             )
     if options.out is not None:
-        write_record(options.out, model=str(options.model), kinds=kinds, rows=rows)
+        name = options.name or options.model.stem
+        write_record(options.out, name=name, kinds=kinds, rows=rows)
     sys.exit(any(v["differing"] for row in rows for v in row["verdicts"].values()))
 
 

@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--samples", type=int)
+    parser.add_argument("--name", help="of the model in tables")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model, data = load_model(options.model), load(options.data)
@@ -80,7 +81,9 @@ def main() -> None:
         text = f"skipped: {reason}" if reason else f"{row['differing']} of {row['of']} differ"
         print(f"{name:32} {text}  ({row['seconds']} s)", flush=True)
     if options.out is not None:
-        write_record(options.out, model=str(options.model), results=rows)
+        name = f"{options.name or options.model.stem} ({expected[0].size:,})"
+        accuracy = correct(expected, data) / count
+        write_record(options.out, name=name, accuracy=accuracy, results=rows)
     sys.exit(1 if broken else 0)
 
 

@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "records"
 NAMES = sorted(path.name for path in RECORDS.glob("*.json"))
+GOLDEN = Path(__file__).parent / "golden" / "findings"
+FINDINGS = sorted(GOLDEN.glob("*.json"))
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def load(monkeypatch):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     before = set(sys.modules)
     yield importlib.import_module
-    for name in ("figures", "records"):
+    for name in ("figures", "findings", "machine", "records"):
         if name not in before:
             sys.modules.pop(name, None)
 
@@ -50,13 +52,33 @@ def test_every_mark_is_read(load):
         assert text.count("<!-- record:") == text.count("<!-- /record -->"), path.name
 
 
-def test_readme_types_no_figure(load):
-    """Neither in the table of hashes nor in that of figures; names of nets and boards may."""
-    text = load("figures").MARK.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
+# A number with a unit of measurement, two decimals, or a hash.
+TYPED = re.compile(
+    r"[0-9a-f]{12}|\b\d[\d,]*(?:\.\d+)? ?(?:%|us\b|ms\b|dB\b|MiB\b|KiB\b|M\b|nats\b)|\b\d+\.\d\d"
+)
+CODE = re.compile(r"(?m)^(?:    .*|```[\s\S]*?^```)$|`[^`\n]*`")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/guide/alternatives.md"])
+def test_pages_of_figures_type_none(load, page):
+    """Neither in tables nor in sentences; code, and bounds of tests in words, may."""
+    text = load("figures").MARK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    typed = [line for line in CODE.sub("", text).splitlines() if TYPED.search(line)]
+    assert [line for line in typed if not any(word in line for word in BOUNDS)] == []
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) >= 13
-    typed = r"[0-9a-f]{12}|\d+(?:\.\d+)? ?(?:%|us|ms|MiB|M\b)|\d\.\d\d"
-    assert [row for row in rows if re.search(typed, row)] == []
+    if page == "docs/results.md":
+        assert rows == []  # every table is a record's
+
+
+# What a sentence promises or asks for, not what was measured.
+BOUNDS = (
+    "differ by less than 1 %",
+    "falls\nby 30 %",
+    "by 30 %",
+    "within 5 %",
+    "by 5 % or more",
+    "16 ms of sound",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,24 +87,22 @@ def test_a_record_says_where_it_comes_from(name, load):
     kind = name.removesuffix(".json")
     command = load("records").KINDS[kind][0]
     assert record["command"] == f".venv/bin/python {command}"
-    assert (ROOT / command.split()[0]).is_file()
+    first = command.removeprefix("-m pytest ").split()[0]
+    assert first.startswith("-") or (ROOT / first).is_file()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["measured"])
-    assert record["machine"]
-    assert record["figures"]
+    assert record["figures"] or record["tables"]
+    assert "cpu" in record["machine"] or ("transcribed" in record and record["machine"])
+    for table in record["tables"].values():
+        assert table["rows"]
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_transcribed_figures_stand_in_the_results(name):
-    record = read(name)
-    if "transcribed" not in record:
-        assert record["machine"]["cpu"]
-        return
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert [
-        key
-        for key, value in record["figures"].items()
-        if not re.search(rf"(?<![\d.]){re.escape(str(value))}(?![\d.]*\d)", results)
-    ] == []
+def test_every_record_is_shown(load):
+    """On a page; one that none shows is dead."""
+    figures = load("figures")
+    text = "".join(path.read_text(encoding="utf-8") for path in figures.pages())
+    assert {found[0] for found in figures.MARK.findall(text)} == set(NAMES)
+    assert {name.removesuffix(".json") for name in NAMES} == set(load("records").KINDS)
 
 
 # --- marks ----------------------------------------------------------------------------------------
@@ -90,8 +110,16 @@ def test_transcribed_figures_stand_in_the_results(name):
 
 @pytest.fixture
 def records(tmp_path):
-    figures = {"a": 1234, "b": "0.50", "c": "0a3f1325ed7e"}
-    (tmp_path / "x.json").write_text(json.dumps({"figures": figures}))
+    record = {
+        "measured": "2026-11-24",
+        "machine": {"cpu": "C", "cores": 2, "torch": "2.13.0", "load_average": [1.5, 1, 1]},
+        "figures": {"a": 1234, "b": "0.50", "c": "0a3f1325ed7e"},
+        "tables": {"t": {"columns": ["net", "n", "s"], "rows": [["x", "1,000", "2.5 %"]]}},
+    }
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    told = {"measured": "2026-11-23", "machine": {"described": "D", "note": "busy"}}
+    more = {"figures": {}, "tables": record["tables"], "transcribed": "transcribed."}
+    (tmp_path / "y.json").write_text(json.dumps(told | more))
     return tmp_path
 
 
@@ -110,127 +138,80 @@ def test_marks_are_filled(load, records):
     assert filled(wanted, records) == wanted
 
 
+def test_tables_are_filled(load, records):
+    """With a line of when and where, and numbers to the right."""
+    filled = load("figures").filled
+    wanted = (
+        "<!-- record: x.json t -->\n\n| net | n | s |\n| --- | --: | --: |\n| x | 1,000 | 2.5 % |"
+        "\n\n*2026-11-24; C, 2 cores, torch 2.13.0, load 1.5.*\n\n<!-- /record -->\n"
+    )
+    assert filled("<!-- record: x.json t -->\nold\n<!-- /record -->\n", records) == wanted
+    assert filled(wanted, records) == wanted
+    transcribed = filled("<!-- record: y.json t --><!-- /record -->", records)
+    assert "\n\n*2026-11-23; D; busy; transcribed.*\n\n<!-- /record -->" in transcribed
+
+
 def test_a_mark_of_nothing_is_refused(load, records):
     filled = load("figures").filled
-    with pytest.raises(SystemExit, match=r"y\.json: no such record; expected one of x\.json"):
-        filled("<!-- record: y.json a --><!-- /record -->", records)
-    with pytest.raises(SystemExit, match="no figure 'd'; expected one of a, b, c"):
+    with pytest.raises(
+        SystemExit, match=r"z\.json: no such record; expected one of x\.json, y\.json"
+    ):
+        filled("<!-- record: z.json a --><!-- /record -->", records)
+    with pytest.raises(SystemExit, match="no figure 'd'; expected one of a, b, c, t"):
         filled("<!-- record: x.json d --><!-- /record -->", records)
 
 
 # --- records of what benchmarks found -----------------------------------------------------------
 
 
-FOUND = {
-    "same_bits": {
-        "rows": [
-            {"numerics": "bfp", "name": "2 threads", "sha256": "ab" * 32},
-            {"numerics": "float32", "name": "2 threads", "sha256": "cd" * 32},
-            {"numerics": "float32", "name": "1 thread", "sha256": "ef" * 32},
-        ]
-    },
-    "inference": {
-        "results": [
-            {
-                "model": "cnn",
-                "seconds": {"ours int8": 48.4e-6, "onnxruntime int8 QDQ": 57e-6},
-                "verdicts": [
-                    {"backend": "c", "samples": 0, "sample_count": 50, "skipped": None},
-                    {"backend": "torch", "samples": 0, "sample_count": 50, "skipped": None},
-                    {"backend": "onnxruntime", "samples": 6, "sample_count": 50, "skipped": None},
-                    {"backend": "x", "samples": 0, "sample_count": 0, "skipped": "no"},
-                ],
-            }
-        ]
-    },
-    "train": {
-        "results": [
-            {
-                "model": "mlp",
-                "time": {"1": {"variants": {"bfp": {"ratio": {"median": 1.204}}}}},
-                "memory": {"bfp": {"persistent_bytes_per_parameter": 5.0}},
-            }
-        ]
-    },
-    "evidence": {
-        "lines": [
-            {
-                "line": "digits",
-                "table": [
-                    {"numerics": "bfp", "accuracy": 0.98761, "seeds": 5},
-                    {"numerics": "msfp12", "accuracy": None, "seeds": 5},
-                ],
-            }
-        ]
-    },
-    "cortex": {
-        "rows": [
-            {
-                "network": "resnet8",
-                "board": "cortex-m4",
-                "ours": {"instructions": 13_500_000},
-                "cmsis-nn": {"instructions": 27_000_000},
-            },
-            {"network": "tiny", "board": "cortex-m3", "ours": {"instructions": 1000}},
-        ]
-    },
-    "edge": {
-        "results": [
-            {
-                "net": "resnet8",
-                "seconds": {"ours, native": 40e-6, "ours, avx2": 1.0, "LiteRT int8": 50e-6},
-                "missing": {"onnxruntime int8": "not installed"},
-            }
-        ]
-    },
-}
-FIGURES = {
-    "same_bits": {
-        "bfp.2-threads": "ab" * 6,
-        "bfp.different": 1,
-        "float32.2-threads": "cd" * 6,
-        "float32.1-thread": "ef" * 6,
-        "float32.different": 2,
-    },
-    "inference": {
-        "cnn.ours.us": 48,
-        "cnn.onnxruntime.us": 57,
-        "cnn.differing.plain": 12,
-        "cnn.differing.ours": 0,
-    },
-    "train": {"mlp.bfp.ratio": "1.20", "mlp.bfp.bytes": "5.00"},
-    "evidence": {"digits.bfp": "98.76", "digits.seeds": 5},
-    "cortex": {
-        "resnet8.m4.ours": "13.500",
-        "resnet8.m4.cmsis-nn": "27.000",
-        "resnet8.m4.ratio": "0.500",
-        "tiny.m3.ours": "0.001",
-    },
-    "edge": {
-        "resnet8.ours.us": "40.0",
-        "resnet8.ours.ratio": "1.00",
-        "resnet8.litert.us": "50.0",
-        "resnet8.litert.ratio": "1.25",
-    },
-}
-
-
-@pytest.mark.parametrize("kind", FIGURES)
-def test_a_record_of_what_was_found(load, kind):
-    records = load("records")
-    machine = {"date": "2026-11-24", "cpu": "x"}
-    made = records.record(kind, {"machine": machine, **FOUND[kind]})
-    assert made["figures"] == FIGURES[kind]
-    assert (made["measured"], made["machine"]) == ("2026-11-24", machine)
-    assert set(FIGURES) == set(records.KINDS)
+@pytest.mark.parametrize("path", FINDINGS, ids=lambda path: path.stem)
+def test_a_record_of_what_was_found(load, path):
+    """Of what the benchmark wrote, shortened: figures and tables as they are kept here."""
+    case = json.loads(path.read_text(encoding="utf-8"))
+    made = load("records").record(path.stem, *case["found"])
+    assert made["figures"] == case["figures"]
+    assert made["tables"] == case["tables"]
+    machine = case["found"][0]["machine"]
+    assert (made["measured"], made["machine"]) == (machine["date"], machine)
 
 
 def test_a_record_is_written(load, monkeypatch, tmp_path, capsys):
     records = load("records")
     monkeypatch.setattr(records, "RECORDS", tmp_path)
+    case = json.loads((GOLDEN / "inference.json").read_text(encoding="utf-8"))
     found = tmp_path / "found.json"
-    found.write_text(json.dumps({"machine": {"date": "2026-11-24"}, **FOUND["train"]}))
-    monkeypatch.setattr(sys, "argv", ["records.py", "train", str(found)])
+    found.write_text(json.dumps(case["found"][0]))
+    monkeypatch.setattr(sys, "argv", ["records.py", "inference", str(found)])
     records.main()
-    assert json.loads((tmp_path / "train.json").read_text())["figures"] == FIGURES["train"]
+    assert json.loads((tmp_path / "inference.json").read_text())["figures"] == case["figures"]
     assert "make docs" in capsys.readouterr().out
+
+
+def test_what_pytest_writes_is_read(load, tmp_path):
+    """Counts, seconds, and properties of tests, which are JSON."""
+    path = tmp_path / "found.xml"
+    path.write_text(
+        '<testsuites><testsuite tests="4" failures="1" errors="0" skipped="1" time="62.4">'
+        '<testcase name="a[1]" time="1.5"><properties><property name="bits.8" value="[1, 2]"/>'
+        '</properties></testcase><testcase name="b" time="2"/></testsuite></testsuites>'
+    )
+    records = load("records")
+    found = records.read(path)
+    assert found["properties"] == {"bits.8": [1, 2]}
+    assert found["seconds"] == {"a[1]": 1.5, "b": 2.0}
+    figures = records.record("suite", found)["figures"]
+    assert figures == {"passed": 2, "failed": 1, "skipped": 1, "time": "1:02"}
+
+
+def test_tallies_of_fuzzing_are_read(load, tmp_path):
+    path = tmp_path / "report.json"
+    tallies = [
+        {"name": "wav", "accepted": 1500, "refused": 500, "defects": {"memory": "a file"}},
+        {"name": "pt2", "accepted": 2, "refused": 3, "defects": {}},
+    ]
+    path.write_text(json.dumps(tallies))
+    records = load("records")
+    made = records.record("fuzz", records.read(path))
+    assert made["figures"] == {"defects": 1}
+    rows = [["wav", "2,000", "1,500"], ["pt2", "5", "2"], ["all", "2,005", "1,502"]]
+    assert made["tables"]["readers"]["rows"] == rows

@@ -1,8 +1,9 @@
-"""Figures of docs/records in README.md and the pages, so that no figure is typed twice.
+"""Figures and tables of docs/records in README.md and the pages, so that none is typed.
 
 A page holds `<!-- record: FILE.json KEY FORMAT -->shown<!-- /record -->`; FORMAT has one `{}` for
 the figure and may be left out. What is shown is the figure as it stands in `figures` of the record;
-a hash is shown as code. `make docs` writes all pages anew, and a test compares them.
+a hash is shown as code. A KEY of `tables` gives that table, with a line of when and where it was
+measured. `make docs` writes all pages anew, and a test compares them.
 
     python tools/figures.py           # write the pages
     python tools/figures.py --check   # exit code 1 where a page shows something else
@@ -14,9 +15,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-MARK = re.compile(r"<!-- record: (\S+\.json) (\S+)( [^>]*?)? -->(.*?)<!-- /record -->")
+MARK = re.compile(
+    r"<!-- record: (\S+\.json) (\S+)( [^>]*?)? -->(.*?)<!-- /record -->", flags=re.DOTALL
+)
 
 
 def pages(root: Path = ROOT) -> list[Path]:
@@ -32,13 +36,40 @@ def filled(text: str, records: Path) -> str:
         path = records / name
         if not path.is_file():
             raise SystemExit(f"{path}: no such record; expected one of {names(records)}")
-        figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
-        if key not in figures:
-            raise SystemExit(f"{path}: no figure {key!r}; expected one of {', '.join(figures)}")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        figures, tables = record["figures"], record.get("tables", {})
+        if key in tables:
+            made = f"\n\n{table(tables[key])}\n\n{source(record)}\n\n"
+        elif key in figures:
+            made = form.format(shown(figures[key]))
+        else:
+            known = ", ".join((*figures, *tables))
+            raise SystemExit(f"{path}: no figure {key!r}; expected one of {known}")
         start = found[0][: found.start(4) - found.start()]
-        return f"{start}{form.format(shown(figures[key]))}<!-- /record -->"
+        return f"{start}{made}<!-- /record -->"
 
     return MARK.sub(figure, text)
+
+
+def table(content: dict[str, list[Any]]) -> str:
+    """Markdown; columns of numbers alone are set to the right."""
+    columns, rows = content["columns"], content["rows"]
+    number = re.compile(r"[-+]?[\d,.]+( ?%)?|")
+    right = [all(number.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+    rule = ["--:" if each else "---" for each in right]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *rows))
+
+
+def source(record: dict[str, Any]) -> str:
+    """When and where the figures of a record were measured, as a line below a table."""
+    machine = record["machine"]
+    where = machine.get("described")
+    if where is None:
+        load = machine["load_average"][0]
+        where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, load {load}"
+    parts = [record["measured"], where, *([machine["note"]] if "note" in machine else [])]
+    parts += [record["transcribed"]] if "transcribed" in record else []
+    return f"*{'; '.join(part.rstrip('.') for part in parts)}.*"
 
 
 def names(records: Path) -> str:

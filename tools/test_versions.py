@@ -22,6 +22,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from machine import facts
+
 ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "newest"
 PYTHONS = ("python3.11", "python3.12", "python3.13")
@@ -135,6 +139,7 @@ def main() -> int:
     parser.add_argument("--torch", action="append", help=f"a version or {NEWEST}")
     parser.add_argument("--numpy", action="append", help=f"a version or {NEWEST}")
     parser.add_argument("--slow", action="store_true", help="the slow routes of tests/pins too")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args()
     cases = itertools.product(
         given.python or [name for name in PYTHONS if shutil.which(name)],
@@ -153,6 +158,9 @@ def main() -> int:
             rows.append(row)
             notes += more
     print(table(rows), *notes, sep="\n")
+    if given.out:
+        found = {"machine": facts(), "columns": COLUMNS, "rows": rows, "notes": notes}
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     right = [row for row in rows if row[3:4] == ("right",)]
     return 0 if right and all(row[3] == "not tried" or row[5] == "0" for row in rows) else 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -623,8 +623,10 @@ def stress(bits: int) -> Iterator[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bits", "least"), [(8, 37.0), (16, 44.0)])
-def test_random_weights_over_ten_thousand_steps(bits: int, least: float) -> None:
+def test_random_weights_over_ten_thousand_steps(
+    bits: int, least: float, record_property: Callable[[str, object], None]
+) -> None:
     short, *longer = stress(bits)
-    print(f"{bits} bits: {short:.2f} dB at 100 steps, {longer[0]:.2f} and {longer[1]:.2f} later")
+    record_property(f"bits.{bits}", json.dumps([short, *longer]))
     assert short >= least
     assert all(later >= short - 1 for later in longer)

@@ -6,6 +6,7 @@ the exponents cost little memory.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -228,14 +229,14 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_pixel_of_a_thousand_leaves_training_float32s_loss(seed):
+def test_a_pixel_of_a_thousand_leaves_training_float32s_loss(seed, record_property):
     """Within 5 %; with one exponent for the batch the other samples are all alike."""
     found = {
         name: losses_with_a_bright_pixel(seed, exponents)
         for name, exponents in (("float32", None), ("row", "row"), ("tensor", "tensor"))
     }
     figures = ", ".join(f"{name} {a:.4f} and {b:.4f}" for name, (a, b) in found.items())
-    print(f"a pixel of 1e3, seed {seed}; training and clean loss: {figures}")
+    record_property(f"pixel.{seed}", json.dumps(found))
     for row, tensor, real in zip(found["row"], found["tensor"], found["float32"], strict=True):
         assert row == pytest.approx(real, rel=0.05), figures
         assert tensor > 1.2 * real, figures
@@ -272,7 +273,7 @@ def exponents_of(tensor: BFPTensor) -> int:
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_bytes_of_state(name, optimizer_name):
+def test_bytes_of_state(name, optimizer_name, record_property):
     bytes_a_parameter, make = OPTIMIZERS[optimizer_name]
     model = by_rows(name)
     optimizer = make(model.parameters())
@@ -289,8 +290,7 @@ def test_bytes_of_state(name, optimizer_name):
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in codes}
     count = sum(p.numel() for p in parameters)
     share = exponents / sum(held.values())
-    print(f"{name}, {optimizer_name}: {sum(held.values()) / count:.3f} bytes a parameter, "
-          f"{exponents} exponents: {share:.2%}")  # fmt: skip
+    record_property(f"state.{name}.{optimizer_name}", json.dumps(f"{share:.2%}"))
     assert sum(held.values()) == bytes_a_parameter * count
     assert [exponents_of(p) for p in parameters] == [
         len(p) if p.dim() > 1 else 1 for p in parameters
@@ -299,7 +299,7 @@ def test_bytes_of_state(name, optimizer_name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_bytes_of_saved_activations(name):
+def test_bytes_of_saved_activations(name, record_property):
     """All 8-bit codes that the backward pass keeps, each tensor with an exponent a sample."""
     model = by_rows(name)
     weights = {p.codes.data_ptr() for p in model.parameters()}
@@ -315,7 +315,7 @@ def test_bytes_of_saved_activations(name):
     elements = sum(t.numel() for t in saved.values())
     held = sum(t.untyped_storage().nbytes() for t in saved.values())
     exponents = sum(len(t) for t in saved.values())
-    print(f"{name}: {(held + exponents) / elements:.4f} bytes an element of {len(saved)} tensors")
+    record_property(f"saved.{name}", json.dumps(f"{(held + exponents) / elements:.4f}"))
     assert len(saved) >= 10
     assert (held + exponents) / elements <= 1.02
     loss.backward()  # what is kept is enough

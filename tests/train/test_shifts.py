@@ -5,6 +5,8 @@ That they compute the bits of the plain-integer reference is in `test_rows_and_w
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -59,15 +61,15 @@ KINDS = ("linear", "conv2d", "batch_norm", "layer_norm")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_channel_of_a_hundred_leaves_the_others_within_1_2_percent(kind):
+def test_a_channel_of_a_hundred_leaves_the_others_within_1_2_percent(kind, record_property):
     figures = {name: error_of_others(kind, name) for name in ("row-shift", "row")}
-    print(f"{kind}: " + ", ".join(f"{name} {error:.4f}" for name, error in figures.items()))
+    record_property(f"outlier.{kind}", json.dumps(figures))
     assert figures["row-shift"] <= 0.012
     assert figures["row"] > 0.2
 
 
 @pytest.mark.parametrize(("exponents", "least", "most"), [("row-shift", 0, 0.03), ("row", 0.1, 1)])
-def test_weight_gradients_of_ordinary_inputs(exponents, least, most):
+def test_weight_gradients_of_ordinary_inputs(exponents, least, most, record_property):
     """Those of 15 inputs beside one of 100, and float64's."""
     hidden = nn.Linear(12, 16, bias=False)
     with torch.no_grad():
@@ -84,7 +86,7 @@ def test_weight_gradients_of_ordinary_inputs(exponents, least, most):
     found, wanted = model[1].weight.grad.dequantize(), real[1].weight.grad
     keep = [c for c in range(16) if c != OUTLIER]
     error = float((found - wanted)[:, keep].norm() / wanted[:, keep].norm())
-    print(f"{exponents}: weight gradients of ordinary inputs wrong by {error:.4f}")
+    record_property(f"weights.{exponents}", json.dumps(error))
     assert least <= error <= most
 
 

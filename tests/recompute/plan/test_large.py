@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from fractions import Fraction
 
@@ -26,7 +27,19 @@ def chain(count):
     return PassNetwork(tuple(layers), count, Loss(4, 8, 8, 8))
 
 
-def assert_planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
+@pytest.fixture
+def assert_planned_soon(record_property):
+    """`planned_soon`, which leaves the number of operations and the seconds in pytest's record."""
+
+    def check(name, network, *more):
+        plan, seconds = planned_soon(network, *more)
+        record_property(name, json.dumps([len(network.layers) - 1, seconds]))
+        return plan
+
+    return check
+
+
+def planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
     """By the rule alone, and within a part of the memory, in a few seconds of the processor."""
     device = find_device("laptop-cpu")
     options = {"arch": "large", "numerics": "float32"}
@@ -36,16 +49,17 @@ def assert_planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
     for backward in orders:
         started = time.process_time()
         plan = make_plan(network, device, **options, budget=part, backward=backward)
-        assert time.process_time() - started < SECONDS
+        seconds = time.process_time() - started
+        assert seconds < SECONDS
         assert plan.peak <= plan.budget == int(part * plan.store_all)
         assert peak(network, plan.schedule(network)) == plan.peak
         assert plan.search == "steps"
-    return plan
+    return plan, seconds
 
 
 @pytest.mark.parametrize("make", [graph, pytest.param(chain, marks=pytest.mark.slow)])
-def test_a_thousand_operations(make):
-    plan = assert_planned_soon(make(1000))
+def test_a_thousand_operations(make, assert_planned_soon):
+    plan = assert_planned_soon(make.__name__, make(1000))
     assert 0 < plan.bound_ps < plan.recompute_ps
     gap = (plan.recompute_ps - plan.bound_ps) / 10**9
     assert plan_summary(plan)[2] == (
@@ -55,20 +69,20 @@ def test_a_thousand_operations(make):
     )
 
 
-def test_a_value_that_is_read_in_dozens_of_places():
+def test_a_value_that_is_read_in_dozens_of_places(assert_planned_soon):
     """Concatenations of all results before: a plan is a choice among 2**24 at one place."""
-    assert_planned_soon(dense_graph())
+    assert_planned_soon("concatenations", dense_graph())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape"), [(densenet121, (2, 3, 64, 64)), (transformer, (8, 64, 64))]
 )
-def test_real_networks_of_hundreds_of_operations(model, shape):
+def test_real_networks_of_hundreds_of_operations(model, shape, assert_planned_soon):
     torch.manual_seed(0)
     _, network = survey(model(), torch.randn(shape), torch.sum)
     assert len(network.layers) > 400
-    plan = assert_planned_soon(network, Fraction(9, 10), ("paired", "sequential"))
+    plan = assert_planned_soon(model.__name__, network, Fraction(9, 10), ("paired", "sequential"))
     assert plan.bound_ps < plan.recompute_ps
 
 
