@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from samebits.errors import InputError
 
 TITLES = {
+    "accuracy": "accuracy",
     "exact_match": "exact match",
     "mean_f1": "mean F1",
     "pixel_accuracy": "pixel accuracy",
@@ -16,7 +17,7 @@ TITLES = {
     "mae": "MAE",
     "r2": "R2",
 }
-PARTS = ("exact_match", "pixel_accuracy")  # that are shares of what was counted
+PARTS = ("accuracy", "exact_match", "pixel_accuracy")  # that are shares of what was counted
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,12 @@ def accuracy_of(share: float | None) -> float:
 def figures_text(figures: Mapping[str, float]) -> list[str]:
     """Figures as text, one each: shares in per cent, errors in the units of the target."""
     return [
-        f"{TITLES[name]} {100 * value:.2f} %" if name in PARTS else f"{TITLES[name]} {value:.4g}"
+        f"{TITLES[name]} {figure_text(name, value)}"
         for name, value in figures.items()
         if name in TITLES
     ]
+
+
+def figure_text(name: str, value: float) -> str:
+    """One figure as text, without its title."""
+    return f"{100 * value:.2f} %" if name in PARTS else f"{value:.4g}"

@@ -38,6 +38,32 @@ def test_curves_epochs_and_options(folder):
     assert weights.blocks == [Paragraph("This run recorded no exponents and codes of its weights.")]
 
 
+def test_figures_of_another_task(folder):
+    figures = {"test_rmse": 60.0, "test_mae": 50.0, "test_r2": 0.25}
+    records = [{key: v for key, v in r.items() if key != "test_accuracy"} for r in two(**figures)]
+    training, _ = run_sections(folder([RECORD, *records], numerics="bfp"))
+    assert training.blocks[0].text == (
+        "After epoch 2: mean training loss 0.5000, test RMSE 60, MAE 50, R2 0.25."
+    )
+    table = training.blocks[2].blocks[0]
+    assert table.columns[3:6] == ("RMSE", "MAE", "R2")
+    assert [row[:6] for row in table.rows] == [
+        ("1", "10", "1.5000", "60", "50", "0.25"),
+        ("2", "20", "0.5000", "60", "50", "0.25"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "since"), [([False, True], 2), ([True, True], 1), ([True, False], None)]
+)
+def test_one_output_for_all_samples_is_told(folder, found, since):
+    records = [{**r, "one_output": one} for r, one in zip(two(), found, strict=True)]
+    block = run_sections(folder(records, numerics="bfp"))[0].blocks[1]
+    assert isinstance(block, Figure) == (since is None)
+    if since:
+        assert block.text.startswith(f"Since epoch {since} the first test samples all have the")
+
+
 def test_float32_has_no_codes(folder):
     _, weights = run_sections(folder(two(weights={}), numerics="float32"))
     assert "float32 has no codes" in weights.blocks[0].text
@@ -57,7 +83,9 @@ def test_weights_over_the_epochs(folder):
     ]
 
 
-@pytest.mark.parametrize("wrong", [{"epoch": "1"}, {"train_loss": None}, {"lr": []}])
+@pytest.mark.parametrize(
+    "wrong", [{"epoch": "1"}, {"train_loss": None}, {"lr": []}, {"test_accuracy": "1"}]
+)
 def test_lines_that_are_no_metrics_are_left_out(folder, wrong):
     sections = run_sections(folder([{**RECORD, **wrong}]))
     assert sections[0].blocks == [Paragraph("This run has no line of metrics yet.")]

@@ -7,7 +7,7 @@ from torch import nn
 from samebits.data import Dataset
 from samebits.train.deployed.deploy import calibrate
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
-from samebits.train.run.evaluate import count_correct, frozen_exponents
+from samebits.train.run.evaluate import count_correct, frozen_exponents, gives_one_output
 from worker_threads import Hub
 
 SETTINGS = OptimizerSettings("sgd", 0.1, 0.9, False, 0.0, seed=0, rounding="stochastic")
@@ -51,6 +51,14 @@ def test_workers_take_batches_in_turns(count, workers, sizes):
     )
     assert counts == [count - len(range(0, count, 7))] * workers
     assert [classifier.sizes for classifier in every] == sizes
+
+
+@pytest.mark.parametrize(
+    ("images", "one"),
+    [([0, 255], False), ([200, 255], True), ([255, 255], False), ([200] * 31 + [255, 0], True)],
+)
+def test_one_output_is_that_of_samples_which_differ(images, one):
+    assert gives_one_output(Bright(), dataset([0, 255], images)) == one
 
 
 def test_exponents_are_frozen_over_the_first_image_and_the_last():

@@ -113,6 +113,7 @@ def test_run_folder_and_result(numerics, uninterrupted):
     assert json.loads((out / "config.json").read_text())["numerics"] == numerics
     metrics = read_metrics(out)
     assert [(r["epoch"], r["step"]) for r in metrics] == [(1, 6), (2, 12)]
+    assert not any(r["one_output"] for r in metrics)
     if numerics == "float32":
         assert metrics[-1]["test_accuracy"] == result.accuracy
     assert result.arithmetic == {"float32": "float32", "bfp": "deployed"}[numerics]
@@ -171,6 +172,17 @@ def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp
     assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
     assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
     assert "0 (chosen)" in reporter.said[0]
+
+
+def test_one_output_for_all_test_samples_is_said_once(numerics, tmp_path):
+    """Of a network whose last weights are zero, and stay so, since no step is taken."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    zero = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    reporter = StopAfter(None)
+    train(make_config(numerics, lr=0.0), DATA, tmp_path, model=model, init=zero, reporter=reporter)
+    assert [line["one_output"] for line in read_metrics(tmp_path)] == [True, True]
+    (said,) = reporter.said
+    assert said.startswith("warning: after epoch 1 the first test samples all have the same output")
 
 
 def restored(config, data=DATA, arch=None):

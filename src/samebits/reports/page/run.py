@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from samebits.reports.html import Figure, Fold, PageBlock, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plots
 from samebits.reports.report import Report, printable, section
-from samebits.train.run.record import CONFIG, read_json, read_metrics
+from samebits.train.run.record import CONFIG, ONE_OUTPUT, read_json, read_metrics
+from samebits.verification.score import PARTS, TITLES, figure_text, figures_text
 
 TITLE = "Training"
 DRAWN = 4  # curves in one plot that are told apart
@@ -28,15 +30,18 @@ def run_sections(folder: Path | None) -> list[Section]:
         for key, value in config.items()
         if key != "format" and value is not None
     ]
-    last = records[-1]
+    last, names = records[-1], list(_tested(records[-1]))
+    records = [record for record in records if list(_tested(record)) == names]
     summary = (
-        f"After epoch {last['epoch']}: mean training loss {last['train_loss']:.4f}, test accuracy "
-        f"{100 * last['test_accuracy']:.2f} %."
+        f"After epoch {last['epoch']}: mean training loss {last['train_loss']:.4f}, test "
+        f"{', '.join(figures_text(_tested(last)))}."
     )
+    title = f"Test {TITLES[names[0]]} and mean training loss of every epoch"
     blocks: list[PageBlock] = [
         Paragraph(summary),
-        Figure(_curves(records), summary, "Test accuracy and mean training loss of every epoch"),
-        Fold("Every epoch", [_table(records)]),
+        *_one_output(records),
+        Figure(_curves(records, names[0]), summary, title),
+        Fold("Every epoch", [_table(records, names)]),
         Fold("Options", [Table(("option", "value"), options)]),
     ]
     return [Section(TITLE, blocks), weight_section(records, config)]
@@ -58,33 +63,52 @@ def run_report(folder: Path, problem: str) -> Report:
 
 def _whole(record: Mapping[str, Any]) -> bool:
     """Whether a line holds what the curves show: the file is not trusted."""
-    numbers = (record.get(key) for key in ("train_loss", "test_accuracy", "lr", "seconds"))
-    return isinstance(record.get("epoch"), int) and all(
-        isinstance(number, int | float) for number in numbers
+    numbers = (record.get(key) for key in ("train_loss", "lr", "seconds"))
+    return (
+        isinstance(record.get("epoch"), int)
+        and all(isinstance(number, int | float) for number in numbers)
+        and bool(_tested(record))
     )
 
 
-def _curves(records: Sequence[Mapping[str, Any]]) -> bytes:
+def _tested(record: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of the test samples by the names of TITLES, in its order."""
+    found = {name: record.get(f"test_{name}") for name in TITLES}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _one_output(records: Sequence[Mapping[str, Any]]) -> list[PageBlock]:
+    """A paragraph where the last epochs found one output for all samples."""
+    stalled = list(takewhile(lambda r: r.get("one_output") is True, reversed(records)))
+    if not stalled:
+        return []
+    since = stalled[-1]["epoch"]
+    return [Paragraph(f"Since epoch {since} {ONE_OUTPUT}.")]
+
+
+def _curves(records: Sequence[Mapping[str, Any]], name: str) -> bytes:
     epochs = [record["epoch"] for record in records]
-    accuracy = Curve("accuracy", epochs, [100 * record["test_accuracy"] for record in records])
+    factor, unit = (100, " (%)") if name in PARTS else (1, "")
+    tested = Curve(TITLES[name], epochs, [factor * record[f"test_{name}"] for record in records])
     loss = Curve("loss", epochs, [record["train_loss"] for record in records])
-    titles = ["test accuracy (%)", "loss"]
-    return line_plots([[accuracy], [loss]], x_title="epoch", y_titles=titles)
+    titles = [f"test {TITLES[name]}{unit}", "loss"]
+    return line_plots([[tested], [loss]], x_title="epoch", y_titles=titles)
 
 
-def _table(records: Sequence[Mapping[str, Any]]) -> Table:
+def _table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
     rows = [
         (
             str(record["epoch"]),
             str(record["step"]),
             f"{record['train_loss']:.4f}",
-            f"{100 * record['test_accuracy']:.2f} %",
+            *(figure_text(name, record[f"test_{name}"]) for name in names),
             f"{record['lr']:.4g}",
             f"{record['seconds']:.1f}",
         )
         for record in records
     ]
-    return Table(("epoch", "step", "loss", "accuracy", "learning rate", "seconds"), rows)
+    tested = (TITLES[name] for name in names)
+    return Table(("epoch", "step", "loss", *tested, "learning rate", "seconds"), rows)
 
 
 def weight_section(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Section:

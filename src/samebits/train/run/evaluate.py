@@ -66,6 +66,15 @@ def measured(classifier: Classifier, data: Dataset, workers: Workers = ALONE) ->
     return tally.metrics()
 
 
+def gives_one_output(classifier: Classifier, data: Dataset) -> bool:
+    """Whether the first test samples, a batch, differ and all have the same logits."""
+    images = data.batch("test", torch.arange(min(EVALUATION_BATCH, len(data.test_labels))))
+    if bool((images == images[:1]).all()):
+        return False
+    logits = classifier.logits(images)
+    return bool((logits == logits[:1]).all())
+
+
 def nats_per_token(classifier: Classifier, data: Dataset) -> float | None:
     """Mean cross-entropy of the test tokens, in binary64; None where the data has none."""
     if not data.language:

@@ -52,12 +52,14 @@ from samebits.train.run.engine import (
 from samebits.train.run.evaluate import (
     final_classifier,
     frozen_exponents,
+    gives_one_output,
     measured,
     nats_per_token,
 )
 from samebits.train.run.measure import bytes_per_parameter, saved_activations, weight_codes
 from samebits.train.run.record import (
     CONFIG,
+    ONE_OUTPUT,
     RESULT,
     append_metrics,
     first_difference,
@@ -276,6 +278,7 @@ class _Run:
         self.trace: TraceFile | None = None
         self.wire_bytes: int | None = None  # that this worker sent in the last step
         self.exponents: Exponents | None = None  # once the last step is done
+        self.one_output = False  # of the first test samples, after the last whole epoch
         self.plan: dict[str, Any] | None = None
 
     def plan_with(self, planner: Planner) -> None:
@@ -419,6 +422,7 @@ class _Run:
         self.loss_sum = 0.0
         with self.average.applied():
             found = measured(self.engine, self.data, self.workers)
+            one_output = self.workers.first and gives_one_output(self.engine, self.data)
         record: dict[str, Any] = {
             "epoch": epoch + 1,
             "step": step,
@@ -428,10 +432,13 @@ class _Run:
             "seconds": round(seconds, 3),
         }
         if self.workers.first:
-            record["weights"] = weight_codes(self.engine.model)
+            record |= {"weights": weight_codes(self.engine.model), "one_output": one_output}
             append_metrics(self.out, record)  # before the checkpoint: resuming drops later lines
             _log.info("%s: %s", self.out, json.dumps(record))
         self.reporter.epoch_done(record)
+        if one_output and not self.one_output:
+            self._say(f"warning: after epoch {epoch + 1} {ONE_OUTPUT}")
+        self.one_output = one_output
 
     def _save(self, step: int) -> None:
         """Write a checkpoint, after the last step with the frozen exponents of the model."""

@@ -25,6 +25,11 @@ except ImportError:  # not a POSIX system: run folders are not locked there
 FORMAT = "samebits-run-1"
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 LOCK = ".samebits.lock"
+ONE_OUTPUT = (  # what a true `one_output` of a line of metrics means
+    "the first test samples all have the same output: none of their values reaches it, as after "
+    "steps that were too large; lower the learning rate (--lr), add a warm-up (--warmup), or clip "
+    "gradients (--clip-norm 1)"
+)
 UNCOMPARED = ("data", "pillow")  # where data lies, and what resized it: its hash is compared
 LARGEST_FILE = 1 << 26  # bytes of a JSON file that is read
 # What `write_atomically` leaves behind when it is killed.
