@@ -25,6 +25,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+import samebits as sb
 from bench_inference import FLAGS, timed
 from machine import write_record
 from samebits.codegen import write_package
@@ -44,6 +45,7 @@ Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
 STEPS = 100
 SHAPES = ((40, 64, 2), (64, 256, 1))  # features, cells, layers
+TRAINED = "8 x 64 x 2"  # of digits by rows of pixels
 SPAN = 1 / 16
 BOARDS = ("cortex-m3", "cortex-m4", "cortex-m55")
 
@@ -201,6 +203,12 @@ def on_boards(graph: Graph, folder: Path) -> dict[str, int]:
     return found
 
 
+def trained_on_boards(folder: Path) -> dict[str, int]:
+    """As on_boards, of a network that was trained in BFP, whose rescalings are shifts."""
+    sb.fit("digits", "lstm", folder / "run", epochs=1, threads=1)
+    return on_boards(sb.load(folder / "run").model.integer, folder)
+
+
 def sqnr(expected: Array, found: Array) -> float:
     """In dB."""
     error = expected.astype(np.float64) - found.reshape(expected.shape)
@@ -292,8 +300,12 @@ def main() -> None:
             print(f"{label} {contender:36} {value:,} bytes, {share:.4f} of float32")
         for board, count in record["instructions"].items():
             print(f"{label} {board:36} {count:,} instructions a step")
+    with tempfile.TemporaryDirectory() as name:
+        trained = trained_on_boards(Path(name))
+    for board, count in trained.items():
+        print(f"{TRAINED}, trained in BFP {board:18} {count:,} instructions a step")
     if options.out is not None:
-        write_record(options.out, results=results)
+        write_record(options.out, results=results, trained={TRAINED: trained})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 Figure = str | int | float
@@ -38,6 +39,11 @@ def slug(name: str) -> str:
 def number(value: float) -> str:
     """A whole number with commas."""
     return f"{round(value):,}"
+
+
+def board(name: str) -> str:
+    """A board by its processor: Cortex-M55."""
+    return name.removesuffix("-large").title()
 
 
 def significant(value: float) -> str:
@@ -150,6 +156,21 @@ def tables(found: Found) -> Findings:
         figures = (shown(row[numerics], name) for numerics in ("float32", "bfp"))
         rows.append([titles.get(name, name), row["test_rows"], *figures])
     made.table("data", ["data", "test rows", "float32", "BFP"], rows)
+    return made
+
+
+def rates(*runs: Found) -> Findings:
+    """Seeds of a regression that end in a constant at a learning rate, and the median R2."""
+    made = Findings()
+    rows = []
+    for found in runs:
+        (row,) = found["rows"]
+        cells = [
+            f"{sum(value < 0.05 for value in row[numerics])}, {median(row[numerics]):.3f}"
+            for numerics in ("float32", "bfp")
+        ]
+        rows.append([f"{found['options']['lr']}", *cells])
+    made.table("diabetes", ["learning rate", "float32", "BFP"], rows)
     return made
 
 
@@ -294,7 +315,7 @@ def operation_times(found: Found) -> Findings:
     rows = []
     for name, own in [*networks.items(), ("all", found["rows"])]:
         factors = sorted(row["factor"] for row in own)
-        middle = (factors[(len(factors) - 1) // 2] + factors[len(factors) // 2]) / 2
+        middle = median(factors)
         worst = max(own, key=lambda row: float(row["factor"]))
         at = "" if name == "all" else worst["kind"]
         rows.append([name, len(own), f"{middle:.2f}", f"{worst['factor']:.1f}", at])
@@ -353,7 +374,6 @@ BACKENDS = {
     "onnxruntime-optimized": "onnxruntime, tables, optimized",
     "onnxruntime-float": "onnxruntime, float functions, optimized",
 }
-BOARDS = {"cortex-m0-code": "Cortex-M0 code", "cortex-m3": "Cortex-M3", "cortex-m55": "Cortex-M55"}
 
 
 def inference(found: Found) -> Findings:
@@ -375,12 +395,11 @@ def inference(found: Found) -> Findings:
             ratio = "" if key == "ours" else f", {seconds / own:.2f}"
             cells.append(f"{number(1e6 * seconds)} us{ratio}")
         rows.append([model, *cells, f"{each['arena']:,} B", f"{each['constants']:,} B"])
-        boards = [each["boards"].get(name, {}) for name in BOARDS]
-        counts.append([model, *(f"{b['instructions'] / 1e6:.1f} M" if b else "" for b in boards)])
+        boards = each["boards"].values()
+        counts.append([model, *(f"{b['instructions'] / 1e6:.1f} M" for b in boards)])
     columns = ["model", "ours, int8", "onnxruntime int8 QDQ", "onnxruntime float32"]
     made.table("times", [*columns, "arena", "constants"], rows)
-    if any(each["boards"] for each in found["results"]):
-        made.table("boards", ["model", *BOARDS.values()], counts)
+    made.table("boards", ["model", *map(board, found["results"][0]["boards"])], counts)
     return made
 
 
@@ -624,13 +643,15 @@ def lstm(found: Found) -> Findings:
     columns = ["features x cells x layers", "ours, 8 bits", "ours, 16 bits", *OTHERS.values()]
     made.table("times", columns, rows)
     made.table("bytes", ["features x cells x layers", "float32", "8 bits", "16 bits"], sizes)
-    boards = {"cortex-m3": "Cortex-M3", "cortex-m4": "Cortex-M4", "cortex-m55": "Cortex-M55"}
-    counts = []
-    for each in found["results"]:
-        steps = [each["instructions"].get(name) for name in boards]
-        shape = " x ".join(map(str, each["shape"]))
-        counts.append([shape, *("does not fit" if n is None else f"{n:,}" for n in steps)])
-    made.table("instructions", ["features x cells x layers", *boards.values()], counts)
+    boards, counts = found["results"][0]["instructions"], []
+    nets = {" x ".join(map(str, each["shape"])): each for each in found["results"]}
+    steps = {shape: each["instructions"] for shape, each in nets.items()}
+    for shape, own in found["trained"].items():
+        steps[f"{shape}, trained in BFP"] = own
+    for shape, own in steps.items():
+        shown = (own.get(name) for name in boards)
+        counts.append([shape, *("does not fit" if n is None else f"{n:,}" for n in shown)])
+    made.table("instructions", ["features x cells x layers", *map(board, boards)], counts)
     return made
 
 
@@ -654,11 +675,11 @@ def audio(found: Found) -> Findings:
             more = "" if name == names[-1] else f", {ratio:.2f}"
             cells.append(f"{1e3 * seconds[name]:.1f} ms{more}")
         rows.append([rate, *cells])
-        own = [each["boards"].get(name, {}) for name in BOARDS]
-        counts = [f"{b['instructions']:,}" if "instructions" in b else "" for b in own]
-        boards.append([rate, *counts, f"{own[1].get('flash', 0):,} B"])
+        counts = [f"{b['instructions']:,}" for b in each["boards"].values()]
+        boards.append([rate, *counts, f"{each['boards']['cortex-m3']['flash']:,} B"])
     made.table("times", ["rate", *names], rows)
-    made.table("boards", ["rate", *BOARDS.values(), "flash (M3)"], boards)
+    columns = ["rate", *map(board, found["results"][0]["boards"]), "flash (M3)"]
+    made.table("boards", columns, boards)
     return made
 
 

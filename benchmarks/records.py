@@ -66,6 +66,10 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "networks": (f"{PYTEST} tests/quantization/test_torchvision.py", findings.networks),
     "operation_times": ("benchmarks/bench_recompute.py --times", findings.operation_times),
     "plan_times": (f"{PYTEST} tests/recompute/plan/test_large.py", findings.plan_times),
+    "rates": (
+        "benchmarks/bench_tables.py --tables diabetes --seeds 20 --lr RATE",
+        findings.rates,
+    ),
     "recompute": ("benchmarks/bench_recompute.py --compile", findings.recompute),
     "same_bits": ("benchmarks/same_bits.py --data cifar10 --steps 300", findings.same_bits),
     "same_bits_gpt": (

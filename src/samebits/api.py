@@ -272,7 +272,7 @@ def fit(
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
                  whose weights are set anew from the seed, or are those of `init`
     numerics:    bfp or float32
-    lr:          by default 0.1 for sgd, else 0.001
+    lr:          by default 0.1 for sgd, 0.02 where it fits a regression; else 0.001
     exponents:   what shares one: tensor, row (a sample, a token, an output channel), or row-shift
                  (rows, with outlier channels of activations apart)
     widths:      bits of weights and activations (4 to 8), of gradients (up to 16), and 32
@@ -310,7 +310,7 @@ def fit(
     from samebits.data.options import DataOptions
     from samebits.recompute.training import Planner, plan_option
     from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
-    from samebits.train.run.config import TrainConfig
+    from samebits.train.run.config import TrainConfig, usual_rate
     from samebits.train.run.device import run_device
     from samebits.train.run.distributed import join
     from samebits.train.run.initial import initial_weights
@@ -342,7 +342,7 @@ def fit(
                 epochs=epochs,
                 batch=batch,
                 shards=shards,
-                lr=lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
+                lr=usual_rate(optimizer) if lr is None else lr,
                 optimizer=optimizer,
                 momentum=momentum,
                 nesterov=nesterov,
@@ -375,6 +375,8 @@ def fit(
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
             dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=reading)
+            if lr is None:
+                config = replace(config, lr=usual_rate(optimizer, dataset.task))
             rates = functools.partial(config.schedule_for, dataset)
             with written(tensorboard, rates, reporter or Silent()) as heard:
                 result = train(

@@ -55,7 +55,10 @@ def compare_command(
     epochs: Annotated[int, whole("Passes over the data.", 1)] = 10,
     batch: Annotated[int, whole("Samples per step.", 1)] = 64,
     shards: Shards = None,
-    lr: Annotated[float | None, real("Learning rate [default: 0.1 for sgd, else 0.001].")] = None,
+    lr: Annotated[
+        float | None,
+        real("Learning rate [default: 0.1 for sgd, 0.02 of a regression; else 0.001]."),
+    ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = "sgd",
     momentum: Annotated[float, real("Momentum of sgd.")] = 0.9,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,

@@ -113,6 +113,17 @@ def test_pixels(tmp_path, numerics):
     assert sb.evaluate(tmp_path / "run", data, arch=Pixels()).metrics == run.metrics
 
 
+@pytest.mark.parametrize(
+    ("y", "optimizer", "rate"),
+    [(NUMBERS, "sgd", 0.02), (LABELS, "sgd", 0.1), (NUMBERS, "adam", 0.001)],
+)
+def test_the_usual_rate_is_that_of_the_task(tmp_path, y, optimizer, rate):
+    """And what is given stays: the runs above."""
+    options = {"batch": 16, "epochs": 1, "threads": 1, "optimizer": optimizer}
+    run = sb.fit(saved(tmp_path, y), "mlp", tmp_path / "run", numerics="float32", **options)
+    assert run.config.lr == rate
+
+
 def test_a_regression_has_no_accuracy(tmp_path):
     run = sb.fit(saved(tmp_path, NUMBERS), "mlp", tmp_path / "run", **(OPTIONS | {"epochs": 1}))
     with pytest.raises(InputError, match="found regression; ask for its metrics"):

@@ -28,6 +28,17 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what a field of an annotated type may
 }
 
 
+def usual_rate(optimizer: str, task: str = "classification") -> float:
+    """The learning rate where none is given.
+
+    With that of classes most regressions end in a constant, in either numerics
+    (docs/guide/train.md, When training stops at a constant).
+    """
+    if optimizer != "sgd":
+        return 0.001
+    return 0.02 if task == "regression" else 0.1
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Choices of a run. `shards` None: shards of 32 samples, one shard for a smaller batch."""
