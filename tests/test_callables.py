@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import pytest
@@ -108,8 +107,9 @@ def test_a_file_may_define_dataclasses(folder):
     ],
 )  # fmt: skip
 def test_errors(folder, name, message):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(InputError) as caught:
         named_callable(name, "--arch")
+    assert str(caught.value) == message
 
 
 def test_a_folder_is_no_file(folder):

@@ -21,9 +21,9 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     assert (tmp_path / "x").read_bytes() == b"0123456789"
 
 
-def test_unwritable_folder_is_named(tmp_path):
-    with pytest.raises(SamebitsError, match="cannot be written"):
-        write_atomically(tmp_path / "nowhere" / "x", b"")
+def test_a_missing_folder_is_made(tmp_path):
+    write_atomically(tmp_path / "new" / "too" / "x", b"0")
+    assert (tmp_path / "new" / "too" / "x").read_bytes() == b"0"
 
 
 def test_a_parent_that_is_a_file(tmp_path):

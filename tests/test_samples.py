@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from recordings import split_folder
 from samebits.data import load
+from samebits.data.options import DataOptions
 from samebits.errors import InputError
 from samebits.ir import GraphBuilder
 from samebits.samples import KINDS, example_of, gather, kept
@@ -122,6 +123,33 @@ def test_a_folder_of_images(tmp_path):
     found = gather(tmp_path, ONE)["x"]
     assert found.shape == (6, 1, 4, 4)
     np.testing.assert_array_equal(found, values(load(str(tmp_path))))
+
+
+def test_a_folder_without_classes(tmp_path):
+    """All of its images, by name; what file managers leave does not count."""
+    pixels = [np.full((4, 4), value, np.uint8) for value in (200, 0, 100)]
+    for name, image in zip(("a.png", "b.PNG", "c.png"), pixels, strict=True):
+        Image.fromarray(image).save(tmp_path / name)
+    (tmp_path / "Thumbs.db").write_bytes(b"")
+    expected = (np.stack(pixels)[:, None] / np.float32(255) - np.float32(0.5)) * np.float32(2)
+    np.testing.assert_array_equal(gather(tmp_path, ONE)["x"], expected)
+    (example,) = example_of(nn.Flatten(), str(tmp_path))
+    np.testing.assert_array_equal(example.numpy(), expected[:1])
+    with pytest.raises(
+        InputError, match=r"expected samples of shape \[1, 3, 3\] .*found \[1, 4, 4"
+    ):
+        gather(tmp_path, graph_of(x=(1, 1, 3, 3)))
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(
+        InputError, match=r"notes\.txt: expected only \.jpg, .* in a folder of sampl"
+    ):
+        gather(tmp_path, ONE)
+
+
+def test_options_of_reading_need_a_file():
+    for given in (X, {"x": X}, load("digits")):
+        with pytest.raises(InputError, match="--target does not apply to samples in memory"):
+            gather(given, ONE, options=DataOptions.of("y"))
 
 
 def test_recordings_get_the_frames_of_the_network(tmp_path):
@@ -248,4 +276,5 @@ def test_a_table_is_said_to_be_in_its_own_scales(tmp_path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(40)))
     assert gather(path, graph_of(x=(1, 2)))["x"].shape[1:] == (2,)
-    assert f"{path}: in the scales of its own training rows" in caplog.text
+    left = "all columns but c, its labels (--target names others)"
+    assert f"{path}: {left}, in the scales of its own training rows" in caplog.text

@@ -77,6 +77,7 @@ def quantize(
     gates: str | None = None,
     float_bias: bool | None = None,
     state: Mapping[str, str | int] | str | None = None,
+    target: str | Sequence[str] | None = None,
     example: Any = None,
     arch: str | None = None,
     shapes: Shapes | None = None,
@@ -118,6 +119,8 @@ def quantize(
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
+    target:      of a table of calibration or of finetune: the columns that are its labels and no
+                 inputs, by default the last one
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.
@@ -125,6 +128,7 @@ def quantize(
     Raises InputError for an option that does not apply to the network, and for samples that do not
     fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
+    from samebits.data.options import DataOptions
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
     from samebits.quantization import (
@@ -138,10 +142,11 @@ def quantize(
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
 
+    reading = DataOptions.of(target)
     calibration = kept(calibration)
     name, given = str(source), called(source)
     if example is None:
-        example = example_of(given, calibration)
+        example = example_of(given, calibration, options=reading)
     net = load(given, example=example, arch=arch, shapes=shapes)
     if given is not source:
         net = Network(replace(net.model, source=name))
@@ -169,7 +174,7 @@ def quantize(
     options.check(graph)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where)
+    arrays = gather(calibration, graph, where, reading)
     quantized, report = quantize_network(graph, arrays, options, where)
     made = deployable(Model(net.source, quantized, rate=net.model.rate))
     refused = not_loaded(made.real)
@@ -179,7 +184,9 @@ def quantize(
         kept_samples = [[sample[name].copy() for name in graph.inputs] for sample in measured]
         origin = (graph, kept_samples)
     net = Network(made, report, (refused,) if refused else (), origin)
-    return net if finetune is None else net.finetune(finetune, epochs=epochs or 1)
+    if finetune is None:
+        return net
+    return net.finetune(finetune, epochs=epochs or 1, target=target)
 
 
 def convert(
@@ -427,6 +434,7 @@ def evaluate(
     resize: int | str | Sequence[int] | None = None,
     resample: bool = False,
     colour: str | None = None,
+    whole: bool = False,
     arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -438,6 +446,8 @@ def evaluate(
     source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
             trained, on data that is read as it was there
     target, task, resize, resample, colour: of reading the data, as in `fit`
+    whole:  all samples are counted; by default those for testing, as of a file without such a part
+            about every fifth: what a run that trained on the file has not seen
     device: cpu, or cuda for a trained model
 
     Raises InputError for data that does not fit, or a device that does not apply.
@@ -449,7 +459,8 @@ def evaluate(
     reading = DataOptions.of(target, task, resize, resample, colour)
     with _threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            return Evaluation(**vars(evaluate_trained(Path(source), data, arch, device, reading)))
+            score = evaluate_trained(Path(source), data, arch, device, reading, whole)
+            return Evaluation(**vars(score))
         if device != "cpu":
             name = source.source if isinstance(source, Network) else source
             raise InputError(
@@ -457,7 +468,7 @@ def evaluate(
                 "the training folder, or leave --device out"
             )
         net = load(source, arch=arch)
-        return Evaluation(**vars(evaluate_model(net.model, data, reading)))
+        return Evaluation(**vars(evaluate_model(net.model, data, reading, whole)))
 
 
 def plan(
@@ -543,12 +554,13 @@ def report(
     board: str | None = None,
     arch: str | nn.Module | None = None,
     shapes: Shapes | None = None,
+    target: str | Sequence[str] | None = None,
     seed: int = 0,
 ) -> Report:
     """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
 
     source:  as `load` takes it, with arch and shapes; or a plan's .json file
-    samples, board, seed: as `Network.report` takes them
+    samples, board, target, seed: as `Network.report` takes them
     against: the float network that a quantized one was made from, as `load` takes it
 
     Raises InputError for anything else and for options that do not apply.
@@ -556,6 +568,7 @@ def report(
     from samebits.model import kind_of
 
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
+    options |= {"target": target, "seed": seed or None}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
         refuse(arch=arch, shapes=shapes, **options)
@@ -570,7 +583,7 @@ def report(
         from samebits.reports.page.run import run_report
 
         return run_report(run, str(error))
-    return net.report(**options, run=run, seed=seed)
+    return net.report(**options | {"seed": seed}, run=run)
 
 
 def audit(a: str | Path, b: str | Path) -> Audit:

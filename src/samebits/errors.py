@@ -3,9 +3,31 @@ where, and what to do; the command line prints it and exits with code 2."""
 
 from __future__ import annotations
 
+import re
+
+# Options of the command line whose arguments in Python have other names.
+_ARGUMENTS = {"inputs": "samples", "shape": "shapes", "input": "input_shape"}
+_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_COMMAND = re.compile(r"\b(samebits|torchrun) [a-zA-Z-]")
+
 
 class SamebitsError(Exception):
-    """Base class of every error whose message is written for a user."""
+    """Base class of every error whose message is written for a user.
+
+    Where a message names options of the command line, a traceback, which only Python shows, adds
+    what they are called there.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        message = str(self)
+        options = [] if _COMMAND.search(message) else dict.fromkeys(_OPTION.findall(message))
+        named = [
+            f"--{option} is {_ARGUMENTS.get(option, option.replace('-', '_'))}="
+            for option in options
+        ]
+        if named:
+            self.add_note(f"in Python {', '.join(named)}")
 
 
 class InputError(SamebitsError):

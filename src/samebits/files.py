@@ -32,11 +32,13 @@ def write_atomically(
 ) -> None:
     """Replace `path` by `data` so that a crash leaves the old file or the new one, never a part.
 
-    Only a killed process leaves its temporary file; the next to write `path` removes it when it is
-    an hour old. `mode` holds the permissions of the file, from which the umask takes. Raises
-    SamebitsError when the disk is full (what to do then: `advice`) or the folder cannot be written.
+    The folder is made where there is none. Only a killed process leaves its temporary file; the
+    next to write `path` removes it when it is an hour old. `mode` holds the permissions of the
+    file, from which the umask takes. Raises SamebitsError when the disk is full (what to do then:
+    `advice`) or the folder cannot be written.
     """
     with _explained(path, len(data), advice):
+        make_folder(path.parent)
         _remove_left(path)
         temporary = _beside(path)
         try:

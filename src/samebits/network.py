@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -94,7 +94,7 @@ class Network(Reported):
 
         Raises InputError for samples that do not fit, or a backend that cannot run here.
         """
-        from samebits.verification.inputs import dequantize
+        from samebits.verification.inputs import dequantize, given_codes
         from samebits.verification.run import reference_of
 
         if self.kind == "float network":
@@ -105,7 +105,7 @@ class Network(Reported):
                 )
             return self._run_float(samples)
         chosen = self._backend(backend or reference_of(self.model))
-        arrays = chosen.run(self.model, self._samples(samples, 0))
+        arrays = chosen.run(self.model, given_codes(samples, self.model.interface))
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
             return {value.name: array for value, array in found}
@@ -120,6 +120,7 @@ class Network(Reported):
         backends: Sequence[str] | None = None,
         *,
         available: bool = False,
+        target: str | Sequence[str] | None = None,
         seed: int = 0,
     ) -> Verification:
         """Compute samples on several backends and compare them for equality, without tolerance.
@@ -130,10 +131,11 @@ class Network(Reported):
                    the usual ones that can run, onnxruntime in its integer form where binary32 may
                    differ, and the result says which were left out
         available: every backend of this kind of model that can run here, instead
+        target:    of a table: the columns that are labels and no inputs, by default the last one
 
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
-        from samebits.verification.inputs import step
+        from samebits.verification.inputs import columns_text, given_codes, name_of, step
         from samebits.verification.run import chosen_backends, verify_model
 
         if isinstance(backends, str):
@@ -141,7 +143,7 @@ class Network(Reported):
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        taken = self._samples(samples, seed)
+        taken = given_codes(samples, self.model.interface, seed, target)
         usual = backends is None and not available
         expected, verdicts = verify_model(self.model, taken, names, strict=strict, promised=usual)
         ports = self.interface
@@ -150,7 +152,8 @@ class Network(Reported):
             len(taken[0]) // step(ports.values[ports.inputs[0]]),
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
-            str(samples) if isinstance(samples, str | Path) else "",
+            name_of(samples),
+            columns_text(target),
         )
 
     def as_steps(self) -> Network:
@@ -203,43 +206,56 @@ class Network(Reported):
         return Generation(self.source, tuple(given), seed, generate(model, request, names))
 
     def trace(
-        self, samples: Any = "random:1", backend: str | None = None, *, seed: int = 0
+        self,
+        samples: Any = "random:1",
+        backend: str | None = None,
+        *,
+        target: str | Sequence[str] | None = None,
+        seed: int = 0,
     ) -> Trace:
         """The hash of every layer in every run, and the codes where the backend has them.
 
-        `sb.audit` names the first layer where two traces part. Arguments and errors as `run`.
+        `sb.audit` names the first layer where two traces part. Arguments and errors as `run`, and
+        target as `verify`.
         """
+        from samebits.verification.inputs import given_codes
         from samebits.verification.run import reference_of
         from samebits.verification.trace import to_record
 
         chosen = self._backend(backend or reference_of(self.model))
-        runs = chosen.trace(self.model, self._samples(samples, seed))
+        codes = given_codes(samples, self.model.interface, seed, target)
+        runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
     def profile(
-        self, board: str = "cortex-m3", samples: Any = "random:1", *, seed: int = 0
+        self,
+        board: str = "cortex-m3",
+        samples: Any = "random:1",
+        *,
+        target: str | Sequence[str] | None = None,
+        seed: int = 0,
     ) -> Profile:
         """Instructions of every layer's C on an emulated board, for the first of the samples.
 
         board:   a board that C is built for, such as cortex-m3
-        samples: as for `verify`
+        samples, target: as for `verify`
 
         Raises InputError for another name, where the board cannot be emulated here or the network
         does not fit it, and for samples that do not fit.
         """
         from samebits.codegen.run.profile import layer_costs
         from samebits.codegen.run.targets import find_board
-        from samebits.verification.inputs import step
+        from samebits.verification.inputs import given_codes, step
 
-        target = find_board(board)
+        place = find_board(board)
         graph = self.model.integer
-        taken = self._samples(samples, seed)
+        taken = given_codes(samples, self.model.interface, seed, target)
         first = [
             codes[: step(graph.values[name])]
             for name, codes in zip(graph.inputs, taken, strict=True)
         ]
         progress.stage("counting instructions")
-        layers, total = layer_costs(graph, target, first)
+        layers, total = layer_costs(graph, place, first)
         return Profile(self.source, board, tuple(layers), total)
 
     def compile(
@@ -317,6 +333,7 @@ class Network(Reported):
         epochs: int = 1,
         batch: int = 64,
         lr: float = 0.001,
+        target: str | Sequence[str] | None = None,
         seed: int = 0,
         device: str = "cpu",
     ) -> Network:
@@ -327,11 +344,13 @@ class Network(Reported):
 
         data:  digits, a folder or file of data for training, or a Dataset; its training samples
         lr:    of Adam, in parts of a layer's largest code; it falls linearly to 0
+        target: of a table: the columns that are its labels, by default the last one
 
         Raises InputError for a network that is not quantized and for data that does not fit,
         UnsupportedError for operators without a rule for gradients.
         """
         from samebits.data import Dataset, load
+        from samebits.data.options import DataOptions
         from samebits.finetuning import FineTuning, finetune
         from samebits.quantization import QuantizationReport
         from samebits.verification.deployable import deployable
@@ -342,14 +361,18 @@ class Network(Reported):
                 "quantize it first"
             )
         shape = self.inputs[0].shape[1:]
-        given = data if isinstance(data, Dataset) else load(str(data), input_shape=shape)
-        made = finetune(self.model.real, given, FineTuning(epochs, batch, lr, seed), device)
+        reading = DataOptions.of(target)
+        if isinstance(data, Dataset):
+            reading.apart_from(data.source, "a Dataset", ())
+        else:
+            data = load(str(data), input_shape=shape, options=reading)
+        made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
         report = self.quantization
         if isinstance(report, QuantizationReport):
             report = replace(report, changes=(*report.changes, *made.changes))
         losses = " to ".join(f"{loss:.4g}" for loss in (made.losses[0], made.losses[-1]))
         note = (
-            f"fine-tuned on {given.source}: {made.steps} steps, mean loss of the first and last "
+            f"fine-tuned on {data.source}: {made.steps} steps, mean loss of the first and last "
             f"epoch {losses}; ratios of tensors were measured before"
         )
         model = deployable(replace(self.model, graph=made.graph))
@@ -364,7 +387,6 @@ class Network(Reported):
         wanted = ".nnp" if self.kind == "firmware" else ".onnx"
         if path.suffix != wanted:
             raise InputError(f"{path}: expected a name ending in {wanted} for a {self.kind}")
-        path.parent.mkdir(parents=True, exist_ok=True)
         if self.model.firmware is not None:
             from samebits.npu.machine.image import write_program
 
@@ -384,6 +406,7 @@ class Network(Reported):
         board: str | None = None,
         run: str | Path | None = None,
         saved: str | Path | None = None,
+        target: str | Sequence[str] | None = None,
         seed: int = 0,
     ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
@@ -397,6 +420,7 @@ class Network(Reported):
         board:   counts every layer's instructions on this emulated board, as `profile`
         run:     a training folder, whose curves the page shows
         saved:   where the network lies, for the commands that the page shows, if not in its source
+        target:  of samples in a table, as `verify` takes it
         seed:    of random:N samples
 
         Raises InputError for samples that do not fit and options that do not apply.
@@ -405,10 +429,18 @@ class Network(Reported):
         from samebits.reports.page.network import network_sections
         from samebits.reports.quantization import quantization_sections
         from samebits.reports.summary import network_summary
+        from samebits.verification import inputs
 
         self._refuse(samples, against, board)
-        if isinstance(samples, Iterator):  # it is gone through more than once
-            samples = list(samples)
+        drawn = (
+            samples,
+            verified is not None and verified.inputs,
+            board is not None and samples is None and "random:1",
+        )
+        inputs.check_seed(seed, next(filter(inputs.is_random, drawn), samples))
+        given = None
+        if samples is not None or target is not None:  # without, it may have no integer form
+            given = inputs.read_once(samples, self.interface, target)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -416,7 +448,8 @@ class Network(Reported):
             cost.append(section(*(f"note: {note}" for note in self.notes)))
         sections += cost
         if samples is not None and verified is None:
-            verified = self.verify(samples, seed=seed)
+            name, columns = inputs.name_of(samples), inputs.columns_text(target)
+            verified = replace(self.verify(given, seed=seed), inputs=name, target=columns)
             sections += verified.report().sections
         compared = None if verified is None else self._compared(verified)
         place = self.source if saved is None else str(saved)
@@ -427,9 +460,8 @@ class Network(Reported):
                 sections,
                 lambda: firmware_sections(self.model, compared, seed, place),
             )
-        facts = self._facts(samples, against, board, seed)
         facts = replace(
-            facts,
+            self._facts(given, against, board, seed),
             compared=compared,
             cost=cost,
             saved=place,
@@ -467,7 +499,9 @@ class Network(Reported):
         from samebits.verification.run import reference_of
 
         reference = reference_of(self.model)
-        return BackendsCompared(reference, verified.samples, verified.inputs, verified.verdicts)
+        return BackendsCompared(
+            reference, verified.samples, verified.inputs, verified.verdicts, verified.target
+        )
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
@@ -476,60 +510,25 @@ class Network(Reported):
         from samebits.codegen.run.targets import find_board
         from samebits.ir.fusion import fuse_normalisation
         from samebits.reports.page.network import NetworkFacts
-        from samebits.verification.inputs import chunks
+        from samebits.verification.inputs import chunks, given_reals
 
         origin, reals = self.origin or (None, [])
         if against is not None:
             origin = fuse_normalisation(against.model.real)
         if samples is not None:
-            reals = chunks(self.interface, self._reals(samples, seed))[:MEASURED]
+            given = given_reals(samples, self.interface, seed)
+            reals = chunks(self.interface, given)[:MEASURED]
         costs, uncounted = {}, ""
         if board is not None:
             find_board(board)
             try:
-                given = "random:1" if samples is None else samples
-                costs[board] = self.profile(board, given, seed=seed).layers
+                one = "random:1" if samples is None else samples
+                costs[board] = self.profile(board, one, seed=seed).layers
             except SamebitsError as error:
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
         return NetworkFacts(
             seed=seed, samples=reals, origin=origin, costs=costs, uncounted=uncounted
         )
-
-    def _samples(self, samples: Any, seed: int) -> list[Array]:
-        """Codes (firmware: binary16) for the interface, in order of its inputs."""
-        from samebits.samples import gather
-        from samebits.verification.inputs import codes_of, drawn
-
-        ports = self.model.interface
-        if isinstance(samples, str) and samples.startswith("random:"):
-            return drawn(samples, ports, seed)
-        source = str(samples) if isinstance(samples, str | Path) else "samples"
-        return codes_of(gather(samples, ports), ports, source)
-
-    def _reals(self, samples: Any, seed: int) -> list[Array]:
-        """Samples for the inputs of the real graph: numbers as they were given, so that rounding
-        and clipping of the inputs count as errors; codes as what they stand for."""
-        from samebits.samples import gather
-        from samebits.verification.inputs import codes_of, dequantize, drawn
-
-        ports = self.interface
-        if isinstance(samples, str) and samples.startswith("random:"):
-            arrays = dict(zip(ports.inputs, drawn(samples, ports, seed), strict=True))
-        else:
-            given = gather(samples, ports)
-            codes = codes_of(given, ports, "samples")  # refuses what does not fit
-            if len(ports.inputs) == 1:
-                given = dict(zip(ports.inputs, given.values(), strict=False))
-            arrays = {
-                name: given[name].reshape(found.shape) if given[name].dtype.kind == "f" else found
-                for name, found in zip(ports.inputs, codes, strict=True)
-            }
-        return [
-            array.astype(np.float32)
-            if array.dtype.kind == "f"
-            else dequantize(array, ports.values[name])
-            for name, array in arrays.items()
-        ]
 
     def _run_float(self, samples: Any) -> dict[str, Array]:
         from samebits.ir import interpreter

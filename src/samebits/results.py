@@ -43,6 +43,7 @@ class Verification(Reported):
     outputs:  those of the backend that defines the bits, by name, as codes (firmware: binary16)
     verdicts: one for each of the other backends
     inputs:   as the command line names the samples; "" for what it cannot name
+    target:   the columns of a table that were no inputs, as the command line names them
     """
 
     source: str
@@ -50,6 +51,7 @@ class Verification(Reported):
     outputs: Mapping[str, Array]
     verdicts: tuple[Verdict, ...]
     inputs: str = ""
+    target: str = ""
 
     @property
     def same_bits(self) -> bool | None:

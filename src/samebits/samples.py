@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits import data, progress
-from samebits.data.dataset import SCALED
+from samebits.data.options import PLAIN, DataOptions
 from samebits.errors import InputError
 from samebits.files import read_archive
 from samebits.ir import Graph
@@ -19,26 +19,31 @@ Array = np.ndarray[Any, Any]
 
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
-    "iterable of batches or samples, an .npz file, or data for training (digits, a folder of "
-    "images or recordings, a table, a samebits.data.Dataset)"
+    "iterable of batches or samples, an .npz file, a folder of images or recordings, or data for "
+    "training (digits, a folder, a table, a samebits.data.Dataset)"
 )
 
 
-def gather(given: Any, graph: Graph, what: str = "samples") -> dict[str, Array]:
+def gather(
+    given: Any, graph: Graph, what: str = "samples", options: DataOptions = PLAIN
+) -> dict[str, Array]:
     """Samples of the inputs of a graph as whole arrays, by name: [n, ...] each.
 
     given: one of KINDS. Of an iterable, every item is a batch or a single sample: an array, a dict,
            or a tuple whose first items belong to the inputs (labels after them are left out)
     what:  what the samples are for, in messages
+    options: of reading a file or folder
 
     A file must hold arrays under the inputs' names (any name, if there is one of each). Of data for
     training the training samples are taken, as the network sees them. Raises InputError for
-    anything else, with what was expected, and for an iterable without items.
+    anything else, with what was expected, for an iterable without items, and for options that do
+    not apply.
     """
     if isinstance(given, str | Path):
-        return _stored(given, graph, what)
+        return _stored(given, graph, what, options)
+    options.apart_from(what, "samples in memory", ())
     if isinstance(given, data.Dataset):
-        return _of_data(given, graph, what)
+        return _of_data(given.source, given.values(given.train_images), graph, what)
     if isinstance(given, Mapping):
         return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
     if _is_array(given):
@@ -75,7 +80,9 @@ def kept(given: Any) -> Any:
     return list(given) if isinstance(given, Iterator) else given
 
 
-def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
+def example_of(
+    module: Any, given: Any, what: str = "calibration", options: DataOptions = PLAIN
+) -> Any:
     """Example inputs for a torch.nn.Module from samples for it; None for any other model.
 
     The first sample, with a batch axis of 1: of a dict the arrays in order of the parameters of
@@ -83,9 +90,9 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
     """
     if not callable(getattr(module, "forward", None)) or isinstance(given, str | Path):
         stored = isinstance(given, str | Path) and callable(getattr(module, "forward", None))
-        return _stored_example(given) if stored else None
+        return _stored_example(given, options) if stored else None
     if isinstance(given, data.Dataset):
-        return _example_of_data(given)
+        return (given.values(given.train_images[:1]),)
     import torch
 
     parameters = inspect.signature(module.forward).parameters
@@ -115,8 +122,8 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
     return tuple(torch.from_numpy(_array(part, what)[:1].copy()) for part in parts)
 
 
-def _stored_example(given: str | Path) -> Any:
-    """The first sample of an archive or of data for training."""
+def _stored_example(given: str | Path, options: DataOptions) -> Any:
+    """The first sample of an archive or of data."""
     import torch
 
     path = Path(given)
@@ -124,40 +131,34 @@ def _stored_example(given: str | Path) -> Any:
         arrays = read_archive(path)
         if not {"x_train", "y_train"} <= arrays.keys():
             return tuple(torch.from_numpy(array[:1].copy()) for array in arrays.values())
-    return _example_of_data(data.load(str(given)))
+    return (data.load_samples(str(given), options=options)[:1],)
 
 
-def _example_of_data(found: data.Dataset) -> Any:
-    return (found.values(found.train_images[:1]),)
-
-
-def _stored(given: str | Path, graph: Graph, what: str) -> dict[str, Array]:
-    """The arrays of an archive, or the training samples of data."""
+def _stored(given: str | Path, graph: Graph, what: str, options: DataOptions) -> dict[str, Array]:
+    """The arrays of an archive, or the samples of data."""
     path = Path(given)
     if path.suffix == ".npz":
         arrays = read_archive(path)
         if len(arrays) == len(graph.own_inputs) == 1:
-            return {graph.own_inputs[0]: next(iter(arrays.values()))}
+            arrays = {graph.own_inputs[0]: next(iter(arrays.values()))}
         if not {"x_train", "y_train"} <= arrays.keys():
+            options.apart_from(str(given), "an archive of inputs", ())
             return arrays
-    name = _only(graph, what)
-    shape = graph.values[name].shape[1:]
-    found = data.load(str(given), input_shape=shape)
-    if found.rows:
-        progress.note(f"{found.source}: {SCALED}")
-    return _of_data(found, graph, what)
+    shape = graph.values[_only(graph, what)].shape[1:]
+    found = data.load_samples(str(given), input_shape=shape, options=options)
+    return _of_data(str(given), found, graph, what)
 
 
-def _of_data(found: data.Dataset, graph: Graph, what: str) -> dict[str, Array]:
-    """The training samples of data, as the network sees them."""
+def _of_data(source: str, values: Any, graph: Graph, what: str) -> dict[str, Array]:
+    """A tensor of samples for the only input. Raises InputError for another shape."""
     name = _only(graph, what)
     shape = graph.values[name].shape[1:]
-    if found.input_shape != shape:
+    if values.shape[1:] != shape:
         raise InputError(
-            f"{found.source}: expected samples of shape {list(shape)} for the input {name!r}, "
-            f"found {list(found.input_shape)}"
+            f"{source}: expected samples of shape {list(shape)} for the input {name!r}, found "
+            f"{list(values.shape[1:])}"
         )
-    return {name: found.values(found.train_images).numpy()}
+    return {name: values.numpy()}
 
 
 def _batch(item: Any, graph: Graph, what: str) -> dict[str, Array]:

@@ -7,7 +7,7 @@ compiles by the calls that do so, and writes nothing unless all bits were the sa
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +133,7 @@ def ship(
     cpu: str | None = None,
     backends: Sequence[str] | None = None,
     board: str | None = None,
+    target: str | Sequence[str] | None = None,
     example: Any = None,
     arch: str | None = None,
     shapes: Shapes | None = None,
@@ -144,8 +145,8 @@ def ship(
 
     source:      as `load` takes it, with example, arch and shapes. A network that is quantized
                  already, as a training folder in block floating point is, is taken as it is: a note
-                 says so, and calibration, scheme and effort are errors
-    calibration: as `quantize` takes it, as are scheme and effort
+                 says so, and calibration, scheme, effort and target are errors
+    calibration: as `quantize` takes it, as are scheme, effort and target
     out:         folder to write: the package, model.onnx and report.html
     package:     make, cmake, arduino, zephyr, espidf or platformio
     cpu:         processor whose kernels are taken, by default the board's or those of any
@@ -160,7 +161,8 @@ def ship(
     out = Path(out)
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
-    net = _quantized(source, calibration, scheme, effort, example, arch, shapes)
+    how = {"scheme": scheme, "effort": effort, "target": target}
+    net = _quantized(source, calibration, how, example, arch, shapes)
     found = _verified(net, backends, cpu)
     on_board = None
     if found and board is not None:
@@ -227,8 +229,7 @@ def _checked(
 def _quantized(
     source: Any,
     calibration: Any,
-    scheme: str | None,
-    effort: str | None,
+    how: Mapping[str, Any],
     example: Any,
     arch: str | None,
     shapes: Shapes | None,
@@ -237,7 +238,7 @@ def _quantized(
     if not _is_module(source):
         net = api.load(source, example=example, arch=arch, shapes=shapes)
         if net.kind != "float network":
-            return _as_it_is(net, calibration, scheme, effort)
+            return _as_it_is(net, {"calibration": calibration, **how})
         source, example, arch, shapes = net, None, None, None
     if calibration is None:
         raise InputError(
@@ -247,8 +248,7 @@ def _quantized(
     return api.quantize(
         source,
         calibration,
-        scheme=scheme,
-        effort=effort,
+        **how,
         example=example,
         arch=arch,
         shapes=shapes,
@@ -264,19 +264,18 @@ def _is_module(source: Any) -> bool:
     return isinstance(source, nn.Module)
 
 
-def _as_it_is(net: Network, calibration: Any, scheme: str | None, effort: str | None) -> Network:
+def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
     """A network that has an integer form; InputError for firmware and needless options."""
     if not net.quantized:
         raise InputError(
             f"{net.source}: expected a float or quantized network to ship, found {net.kind}; give "
             "the network it was compiled from"
         )
-    needless = {"--calibration": calibration, "--scheme": scheme, "--effort": effort}
     for option, value in needless.items():
         if value is not None:
             raise InputError(
-                f"{option} does not apply to {net.source}, which is a {net.kind} already; leave it "
-                "out"
+                f"--{option} does not apply to {net.source}, which is a {net.kind} already; leave "
+                "it out"
             )
     note = f"{net.source} is a {net.kind} already: nothing was calibrated or quantized"
     return replace(net, notes=(*net.notes, note))

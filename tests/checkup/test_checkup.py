@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import samebits as sb
+from samebits import kernels
 from samebits.checkup import machine, selftest
 from samebits.checkup.result import Checkup, FoundProgram, NativeKernels, SelfTest
 from samebits.cli import main
@@ -241,10 +243,46 @@ def test_a_compiler_whose_programs_do_not_run(monkeypatch, tmp_path):
     assert "a program that it compiled" in str(machine.compiler().why)
 
 
+@pytest.mark.slow
+def test_tools_that_never_end(monkeypatch, tmp_path):
+    """Each is waited for a few times, whatever the number of backends that use it."""
+    for name in ("endless", "qemu-system-arm", "arm-none-eabi-gcc"):
+        tool = tmp_path / name
+        tool.write_text("#!/bin/sh\nsleep 1000\n")
+        tool.chmod(0o755)
+    (tmp_path / "sleep").symlink_to(str(shutil.which("sleep")))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "endless")
+    for module in ("csrc", "checkup.machine", "codegen.run.toolchain", "kernels.build"):
+        monkeypatch.setattr(f"samebits.{module}.ANSWER", 0.5)
+    kernels._native.cache_clear()
+    found = sb.doctor()
+    assert found
+    assert kernels._native.cache_info().currsize == 0  # nothing else tried to compile them
+    told = "to end within 0.5 seconds, found it still running"
+    assert told in str(found.compiler.why)
+    assert told in str(found.kernels.why)
+    for name in ("c", "cortex-m0", "cortex-m3"):
+        assert told in str(state(found, name))
+    broken = {program.name for program in found.programs if told in str(program.why)}
+    assert broken == {"qemu-system-arm", "arm-none-eabi-gcc"}
+    assert f"{tmp_path}/qemu-system-arm DOES NOT WORK: expected" in str(found)
+
+
+def test_a_compiler_that_does_not_work_is_not_asked_for_kernels(monkeypatch, tmp_path):
+    calls = tmp_path / "calls"
+    broken = tmp_path / "cc"
+    broken.write_text(f'#!/bin/sh\necho "$@" >>{calls}\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    assert str(machine.kernels(False).why).startswith("the cache holds no library of these sources")
+    assert calls.read_text() == "--version\n"
+
+
 def test_wrong_kernels_are_none(monkeypatch):
     monkeypatch.setattr("samebits.kernels.selftest.failures", lambda kernels, device: ["conv"])
     monkeypatch.setattr("samebits.kernels.native.Native", lambda: None)
-    assert machine.kernels().why == "they differ from plain integers in conv"
+    assert machine.kernels(True).why == "they differ from plain integers in conv"
 
 
 def test_kernels_that_were_not_built(monkeypatch):
@@ -252,7 +290,7 @@ def test_kernels_that_were_not_built(monkeypatch):
         raise BuildError("no room")
 
     monkeypatch.setattr("samebits.kernels.native.Native.__init__", no)
-    assert machine.kernels() == NativeKernels(why="no room")
+    assert machine.kernels(True) == NativeKernels(why="no room")
 
 
 # --- the command --------------------------------------------------------------------------------

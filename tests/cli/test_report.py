@@ -47,10 +47,9 @@ def test_bad_input_is_a_sentence(samebits, shelf):
     done = samebits("report", shelf["quantized"], "--board", "abacus")
     assert done.code == 2
     assert "expected one of cortex-m0" in done.err
-    missing = shelf["none"] / "page.html"  # no folder
-    done = samebits("report", shelf["none"], "--out", missing)  # said before the network is read
+    done = samebits("report", shelf["quantized"], "--seed", 3)
     assert done.code == 2
-    assert done.err.startswith(f"error: --out {missing}: expected a file in a folder that exists")
+    assert "--seed 3: expected samples random:N, which it draws, found none" in done.err
 
 
 def test_plans(samebits, tmp_path):

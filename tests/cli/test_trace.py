@@ -180,7 +180,7 @@ def test_out_that_cannot_be_written(samebits, tiny, tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "folder"
     folder.mkdir()
-    for out in (tmp_path / "file" / "t.json", tmp_path / "none" / "t.json", folder):
+    for out in (tmp_path / "file" / "t.json", folder):
         done = samebits("trace", tiny, "--inputs", "random:1", "--out", out)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("error: ")

@@ -41,6 +41,13 @@ def test_other_values_are_named(options, text):
     assert text in str(caught.value)
 
 
+def test_spaces_around_columns_do_not_count():
+    assert DataOptions.of("y, x ").target == ("y", "x")
+    assert DataOptions.of([" y"]).target == ("y",)
+    with pytest.raises(InputError, match="--target: expected different names"):
+        DataOptions.of("y, y")
+
+
 def test_a_record_reads_back():
     options = DataOptions.of("a,b", "regression", "3x4", True, "grey")
     assert DataOptions.from_chosen(json.loads(json.dumps(options.chosen()))) == options
@@ -60,6 +67,14 @@ def test_recorded_options_apply_where_they_can():
     assert PLAIN.beside(recorded, ("task",)) == DataOptions.of(task="regression")
     given = DataOptions.of(resize=9)
     assert given.beside(recorded, ("resize", "colour")) == given
+
+
+def test_targets_keep_the_order_of_training():
+    recorded = DataOptions.of("p,q")
+    assert DataOptions.of("p,q").beside(recorded, ("target",)) == recorded
+    assert DataOptions.of("r,s").beside(recorded, ("target",)).target == ("r", "s")
+    with pytest.raises(InputError, match="expected p,q, the order of training, found q,p; give"):
+        DataOptions.of("q,p").beside(recorded, ("target",))
 
 
 @pytest.mark.parametrize("name", ["target", "task", "resize", "resample", "colour"])

@@ -226,6 +226,18 @@ def test_a_compiler_that_is_not_there(folder, monkeypatch, given, told):
     assert str(caught.value).startswith(told)
 
 
+@pytest.mark.parametrize("limit", ["ANSWER", "WORK"])
+def test_a_compiler_that_never_ends(folder, tmp_path, monkeypatch, limit):
+    """With its version, or with the library."""
+    quick = '[ "$1" = --version ] && exit\n' if limit == "WORK" else ""
+    (tmp_path / "stub").write_text(f"{quick}exec sleep 1000\n")
+    monkeypatch.setenv("CC", f"sh '{tmp_path}/stub'")
+    monkeypatch.setattr(build, limit, 0.2)
+    with pytest.raises(build.BuildError, match=r"to end within 0\.2 seconds, found it st"):
+        build.load()
+    assert not folder.exists() or not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("call", ["write", "fsync", "replace", "mkdir"])
 def test_a_full_disk_ends_in_eager_kernels(folder, tmp_path, answer, monkeypatch, call):
     """Of the cache; the warning says where, and why."""

@@ -144,6 +144,14 @@ def test_a_layer_leads_to_its_row(visit):
     assert row.evaluate(shown)
 
 
+def test_any_address_is_none_of_a_script(visit, pages):
+    tab = visit("lstm")
+    for hash in ("%", "%E0%A4%A", "nowhere"):
+        tab.evaluate("hash => { location.hash = hash; }", hash)
+        tab.goto(f"{pages['lstm'].as_uri()}#{hash}")
+    assert tab.evaluate("location.hash") == "#nowhere"
+
+
 def test_a_block_unfolds_and_folds(visit):
     tab = visit("resnet8", 390)
     inner = tab.locator("details .canvas").first

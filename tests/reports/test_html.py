@@ -43,7 +43,9 @@ def every_block():
         ArenaMap([ArenaBar((NASTY,), 0, 1, 0, 8, 1)], [8, 8], 8, 8),
         Histograms([NamedHistogram(NASTY, NASTY, HISTOGRAM)]),
         Matrix([NASTY], [(NASTY, [MatrixCell("good", NASTY, NASTY)])]),
-        LayerTable([(NASTY, False)], [LayerRow("k", NASTY, NASTY, [NASTY], HISTOGRAM)], [""], True),
+        LayerTable(
+            [(NASTY, False)], [LayerRow("k", NASTY, NASTY, [NASTY], HISTOGRAM)], [""], True, 1
+        ),
     ]
     return [*blocks, Fold(NASTY, blocks[:1], "fold-1")]
 

@@ -17,6 +17,7 @@ from samebits.npu.compiler.lower import lower_real_graph
 from samebits.pytorch import import_module
 from samebits.train.architectures import build, initialise
 from samebits.verification.accuracy import correct, firmware_images, images
+from samebits.verification.backends import concordant
 from samebits.verification.backends.npu import Npu
 from samebits.verification.compare import compare
 from samebits.verification.inputs import codes_of, random_codes
@@ -26,6 +27,31 @@ from samebits.verification.trace import to_record
 from tiny_models import quantized_graph
 
 FOLDER = Path(__file__).parents[2] / "examples" / "firmware"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise OSError('no AVX')", "importable, found exit code 1: OSError: no AVX; install it a"),
+        ("import time; time.sleep(100)", "within 0.5 seconds, found it still running"),
+        ("", None),
+    ],
+)
+def test_a_package_that_cannot_be_imported(tmp_path, monkeypatch, code, told):
+    """That Python finds it is not enough."""
+    (tmp_path / "broken_flow.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(concordant.PACKAGES, "tensorflow", "broken_flow")
+    if told is not None and "seconds" in told:
+        monkeypatch.setattr(concordant, "IMPORT", 0.5)
+    concordant._broken.cache_clear()
+    found = concordant.Concordant("tensorflow").unavailable()
+    concordant._broken.cache_clear()
+    if told is None:
+        assert found is None
+    else:
+        assert str(found).startswith("concordant-tensorflow: expected ")
+        assert told in str(found)
 
 
 @pytest.fixture

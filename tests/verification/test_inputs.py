@@ -19,6 +19,7 @@ from samebits.files import read_archive
 from samebits.ir import Graph, GraphBuilder, Quantization, Value
 from samebits.spec.formats import round_real
 from samebits.verification.inputs import (
+    check_seed,
     chunks,
     codes_of,
     dequantize,
@@ -359,3 +360,13 @@ def test_each_value_on_the_way_to_an_index_is_looked_at_once():
         x = builder.add("concat", halves, {"axis": 0})
     (drawn,) = random_codes(builder.build([builder.add("gather", [table, x], {"axis": 0})]), 50)
     assert set(drawn.reshape(-1).tolist()) == set(range(7))
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"), [(None, "none"), ("x.npz", "x.npz"), ([3], "others"), ("", "others")]
+)
+def test_a_seed_draws_random_samples_only(samples, found):
+    check_seed(0, samples)
+    check_seed(3, "random:5")
+    with pytest.raises(InputError, match=rf"--seed 3: expected samples random:N, .*found {found};"):
+        check_seed(3, samples)

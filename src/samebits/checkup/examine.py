@@ -39,7 +39,8 @@ def doctor() -> Checkup:
     packages = asked("packages", machine.packages) or ()
     compiler = asked("compiler", machine.compiler)
     nothing = NativeKernels(why="they cannot be examined")
-    kernels = asked("native kernels", machine.kernels) or nothing
+    works = compiler is not None and compiler.why is None
+    kernels = asked("native kernels", lambda: machine.kernels(works)) or nothing
     tests = asked("self-test of training", lambda: _training(kernels)) or ()
     tests += asked("self-test of inference", _inference) or ()
     backends = asked("backends", machine.backends) or ()
@@ -58,9 +59,9 @@ def doctor() -> Checkup:
 
 def _training(kernels: NativeKernels) -> tuple[SelfTest, ...]:
     from samebits.checkup import selftest
-    from samebits.kernels import realisation
+    from samebits.kernels import chosen
 
-    unwanted = None if realisation() == "compiled" else selftest.COMPILED
+    unwanted = None if chosen() == "compiled" else selftest.COMPILED
     reasons = {"eager": None, "native": kernels.why, "compiled": unwanted}
     return tuple(selftest.on_kernels(name, why) for name, why in reasons.items())
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import tempfile
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from samebits.checkup.result import FoundBackend, FoundPackage, FoundProgram, NativeKernels, told
+from samebits.csrc import ANSWER, run_tool
 from samebits.errors import SamebitsError
 
 if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
     from samebits.codegen.run.toolchain import Tool
 
 DEBIAN = "apt install"
-ABOUT = 10.0  # seconds in which a program must tell its version, and a small one be compiled
 NEEDED = (
     *("torch", "numpy", "onnx", "safetensors", "scipy", "typer", "rich", "mpmath", "matplotlib"),
     *("pillow", "Jinja2", "fast-sugiyama"),
@@ -85,13 +87,11 @@ def compiler() -> FoundProgram:
     """The compiler of this machine, and whether what it compiles runs."""
     from samebits.codegen.run import toolchain
 
-    use = "fast training, the backend c"
     tool = toolchain.host_compiler()
-    found = _program(tool, use)
-    if tool.path is None:
-        return FoundProgram(found.name, None, None, found.command, use, tool.missing)
-    why = _compiles((tool.path, *tool.arguments))
-    return FoundProgram(found.name, found.path, found.version, found.command, use, why)
+    found = _program(tool, "fast training, the backend c")
+    if tool.path is None or found.why is not None:
+        return replace(found, why=found.why or tool.missing)
+    return replace(found, why=_compiles((tool.path, *tool.arguments)))
 
 
 def _compiles(words: tuple[str, ...]) -> str | None:
@@ -114,12 +114,17 @@ def _compiles(words: tuple[str, ...]) -> str | None:
     return None
 
 
-def kernels() -> NativeKernels:
-    """The library of native kernels, compiled here if it never was; or why there is none."""
+def kernels(works: bool) -> NativeKernels:
+    """The library of native kernels, compiled here if it never was; or why there is none.
+
+    works: whether the compiler does; one that does not is not asked for a library
+    """
     from samebits.kernels import build, selftest
     from samebits.kernels.native import Native
 
     try:
+        if not works:
+            build.where()
         native = Native()
     except build.BuildError as error:
         return NativeKernels(why=str(error))
@@ -145,31 +150,24 @@ def programs() -> tuple[FoundProgram, ...]:
 
 def _program(tool: Tool, use: str) -> FoundProgram:
     command = f"{DEBIAN} {' '.join(tool.packages)}"
-    about = None
+    about = why = None
     if tool.path is not None:
         run = _ran([tool.path, *tool.arguments, "--version"])
-        if not isinstance(run, str):
+        if isinstance(run, str):
+            why = run
+        else:
             about = next(iter(run.stdout.splitlines()), None)
-    return FoundProgram(tool.command, tool.path, about, command, use)
+    return FoundProgram(tool.command, tool.path, about, command, use, why)
 
 
-def _ran(command: list[str], text: str = "") -> subprocess.CompletedProcess[str] | str:
+def _ran(command: list[str], text: str = "") -> CompletedProcess[str] | str:
     """A finished program, or why there is none."""
     try:
-        return subprocess.run(
-            command,
-            input=text,
-            env={**os.environ, "LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ABOUT,
-            check=False,
-        )
+        return run_tool(command, ANSWER, text)
     except OSError as error:
         return f"{error.filename or command[0]}: {error.strerror or error}"
-    except subprocess.TimeoutExpired:
-        return f"{command[0]} did not end within {ABOUT:g} seconds"
+    except SamebitsError as error:
+        return str(error)
 
 
 def backends() -> tuple[FoundBackend, ...]:

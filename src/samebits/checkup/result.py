@@ -26,7 +26,7 @@ class FoundPackage:
 class FoundProgram:
     """A compiler or emulator: where it is, None where it is not, and its first line of `--version`.
 
-    why: the reason why it does not do its work, None where it does or where nobody asked
+    why: the reason why it does not do its work, None where none is known
     command: what installs it, on Debian; use: what needs it
     """
 
@@ -184,8 +184,9 @@ class Checkup(Reported):
             rows = [(m.name, m.use, m.command) for m in self.missing]
             table = Table(("missing", "used by", "command"), rows, code=("command",))
             sections.append(section(table, title="Missing"))
-        if self.faults:
-            sections.append(section(*self.faults, title="Faults"))
+        broken = [f"{p.path} DOES NOT WORK: {p.why}" for p in self.programs if p.why and p.path]
+        if broken or self.faults:
+            sections.append(section(*broken, *self.faults, title="Faults"))
         sections.append(section(f"self-test: {self.verdict}"))
         return Report("This machine", "", sections)
 

@@ -35,6 +35,14 @@ def eval_command(
     resize: Resize = None,
     resample: Resample = False,
     colour: Colour = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole",
+            help="Count all samples: for data that training has not seen [default: those for "
+            "testing, of a file without such a part about every fifth].",
+        ),
+    ] = False,
     arch: Arch = None,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Where a trained model computes: cpu or cuda.")
@@ -55,6 +63,7 @@ def eval_command(
             resize=resize,
             resample=resample,
             colour=colour,
+            whole=whole,
             arch=arch,
             device=device,
             threads=threads,

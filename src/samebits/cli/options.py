@@ -107,7 +107,9 @@ Shapes = Annotated[
 ]
 Samples = Annotated[
     str,
-    typer.Option(metavar="SAMPLES", help="An .npz archive, digits, a folder of data, or random:N."),
+    typer.Option(
+        metavar="SAMPLES", help="An .npz archive, digits, a folder or table of data, or random:N."
+    ),
 ]
 SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
 Page = Annotated[
@@ -126,7 +128,8 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMNS",
-        help="Of a table: its labels, with commas between them [default: the last column].",
+        help="Of a table: its labels, which are no inputs, with commas between them [default: the "
+        "last column].",
     ),
 ]
 Task = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
 from samebits.cli.output import show, working
 
 
@@ -25,6 +25,7 @@ def profile_command(
     out: Annotated[
         Path | None, typer.Option(help="The table and a chart as a page (.html), or text.")
     ] = None,
+    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
@@ -34,7 +35,7 @@ def profile_command(
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch).profile(board, inputs, seed=seed)
+        result = api.load(model, arch=arch).profile(board, inputs, target=target, seed=seed)
         if out is not None:
             result.report().save(out)
     show(result, as_json, *([] if out is None else [out]))

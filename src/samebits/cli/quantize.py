@@ -13,6 +13,7 @@ from samebits.cli.options import (
     Page,
     Quiet,
     Shapes,
+    Target,
     file_ending,
     real,
     shapes_of,
@@ -35,7 +36,7 @@ def quantize_command(
         typer.Option(
             metavar="SAMPLES",
             help="An .npz file with an array [samples, ...] for each input, digits, a folder of "
-            "images or recordings, or a table.",
+            "images or recordings, with classes or without, or a table.",
         ),
     ],
     out: Annotated[Path, file_ending(".onnx", "The quantized network to write.")],
@@ -160,6 +161,7 @@ def quantize_command(
             "[default: those that names or layers show].",
         ),
     ] = None,
+    target: Target = None,
     report: Page = None,
     arch: Arch = None,
     shape: Shapes = None,
@@ -198,6 +200,7 @@ def quantize_command(
             gates=gates,
             float_bias=float_bias,
             state=_states_of(state),
+            target=target,
             arch=arch,
             shapes=shapes,
         )

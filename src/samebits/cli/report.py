@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, shapes_of
+from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, Target, shapes_of
 from samebits.cli.output import working
-from samebits.errors import InputError
 
 
 def report_command(
@@ -49,6 +48,7 @@ def report_command(
             metavar="NAME", help="Count the instructions of every layer, such as on cortex-m3."
         ),
     ] = None,
+    target: Target = None,
     arch: Arch = None,
     shape: Shapes = None,
     seed: SampleSeed = 0,
@@ -56,11 +56,6 @@ def report_command(
 ) -> None:
     """Write the page of a model: bits, graph, layers, memory, weights, tables, curves."""
     with working(quiet):
-        if out is not None and not out.parent.is_dir():  # before what takes long
-            raise InputError(
-                f"--out {out}: expected a file in a folder that exists, found no folder "
-                f"{out.parent}; make it first"
-            )
         from samebits import api
 
         found = api.report(
@@ -70,6 +65,7 @@ def report_command(
             board=board,
             arch=arch,
             shapes=shapes_of(shape),
+            target=target,
             seed=seed,
         )
         if out is not None:

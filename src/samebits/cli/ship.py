@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Shapes, shapes_of
+from samebits.cli.options import Arch, AsJson, Quiet, Shapes, Target, shapes_of
 from samebits.cli.output import show, working
 
 
@@ -26,7 +26,7 @@ def ship_command(
         typer.Option(
             metavar="SAMPLES",
             help="Of a float network: an .npz file with an array [samples, ...] for each input, "
-            "digits, or a folder of images or recordings.",
+            "digits, a folder of images or recordings, with classes or without, or a table.",
         ),
     ] = None,
     package: Annotated[
@@ -69,6 +69,7 @@ def ship_command(
             help="Compute a few inputs on this emulated board too, such as cortex-m3.",
         ),
     ] = None,
+    target: Target = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
@@ -94,6 +95,7 @@ def ship_command(
             cpu=cpu,
             backends=names,
             board=board,
+            target=target,
             arch=arch,
             shapes=shapes,
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
 from samebits.cli.output import show, working
 
 
@@ -27,6 +27,7 @@ def trace_command(
             help="Which backend to trace [default: the one that defines the bits].",
         ),
     ] = None,
+    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
@@ -35,7 +36,7 @@ def trace_command(
     with working(quiet):
         from samebits import api
 
-        result = api.load(model, arch=arch).trace(inputs, backend, seed=seed)
+        result = api.load(model, arch=arch).trace(inputs, backend, target=target, seed=seed)
         result.save(out)
     print(f"written: {out}: {result.report().summary}")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
 from samebits.cli.output import show, working
 
 
@@ -33,6 +33,7 @@ def verify_command(
             help="Every backend that can run here, or with --backends those of them that can.",
         ),
     ] = False,
+    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
@@ -43,6 +44,7 @@ def verify_command(
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch).verify(inputs, names, available=available, seed=seed)
+        net = api.load(model, arch=arch)
+        result = net.verify(inputs, names, available=available, target=target, seed=seed)
     show(result, as_json)
     raise typer.Exit(0 if result else 1)

@@ -1,17 +1,23 @@
 """All C written by hand: what inference, training, audio features and boards are compiled from.
 
-And the compiler of this machine.
+And the compiler of this machine, and how compilers and other tools are run.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
+import subprocess
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from samebits.errors import InputError
 
 FOLDER = Path(__file__).parent
+ANSWER = 20.0  # seconds in which a tool must tell its version, or compile a few lines
+WORK = 600.0  # seconds for anything else
 
 
 def source(path: str) -> str:
@@ -42,3 +48,39 @@ def compiler() -> tuple[str, ...]:
     if words:
         return tuple(words)
     return (next(filter(shutil.which, ("cc", "gcc", "clang")), "cc"),)
+
+
+def run_tool(
+    command: Sequence[str], limit: float, text: str = "", folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A compiler, emulator or other tool that has ended, with whatever code.
+
+    It reads `text`, works in `folder`, and its messages are in English. Raises InputError where it
+    runs longer than `limit` seconds (it is killed, with all that it started), OSError where it
+    cannot be started.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "LC_ALL": "C"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(text, limit)
+        except BaseException as error:  # a driver's own death would leave its compiler running
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            told = textwrap.shorten(shlex.join(command), 200, placeholder=" ...")
+            raise InputError(
+                f"expected {told!r} to end within {limit:g} seconds, found it still running; run "
+                "it yourself to see what it waits for, or put another in its place ($CC names the "
+                "C compiler)"
+            ) from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -2,6 +2,6 @@
 
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
-from samebits.data.load import load
+from samebits.data.load import load, load_samples
 
-__all__ = ["Dataset", "from_arrays", "load"]
+__all__ = ["Dataset", "from_arrays", "load", "load_samples"]

@@ -30,6 +30,7 @@ LABELS = {  # of a task: axes and dtype
 }
 
 SCALED = "in the scales of its own training rows, since a network's file holds none of a run"
+PEAK = 255  # of the codes of images in files
 
 
 def value_table(peak: int) -> torch.Tensor:
@@ -71,7 +72,7 @@ class Dataset:
     test_labels: torch.Tensor
     class_names: tuple[str, ...]
     source: str = "data"
-    peak: int = 255
+    peak: int = PEAK
     rate: int | None = None  # samples per second of recordings
     task: str = "classification"
     preparation: Preparation | None = None
@@ -139,7 +140,7 @@ class Dataset:
             )
         if images.dtype == torch.uint8:
             peak = self.peak if images.ndim == 4 else self.classes - 1
-            if peak < 255 and int(images.max()) > peak:
+            if peak < PEAK and int(images.max()) > peak:
                 raise InputError(f"{self.source}: expected {split} codes in 0..{peak}")
         elif images.dtype == torch.float32 and not bool(torch.isfinite(images).all()):
             raise NonFiniteError(
@@ -276,6 +277,14 @@ class Dataset:
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def whole(self) -> Dataset:
+        """The same with all samples, those for training first, as test samples."""
+        return replace(
+            self,
+            test_images=torch.cat([self.train_images, self.test_images]),
+            test_labels=torch.cat([self.train_labels, self.test_labels]),
+        )
+
     def limited(self, per_class: int) -> Dataset:
         """The first `per_class` (>= 1) training images of every class, in stored order, and all
         test images."""
@@ -304,7 +313,7 @@ def unsplit(
     labels: torch.Tensor,
     class_names: tuple[str, ...],
     source: str,
-    peak: int = 255,
+    peak: int = PEAK,
 ) -> Dataset:
     """Samples that come without a split: every fifth one is for testing."""
     test = torch.from_numpy(test_places(len(labels)))

@@ -8,6 +8,8 @@ import torch
 from samebits.data.dataset import Dataset, unsplit
 from samebits.errors import InputError
 
+NAME = "digits"
+
 
 def load_digits() -> Dataset:
     """1,438 training and 359 test images [1, 8, 8]; every fifth sample is a test sample."""
@@ -21,4 +23,4 @@ def load_digits() -> Dataset:
     bunch = datasets.load_digits()
     images = torch.from_numpy(np.asarray(bunch.images).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(np.asarray(bunch.target).astype(np.int64))
-    return unsplit(images, labels, tuple(map(str, range(10))), "digits", peak=16)
+    return unsplit(images, labels, tuple(map(str, range(10))), NAME, peak=16)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from samebits import progress
-from samebits.data.dataset import Dataset
+from samebits.data.dataset import PEAK, Dataset, value_table
 from samebits.data.decode import in_threads
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, read_picture
@@ -77,6 +77,24 @@ def holds_recordings(root: Path) -> bool:
         if files:
             return _is_audio(files[0])
     return False
+
+
+def is_flat(root: Path) -> bool:
+    """Whether a folder holds images or recordings themselves, and no folders."""
+    shown = _shown(root)
+    kinds = (*IMAGE_SUFFIXES, AUDIO_SUFFIX)
+    return not any(map(Path.is_dir, shown)) and any(p.suffix.lower() in kinds for p in shown)
+
+
+def load_flat(root: Path, steps: int | None = None) -> torch.Tensor:
+    """Values of all images [N, C, H, W] or recordings [N, T, F] of a flat folder, by name, as those
+    of `load_folder` are: samples without labels."""
+    paths = _files(root)
+    _check_one_kind(paths)
+    if _is_audio(paths[0]):
+        return load_recordings(paths, (), steps)[0].float() * 2.0**-15
+    images, _ = _decode_all(paths, len(paths), PLAIN)
+    return value_table(PEAK)[images.long()]
 
 
 def is_test_name(name: str) -> bool:
@@ -148,7 +166,7 @@ def _classes(root: Path) -> tuple[str, ...]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The samples of a class folder. Raises InputError for a file of another kind, but for those
+    """The samples of a folder of them. Raises InputError for a file of another kind, but for those
     that file managers leave, which are passed over."""
     files = visible(folder)
     left = [path for path in files if is_left(path)]
@@ -158,8 +176,8 @@ def _files(folder: Path) -> list[Path]:
     for path in files:
         if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
             raise InputError(
-                f"{path}: expected only {', '.join(IMAGE_SUFFIXES)} or .wav files in a class "
-                "folder; move this one elsewhere"
+                f"{path}: expected only {', '.join(IMAGE_SUFFIXES)} or .wav files in a folder of "
+                "samples; move this one elsewhere"
             )
     return files
 

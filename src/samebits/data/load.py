@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from samebits import progress
 from samebits.callables import FORM, is_callable_name
 from samebits.data import arrays, folder, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
-from samebits.data.dataset import Dataset
-from samebits.data.digits import load_digits
+from samebits.data.dataset import SCALED, Dataset
+from samebits.data.digits import NAME, load_digits
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.data.text import load_text, load_tokens
@@ -69,10 +72,28 @@ def load(
     return data if limit is None or kind.limits else data.limited(limit)
 
 
+def load_samples(
+    source: str, *, input_shape: tuple[int, ...] | None = None, options: DataOptions = PLAIN
+) -> torch.Tensor:
+    """Samples [N, ...] without labels, as a network sees them: the training samples of what `load`
+    takes, or all images or recordings of a flat folder. Raises InputError as `load`."""
+    path = Path(source)
+    if path.is_dir() and not table.table_files(path) and folder.is_flat(path):
+        options.apart_from(source, "a folder of samples without classes", ())
+        steps = input_shape[0] if input_shape and len(input_shape) == 2 else None
+        return folder.load_flat(path, steps)
+    found = load(source, input_shape=input_shape, options=options)
+    if found.rows:
+        labels = ", ".join(found.options.target)
+        left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
+        progress.note(f"{source}: {left}{SCALED}")
+    return found.values(found.train_images)
+
+
 def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
     """The kind of a source. Raises InputError for a source that is none of EXPECTED."""
-    if source == "digits":
-        return _Kind("digits", (), lambda options, prepared: load_digits())
+    if source == NAME:
+        return _Kind(NAME, (), lambda options, prepared: load_digits())
     path = Path(source)
     if path.is_dir():
         return _folder(path, limit, shape)

@@ -38,10 +38,12 @@ class DataOptions:
         resample: bool = False,
         colour: str | None = None,
     ) -> DataOptions:
-        """Options as a user gives them: `target` a text with commas or names, `resize` a number N,
-        a text HxW or a pair. Raises InputError that names the option."""
+        """Options as a user gives them: `target` a text with commas or names (spaces around one
+        do not count), `resize` a number N, a text HxW or a pair. Raises InputError that names the
+        option."""
         names = tuple(target.split(",")) if isinstance(target, str) else tuple(target or ())
-        good = all(isinstance(name, str) and name for name in names)
+        good = all(isinstance(name, str) and name.strip() for name in names)
+        names = tuple(name.strip() for name in names) if good else ()
         if target is not None and (not good or len(set(names)) < len(names)):
             raise InputError(
                 "--target: expected different names of columns with commas between them, found "
@@ -84,7 +86,15 @@ class DataOptions:
                 )
 
     def beside(self, recorded: DataOptions, takes: Sequence[str]) -> DataOptions:
-        """These options, and those of an earlier reading that were not given again and apply."""
+        """These options, and those of an earlier reading that were not given again and apply.
+
+        Raises InputError for the earlier targets in another order: outputs would change places.
+        """
+        if sorted(self.target) == sorted(recorded.target) and self.target != recorded.target:
+            raise InputError(
+                f"--target: expected {','.join(recorded.target)}, the order of training, found "
+                f"{','.join(self.target)}; give them in that order, or leave --target out"
+            )
         chosen = {name: v for name, v in vars(recorded).items() if name in takes}
         return DataOptions(**(chosen | {k: getattr(self, k) for k in self.chosen()}))
 

@@ -140,8 +140,8 @@ def load_recordings(
 
     codes = in_threads(features, paths)
     steps = steps or steps_for([len(c) for c in codes[: len(train)]])
-    fitted = [torch.from_numpy(fit(c, steps)) for c in codes]
-    return torch.stack(fitted[: len(train)]), torch.stack(fitted[len(train) :]), settings.rate
+    fitted = torch.stack([torch.from_numpy(fit(c, steps)) for c in codes])
+    return fitted[: len(train)], fitted[len(train) :], settings.rate
 
 
 def fit(codes: Codes, steps: int) -> Codes:

@@ -105,13 +105,15 @@ def _dataset(
     prepared: Preparation | None,
 ) -> Dataset:
     """The data set of the columns of all rows. whole: names of those that hold integers."""
+    spaced = {name.strip(): name for name in table}
     targets = options.target or (list(table)[-1],)
     for name in targets:
-        if name not in table:
+        if name not in table and name not in spaced:
             raise InputError(
                 f"{source}: --target: expected one of its columns, {', '.join(table):.300}, found "
                 f"{name!r}"
             )
+    targets = tuple(name if name in table else spaced[name] for name in targets)
     columns = {name: column for name, column in table.items() if name not in targets}
     if not columns or not test.any() or test.all():
         what = "a feature beside the target" if not columns else "rows for training and for testing"
@@ -136,7 +138,7 @@ def _dataset(
         source,
         task=task,
         preparation=prepared,
-        options=replace(options, target=tuple(targets), task=task),
+        options=replace(options, target=targets, task=task),
     )
 
 

@@ -25,7 +25,7 @@ from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
 from samebits.kernels.protocol import Kernels
 
-__all__ = ["ConvShape", "Kernels", "Window", "conv_shape", "of", "realisation", "use"]
+__all__ = ["ConvShape", "Kernels", "Window", "chosen", "conv_shape", "of", "realisation", "use"]
 
 REALISATIONS = ("native", "compiled", "eager")
 _forced: list[str] = []
@@ -77,15 +77,15 @@ def realisation(device: str = "cpu") -> str:
 
     Raises InputError if $SAMEBITS_KERNELS is none of them.
     """
-    name = _forced[-1] if _forced else _chosen()
+    name = _forced[-1] if _forced else chosen()
     if name == "native" and (device != "cpu" or _native() is None):
         return "eager"
     return name
 
 
 @functools.cache
-def _chosen() -> str:
-    """$SAMEBITS_KERNELS, read once."""
+def chosen() -> str:
+    """The realisation that $SAMEBITS_KERNELS names, read once. Raises InputError as above."""
     name = os.environ.get("SAMEBITS_KERNELS", "native")
     if name not in REALISATIONS:
         raise InputError(

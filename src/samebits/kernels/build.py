@@ -14,12 +14,11 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from samebits.csrc import FOLDER, compiler, flat
+from samebits.csrc import ANSWER, FOLDER, WORK, compiler, flat, run_tool
 from samebits.errors import SamebitsError
 from samebits.kernels import cache
 
@@ -91,27 +90,13 @@ def _chosen(arch: str | None) -> tuple[tuple[str, ...], str, dict[str, str]]:
 
 def _name(command: tuple[str, ...], arch: str, texts: Mapping[str, str]) -> str:
     """The library's name in the cache: a hash of all that can change it."""
-    about = _run([*command, "--version"]).stdout
+    about = run_tool([*command, "--version"], ANSWER).stdout
     digest = hashlib.sha256()
     for item in (*command, about, " ".join(FLAGS), arch, _processor()):
         digest.update(item.encode() + b"\0")
     for name, text in texts.items():
         digest.update(f"{name}\0{text}".encode())
     return f"kernels-{digest.hexdigest()[:24]}"
-
-
-def _run(words: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, its messages in English."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
 
 
 def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> bytes:
@@ -127,7 +112,7 @@ def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> byte
         sources = [name for name in texts if name.endswith(".c")]
         words = [*command, *FLAGS, f"-march={arch}", "-o", str(output), *sources]
         for extra in ([THREADS], []):
-            run = _run(words + extra, work)
+            run = run_tool(words + extra, WORK, folder=Path(work))
             if run.returncode == 0:
                 return output.read_bytes()
         lines = [line for line in run.stderr.splitlines() if "error" in line or "failed" in line]

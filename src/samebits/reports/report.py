@@ -49,8 +49,8 @@ class Report:
         return {"text/plain": str(self)}
 
     def save(self, path: str | Path) -> Path:
-        """Write the report: a page where the name ends in .html, else text. Raises SamebitsError
-        where it cannot be written."""
+        """Write the report: a page where the name ends in .html, else text; its folder is made.
+        Raises SamebitsError where it cannot be written."""
         path = Path(path)
         text = self.html if path.suffix == ".html" else f"{self}\n"
         write_atomically(path, text.encode())

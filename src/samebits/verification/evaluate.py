@@ -11,6 +11,7 @@ from samebits import progress
 from samebits.data import Dataset
 from samebits.data import load as load_data
 from samebits.data.dataset import SCALED
+from samebits.data.digits import NAME as DIGITS
 from samebits.data.load import NONE, Earlier
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.tally import Metrics, Tally
@@ -45,6 +46,7 @@ def evaluate_trained(
     arch: str | nn.Module | None,
     on: str,
     options: DataOptions = PLAIN,
+    whole: bool = False,
 ) -> Score:
     """A training folder or checkpoint, in the arithmetic that its run ended in.
 
@@ -52,34 +54,43 @@ def evaluate_trained(
     on:      cpu or cuda
     options: of reading the data, by default those of the run; columns of a table become the codes
              that they had there
+    whole:   all samples are counted, not the test samples alone
 
     Raises InputError for data that does not fit, CheckpointError.
     """
     path, checkpoint = open_checkpoint(path, progress.note)
     shape, earlier = trained_shape(path, checkpoint), earlier_reading(path, checkpoint)
-    given = _data(data, shape, options, earlier)
+    given = _data(data, shape, options, whole, earlier)
     engine = restore_engine(path, checkpoint, given, arch, run_device(on))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     sha256 = parameter_sha256(checkpoint.model)
     names = str(path), given.source, arithmetic
-    return _score(*names, measured(classifier, given), sha256, checkpoint.step)
+    found = measured(classifier, given)
+    if not whole:
+        _say_part(data, given)
+    return _score(*names, found, sha256, checkpoint.step)
 
 
-def evaluate_model(model: Model, data: str | Path | Dataset, options: DataOptions = PLAIN) -> Score:
+def evaluate_model(
+    model: Model,
+    data: str | Path | Dataset,
+    options: DataOptions = PLAIN,
+    whole: bool = False,
+) -> Score:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation.
 
-    Raises InputError for data that does not fit.
+    whole: as in `evaluate_trained`. Raises InputError for data that does not fit.
     """
     graph = model.graph
     if graph is None:
-        given = _data(data, None, options)
+        given = _data(data, None, options, whole)
         outputs = Concordant("torch").run(model, firmware_images(model, given))
         program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
     else:
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
-        whole = bool(shapes) and not graph.states  # a step graph takes sequences of any length
-        given = _data(data, shapes[0] if whole else None, options)
+        fixed = bool(shapes) and not graph.states  # a step graph takes sequences of any length
+        given = _data(data, shapes[0] if fixed else None, options, whole)
         if model.rate is not None:
             given.check_rate(model.rate)
         if not is_quantized(graph):
@@ -96,6 +107,8 @@ def evaluate_model(model: Model, data: str | Path | Dataset, options: DataOption
         found = Metrics(correct(outputs, given), given.test_labels.numel(), {})
     else:
         found = _measured(model, outputs[0], given, arithmetic == "integer")
+    if not whole:
+        _say_part(data, given)
     return _score(model.source, given.source, arithmetic, found)
 
 
@@ -124,9 +137,22 @@ def _data(
     data: str | Path | Dataset,
     shape: tuple[int, ...] | None,
     options: DataOptions,
+    whole: bool,
     earlier: Earlier = NONE,
 ) -> Dataset:
     if isinstance(data, Dataset):
         options.apart_from(data.source, "a Dataset", ())
-        return data
-    return load_data(str(data), input_shape=shape, options=options, earlier=earlier)
+        found = data
+    else:
+        found = load_data(str(data), input_shape=shape, options=options, earlier=earlier)
+    return found.whole() if whole else found
+
+
+def _say_part(data: str | Path | Dataset, given: Dataset) -> None:
+    """Note which part of a file or folder was counted, which need not be what its user expects."""
+    if not isinstance(data, Dataset) and given.source != DIGITS:
+        test = len(given.test_labels)
+        progress.note(
+            f"{given.source}: {test:,} of {test + len(given.train_labels):,} {given.noun}s are for "
+            "testing, and counted; --whole counts all"
+        )

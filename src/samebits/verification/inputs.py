@@ -1,19 +1,22 @@
-"""Samples for a graph, read from an archive or drawn at random, as codes and as reals."""
+"""Samples for a graph, as a user gives them or drawn at random, as codes and as reals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from samebits.data.options import DataOptions
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Quantization, Trait, Value, has
 from samebits.ir.graph import moved_inputs
 from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
+from samebits.samples import gather
 from samebits.spec.formats import round_binary32
 
 Array = np.ndarray[Any, Any]
@@ -120,6 +123,81 @@ def drawn(text: str, graph: Graph, seed: int = 0) -> list[Array]:
     if not digits or not 1 <= int(count) <= 1_000_000:
         raise InputError(f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}")
     return random_codes(graph, int(count), seed)
+
+
+def is_random(given: Any) -> bool:
+    """Whether samples are random:N."""
+    return isinstance(given, str) and given.startswith("random:")
+
+
+def check_seed(seed: int, given: Any) -> None:
+    """Raise InputError for a seed of samples that are not random:N."""
+    if seed and not is_random(given):
+        found = "none" if given is None else name_of(given) or "others"
+        raise InputError(
+            f"--seed {seed}: expected samples random:N, which it draws, found {found}; leave it out"
+        )
+
+
+def name_of(given: Any) -> str:
+    """Samples as the command line names them; "" for what it cannot name."""
+    return str(given) if isinstance(given, str | Path) else ""
+
+
+def columns_text(target: str | Sequence[str] | None) -> str:
+    """Columns of a table as the command line names them."""
+    return ",".join(DataOptions.of(target).target)
+
+
+def read_once(given: Any, graph: Graph, target: str | Sequence[str] | None = None) -> Any:
+    """Samples that may be asked for again: arrays by name, which fit the graph, or random:N or None
+    as they are. Raises InputError as `given_codes`."""
+    reading = DataOptions.of(target)
+    if given is None or is_random(given):
+        reading.apart_from("samples", "random samples or none", ())
+        return given
+    arrays = gather(given, graph, options=reading)
+    codes_of(arrays, graph, name_of(given) or "samples")
+    return arrays
+
+
+def given_codes(
+    given: Any, graph: Graph, seed: int = 0, target: str | Sequence[str] | None = None
+) -> list[Array]:
+    """Codes (firmware: binary16) for the inputs of a graph, in order, of what `gather` takes or
+    random:N.
+
+    target: of a table: its columns that are no inputs. Raises InputError as `gather`, `codes_of`
+    and `check_seed`.
+    """
+    check_seed(seed, given)
+    reading = DataOptions.of(target)
+    if is_random(given):
+        reading.apart_from(given, "random samples", ())
+        return drawn(given, graph, seed)
+    return codes_of(gather(given, graph, options=reading), graph, name_of(given) or "samples")
+
+
+def given_reals(given: Any, graph: Graph, seed: int = 0) -> list[Array]:
+    """The same for the inputs of the real graph: numbers as they were given, so that rounding and
+    clipping of the inputs count as errors; codes as what they stand for."""
+    if is_random(given):
+        arrays = dict(zip(graph.inputs, drawn(given, graph, seed), strict=True))
+    else:
+        named = gather(given, graph)
+        codes = codes_of(named, graph, "samples")  # refuses what does not fit
+        if len(graph.inputs) == 1:
+            named = dict(zip(graph.inputs, named.values(), strict=False))
+        arrays = {
+            name: named[name].reshape(found.shape) if named[name].dtype.kind == "f" else found
+            for name, found in zip(graph.inputs, codes, strict=True)
+        }
+    return [
+        array.astype(np.float32)
+        if array.dtype.kind == "f"
+        else dequantize(array, graph.values[name])
+        for name, array in arrays.items()
+    ]
 
 
 def codes_of(arrays: Mapping[str, Array], graph: Graph, source: str) -> list[Array]:

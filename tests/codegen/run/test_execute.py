@@ -561,8 +561,43 @@ def test_a_compiler_with_arguments(tmp_path, monkeypatch):
     executable = build(tmp_path / "package", TARGETS["c"], tmp_path / "work", INTERFACE)
     assert executable.path.exists()
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) >= 3  # the probe, an object, the program
-    assert all(call.startswith("-DIT=an identity -std=c99 ") for call in calls)
+    assert len(calls) >= 4  # two probes, an object, the program
+    assert calls[0].startswith("-DIT=an identity -fsyntax-only ")
+    assert all(call.startswith("-DIT=an identity -std=c99 ") for call in calls[1:])
+
+
+def test_a_compiler_that_never_ends(tmp_path, monkeypatch):
+    """It is waited for once, not for each target's flags."""
+    fake(tmp_path, "endless", f'echo "$@" >> {tmp_path}/calls\nexec sleep 1000')
+    monkeypatch.setenv("CC", f"{tmp_path}/endless")
+    monkeypatch.setattr(toolchain, "ANSWER", 0.2)
+    for target in (TARGETS["c"], host("cc", "-O3")):
+        reason = str(target.unavailable())
+        assert reason.startswith(f"{target.name}: expected '{tmp_path}/endless -fsyntax-only ")
+        assert "to end within 0.2 seconds, found it still running; run it yourself" in reason
+        with pytest.raises(InputError, match="found it still running"):
+            build(tmp_path, target, tmp_path / "work", INTERFACE)
+    assert (tmp_path / "calls").read_text() == "-fsyntax-only -x c -\n"
+
+
+def test_an_emulator_that_never_ends(tmp_path, monkeypatch):
+    fake(tmp_path, "arm-none-eabi-gcc", "exit 0")
+    fake(tmp_path, "qemu-system-arm", f"echo >> {tmp_path}/calls\nexec /bin/sleep 1000")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "ANSWER", 0.2)
+    for name in ("cortex-m0", "cortex-m3"):
+        reason = str(TARGETS[name].unavailable())
+        assert reason.startswith(f"{name}: expected '{tmp_path}/qemu-system-arm -machine help' to ")
+    assert (tmp_path / "calls").read_text() == "\n"
+
+
+def test_a_compiler_that_never_ends_with_a_package(tmp_path, monkeypatch):
+    fake(tmp_path, "slow", 'case "$*" in *" -c "*) exec /bin/sleep 1000 ;; esac')
+    monkeypatch.setenv("CC", f"{tmp_path}/slow")
+    monkeypatch.setattr("samebits.codegen.run.execute.WORK", 0.2)
+    write_package(tmp_path / "package", IDENTITY)
+    with pytest.raises(InputError, match=r"slow -std=c99 .* \.\.\.' to end within 0.2 seconds"):
+        build(tmp_path / "package", TARGETS["c"], tmp_path / "work", INTERFACE)
 
 
 def test_flag_that_the_compiler_does_not_know():

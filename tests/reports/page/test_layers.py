@@ -60,7 +60,7 @@ LOSS = TensorLoss(4.0, 3.0, 1.0, None, 0.015, True, 21.04, -1.0, 2.0, (1, 2, 3))
 
 def test_the_table_of_the_layers(layers):
     costs = {"cortex-m3": [LayerCost(layers[0].key, "linear", ("linear8",), (1, 8), 1234, 32)]}
-    table = layer_table(layers, {layers[0].key: LOSS}, costs)
+    table = layer_table([], layers, {layers[0].key: LOSS}, costs)
     titles = [title for title, _ in table.columns]
     assert {len(row.cells) for row in table.rows} == {len(titles)} == {len(table.totals)}
     first = dict(zip(titles, table.rows[0].cells, strict=True))
@@ -69,13 +69,13 @@ def test_the_table_of_the_layers(layers):
     assert first["lost by"] == "activations rounded 75 %\nactivations clipped 25 %"
     assert table.rows[0].histogram.counts == (1, 2, 3)
     assert [row.key for row in table.rows] == [f"layer-{i}" for i in range(1, len(layers) + 1)]
-    assert "SQNR, dB" not in [title for title, _ in layer_table(layers, {}, {}).columns]
+    assert "SQNR, dB" not in [title for title, _ in layer_table([], layers, {}, {}).columns]
 
 
 def test_the_graph_links_to_rows(integer, layers):
     section = graph_section(integer, layers)
     boxes = section.blocks[1].boxes
-    keys = {row.key for row in layer_table(layers, {}, {}).rows}
+    keys = {row.key for row in layer_table([], layers, {}, {}).rows}
     assert {box.item.key for box in boxes if box.item.key} == keys
     assert sum(box.item.tone == "port" for box in boxes) == 2
     names = {box.item.name for box in boxes}

@@ -110,6 +110,12 @@ def test_options_that_do_not_apply_are_refused(net, file, tmp_path):
     plan.write_text("{}")
     with pytest.raises(InputError, match="samples does not apply"):
         sb.report(plan, "random:1")
+    with pytest.raises(InputError, match="seed does not apply to such a source, found 3"):
+        sb.report(plan, seed=3)
+    with pytest.raises(InputError, match=r"--seed 3: expected samples random:N, .* found others"):
+        sb.report(file, SAMPLES[:4], seed=3)
+    with pytest.raises(InputError, match="--target does not apply to random samples or none"):
+        sb.report(file, target="y")
     with pytest.raises(InputError, match=r"--against: expected a float network, found .*quantized"):
         sb.report(file, "random:1", against=file)
     with pytest.raises(InputError, match="--against needs samples, found none"):
@@ -135,6 +141,50 @@ def test_names_of_files_are_escaped():
 def test_samples_that_can_be_read_once(file):
     batches = [SAMPLES[:2], SAMPLES[2:4]]
     assert sb.report(file, iter(batches)).html == sb.report(file, batches).html
+
+
+def test_samples_are_read_once(file):
+    """They are verified and measured; a file of others is named."""
+    read = []
+
+    class Batches(list):
+        def __iter__(self):
+            read.append(1)
+            return super().__iter__()
+
+    sb.report(file, Batches([SAMPLES[:2]]))
+    assert read == [1]
+    with pytest.raises(InputError, match=r"wrong\.npz: input 'input': expected shape"):
+        sb.report(file, _archive(file.parent / "wrong.npz"))
+
+
+def _archive(path):
+    np.savez(path, x=np.zeros((2, 5), np.float32))
+    return path
+
+
+def test_the_input_has_a_row(net):
+    """With its format and what it loses; it is no layer."""
+    page = net.report().html
+    (row,) = re.findall(r'<tr id="input-1".*?</tr>', page, flags=re.DOTALL)
+    assert '<b>input</b><span class="more">input</span>' in row
+    assert "int8, scale 0.0" in row
+    assert " %" in row
+    layers = page.count('<tr id="layer-')
+    assert f"{layers} layers in the order of computation" in page
+    float_page = sb.load(module(), example=SAMPLES[:1]).report().html
+    assert "float32" in re.findall(r'<tr id="input-1".*?</tr>', float_page, flags=re.DOTALL)[0]
+
+
+def test_a_network_without_an_integer_form_has_a_page():
+    from samebits.ir import GraphBuilder
+
+    builder = GraphBuilder("g")
+    scale = builder.constant("s", np.float32(0.1)), builder.constant("z", np.int8(0))
+    codes = builder.add("QuantizeLinear", [builder.input("x", "float32", (1, 4)), *scale])
+    y = builder.add("Erf", [builder.add("DequantizeLinear", [codes, *scale])])
+    page = sb.load(builder.build([y])).report().html
+    assert "It has no integer form, so its graph is shown as it was read" in page
 
 
 def test_rounding_of_inputs_counts(net, file, tmp_path):

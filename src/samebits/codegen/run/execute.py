@@ -6,7 +6,6 @@ A program gets them on its standard input, or, on a board, in files it opens by 
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -21,10 +20,10 @@ from samebits.codegen.run import boards, toolchain
 from samebits.codegen.run.boards import Board
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import Target
+from samebits.csrc import WORK, run_tool
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
-TIMEOUT = 600.0  # seconds for one call of a program
 LINK_MAP = "program.map"  # which file of a board's program takes which bytes
 _GLUE = "samebits_glue.h"
 _TIMER_OVERFLOW = 2**32 - 1  # boards/timer.h
@@ -124,11 +123,7 @@ _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
 
 
 def _compiler(target: Target, arguments: list[str], work: Path) -> None:
-    environment = {**os.environ, "LC_ALL": "C"}
-    command = [*target.compiler_command, *arguments]
-    run = subprocess.run(
-        command, cwd=work, env=environment, capture_output=True, text=True, check=False
-    )
+    run = run_tool([*target.compiler_command, *arguments], WORK, folder=work)
     if run.returncode == 0:
         return
     excess = {name: int(count) for name, count in _OVERFLOW.findall(run.stderr)}
@@ -156,9 +151,7 @@ def _too_large(target: Target, excess: dict[str, int]) -> str:
 # --- run ----------------------------------------------------------------------------------------
 
 
-def execute(
-    executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT
-) -> list[Array]:
+def execute(executable: Executable, inputs: Sequence[Array], timeout: float = WORK) -> list[Array]:
     """The outputs for `inputs`, one array per input of the graph, of its dtype.
 
     Axis 0 may be any multiple of the graph's; the program then runs piece by piece, and outputs
@@ -173,7 +166,7 @@ def execute(
 
 
 def execute_trace(
-    executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT
+    executable: Executable, inputs: Sequence[Array], timeout: float = WORK
 ) -> list[list[LayerTrace]]:
     """The trace of each run: the hash of every layer in order. Errors as `execute`, and
     UnsupportedError if the program was built without `trace`."""
@@ -199,7 +192,7 @@ def execute_trace(
 
 
 def instruction_count(
-    executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT
+    executable: Executable, inputs: Sequence[Array], timeout: float = WORK
 ) -> list[int]:
     """Instructions that the processor executes for each run, from the call of the model to its
     return (with those few that pass its arguments). Boards only, built without `trace`;
@@ -228,7 +221,7 @@ def instruction_count(
 
 
 def layer_instructions(
-    executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT
+    executable: Executable, inputs: Sequence[Array], timeout: float = WORK
 ) -> list[int]:
     """Instructions of every layer in the first run, of a program built with `profile`.
 
@@ -257,7 +250,7 @@ def _instructions(ticks: int, board: Board) -> int:
     return (2 * ticks * 10**9 + unit) // (2 * unit)
 
 
-def stack_used(executable: Executable, inputs: Sequence[Array], timeout: float = TIMEOUT) -> int:
+def stack_used(executable: Executable, inputs: Sequence[Array], timeout: float = WORK) -> int:
     """Bytes of stack that these runs used at most, harness included, by the paint that is left.
     Boards only (UnsupportedError for others)."""
     if executable.target.board is None:

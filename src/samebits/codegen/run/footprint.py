@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.codegen.run import toolchain
 from samebits.codegen.run.execute import LINK_MAP, Executable
-from samebits.errors import InputError, UnsupportedError
+from samebits.csrc import WORK, run_tool
+from samebits.errors import InputError, SamebitsError, UnsupportedError
 
 # The run-time ABI of the Arm architecture (sections 5.1.1 and 5.1.2) and the soft-float names of
 # libgcc ("Soft float library routines"): whatever touches a float without a unit for it.
@@ -133,12 +133,11 @@ def _binutils(executable: Executable, program: str, *options: str, path: Path | 
     found = shutil.which(command)
     if found is None:
         raise InputError(f"{command} is not installed ({toolchain.install(('binutils',))})")
-    run = subprocess.run(
-        [found, *options, str(path or executable.path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    path = path or executable.path
+    run = run_tool([found, *options, str(path)], WORK)
+    if run.returncode:
+        said = toolchain.first_error(run.stderr)
+        raise SamebitsError(f"{path}: expected a program that {command} reads, found: {said}")
     return run.stdout
 
 

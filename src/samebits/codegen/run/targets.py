@@ -90,16 +90,23 @@ class Target:
             if tool.missing:
                 return f"{self.name}: {tool.missing}"
         compiler, *runner = self.tools
+        silence = toolchain.silence(self.compiler_command)
+        if silence:
+            return f"{self.name}: {silence}"
         probe = _BARE_PROBE if self.board else _PROBE
         failure = toolchain.link_failure(self.compiler_command, self.flags, probe)
         if failure:
             advice = toolchain.install(compiler.packages)
             return f"{self.name}: {compiler.command} cannot link: {failure} ({advice})"
-        if self.board and not toolchain.has_machine(str(runner[0].path), self.board.machine):
-            return (
-                f"{self.name}: this {SYSTEM_EMULATOR} has no machine {self.board.machine}; "
-                "expected version 7.0 or newer"
-            )
+        if self.board:
+            machines = toolchain.machines(str(runner[0].path))
+            if isinstance(machines, str):
+                return f"{self.name}: {machines}"
+            if self.board.machine not in machines:
+                return (
+                    f"{self.name}: this {SYSTEM_EMULATOR} has no machine {self.board.machine}; "
+                    "expected version 7.0 or newer"
+                )
         return None
 
     def with_flags(self, *flags: str) -> Target:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from samebits.csrc import ANSWER, run_tool
 from samebits.csrc import compiler as compiler_words
+from samebits.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,17 @@ def companion(compiler: str, program: str) -> str:
 
 
 @functools.cache
+def silence(compiler: tuple[str, ...]) -> str | None:
+    """Why the compiler, its command in words, is not worth asking: it does not end with an empty
+    file. None if it does. So one that never ends is waited for once, not for each set of flags."""
+    try:
+        run_tool([*compiler, "-fsyntax-only", "-x", "c", "-"], ANSWER)
+    except (InputError, OSError) as error:
+        return str(error)
+    return None
+
+
+@functools.cache
 def link_failure(compiler: tuple[str, ...], flags: tuple[str, ...], program: str) -> str | None:
     """Why the compiler, its command in words, cannot link this small program with these flags (a
     library or header that is not installed, a flag it does not know): its first error. None if it
@@ -87,10 +99,8 @@ def link_failure(compiler: tuple[str, ...], flags: tuple[str, ...], program: str
     with tempfile.TemporaryDirectory() as work:
         command = [*compiler, *flags, "-x", "c", "-", "-o", os.path.join(work, "probe")]
         try:
-            run = subprocess.run(
-                command, input=program, capture_output=True, text=True, check=False
-            )
-        except OSError as error:
+            run = run_tool(command, ANSWER, program)
+        except (InputError, OSError) as error:
             return str(error)
     return first_error(run.stderr) if run.returncode else None
 
@@ -115,9 +125,10 @@ def features() -> frozenset[str]:
 
 
 @functools.cache
-def has_machine(emulator: str, machine: str) -> bool:
-    """Whether this version of the system emulator knows a board."""
-    run = subprocess.run(
-        [emulator, "-machine", "help"], capture_output=True, text=True, check=False
-    )
-    return any(line.split()[:1] == [machine] for line in run.stdout.splitlines())
+def machines(emulator: str) -> frozenset[str] | str:
+    """The boards that this version of the system emulator knows, or why it does not tell."""
+    try:
+        run = run_tool([emulator, "-machine", "help"], ANSWER)
+    except (InputError, OSError) as error:
+        return str(error)
+    return frozenset(line.split()[0] for line in run.stdout.splitlines() if line.strip())

@@ -40,6 +40,11 @@ def layer_keys(layers: Sequence[NetworkLayer]) -> dict[str, str]:
     return {layer.key: f"layer-{number}" for number, layer in enumerate(layers, 1)}
 
 
+def input_keys(inputs: Sequence[NetworkLayer]) -> dict[str, str]:
+    """The same of the inputs."""
+    return {each.key: f"input-{number}" for number, each in enumerate(inputs, 1)}
+
+
 def _of_blocks(graph: Graph, blocks: Sequence[LayerBlock], keys: Mapping[str, str]) -> PageBlock:
     """The drawing of the blocks, between inputs and outputs."""
     home = {layer.key: str(i) for i, block in enumerate(blocks) for layer in block.layers}

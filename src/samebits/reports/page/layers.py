@@ -18,7 +18,7 @@ class NetworkLayer:
 
     key:   name of the value; reads: those of the layers, inputs and states that it is made of
     name:  of the node that says most; op: its operator, and how many others are merged with it
-    tone:  product, function, move or plain, for drawings
+    tone:  product, function, move, plain or port, for drawings
     """
 
     key: str
@@ -63,6 +63,18 @@ def layers_of(
         groups.setdefault(owner[node.name], []).append(node)
     made = {output: owner[node.name] for node in graph.nodes for output in node.outputs}
     return [_layer(graph, key, nodes, made, formats) for key, nodes in groups.items()]
+
+
+def inputs_of(graph: Graph, formats: Mapping[str, str]) -> list[NetworkLayer]:
+    """The inputs of a graph, as layers that nothing computes."""
+    found = []
+    for name in graph.inputs:
+        value = graph.values[name]
+        text = formats.get(name, value.dtype)
+        sizes = 0, byte_size(value), 0
+        about = name, name, "input", "port", (), (), value.shape, value.dtype
+        found.append(NetworkLayer(*about, *sizes, text))
+    return found
 
 
 def _layer(

@@ -18,7 +18,7 @@ from samebits.quantization.causes import TensorLoss, causes
 from samebits.reports.html import Figures, Section
 from samebits.reports.page.arena import arena_section
 from samebits.reports.page.graph import graph_section
-from samebits.reports.page.layers import format_text, layers_of, stored_values
+from samebits.reports.page.layers import format_text, inputs_of, layers_of, stored_values
 from samebits.reports.page.rows import layers_section
 from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
@@ -60,8 +60,9 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     integer, problem = _integer(model, kind)
     graph = real if integer is None else integer
     stored, uncompiled = stored_values(graph)
-    layers = layers_of(graph, stored, _formats(real, graph))
-    losses = _losses(real, facts) if facts.samples else {}
+    formats = _formats(real, graph)
+    layers = layers_of(graph, stored, formats)
+    losses = _losses(real, graph, facts) if facts.samples else {}
     notes = _notes(kind, facts, losses, problem)
     figures = Figures(
         [
@@ -83,7 +84,7 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
         *facts.made,
         *run_sections(facts.run),
         graph_section(graph, layers),
-        layers_section(layers, losses, facts.costs, notes),
+        layers_section(inputs_of(graph, formats), layers, losses, facts.costs, notes),
         arena_section(graph) if uncompiled is None and integer is not None else None,
         weights_section(graph, layers),
         None if integer is None else tables_section(integer, real),
@@ -124,11 +125,18 @@ def _formats(real: Graph, graph: Graph) -> dict[str, str]:
     return found
 
 
-def _losses(real: Graph, facts: NetworkFacts) -> dict[str, TensorLoss]:
-    """Losses by the name of the codes; of outputs by the name that they leave the network with."""
+def _losses(real: Graph, graph: Graph, facts: NetworkFacts) -> dict[str, TensorLoss]:
+    """Losses by the name of the codes; of inputs and outputs of an integer graph by the name that
+    they have outside."""
     found = causes(real, facts.samples, facts.origin)
     back = {node.inputs[0]: node.output for node in real.nodes if node.op == "DequantizeLinear"}
     named = {back[codes]: loss for codes, loss in found.items() if codes in back}
+    if graph is not real:
+        named |= {
+            node.inputs[0]: found[node.output]
+            for node in real.nodes
+            if node.output in found and node.inputs[0] in real.inputs
+        }
     return {**named, **found}
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from samebits.codegen.run.profile import LayerCost
 from samebits.quantization.causes import TensorLoss
 from samebits.reports.html import PageBlock, Paragraph, Section
-from samebits.reports.page.graph import layer_keys
+from samebits.reports.page.graph import input_keys, layer_keys
 from samebits.reports.page.histogram import Histogram
 from samebits.reports.page.layers import NetworkLayer
 from samebits.reports.report import printable
@@ -31,22 +31,25 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class LayerTable:
-    """A block. columns: (title, whether numbers) after the first; ranges: with histograms."""
+    """A block. columns: (title, whether numbers) after the first; ranges: with histograms; layers:
+    how many of the rows, the last ones, are such."""
 
     kind: ClassVar[str] = "layers"
     columns: Sequence[tuple[str, bool]]
     rows: Sequence[LayerRow]
     totals: Sequence[str]
     ranges: bool
+    layers: int
 
 
 def layer_table(
+    inputs: Sequence[NetworkLayer],
     layers: Sequence[NetworkLayer],
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
 ) -> LayerTable:
-    """losses: by the key of the layer; costs: of boards by name."""
-    keys = layer_keys(layers)
+    """losses: by the key of the layer or input; costs: of boards by name."""
+    keys = input_keys(inputs) | layer_keys(layers)
     columns = [("stored as", False), ("constants, bytes", True), ("output, bytes", True)]
     columns += [("multiply-adds", True)]
     columns += [(f"instructions, {board}", True) for board in costs]
@@ -54,7 +57,7 @@ def layer_table(
     if losses:
         columns += [("SQNR, dB", True), ("clipped", True), ("lost by", False)]
     rows = []
-    for layer in layers:
+    for layer in (*inputs, *layers):
         cells = [f"{layer.sizes}\n{printable(layer.number)}", f"{layer.weight_bytes:,}"]
         cells += [f"{layer.activation_bytes:,}", f"{layer.multiply_adds:,}"]
         cells += [f"{found[layer.key]:,}" if layer.key in found else "" for found in counts]
@@ -69,7 +72,7 @@ def layer_table(
     totals += [f"{sum(layer.multiply_adds for layer in layers):,}"]
     totals += [f"{sum(found.values()):,}" for found in counts]
     totals += [""] * (len(columns) - len(totals))
-    return LayerTable(columns, rows, totals, bool(losses))
+    return LayerTable(columns, rows, totals, bool(losses), len(layers))
 
 
 def _loss_cells(loss: TensorLoss) -> list[str]:
@@ -79,6 +82,7 @@ def _loss_cells(loss: TensorLoss) -> list[str]:
 
 
 def layers_section(
+    inputs: Sequence[NetworkLayer],
     layers: Sequence[NetworkLayer],
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
@@ -86,4 +90,4 @@ def layers_section(
 ) -> Section:
     """The table with sentences on what its columns are and on what is missing."""
     blocks: list[PageBlock] = [Paragraph(note) for note in notes]
-    return Section(TITLE, [*blocks, layer_table(layers, losses, costs)])
+    return Section(TITLE, [*blocks, layer_table(inputs, layers, losses, costs)])

@@ -20,12 +20,13 @@ TITLE = "The same bits?"
 @dataclass(frozen=True)
 class BackendsCompared:
     """A verification. reference: the backend that defines the bits; inputs: as the command line
-    names the samples, "" for what it cannot name."""
+    names the samples, "" for what it cannot name; target: its columns that were no inputs."""
 
     reference: str
     samples: int
     inputs: str
     verdicts: Sequence[Verdict]
+    target: str = ""
 
 
 def verdict_section(
@@ -120,10 +121,12 @@ def _again(source: str, compared: BackendsCompared, seed: int) -> list[PageBlock
     names = [v.backend for v in compared.verdicts if v.skipped is None and v.backend in known]
     if not inputs or not Path(source).exists():
         given = repr(inputs) if inputs else "samples"
-        more = f", seed={seed}" if seed and drawn else ""
+        more = f", target={compared.target!r}" if compared.target else ""
+        more += f", seed={seed}" if seed and drawn else ""
         call = f"network.verify({given}, {names!r}{more})"
         return [Paragraph("To repeat it from Python:"), Command([printable(call)])]
     command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(inputs)]
     command += ["--backends", ",".join(names)] if names else []
+    command += ["--target", shlex.quote(compared.target)] if compared.target else []
     command += ["--seed", str(seed)] if seed and drawn else []
     return [Paragraph("To repeat it:"), Command([printable(" ".join(command))])]

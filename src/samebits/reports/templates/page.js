@@ -1,7 +1,7 @@
 // Nothing here is needed to read the page: it unfolds what a link leads to, and zooms drawings.
 (() => {
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1));  // ids are plain ASCII
     if (!target) return;
     for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) {
       fold.open = true;

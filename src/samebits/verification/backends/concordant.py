@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from samebits.csrc import run_tool
+from samebits.errors import InputError
 from samebits.model import Model
 from samebits.npu.concord.translate import SUFFIXES, load_concordant, translate
 from samebits.verification.backend import Array, Backend, Factory
 
 PACKAGES = {"torch": "torch", "onnx": "onnxruntime", "tensorflow": "tensorflow"}
 BATCH = 64
+IMPORT = 120.0  # seconds in which a package must be imported
 
 
 class Concordant(Backend):
@@ -34,7 +38,8 @@ class Concordant(Backend):
         package = PACKAGES[self.kind]
         if find_spec(package) is None:
             return f"{self.name}: expected the package {package}; pip install {package}"
-        return None
+        broken = _broken(package)
+        return None if broken is None else f"{self.name}: {broken}"
 
     def run(self, model: Model, inputs: Sequence[Array]) -> list[Array]:
         ports = model.interface
@@ -48,6 +53,29 @@ class Concordant(Backend):
                 found = compute(dict(zip(ports.inputs, some, strict=True)))
                 parts.append([found[name] for name in ports.outputs])
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+@cache
+def _broken(package: str) -> str | None:
+    """Why an installed package cannot be imported; None if it can.
+
+    Another process tries: TensorFlow takes seconds, prints, and ends its process where this
+    processor lacks an instruction that it was compiled for.
+    """
+    if package in sys.modules:
+        return None
+    code = f"import sys; sys.path = {sys.path!r}; import {package}"
+    try:
+        run = run_tool([sys.executable, "-c", code], IMPORT)
+    except InputError:
+        return f"expected to import {package} within {IMPORT:g} seconds, found it still running"
+    if run.returncode == 0:
+        return None
+    said = (run.stderr.strip().splitlines() or ["no message"])[-1]
+    return (
+        f"expected the package {package} to be importable, found exit code {run.returncode}: "
+        f"{said}; install it again"
+    )
 
 
 BACKENDS: dict[str, Factory] = {

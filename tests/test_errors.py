@@ -1,0 +1,37 @@
+"""What errors say in Python beyond their messages."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import pytest
+
+from samebits.data.options import DataOptions
+from samebits.errors import InputError, SamebitsError
+
+
+@pytest.mark.parametrize(
+    ("message", "note"),
+    [
+        ("give --resize 8x8 or --colour", ["in Python --resize is resize=, --colour is colour="]),
+        ("--native-dim 3, --native-dim 4", ["in Python --native-dim is native_dim="]),
+        ("needs samples; give --inputs SAMPLES", ["in Python --inputs is samples="]),
+        ("make one with: samebits compile MODEL --target c --out DIR", None),
+        ("start torchrun with another --nproc-per-node", None),
+        ("expected a-b--c and -- and --9", None),
+    ],
+)
+def test_arguments_of_options(message, note):
+    error = InputError(message)
+    assert str(error) == message
+    assert getattr(error, "__notes__", None) == note
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), getattr(again, "__notes__", None)) == (message, note)
+
+
+def test_a_traceback_names_the_argument():
+    with pytest.raises(SamebitsError) as caught:
+        DataOptions.of(colour="red")
+    lines = traceback.format_exception_only(caught.value)
+    assert lines[-1] == "in Python --colour is colour=\n"
