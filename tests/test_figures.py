@@ -53,13 +53,18 @@ def test_every_mark_is_read(load):
 
 
 # A number with a unit of measurement or many decimals, a hash.
-TYPED = re.compile(
-    r"[0-9a-f]{12}|\b\d[\d,]*(\.\d+)? ?(%|(us|ms|dB|MiB|KiB|M|nats)\b)|\b\d+\.\d{3}"
-)
+TYPED = re.compile(r"[0-9a-f]{12}|\b\d[\d,]*(\.\d+)? ?(%|(us|ms|dB|MiB|KiB|M|nats)\b)|\b\d+\.\d{3}")
 ROW = re.compile(r"^\| .*\b\d+\.\d\d")
 NOT_TEXT = re.compile(r"(?m)^(    .*|```[\s\S]*?^```)$|`[^`\n]*`|\]\([^)]*\)")
 # What a sentence promises or asks for, not what was measured.
-BOUNDS = ("differ by less than 1 %", "learning rate of 0.003", "by 30 %;", "within 5 %", "by 5 % or more", "16 ms of sound")
+BOUNDS = (
+    "differ by less than 1 %",
+    "learning rate of 0.003",
+    "by 30 %;",
+    "within 5 %",
+    "by 5 % or more",
+    "16 ms of sound",
+)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/guide/alternatives.md"])
