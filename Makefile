@@ -33,7 +33,7 @@ demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 	$(BIN)/samebits demo --out demo-out
 
 test: lint $(VENV)/.stamp-arm
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
 		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \

@@ -1,7 +1,8 @@
-"""Shared test set-up: the hypothesis profile and the golden-file fixture."""
+"""Shared test set-up: the hypothesis profiles and the golden-file fixture."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +21,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of processes that tests start: do not spin
 torch.set_num_threads(1)  # tests run side by side; those about threads set their own number
 
+# The command line is made from the functions of its commands once, not anew in every call.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
 settings.register_profile(
     "samebits",
     derandomize=True,
@@ -27,6 +32,7 @@ settings.register_profile(
     max_examples=200,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("samebits"), max_examples=100)
 settings.load_profile("samebits")
 
 
@@ -38,24 +44,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("quick")
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # torch and thousands of tests: what collects garbage need not look at them again
 
 
-@pytest.fixture(scope="session", autouse=True)
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs of generated C share the objects of their kernels, also between pytest's workers."""
-    from object_cache import cached
-    from samebits.codegen.run import execute
-
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of compiled C, one for all of pytest's workers."""
     folder = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         folder = folder.parent
     folder = folder / "objects"
     folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_objects(objects: Path) -> Iterator[None]:
+    """Programs of generated C share the objects of their kernels."""
+    from object_cache import cached
+    from samebits.codegen.run import execute
+
     compiler = execute._compiler
-    execute._compiler = cached(compiler, folder)
+    execute._compiler = cached(compiler, objects)
     yield
     execute._compiler = compiler
 

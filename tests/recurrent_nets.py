@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +131,7 @@ def random_network(seed: int, steps: int = 4) -> tuple[Net, Graph, RecurrentSett
     return net, net.graph(x), settings
 
 
+@functools.cache
 def quantized_network(seed: int) -> tuple[Graph, RecurrentReport]:
     """The integer step graph of `random_network`, calibrated on one sequence."""
     net, graph, settings = random_network(seed)

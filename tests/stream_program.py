@@ -14,9 +14,9 @@ from c_files import write_files
 from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph
 from samebits.ir.interpreter import initial_state, run
+from shared_kernels import compile_c, shared_kernels
 
 Array = np.ndarray[Any, Any]
-WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,24 @@ def stream(
     compiler: str,
     *flags: str,
     chunks: Sequence[int] = (1, 7, 0),
+    objects: Path | None = None,
 ) -> list[list[list[list[Array]]]]:
     """For every graph, run and chunk size (0: all steps): the outputs of all steps as [T, ...], and
-    the last state of each. Between chunks the state is exported as bytes, wiped and imported."""
+    the last state of each. Between chunks the state is exported as bytes, wiped and imported.
+    objects: where the kernels of all programs are; None: those of this one are in `folder`."""
     sources, bodies, stdin = [], [], []
     for number, (graph, cases) in enumerate(zip(graphs, runs, strict=True)):
         prefix = f"g{number}"
         files, _ = texts(graph, prefix=prefix)
-        own = (prefix, "samebits/")
-        write_files(folder, {n: text for n, text in files.items() if n.startswith(own)})
+        write_files(folder, {n: text for n, text in files.items() if n.startswith(prefix)})
         sources.append(f'#include "{prefix}.c"\n#include "{prefix}_constants.c"')
         bodies += [_body(graph, prefix, case, chunks) for case in cases]
         for case in cases:
             arrays = [*case.inputs, *(case.states or ())]
             stdin += [a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays]
     (folder / "all.c").write_text(_program(sources, bodies))
-    command = [compiler, *WARNINGS, *flags, "-I.", "-o", "all", "all.c"]
-    command.append("samebits/samebits_kernels.c")
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr[:4000]
+    kernels = shared_kernels(compiler, folder, objects or folder, "portable", *flags)
+    compile_c(compiler, folder, ["all.c", kernels], "all", "-I.", *flags)
     done = subprocess.run(
         [str(folder / "all")], input=b"".join(stdin), capture_output=True, check=False
     )

@@ -108,8 +108,14 @@ for name in sb.__all__:
     assert kind == expected, (name, kind)
 
 import numpy as np, torch
+from pathlib import Path
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+sys.path.insert(0, TESTS)
+from object_cache import cached
+execute = sys.modules["samebits.codegen.run.execute"]
+execute._compiler = cached(execute._compiler, Path(OBJECTS))
 
 digits = sys.modules["samebits.data.load"].load_digits()
 def few():
@@ -142,14 +148,15 @@ print("done")
 """
 
 
-def test_every_line_runs_twice_after_every_room_is_imported(tmp_path):
+def test_every_line_runs_twice_after_every_room_is_imported(tmp_path, objects):
     """In one fresh process: importing a sub-package sets an attribute of its name."""
     for name in ("c", "cortex-m3"):
         reason = backend_named(name).unavailable()
         if reason is not None:
             pytest.skip(reason)
+    given = f"LINES, OBJECTS, TESTS = {LINES!r}, {str(objects)!r}, {str(ROOT / 'tests')!r}\n"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"LINES = {LINES!r}\n{PROGRAM}"],
+        [sys.executable, "-W", "error", "-c", given + PROGRAM],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

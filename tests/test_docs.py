@@ -7,6 +7,7 @@ indented lines that begin with `samebits` or `make -sC`.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -76,7 +77,10 @@ def run_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
         elif "." in piece.kind or piece.kind.endswith("Makefile"):
             Path(piece.kind).write_text(piece.text, encoding="utf-8")
         elif piece.text.startswith("make "):
-            made = subprocess.run(shlex.split(piece.text), capture_output=True, text=True)
+            made = subprocess.run(
+                shlex.split(piece.text), capture_output=True, text=True,
+                env={**os.environ, "OPTIMIZE": "-O0"},
+            )  # fmt: skip
             assert made.returncode == 0, f"{where}: {piece.text}\n{made.stderr}"
             printed = made.stdout
             continue

@@ -72,7 +72,9 @@ def rows(array: Array) -> Array:
     return array.reshape(-1, *array.shape[2:])
 
 
-def check(seeds: Sequence[int], folder: Path, compiler: str | None, *flags: str) -> int:
+def check(
+    seeds: Sequence[int], folder: Path, objects: Path, compiler: str | None, *flags: str
+) -> int:
     """Networks of these seeds on torch and in streaming C; the number of steps compared."""
     graphs = [quantized_network(seed)[0] for seed in seeds]
     runs = [runs_of(graph, seed) for seed, graph in zip(seeds, graphs, strict=True)]
@@ -89,7 +91,7 @@ def check(seeds: Sequence[int], folder: Path, compiler: str | None, *flags: str)
         steps += len(taken[0])
     if compiler is None:
         return steps
-    streamed = stream(graphs, runs, folder, compiler, *flags)
+    streamed = stream(graphs, runs, folder, compiler, *flags, objects=objects)
     for seed, graph, case, results in zip(seeds, graphs, expected, streamed, strict=True):
         own = len(graph.own_outputs)
         for number, ((_, given), chunks) in enumerate(zip(case, results, strict=True)):
@@ -107,18 +109,20 @@ def compiler() -> str | None:
 @pytest.mark.parametrize(
     "start", [QUICK.start, pytest.param(QUICK.start + FEW, marks=pytest.mark.slow)]
 )
-def test_two_programs(start: int, compiler: str | None, tmp_path: Path) -> None:
+def test_two_programs(start: int, compiler: str | None, tmp_path: Path, objects: Path) -> None:
     seeds = range(start, start + FEW)
     flags = ("-O1",) if start == QUICK.start else ("-O2", "-march=native")
-    assert check(seeds, tmp_path, compiler, *flags) == FEW * 3 * STEPS
+    assert check(seeds, tmp_path, objects, compiler, *flags) == FEW * 3 * STEPS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", SLOW[::PROGRAM])
-def test_a_thousand_networks(start: int, compiler: str | None, tmp_path: Path) -> None:
+def test_a_thousand_networks(
+    start: int, compiler: str | None, tmp_path: Path, objects: Path
+) -> None:
     seeds = range(start, start + PROGRAM)
     flags = ("-O3", "-march=native") if start // PROGRAM % 2 else ("-O2",)
-    assert check(seeds, tmp_path, compiler, *flags) == PROGRAM * 3 * STEPS
+    assert check(seeds, tmp_path, objects, compiler, *flags) == PROGRAM * 3 * STEPS
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,9 @@ def test_eval_refuses_another_architecture(samebits, npz, trained):
     assert "expected the architecture 'mlp', found 'cnn'" in done.err
 
 
-def test_names_that_are_not_utf8_are_printed(npz, trained, tmp_path):
+def test_names_that_are_not_utf8_are_printed(shelf, tmp_path):
     out = os.fsencode(tmp_path) + b"/caf\xe9"
-    shutil.copytree(os.fsencode(trained[0]), out)
+    shutil.copytree(os.fsencode(shelf["run"]), out)
     done = subprocess.run(
         [sys.executable, "-m", "samebits", "inspect", out],
         capture_output=True,

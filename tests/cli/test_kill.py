@@ -9,22 +9,27 @@ import time
 import pytest
 
 
-def start(npz, out, numerics):
+def arguments(npz, out, numerics):
     """A run of 24 steps with a checkpoint after each."""
-    command = [
-        *(sys.executable, "-m", "samebits", "train", "--data", npz, "--arch", "mlp", "--seed", 3),
-        *("--numerics", numerics, "--epochs", 8, "--batch", 32, "--checkpoint-every", 1),
+    return (
+        *("train", "--data", npz, "--arch", "mlp", "--seed", 3, "--numerics", numerics),
+        *("--epochs", 8, "--batch", 32, "--checkpoint-every", 1),
         *("--threads", 1, "--resume", "--out", out),
-    ]
+    )
+
+
+def start(npz, out, numerics):
+    command = [sys.executable, "-m", "samebits", *arguments(npz, out, numerics)]
     return subprocess.Popen(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def finish(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return out
+def finish(samebits, npz, out, numerics):
+    """What the run prints that is not killed, here in this process."""
+    done = samebits(*arguments(npz, out, numerics))
+    assert done.code == 0, done.err
+    return done.out
 
 
 def kill_when_running(process, out, delay):
@@ -38,15 +43,15 @@ def kill_when_running(process, out, delay):
     return process.returncode == -9
 
 
-def kill_and_resume(npz, tmp_path, numerics, kills, seed):
-    whole = finish(start(npz, tmp_path / "whole", numerics))
+def kill_and_resume(samebits, npz, tmp_path, numerics, kills, seed):
+    whole = finish(samebits, npz, tmp_path / "whole", numerics)
     delays = random.Random(seed)
     killed = 0
     for _ in range(kills):
         process = start(npz, tmp_path / "cut", numerics)
         killed += kill_when_running(process, tmp_path / "cut", delays.uniform(0, 0.12))
     assert killed >= 1
-    assert finish(start(npz, tmp_path / "cut", numerics)) == whole
+    assert finish(samebits, npz, tmp_path / "cut", numerics) == whole
     lines = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("whole", "cut")
@@ -59,12 +64,12 @@ def kill_and_resume(npz, tmp_path, numerics, kills, seed):
 
 
 @pytest.mark.parametrize(("numerics", "seed"), [("bfp", 11)])
-def test_killed_run_ends_with_the_same_hash(npz, tmp_path, numerics, seed):
-    kill_and_resume(npz, tmp_path, numerics, kills=1, seed=seed)
+def test_killed_run_ends_with_the_same_hash(samebits, npz, tmp_path, numerics, seed):
+    kill_and_resume(samebits, npz, tmp_path, numerics, kills=1, seed=seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("numerics", ["float32", "bfp"])
-def test_many_kills_end_with_the_same_hash(npz, tmp_path, numerics, seed):
-    kill_and_resume(npz, tmp_path, numerics, kills=8, seed=100 + seed)
+def test_many_kills_end_with_the_same_hash(samebits, npz, tmp_path, numerics, seed):
+    kill_and_resume(samebits, npz, tmp_path, numerics, kills=8, seed=100 + seed)

@@ -64,7 +64,7 @@ def test_a_model_that_needs_too_much(samebits, npz, own, tmp_path, arch, amount,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit on memory")
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize("numerics", [pytest.param("float32", marks=pytest.mark.slow), "bfp"])
 def test_a_limit_of_the_system(npz, own, tmp_path, numerics):
     """200 MB more than a process has that is about to train a network which needs 500."""
     program = f"""

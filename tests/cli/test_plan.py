@@ -13,7 +13,7 @@ def numerics(request):
 def train(npz, out, numerics, *more):
     return (
         *("train", "--data", npz, "--arch", "resnet8", "--numerics", numerics, "--epochs", 1),
-        *("--batch", 16, "--shards", 2, "--lr", 0.05, "--out", out, "--json", *more),
+        *("--batch", 16, "--shards", 2, "--lr", 0.05, "--limit", 32, "--out", out, "--json", *more),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,17 +13,14 @@ import pytest
 
 from c_files import write_files
 from compare import assert_same
-from samebits.codegen.lowering.cpu import find_cpu
-from samebits.codegen.packaging.package import library, texts
+from samebits.codegen.packaging.package import texts
 from samebits.csrc import compiler
 from samebits.ir.graph import Graph
 from samebits.ir.integer.layers import fnv1a, layers
 from samebits.ir.interpreter import trace
+from shared_kernels import compile_c, shared_kernels
 
 Array = np.ndarray[Any, Any]
-WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"]
-
-
 HASHED = 300  # codes; hashing more in Python takes longer than all else
 
 
@@ -34,29 +30,6 @@ def cc() -> str:
     if found is None:
         pytest.skip("needs a C compiler")
     return found
-
-
-def compile_c(
-    compiler: str, folder: Path, sources: Sequence[str], out: str, *flags: str
-) -> subprocess.CompletedProcess[str]:
-    """Warnings are errors."""
-    command = [compiler, *WARNINGS, *flags, "-o", out, *sources]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    return done
-
-
-def shared_kernels(compiler: str, folder: Path, base: Path, cpu: str, *flags: str) -> str:
-    """The kernels' object file in `base`, compiled once for a processor, compiler and flags; their
-    headers are in `folder` too."""
-    files = library(find_cpu(cpu))
-    write_files(folder, files)
-    key = hashlib.sha256(repr((compiler, flags, sorted(files.items()))).encode()).hexdigest()
-    made = base / f"kernels-{key[:16]}" / "kernels.o"
-    if not made.exists():
-        write_files(made.parent, files)
-        compile_c(compiler, made.parent, ["-c", "samebits/samebits_kernels.c"], made.name, *flags)
-    return str(made)
 
 
 def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[list[Array]]:
@@ -76,12 +49,8 @@ def random_inputs(graph: Graph, rng: np.random.Generator, samples: int) -> list[
 
 
 @pytest.fixture
-def same_in_c(
-    cc: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., None]:
+def same_in_c(cc: str, tmp_path: Path, objects: Path) -> Callable[..., None]:
     """same_in_c(graphs): every layer of every graph is in C what the interpreter says."""
-
-    base = tmp_path_factory.getbasetemp()
 
     def check(
         graphs: Sequence[Graph],
@@ -99,7 +68,7 @@ def same_in_c(
             prefix = f"g{number}"
             files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
-            kernels = shared_kernels(compiler, tmp_path, base, cpu, *flags)
+            kernels = shared_kernels(compiler, tmp_path, objects, cpu, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:

@@ -118,6 +118,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     made.__name__: made for made in (two_layers, delay, repeated, prepared, constant_state)
 }
 SINGLY = (swapped, recurrent_only)
+SEEDS = range(3, 10)  # of random networks
 
 
 def found_in(graph: Graph) -> StepBlocks:
@@ -174,7 +175,7 @@ def test_graphs_without_blocks(made: Callable[[], Graph]) -> None:
 
 def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
     checked = 0
-    for seed in range(12):
+    for seed in SEEDS:
         found = step_blocks(lower_to_calls(quantized_network(seed)[0]))
         if found is None:
             continue
@@ -199,11 +200,11 @@ def test_what_another_phase_reads_is_kept_for_all_steps() -> None:
     ],
 )
 def test_blocks_give_the_codes_of_single_steps(
-    flags: tuple[str, ...], cc: str, tmp_path: Path
+    flags: tuple[str, ...], cc: str, tmp_path: Path, objects: Path
 ) -> None:
     """In chunks of less, as much and more than a block, and from states drawn at random."""
     graphs = [make() for make in (*GRAPHS.values(), *SINGLY)]
-    graphs += [quantized_network(seed)[0] for seed in range(3, 10)]
+    graphs += [quantized_network(seed)[0] for seed in SEEDS]
     steps = 2 * STEPS + 5
     cases = []
     for seed, graph in enumerate(graphs):
@@ -214,7 +215,7 @@ def test_blocks_give_the_codes_of_single_steps(
         drawn = [random_codes(rng, v.dtype, v.shape) for v in states]
         cases.append([Run(codes), Run(codes, drawn)])
     chunks = (1, 7, STEPS, STEPS + 1, 0)
-    found = stream(graphs, cases, tmp_path, cc, *flags, chunks=chunks)
+    found = stream(graphs, cases, tmp_path, cc, *flags, chunks=chunks, objects=objects)
     for graph, runs, results in zip(graphs, cases, found, strict=True):
         own = len(graph.own_outputs)
         for run, result in zip(runs, results, strict=True):

@@ -19,12 +19,14 @@ STEPS = 3 * CONTEXT + 5
 
 
 @pytest.mark.parametrize("flags", ["-O1", "-O1 -DSAMEBITS_BLOCKS=0"])
-def test_streams_are_the_steps_of_the_interpreter(flags: str, cc: str, tmp_path: Path) -> None:
+def test_streams_are_the_steps_of_the_interpreter(
+    flags: str, cc: str, tmp_path: Path, objects: Path
+) -> None:
     """Chunks of 1, of 7 and of all steps, the ring turned three times, states copied out between
     them; the blocks compute products for 16 steps at once."""
     graph = stepwise()
     run = Run([tokens_of(STEPS)])
-    ((results,),) = stream([graph], [[run]], tmp_path, cc, *flags.split())
+    ((results,),) = stream([graph], [[run]], tmp_path, cc, *flags.split(), objects=objects)
     logits, *states = steps_of(graph, run)[1]
     expected = [logits, *(codes[-1] for codes in states)]
     for arrays in results:

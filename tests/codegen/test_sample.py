@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from c_files import write_files
 from samebits.codegen.lowering.rescale import TYPES
-from samebits.codegen.packaging.package import library
 from samebits.spec.sampling import Sampling, sample
+from shared_kernels import compile_c, shared_kernels
 
 DRAWS = 6
 CALL = """\
@@ -44,7 +43,7 @@ def cases() -> list[tuple[Sampling, Any, int]]:
     return found
 
 
-def test_tokens_are_those_of_the_definition(cc: str, tmp_path: Path) -> None:
+def test_tokens_are_those_of_the_definition(cc: str, tmp_path: Path, objects: Path) -> None:
     calls, expected = [], []
     for how, logits, seed in cases():
         numbers = ", ".join(
@@ -62,10 +61,7 @@ def test_tokens_are_those_of_the_definition(cc: str, tmp_path: Path) -> None:
         '#include <stdio.h>\n#include "samebits/samebits_kernels.h"\nint main(void) {\n'
         f"    uint32_t step;\n{body}    return 0;\n}}\n"
     )
-    write_files(tmp_path, library())
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-O1"]
-    command = [cc, *flags, "-o", "all", "all.c", "samebits/samebits_kernels.c"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr[:3000]
+    kernels = shared_kernels(cc, tmp_path, objects, "portable", "-O1")
+    compile_c(cc, tmp_path, ["all.c", kernels], "all", "-O1")
     done = subprocess.run([tmp_path / "all"], capture_output=True, text=True, check=True)
     assert list(map(int, done.stdout.split())) == expected

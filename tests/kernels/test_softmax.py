@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -24,7 +25,8 @@ def of_reference(z, exponents, allowed=None):
     return reference.softmax(Array(z.flatten().tolist(), (n, c), own, 32), given)[0].codes
 
 
-def compare(k, z, exponents, allowed=None):
+def compare(k, z, exponents, allowed=None, expected=None):
+    """expected: None, or what of_reference said before."""
     n, c = z.shape
     own = exponents if isinstance(exponents, int) else torch.tensor(exponents).view(n, 1)
     found = k.softmax(z, own, allowed)
@@ -35,7 +37,9 @@ def compare(k, z, exponents, allowed=None):
         f"vector {i // c}: code {v}, exponent {shown}, allowed {a}"
         for i, (v, a) in enumerate(zip(z.flatten().tolist(), kept, strict=True))
     ]
-    assert_same(found, of_reference(z, exponents, allowed), inputs)
+    if expected is None:
+        expected = of_reference(z, exponents, allowed)
+    assert_same(found, expected, inputs)
 
 
 def drawn_mask(shape, seed):
@@ -88,13 +92,22 @@ def test_an_excluded_code_changes_nothing(k):
     assert_same(k.softmax(z, -24, allowed), k.softmax(other, -24, allowed), z)
 
 
+@functools.cache
+def many_places(exponent):
+    """Cases of the most places with what the definition says: random codes, and equal ones."""
+    z = codes((2, 1 << 14), 32, 5)
+    equal, allowed = torch.full_like(z, 7), drawn_mask(z.shape, 5)
+    return (
+        (z, None, of_reference(z, exponent)),
+        (equal, allowed, of_reference(equal, exponent, allowed)),
+    )
+
+
 @pytest.mark.parametrize("exponent", [-31, -22])
 def test_as_many_places_as_there_may_be(k, exponent, threads):
-    z = codes((2, 1 << 14), 32, 5)
-    compare(k, z, exponent)
-    z.fill_(7)  # S = 2**38
-    assert k.softmax(z, exponent, None).unique().tolist() == [1 << 16]
-    compare(k, z, exponent, drawn_mask(z.shape, 5))
+    for z, allowed, expected in many_places(exponent):
+        compare(k, z, exponent, allowed, expected)
+    assert k.softmax(z, exponent, None).unique().tolist() == [1 << 16]  # S = 2**38
 
 
 def test_other_orders_in_memory(k):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -201,12 +202,10 @@ def test_direction(k, terms, e_g, count):
             assert_same(held, expected, inputs)
 
 
-@pytest.mark.parametrize("count", [1, 7, 300, 3000, 16391])
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("terms", ["plain", "decay", "momentum", "both"])
-def test_sgd_in_one_pass(k, terms, parts, count, threads):
-    """Momentum and update together, where W surely stays in its range: the bits of both."""
-    rng, draw, lr = random.Random(f"{terms} {parts}"), Draw(4, 2, 9), (52429, -19)
+@functools.cache
+def sgd_case(terms, parts, count):
+    """(the terms, whose W and A are lists, and the bits after them: p, e_p, J, W and A)."""
+    rng, draw = random.Random(f"{terms} {parts}"), Draw(4, 2, 9)
     codes, delayed = state(count, 90, 3)
     kinds = [(2**20, -40, True), (2**21, -41, True)][:parts]
     tensors, bounds = parts_of(count, 1, kinds)
@@ -220,13 +219,28 @@ def test_sgd_in_one_pass(k, terms, parts, count, threads):
     if momentum:
         v = directions(count, rng.randint(0, 99))
         exact_terms.append(moment_term((v, -29), math.ldexp(*momentum)))
-        term = term_of(v, -29, momentum)
-    out = term.v if term else None
+        term = v, -29, momentum
     p, e_p = direction_of(exact_terms, draw if momentum else None, count)
-    shift = e_p - 63 + lr[1] + 20
-    joint, w, a = updated(codes, delayed, subtracted(p, lr[0], shift, words_of(draw, count)))
+    shift = e_p - 63 + SGD_LR[1] + 20
+    after = updated(codes, delayed, subtracted(p, SGD_LR[0], shift, words_of(draw, count)))
+    gradient = Gradient(tuple(tensors), tuple(bounds))
+    return (gradient, codes, delayed, decay, term, draw), g, (p, e_p), after
+
+
+SGD_LR = (52429, -19)
+
+
+@pytest.mark.parametrize("count", [1, 7, 300, 3000, 16391])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("terms", ["plain", "decay", "momentum", "both"])
+def test_sgd_in_one_pass(k, terms, parts, count, threads):
+    """Momentum and update together, where W surely stays in its range: the bits of both."""
+    given, g, (p, e_p), (joint, w, a) = sgd_case(terms, parts, count)
+    gradient, codes, delayed, decay, term, draw = given
+    term, lr = term and term_of(*term), SGD_LR
+    out = term.v if term else None
     held, left = int8(codes), int16(delayed)
-    own = SGDTerms(Gradient(tuple(tensors), tuple(bounds)), held, left, -20, decay, term, draw)
+    own = SGDTerms(gradient, held, left, -20, decay, term, draw)
     assert k.sgd(own, lr, 0, out) is None  # some |u| might be larger
     assert (held.tolist(), left.tolist()) == (codes, delayed)
     done = k.sgd(own, lr, 1 << 15, out)

@@ -4,6 +4,7 @@ where torchao is installed."""
 from __future__ import annotations
 
 import importlib
+import itertools
 
 import numpy as np
 import pytest
@@ -52,9 +53,18 @@ def agree(graph):
     assert [(v.backend, v.differing) for v in verdicts] == [(name, 0) for name in BACKENDS]
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
-@pytest.mark.parametrize("ends", [None, (-127, 127), (-7, 7), (0, 15), (3, 100)])
-@pytest.mark.parametrize("zero", [0, 5])
+ENDS = (None, (-127, 127), (-7, 7), (0, 15), (3, 100))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ends", "zero"),
+    [  # every other one is slow: each type and each pair of ends has both zeros among the rest
+        pytest.param(dtype, ends, zero, marks=pytest.mark.slow if (at + at // 2) % 2 else ())
+        for at, (dtype, ends, zero) in enumerate(
+            itertools.product((torch.int8, torch.uint8, torch.int16), ENDS, (0, 5))
+        )
+    ],
+)
 def test_codes_of_a_tensor(dtype, ends, zero):
     """Every quarter of a step: torch's product with 1 / scale is exact for this scale."""
     info = torch.iinfo(dtype)

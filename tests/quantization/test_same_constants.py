@@ -20,6 +20,7 @@ from samebits.quantization import (
 )
 
 WINDOW = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "group": 1}
+QUICK = "numpy without vectors"  # and with an old BLAS kernel
 POOL = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (0,) * 4, "dilations": (1, 1)}
 
 
@@ -86,6 +87,9 @@ def here() -> str:
     return digest()
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "machine",
+    [m if m == QUICK else pytest.param(m, marks=pytest.mark.slow) for m in MACHINES],
+)
 def test_constants_do_not_depend_on_the_machine_code(here, machine):
     assert elsewhere(machine, __file__, "digest") == here

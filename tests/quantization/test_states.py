@@ -377,7 +377,12 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("kind", STATES)
+SLOW = ("detector in parts", "GRU", "side by side")  # the same kinds of states as in others
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in STATES]
+)
 def test_both_ends_of_a_state_have_one_format(kind: str) -> None:
     wanted, graph = STATES[kind], tie_states(network(kind))
     x = frames(graph.values["x"].shape)
@@ -535,7 +540,7 @@ def in_onnxruntime(graph: Graph) -> Callable[[list[Array]], list[Array]]:
 
 
 @pytest.mark.parametrize("kind", ["detector in parts", "GRUCell", "packed"])
-def test_the_same_bits_frame_by_frame(kind: str, tmp_path: Path) -> None:
+def test_the_same_bits_frame_by_frame(kind: str, tmp_path: Path, objects: Path) -> None:
     """Fifty frames, the state fed back: reference, torch, generated C and onnxruntime."""
     graph = tie_states(network(kind))
     net = sb.quantize(graph, {"x": frames(graph.values["x"].shape)})
@@ -551,7 +556,7 @@ def test_the_same_bits_frame_by_frame(kind: str, tmp_path: Path) -> None:
     if cc is None:
         pytest.skip("generated C was not compared: no C compiler")
     own = len(integer.own_outputs)
-    for chunks in stream([integer], [[Run([x])]], tmp_path, cc, "-O1")[0][0]:
+    for chunks in stream([integer], [[Run([x])]], tmp_path, cc, "-O1", objects=objects)[0][0]:
         ends = [*expected[:own], *(states[-1] for states in expected[own:])]
         for found, wanted in zip(chunks, ends, strict=True):
             assert_same(found, wanted, wanted)

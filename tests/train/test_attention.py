@@ -360,8 +360,15 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(
+    ("batch_first", "norm_first"),
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=pytest.mark.slow),
+        pytest.param(False, False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("exponents", EXPONENTS)
 def test_encoders(exponents, batch_first, norm_first):
     """Every mask, in training, in evaluation, and without gradients: torch takes other ways."""

@@ -80,6 +80,8 @@ OPTIMIZERS = {
     ),
 }
 
+QUICK_OPTIMIZERS = ("nearest", "momentum", "adam")  # of the case with every layer
+
 
 def reference_state(model: nn.Module):
     parameters = {
@@ -214,7 +216,12 @@ def run_and_compare(name: str, optimizer_name: str, steps: int):
     ("case", "optimizer"),
     [
         *(p for p in itertools.product(CASES, OPTIMIZERS) if p[0] == "residual"),
-        *(("everything", name) for name in OPTIMIZERS if name != "sgd large"),
+        *(("everything", name) for name in QUICK_OPTIMIZERS),
+        *(
+            pytest.param("everything", name, marks=pytest.mark.slow)
+            for name in OPTIMIZERS
+            if name not in (*QUICK_OPTIMIZERS, "sgd large")
+        ),
         *(("recurrent", name) for name in ("sgd large", "momentum", "adamw")),
         *(("attention", name) for name in ("sgd", "momentum", "adam")),
         ("pooled", "adam"),
@@ -223,9 +230,10 @@ def run_and_compare(name: str, optimizer_name: str, steps: int):
         *(("states", name) for name in ("momentum", "adam")),
     ],
 )
+@pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.slow)])
 @eager_slowly
-def test_training_steps(case, optimizer, realisation):
-    run_and_compare(case, optimizer, steps=5)
+def test_training_steps(case, optimizer, steps, realisation):
+    run_and_compare(case, optimizer, steps)
 
 
 def test_training_diverges_at_the_same_step(realisation):
@@ -299,12 +307,13 @@ def compare_nodes(case, parameters, buffers, model, data, *, training, scale=1.0
     return checked
 
 
+@pytest.mark.parametrize("steps", [2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", list(CASES))
-def test_outputs_and_gradients_of_every_node(name, training, realisation):
+def test_outputs_and_gradients_of_every_node(name, training, steps, realisation):
     case = CASES[name]
     # A state some steps from the start, with delayed updates and running statistics.
-    model, results = run_and_compare(name, "momentum", 5)
+    model, results = run_and_compare(name, "momentum", steps)
     model.zero_grad()
     state = results[-1].parameters, results[-1].buffers
     checked = compare_nodes(case, *state, model, case.shard(9, 0), training=training)

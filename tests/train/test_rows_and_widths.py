@@ -198,12 +198,17 @@ def compare_every_node(name: str, training: bool, exponents: str, wide: bool, se
         assert dict(model.named_buffers())[buffer].tolist() == values, buffer
 
 
-@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    ("exponents", "wide"),
-    [("row", True), ("row-shift", False), ("row-shift", True), ("tensor", False)],
+    ("name", "exponents", "wide", "training"),
+    [  # half of them are slow: each net has every option once
+        pytest.param(name, *how, training, marks=() if training == (at < 2) else pytest.mark.slow)
+        for name in CASES
+        for at, how in enumerate(
+            [("row", True), ("row-shift", False), ("row-shift", True), ("tensor", False)]
+        )
+        for training in (True, False)
+    ],
 )
-@pytest.mark.parametrize("name", list(CASES))
 def test_every_node(name, exponents, wide, training, realisation):
     compare_every_node(name, training, exponents, wide, seed=2 if training else 1)
 
@@ -346,9 +351,10 @@ def compare_steps(name: str, optimizer: str, exponents: str, wide: bool, steps: 
         ("states", "adamw", "row-shift", False),
     ],
 )
+@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow)])
 @eager_slowly
-def test_training_steps(name, optimizer, exponents, wide, realisation):
-    compare_steps(name, optimizer, exponents, wide, steps=3)
+def test_training_steps(name, optimizer, exponents, wide, steps, realisation):
+    compare_steps(name, optimizer, exponents, wide, steps)
 
 
 @pytest.mark.slow

@@ -53,13 +53,13 @@ def command(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def objects(folder: Path, cc: str, *flags: str) -> list[str]:
+def objects(folder: Path, cc: str, *flags: str, level: str = "-O0") -> list[str]:
     """The models and the kernels, once, as object files."""
     sources = [f"{p}{part}.c" for p in ("first", "second") for part in ("", "_constants")]
     made = []
     for source in (*sources, "samebits/samebits_kernels.c"):
         made.append(f"{Path(source).stem}.o")
-        command(folder, cc, "-std=c99", *STRICT, "-O1", *flags, "-c", source, "-o", made[-1])
+        command(folder, cc, "-std=c99", *STRICT, level, *flags, "-c", source, "-o", made[-1])
     return made
 
 
@@ -160,7 +160,7 @@ def test_two_threads_with_two_instances(tmp_path: Path) -> None:
     """10,000 runs each, no difference; `net` alone is written to."""
     cc, _ = tools(COMPILERS[0])
     folder_of_two(tmp_path)
-    made = objects(tmp_path, cc)
+    made = objects(tmp_path, cc, level="-O1")
     (tmp_path / "threads.c").write_text(THREADS)
     flags = ["-std=c99", "-O1", "-pthread", "-DOTHER=two"]
     command(tmp_path, cc, *flags, "threads.c", *made[:2], made[-1], "-o", "threads")

@@ -15,7 +15,7 @@ from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.graph import Graph, GraphBuilder
 
-QUICK = ("cortex-m0", "cortex-m55")
+QUICK = ("cortex-m55",)
 BOARDS = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
     for name, target in TARGETS.items()

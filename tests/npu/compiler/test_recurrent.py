@@ -4,6 +4,7 @@ that is translated from it."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -160,22 +161,25 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_two_layers(name, tmp_path):
-    graph = two_layers(**VARIANTS[name])
-    for native in (8, 16, 64):
-        program, _ = check(graph, native, folder=tmp_path, kinds=["torch"])
-        assert [(h.kind, h.shape) for h in program.hints][:2] == [
-            ("input", (STEPS, FEATURES)),
-            ("output", (STEPS, VARIANTS[name].get("projected", HIDDEN))),
-        ]
-
-
 def slowly(cases, quick):
-    """onnxruntime takes seconds to load a loop: all but some of the cases are slow tests."""
+    """All but some of the cases are slow tests."""
     return [c if c in quick else pytest.param(c, marks=pytest.mark.slow) for c in cases]
 
 
+QUICK = [(name, 16) for name in VARIANTS] + [("all", 8), ("plain", 64)]
+
+
+@pytest.mark.parametrize("case", slowly(itertools.product(VARIANTS, (8, 16, 64)), QUICK))
+def test_two_layers(case, tmp_path):
+    name, native = case
+    program, _ = check(two_layers(**VARIANTS[name]), native, folder=tmp_path, kinds=["torch"])
+    assert [(h.kind, h.shape) for h in program.hints][:2] == [
+        ("input", (STEPS, FEATURES)),
+        ("output", (STEPS, VARIANTS[name].get("projected", HIDDEN))),
+    ]
+
+
+# onnxruntime takes seconds to load a loop.
 @pytest.mark.parametrize("name", slowly(VARIANTS, ["all"]))
 def test_two_layers_in_onnx(name, tmp_path):
     check(two_layers(**VARIANTS[name]), 16, folder=tmp_path, kinds=["onnx"])
@@ -191,7 +195,7 @@ def test_mantissas(setting, tmp_path):
     check(two_layers(), native, mantissa, tmp_path, ["torch"], close)
 
 
-@pytest.mark.parametrize("setting", slowly(SETTINGS, [(64, 8)]))
+@pytest.mark.parametrize("setting", slowly(SETTINGS, []))
 def test_mantissas_in_onnx(setting, tmp_path):
     native, mantissa = setting
     close = NEAR if mantissa == 15 else None

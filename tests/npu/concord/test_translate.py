@@ -403,7 +403,9 @@ def test_onnx_sums_as_torch():
 # --- programs ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 30))]
+)
 def test_random_programs(seed, tmp_path):
     case = random_case(seed)
     check_concordant(case.program, case.image, random_inputs(case, 2), tmp_path)

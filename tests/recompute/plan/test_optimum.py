@@ -84,7 +84,9 @@ def assert_optimal(network, costs, budgets=5):
     assert cheapest(network, costs, levels[0] - 1) is None
 
 
-@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize(
+    "first", [0, 50, *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, 400, 50))]
+)
 def test_no_choice_beats_the_search_on_small_networks(first):
     for seed in range(first, first + 50):
         assert_optimal(*random_network(seed, 8))
@@ -289,7 +291,7 @@ def test_no_choice_beats_the_search_on_fourteen_operations(first):
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name in ("smooth", "words", "shared")])
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
+@pytest.mark.parametrize("numerics", [pytest.param("float32", marks=pytest.mark.slow), "bfp"])
 @pytest.mark.parametrize("most", [11, pytest.param(14, marks=pytest.mark.slow)])
 def test_no_choice_beats_the_search_on_real_networks(name, numerics, most):
     case = make(name, numerics, batch=8, size=8)

@@ -18,26 +18,24 @@ from samebits.recompute.run.profile import survey
 from samebits.train import BFPTensor, CrossEntropyLoss, convert, layers
 from samebits.train.deferred import deferred_updates
 
-# The two deep nets repeat the blocks of the small ones; test_planner runs mobilenetv2 every time.
+# The two deep nets repeat the blocks of the small ones.
 DEEP = ("resnet18", "mobilenetv2")
-CASES = [
-    pytest.param(name, numerics, marks=pytest.mark.slow if name in DEEP else ())
-    for numerics in ("float32", "bfp")
-    for name in NETS
-    if (name, numerics) != ("in place", "bfp")
-]
 
-# Memory is predicted by the same rules for every net: in float32 a few are measured every time.
-MEASURED = [
-    pytest.param(
-        name,
-        numerics,
-        marks=pytest.mark.slow
-        if name in DEEP or (numerics == "float32" and name not in ("shared", "in place"))
-        else (),
-    )
-    for name, numerics in (case.values for case in CASES)
-]
+
+def cases(quick):
+    """Every net in every numerics; those that `quick` does not hold are slow."""
+    return [
+        pytest.param(name, numerics, marks=() if (name, numerics) in quick else pytest.mark.slow)
+        for numerics in ("float32", "bfp")
+        for name in NETS
+        if (name, numerics) != ("in place", "bfp")
+    ]
+
+
+IN_FLOAT = {("shared", "float32"), ("in place", "float32")}
+CASES = cases(IN_FLOAT | {(name, "bfp") for name in NETS if name not in DEEP})
+# Memory is predicted by the same rules for every net: a few are measured every time.
+MEASURED = cases({("in place", "float32"), *((n, "bfp") for n in ("dropout", "shared", "words"))})
 
 
 def droppings(network, count, seed=0):

@@ -13,10 +13,12 @@ from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import survey
 from samebits.train.run.trace import NONE, Recorder
 
-CASES = [(name, "bfp") for name in NETS if name != "in place"]
-CASES += [
-    pytest.param(name, "float32", marks=[] if name in ("in place", "shared") else pytest.mark.slow)
+QUICK = {("in place", "float32"), *((name, "bfp") for name in ("dropout", "shared", "tokens"))}
+CASES = [
+    pytest.param(name, numerics, marks=() if (name, numerics) in QUICK else pytest.mark.slow)
+    for numerics in ("bfp", "float32")
     for name in NETS
+    if (name, numerics) != ("in place", "bfp")
 ]
 
 

@@ -248,7 +248,7 @@ CAUSAL = torch.ones(4, 4, dtype=torch.bool).tril()
 
 @pytest.mark.parametrize("mask", [None, CAUSAL], ids=["whole", "causal"])
 @pytest.mark.parametrize("rows", ["tensor", "row"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_a_layer_of_a_transformer(realisation, seed, rows, mask):
     torch.manual_seed(seed)
     model = convert(Block(mask), exponents=rows).eval()

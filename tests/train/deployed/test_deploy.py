@@ -38,7 +38,9 @@ from samebits.train.deployed.weights import frozen_sums, frozen_weights
 
 
 @pytest.mark.parametrize("rows", ["tensor", "row"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5))]
+)
 @pytest.mark.parametrize("name", NETS)
 def test_equals_the_reference(realisation, name, seed, rows):
     nodes, model = make_net(name, seed, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -168,8 +169,14 @@ def shifted(exponents: Exponents, seed: int) -> Exponents:
 SHAPES = [(6, 5), (1, 4, 7), (3, 5, 4)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("seed", "rows"), [(0, "tensor"), (1, "tensor"), (0, "row"), (1, "row")])
+@pytest.mark.parametrize(
+    ("shape", "seed", "rows"),
+    [  # every other one is slow: among the rest are each shape, seed and kind of exponents
+        pytest.param(shape, seed, rows, marks=pytest.mark.slow if (at + seed) % 2 else ())
+        for at, (shape, rows) in enumerate(itertools.product(SHAPES, ("tensor", "row")))
+        for seed in (0, 1)
+    ],
+)
 def test_steps_of_the_graph_are_the_deployed_sequence(
     shape: tuple[int, ...], seed: int, rows: str
 ) -> None:

@@ -1,6 +1,7 @@
 """One result on any number of workers: processes of their own under torchrun."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ RUNS = ("sgd", "two-shards", "adam", "decay", "short", "clipped", "rows")
 OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step", "plan")
 
 
-def run(out, workers, *names):
+def run(out, workers):
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}")
-    command = [sys.executable, *(launcher if workers > 1 else ()), SCRIPT, out, *names]
+    command = [sys.executable, *launcher, SCRIPT, out]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
 
@@ -32,7 +33,7 @@ def files(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    run(folder, 1, *RUNS, "float32")
+    runpy.run_path(str(SCRIPT))["main"](folder, (*RUNS, "float32"))
     return folder
 
 
