@@ -6,6 +6,7 @@ several where a table joins runs, and rounds as pages show numbers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -231,12 +232,13 @@ def exponents(found: Found) -> Findings:
     return made
 
 
-def train(found: Found) -> Findings:
-    """Times of a step to float32's, and bytes at the peak and between steps."""
+def train(*runs: Found) -> Findings:
+    """Times of a step to float32's, and bytes at the peak and between steps; of a model in several
+    runs, those of the last."""
     made = Findings()
     rows = []
-    for each in found["results"]:
-        model = each["model"]
+    results = {each["model"]: each for found in runs for each in found["results"]}
+    for model, each in results.items():
         for threads, timed in each["time"].items():
             for variant, measured in timed["variants"].items():
                 ratio, memory = measured["ratio"], each["memory"][variant]
@@ -257,8 +259,8 @@ def train(found: Found) -> Findings:
     extremes(
         made,
         {
-            each["model"]: each["time"]["1"]["variants"]["bfp"]["ratio"]["median"]
-            for each in found["results"]
+            model: each["time"]["1"]["variants"]["bfp"]["ratio"]["median"]
+            for model, each in results.items()
         },
     )
     columns = [
@@ -412,7 +414,10 @@ def differences(found: Found) -> Findings:
         cells = []
         for model, verdicts in models.items():
             own = next(v for v in verdicts if v["backend"] == backend)
-            share = round(100 * own["samples"] / own["sample_count"])
+            if own["skipped"] is not None:
+                cells.append("not run")
+                continue
+            share = math.ceil(100 * own["samples"] / own["sample_count"])
             made.figures[f"{model}.{backend}"] = share
             more = f" ({share} %; {own['largest']:.0f})" if own["differing"] else ""
             cells.append(f"{own['differing']}{more}")

@@ -20,6 +20,8 @@ from samebits.errors import InputError, SamebitsError
         ("make one with: samebits compile MODEL --target c --out DIR", None),
         ("start torchrun with another --nproc-per-node", None),
         ("expected a-b--c and -- and --9", None),
+        ("expected 'gcc --version' to end, found it running; put another in its place", None),
+        ('the linker said "--gc-sections"; give --cpu', ["in Python --cpu is cpu="]),
     ],
 )
 def test_arguments_of_options(message, note):

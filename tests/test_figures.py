@@ -111,7 +111,7 @@ def records(tmp_path):
         "measured": "2026-11-24",
         "machine": {"cpu": "C", "cores": 2, "torch": "2.13.0", "load_average": [1.5, 1, 1]},
         "figures": {"a": 1234, "b": "0.50", "c": "0a3f1325ed7e"},
-        "tables": {"t": {"columns": ["net", "n", "s"], "rows": [["x", "1,000", "2.5 %"]]}},
+        "tables": {"t": {"columns": ["net", "n", "s"], "rows": [["x|y", "1,000", "2.5 %"]]}},
     }
     (tmp_path / "x.json").write_text(json.dumps(record))
     told = {"measured": "2026-11-23", "machine": {"described": "D", "note": "busy"}}
@@ -139,8 +139,9 @@ def test_tables_are_filled(load, records):
     """With a line of when and where, and numbers to the right."""
     filled = load("figures").filled
     wanted = (
-        "<!-- record: x.json t -->\n\n| net | n | s |\n| --- | --: | --: |\n| x | 1,000 | 2.5 % |"
-        "\n\n*2026-11-24; C, 2 cores, torch 2.13.0, load 1.5.*\n\n<!-- /record -->\n"
+        "<!-- record: x.json t -->\n\n| net | n | s |\n| --- | --: | --: |\n"
+        "| x\\|y | 1,000 | 2.5 % |\n\n"
+        "*2026-11-24; C, 2 cores, torch 2.13.0, load 1.5.*\n\n<!-- /record -->\n"
     )
     assert filled("<!-- record: x.json t -->\nold\n<!-- /record -->\n", records) == wanted
     assert filled(wanted, records) == wanted
@@ -156,6 +157,18 @@ def test_a_mark_of_nothing_is_refused(load, records):
         filled("<!-- record: z.json a --><!-- /record -->", records)
     with pytest.raises(SystemExit, match="no figure 'd'; expected one of a, b, c, t"):
         filled("<!-- record: x.json d --><!-- /record -->", records)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- record: x.json a -->9 A paragraph. <!-- record: x.json b --><!-- /record -->",
+        "<!-- record: x.json a -->9 <!-- /record --> A paragraph. <!-- /record -->",
+    ],
+)
+def test_a_mark_without_its_end_swallows_no_text(load, records, text):
+    with pytest.raises(SystemExit, match="each mark with its end, found"):
+        load("figures").filled(text, records)
 
 
 # --- records of what benchmarks found -----------------------------------------------------------
@@ -198,6 +211,14 @@ def test_what_pytest_writes_is_read(load, tmp_path):
     assert found["seconds"] == {"a[1]": 1.5, "b": 2.0}
     figures = records.record("suite", found)["figures"]
     assert figures == {"passed": 2, "failed": 1, "skipped": 1, "time": "1:02"}
+
+
+def test_what_failed_makes_no_record(load):
+    records = load("records")
+    found = {"counts": {"passed": 5, "failed": 2}}
+    with pytest.raises(SystemExit, match="exponents: expected tests that pass, found 2 that"):
+        records.check("exponents", found)
+    records.check("suite", found)  # which says how many
 
 
 def test_tallies_of_fuzzing_are_read(load, tmp_path):

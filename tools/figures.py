@@ -19,7 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(
-    r"<!-- record: (\S+\.json) (\S+)( [^>]*?)? -->(.*?)<!-- /record -->", flags=re.DOTALL
+    r"<!-- record: (\S+\.json) (\S+)( [^>]*?)? -->((?:(?!<!-- record:).)*?)<!-- /record -->",
+    flags=re.DOTALL,
 )
 
 
@@ -48,6 +49,12 @@ def filled(text: str, records: Path) -> str:
         start = found[0][: found.start(4) - found.start()]
         return f"{start}{made}<!-- /record -->"
 
+    marks, ends = text.count("<!-- record:"), text.count("<!-- /record -->")
+    if not marks == ends == len(MARK.findall(text)):
+        raise SystemExit(
+            f"expected as many marks as ends, each mark with its end, found {marks} marks and "
+            f"{ends} ends"
+        )
     return MARK.sub(figure, text)
 
 
@@ -57,7 +64,9 @@ def table(content: dict[str, list[Any]]) -> str:
     number = re.compile(r"[-+]?[\d,.]+( ?%)?|")
     right = [all(number.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
     rule = ["--:" if each else "---" for each in right]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *rows))
+    lines = ([cell.replace("|", r"\|") for cell in line] for line in (columns, *rows))
+    head, *body = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join((head, f"| {' | '.join(rule)} |", *body))
 
 
 def source(record: dict[str, Any]) -> str:
@@ -89,7 +98,10 @@ def main(arguments: list[str]) -> int:
     stale = []
     for path in pages():
         text = path.read_text(encoding="utf-8")
-        wanted = filled(text, ROOT / "docs" / "records")
+        try:
+            wanted = filled(text, ROOT / "docs" / "records")
+        except SystemExit as error:
+            raise SystemExit(f"{path.relative_to(ROOT)}: {error}") from None
         if wanted == text:
             continue
         stale.append(path.relative_to(ROOT))

@@ -8,6 +8,7 @@ import re
 # Options of the command line whose arguments in Python have other names.
 _ARGUMENTS = {"inputs": "samples", "shape": "shapes", "input": "input_shape"}
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # a command, or what another program said
 _COMMAND = re.compile(r"\b(samebits|torchrun) [a-zA-Z-]")
 
 
@@ -20,7 +21,7 @@ class SamebitsError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        message = str(self)
+        message = _QUOTED.sub("", str(self))
         options = [] if _COMMAND.search(message) else dict.fromkeys(_OPTION.findall(message))
         named = [
             f"--{option} is {_ARGUMENTS.get(option, option.replace('-', '_'))}="

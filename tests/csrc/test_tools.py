@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -32,3 +34,19 @@ def test_a_tool_that_does_not_end(tmp_path):
     assert " to end within 0.2 seconds, found it still running; run it yourself" in told
     time.sleep(1.2)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_tool_ends_with_the_process_that_runs_it(number, tmp_path):
+    """A cancelled job or a closed terminal leaves no compiler behind."""
+    tool = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/late"
+    code = f"from samebits.csrc import run_tool; run_tool(['sh', '-c', {tool!r}], 60)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "started").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(60) == -number
+    time.sleep(2.2)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]

@@ -69,13 +69,13 @@ def test_the_environment_chooses(monkeypatch):
 
     for name in ("eager", "compiled"):
         monkeypatch.setenv("SAMEBITS_KERNELS", name)
-        kernels._chosen.cache_clear()
+        kernels.chosen.cache_clear()
         assert kernels.realisation() == kernels.realisation("cuda") == name
     monkeypatch.setenv("SAMEBITS_KERNELS", "fast")
-    kernels._chosen.cache_clear()
+    kernels.chosen.cache_clear()
     with pytest.raises(InputError, match="SAMEBITS_KERNELS: expected one of native, compiled"):
         kernels.realisation()
     with use("eager"):
         assert kernels.realisation() == "eager"
     monkeypatch.undo()
-    kernels._chosen.cache_clear()
+    kernels.chosen.cache_clear()

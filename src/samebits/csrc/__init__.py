@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import textwrap
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from samebits.errors import InputError
@@ -50,6 +51,26 @@ def compiler() -> tuple[str, ...]:
     return (next(filter(shutil.which, ("cc", "gcc", "clang")), "cc"),)
 
 
+@contextlib.contextmanager
+def _ended_with_us(group: int) -> Iterator[None]:
+    """A process group of its own does not hear of a closed terminal or a cancelled job: where those
+    signals end this process, they end the group first. Signals are the main thread's."""
+
+    def end(number: int, frame: object) -> None:
+        os.killpg(group, signal.SIGKILL)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    main = threading.current_thread() is threading.main_thread()
+    ending = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    before = {number: signal.signal(number, end) for number in ending if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_tool(
     command: Sequence[str], limit: float, text: str = "", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -71,7 +92,8 @@ def run_tool(
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(text, limit)
+            with _ended_with_us(process.pid):
+                out, err = process.communicate(text, limit)
         except BaseException as error:  # a driver's own death would leave its compiler running
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)

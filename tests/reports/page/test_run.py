@@ -64,6 +64,15 @@ def test_one_output_for_all_samples_is_told(folder, found, since):
         assert block.text.startswith(f"Since epoch {since} the first test samples all have the")
 
 
+@pytest.mark.parametrize("wrong", [10**400, float("inf"), "1", None])
+def test_lines_that_no_curve_can_show_are_left_out(folder, wrong):
+    """The file is not trusted."""
+    records = two()
+    records[1]["train_loss"] = wrong
+    figure = run_sections(folder(records, numerics="bfp"))[0].blocks[0]
+    assert figure.text.startswith("After epoch 1:")
+
+
 def test_float32_has_no_codes(folder):
     _, weights = run_sections(folder(two(weights={}), numerics="float32"))
     assert "float32 has no codes" in weights.blocks[0].text

@@ -24,8 +24,8 @@ CAPS = {
     "native x86-64-v3": {"SAMEBITS_NATIVE_ARCH": "x86-64-v3"},
 }
 QUICK = [
-    ("native x86-64-v2", 2, "native"),
-    pytest.param("default", 2, "native", marks=pytest.mark.slow),
+    ("default", 2, "native"),
+    pytest.param("native x86-64-v2", 2, "native", marks=pytest.mark.slow),
     pytest.param("ATEN default", 2, "eager", marks=pytest.mark.slow),
 ]
 ALL = [(cap, threads, name) for cap in CAPS for threads in (1, 2) for name in ("native", "eager")]

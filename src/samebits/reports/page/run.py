@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from samebits.reports.html import Figure, Fold, PageBlock, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plots
@@ -15,6 +15,7 @@ from samebits.verification.score import PARTS, TITLES, figure_text, figures_text
 
 TITLE = "Training"
 DRAWN = 4  # curves in one plot that are told apart
+LARGEST = 1e300  # that a curve can show
 
 
 def run_sections(folder: Path | None) -> list[Section]:
@@ -65,16 +66,19 @@ def _whole(record: Mapping[str, Any]) -> bool:
     """Whether a line holds what the curves show: the file is not trusted."""
     numbers = (record.get(key) for key in ("train_loss", "lr", "seconds"))
     return (
-        isinstance(record.get("epoch"), int)
-        and all(isinstance(number, int | float) for number in numbers)
-        and bool(_tested(record))
+        isinstance(record.get("epoch"), int) and all(map(_shows, numbers)) and bool(_tested(record))
     )
 
 
 def _tested(record: Mapping[str, Any]) -> dict[str, float]:
     """The figures of the test samples by the names of TITLES, in its order."""
     found = {name: record.get(f"test_{name}") for name in TITLES}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if _shows(value)}
+
+
+def _shows(value: Any) -> TypeGuard[float]:
+    """A number that a curve can show."""
+    return isinstance(value, int | float) and not abs(value) > LARGEST
 
 
 def _one_output(records: Sequence[Mapping[str, Any]]) -> list[PageBlock]:
