@@ -154,6 +154,7 @@ class Network(Reported):
             tuple(verdicts),
             name_of(samples),
             columns_text(target),
+            seed,
         )
 
     def as_steps(self) -> Network:
@@ -421,7 +422,7 @@ class Network(Reported):
         run:     a training folder, whose curves the page shows
         saved:   where the network lies, for the commands that the page shows, if not in its source
         target:  of samples in a table, as `verify` takes it
-        seed:    of random:N samples
+        seed:    of random:N samples; beside `verified` its own is taken
 
         Raises InputError for samples that do not fit and options that do not apply.
         """
@@ -432,12 +433,16 @@ class Network(Reported):
         from samebits.verification import inputs
 
         self._refuse(samples, against, board)
-        drawn = (
-            samples,
-            verified is not None and verified.inputs,
-            board is not None and samples is None and "random:1",
-        )
-        inputs.check_seed(seed, next(filter(inputs.is_random, drawn), samples))
+        if verified is not None:
+            if seed:
+                raise InputError(
+                    f"--seed {seed}: expected none beside `verified`, which keeps the seed of its "
+                    "own samples; leave it out"
+                )
+            seed = verified.seed if samples is None or inputs.is_random(samples) else 0
+        else:
+            by_board = board is not None and samples is None
+            inputs.check_seed(seed, "random:1" if by_board else samples)
         given = None
         if samples is not None or target is not None:  # without, it may have no integer form
             given = inputs.read_once(samples, self.interface, target)
@@ -458,7 +463,7 @@ class Network(Reported):
                 summary.title,
                 summary.summary,
                 sections,
-                lambda: firmware_sections(self.model, compared, seed, place),
+                lambda: firmware_sections(self.model, compared, place),
             )
         facts = replace(
             self._facts(given, against, board, seed),
@@ -500,7 +505,12 @@ class Network(Reported):
 
         reference = reference_of(self.model)
         return BackendsCompared(
-            reference, verified.samples, verified.inputs, verified.verdicts, verified.target
+            reference,
+            verified.samples,
+            verified.inputs,
+            verified.verdicts,
+            verified.target,
+            verified.seed,
         )
 
     def _facts(
@@ -526,9 +536,7 @@ class Network(Reported):
                 costs[board] = self.profile(board, one, seed=seed).layers
             except SamebitsError as error:
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
-        return NetworkFacts(
-            seed=seed, samples=reals, origin=origin, costs=costs, uncounted=uncounted
-        )
+        return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
 
     def _run_float(self, samples: Any) -> dict[str, Array]:
         from samebits.ir import interpreter
