@@ -105,7 +105,8 @@ class Network(Reported):
                 )
             return self._run_float(samples)
         chosen = self._backend(backend or reference_of(self.model))
-        arrays = chosen.run(self.model, given_codes(samples, self.model.interface))
+        given = given_codes(samples, self.model.interface, rate=self.model.rate)
+        arrays = chosen.run(self.model, given)
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
             return {value.name: array for value, array in found}
@@ -143,7 +144,7 @@ class Network(Reported):
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        taken = given_codes(samples, self.model.interface, seed, target)
+        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         usual = backends is None and not available
         expected, verdicts = verify_model(self.model, taken, names, strict=strict, promised=usual)
         ports = self.interface
@@ -224,7 +225,7 @@ class Network(Reported):
         from samebits.verification.trace import to_record
 
         chosen = self._backend(backend or reference_of(self.model))
-        codes = given_codes(samples, self.model.interface, seed, target)
+        codes = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
@@ -250,7 +251,7 @@ class Network(Reported):
 
         place = find_board(board)
         graph = self.model.integer
-        taken = given_codes(samples, self.model.interface, seed, target)
+        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         first = [
             codes[: step(graph.values[name])]
             for name, codes in zip(graph.inputs, taken, strict=True)
@@ -367,6 +368,8 @@ class Network(Reported):
             reading.apart_from(data.source, "a Dataset", ())
         else:
             data = load(str(data), input_shape=shape, options=reading)
+        if self.model.rate is not None:
+            data.check_rate(self.model.rate)
         made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
         report = self.quantization
         if isinstance(report, QuantizationReport):
@@ -445,7 +448,7 @@ class Network(Reported):
             inputs.check_seed(seed, "random:1" if by_board else samples)
         given = None
         if samples is not None or target is not None:  # without, it may have no integer form
-            given = inputs.read_once(samples, self.interface, target)
+            given = inputs.read_once(samples, self.interface, target, self.model.rate)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -499,19 +502,12 @@ class Network(Reported):
                     f"{self.kind}; leave it out, or quantize it first"
                 )
 
-    def _compared(self, verified: Verification) -> BackendsCompared:
+    def _compared(self, v: Verification) -> BackendsCompared:
         from samebits.reports.page.verdict import BackendsCompared
         from samebits.verification.run import reference_of
 
         reference = reference_of(self.model)
-        return BackendsCompared(
-            reference,
-            verified.samples,
-            verified.inputs,
-            verified.verdicts,
-            verified.target,
-            verified.seed,
-        )
+        return BackendsCompared(reference, v.samples, v.inputs, v.verdicts, v.target, v.seed)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
@@ -546,7 +542,7 @@ class Network(Reported):
 
         graph = self.model.real
         source = str(samples) if isinstance(samples, str | Path) else "samples"
-        given = samples_of(gather(samples, graph), graph, source)
+        given = samples_of(gather(samples, graph, rate=self.model.rate), graph, source)
         found = [
             interpreter.run(graph, [sample[name] for name in graph.inputs])
             for sample in progress.track(given, "computing", len(given))

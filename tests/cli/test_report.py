@@ -52,9 +52,7 @@ def test_bad_input_is_a_sentence(samebits, shelf):
     assert "--seed 3: expected samples random:N, which it draws, found none" in done.err
 
 
-@pytest.mark.parametrize(
-    "command", [("report",), ("profile",), ("trace", "--inputs", "random:1")]
-)
+@pytest.mark.parametrize("command", [("report",), ("profile",), ("trace", "--inputs", "random:1")])
 def test_a_file_that_cannot_be_written_is_told_before_the_work(command, samebits, tmp_path):
     """No model is there, which would be told first otherwise."""
     (tmp_path / "file").touch()
