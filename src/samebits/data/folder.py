@@ -159,7 +159,7 @@ def _shown(folder: Path) -> list[Path]:
 
 
 def _holds_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(path.is_dir() for path in visible(folder))
+    return folder.is_dir() and any(path.is_dir() for path in _shown(folder))
 
 
 def _classes(root: Path) -> tuple[str, ...]:
@@ -168,7 +168,8 @@ def _classes(root: Path) -> tuple[str, ...]:
         raise InputError(
             f"{root}: expected at least 2 class folders of images or recordings, found {len(names)}"
             + (f" ({names[0]!r})" if names else "")
-            + "; samples that need no labels (of quantize or verify) are files alone, no folders"
+            + "; for quantize and verify, which need no labels, images or recordings alone will "
+            "do, without folders"
         )
     return names
 
