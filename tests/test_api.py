@@ -354,6 +354,40 @@ def test_any_samples_calibrate(module, net, real, tmp_path):
     same(sb.quantize(real.save(tmp_path / "net.onnx"), X), net)
 
 
+def test_a_file_that_calibrates_a_module_is_read_once(module, tmp_path, monkeypatch):
+    from samebits import data
+
+    read, load_samples = [], data.load_samples
+    monkeypatch.setattr(
+        data,
+        "load_samples",
+        lambda *given, **how: read.append(given) or load_samples(*given, **how),
+    )
+    images, labels = RNG.random((10, 1, 6, 6)).astype(np.float32), np.arange(10) % 2
+    path = tmp_path / "x.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    same(sb.quantize(module, path), sb.quantize(module, images))
+    assert read == [(str(path),)]
+
+
+def test_a_target_is_that_of_tables(tmp_path):
+    """Of calibration, of data to fine-tune on, or of both; without one it is refused at once."""
+    pytest.importorskip("pandas", reason="tables are read by pandas")
+    rows = RNG.random((100, 2)).astype(np.float32)
+    table, archive = tmp_path / "t.csv", tmp_path / "c.npz"
+    lines = [f"{int(a > b)},{a},{b}" for a, b in rows]
+    table.write_text("y,a,b\n" + "\n".join(lines) + "\n")
+    np.savez(archive, rows)
+    linear = nn.Sequential(nn.Linear(2, 2))
+    for calibration, finetune in ((archive, table), (rows, table), (table, None)):
+        made = sb.quantize(linear, calibration, finetune=finetune, target="y")
+        assert any("fine-tuned" in note for note in made.notes) == (finetune is not None)
+    with pytest.raises(
+        InputError, match="--target y: expected a table as calibration or to fine-tune on, found"
+    ):
+        sb.quantize("none.onnx", rows, finetune="digits", target="y")
+
+
 def test_settings_change_the_network(module, net):
     found = sb.quantize(
         *(module, X), scheme="symmetric-s16", weights="symmetric-s8", calibrate="percentile",

@@ -326,7 +326,11 @@ def test_the_network_and_its_features_are_part_of_the_folder(tmp_path, monkeypat
     assert list(written) == [tmp_path / "c"]
     assert {"model.c", "report.json", "model.onnx", "audio/audio.c"} <= set(written[tmp_path / "c"])
     (tmp_path / "again.onnx").write_bytes(written[tmp_path / "c"]["model.onnx"])
-    assert sb.load(tmp_path / "again.onnx").model.rate == 16000
+    again = sb.load(tmp_path / "again.onnx")
+    assert again.model.rate == 16000
+    for use in (again.verify, again.run, again.trace, again.report, again.finetune):
+        with pytest.raises(InputError, match="digits: expected recordings at 16000 Hz as in"):
+            use("digits")
     assert made.audio == tmp_path / "c" / "audio"
     assert not made.folder.exists()
 

@@ -14,7 +14,7 @@ from samebits.data import load
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
 from samebits.ir import GraphBuilder
-from samebits.samples import KINDS, example_of, gather, kept
+from samebits.samples import KINDS, example_of, gather, in_memory, kept
 
 RNG = np.random.default_rng(0)
 X = RNG.random((6, 1, 4, 4)).astype(np.float32)
@@ -131,9 +131,10 @@ def test_a_folder_without_classes(tmp_path):
     for name, image in zip(("a.png", "b.PNG", "c.png"), pixels, strict=True):
         Image.fromarray(image).save(tmp_path / name)
     (tmp_path / "Thumbs.db").write_bytes(b"")
+    (tmp_path / "__MACOSX").mkdir()
     expected = (np.stack(pixels)[:, None] / np.float32(255) - np.float32(0.5)) * np.float32(2)
     np.testing.assert_array_equal(gather(tmp_path, ONE)["x"], expected)
-    (example,) = example_of(nn.Flatten(), str(tmp_path))
+    (example,) = example_of(nn.Flatten(), in_memory(str(tmp_path)))
     np.testing.assert_array_equal(example.numpy(), expected[:1])
     with pytest.raises(
         InputError, match=r"expected samples of shape \[1, 3, 3\] .*found \[1, 4, 4"
@@ -156,6 +157,18 @@ def test_recordings_get_the_frames_of_the_network(tmp_path):
     found = gather(split_folder(tmp_path), graph_of(x=(1, 7, 32)))["x"]
     assert found.shape == (6, 7, 32)
     np.testing.assert_array_equal(found, values(load(str(tmp_path), input_shape=(7, 32))))
+
+
+def test_recordings_have_the_rate_of_the_network(tmp_path):
+    """Where its file says one: in class folders, in a flat folder and as a Dataset."""
+    root, graph = split_folder(tmp_path), graph_of(x=(1, 7, 32))
+    data = load(str(root), input_shape=(7, 32))
+    for given in (root, root / "train" / "no", data):
+        assert gather(given, graph, rate=8000)["x"].shape[1:] == (7, 32)
+        with pytest.raises(
+            InputError, match=r"expected recordings at 16000 Hz as in training, found .* 8000 Hz"
+        ):
+            gather(given, graph, rate=16000)
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -244,7 +257,7 @@ def test_the_first_sample_is_the_example(tmp_path):
     module = nn.Flatten()
     np.savez(tmp_path / "x.npz", x=X)
     for given in (X, loader(X, LABELS), [X[:2], X[2:]], {"input": X}, tmp_path / "x.npz"):
-        (example,) = example_of(module, given)
+        (example,) = example_of(module, in_memory(given))
         np.testing.assert_array_equal(example.numpy(), X[:1])
     a, b = example_of(Sum(), {"b": B, "a": A})  # in order of the parameters of forward
     assert (a.shape, b.shape) == ((1, 3), (1, 2))

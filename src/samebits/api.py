@@ -119,8 +119,8 @@ def quantize(
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
-    target:      of a table of calibration or of finetune: the columns that are its labels and no
-                 inputs, by default the last one
+    target:      of tables, be they calibration, finetune or both: the columns that are labels and
+                 no inputs, by default the last one
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.
@@ -128,6 +128,7 @@ def quantize(
     Raises InputError for an option that does not apply to the network, and for samples that do not
     fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
+    from samebits.data.load import takes_target
     from samebits.data.options import DataOptions
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
@@ -138,15 +139,27 @@ def quantize(
         samples_of,
         tie_states,
     )
-    from samebits.samples import example_of, gather, kept
+    from samebits.samples import example_of, gather, in_memory, is_module, kept
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
 
-    reading = DataOptions.of(target)
+    chosen = DataOptions.of(target)
+    readings = [
+        chosen if target is not None and takes_target(each) else DataOptions()
+        for each in (calibration, finetune)
+    ]
+    if chosen not in readings:
+        raise InputError(
+            f"--target {','.join(chosen.target)}: expected a table as calibration or to fine-tune "
+            "on, found none; leave it out"
+        )
+    reading, tuning = readings
+    where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     calibration = kept(calibration)
     name, given = str(source), called(source)
-    if example is None:
-        example = example_of(given, calibration, options=reading)
+    if example is None and is_module(given):  # both are of one reading
+        calibration, reading = in_memory(calibration, reading), DataOptions()
+        example = example_of(given, calibration, where)
     net = load(given, example=example, arch=arch, shapes=shapes)
     if given is not source:
         net = Network(replace(net.model, source=name))
@@ -172,9 +185,8 @@ def quantize(
         common={"calibration": calibrate, "percentile": percentile},
     )
     options.check(graph)
-    where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where, reading)
+    arrays = gather(calibration, graph, where, reading, net.model.rate)
     quantized, report = quantize_network(graph, arrays, options, where)
     made = deployable(Model(net.source, quantized, rate=net.model.rate))
     refused = not_loaded(made.real)
@@ -186,7 +198,7 @@ def quantize(
     net = Network(made, report, (refused,) if refused else (), origin)
     if finetune is None:
         return net
-    return net.finetune(finetune, epochs=epochs or 1, target=target)
+    return net.finetune(finetune, epochs=epochs or 1, target=tuning.target or None)
 
 
 def convert(
@@ -447,7 +459,8 @@ def evaluate(
             trained, on data that is read as it was there
     target, task, resize, resample, colour: of reading the data, as in `fit`
     whole:  all samples are counted; by default those for testing, as of a file without such a part
-            about every fifth: what a run that trained on the file has not seen
+            about every fifth: what a run that trained on the file has not seen. Of a table that a
+            training folder reads one row is enough; other data needs samples of both kinds still
     device: cpu, or cuda for a trained model
 
     Raises InputError for data that does not fit, or a device that does not apply.

@@ -105,7 +105,8 @@ class Network(Reported):
                 )
             return self._run_float(samples)
         chosen = self._backend(backend or reference_of(self.model))
-        arrays = chosen.run(self.model, given_codes(samples, self.model.interface))
+        given = given_codes(samples, self.model.interface, rate=self.model.rate)
+        arrays = chosen.run(self.model, given)
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
             return {value.name: array for value, array in found}
@@ -143,7 +144,7 @@ class Network(Reported):
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        taken = given_codes(samples, self.model.interface, seed, target)
+        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         usual = backends is None and not available
         expected, verdicts = verify_model(self.model, taken, names, strict=strict, promised=usual)
         ports = self.interface
@@ -154,6 +155,7 @@ class Network(Reported):
             tuple(verdicts),
             name_of(samples),
             columns_text(target),
+            seed,
         )
 
     def as_steps(self) -> Network:
@@ -223,7 +225,7 @@ class Network(Reported):
         from samebits.verification.trace import to_record
 
         chosen = self._backend(backend or reference_of(self.model))
-        codes = given_codes(samples, self.model.interface, seed, target)
+        codes = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
@@ -249,7 +251,7 @@ class Network(Reported):
 
         place = find_board(board)
         graph = self.model.integer
-        taken = given_codes(samples, self.model.interface, seed, target)
+        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
         first = [
             codes[: step(graph.values[name])]
             for name, codes in zip(graph.inputs, taken, strict=True)
@@ -366,6 +368,8 @@ class Network(Reported):
             reading.apart_from(data.source, "a Dataset", ())
         else:
             data = load(str(data), input_shape=shape, options=reading)
+        if self.model.rate is not None:
+            data.check_rate(self.model.rate)
         made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
         report = self.quantization
         if isinstance(report, QuantizationReport):
@@ -421,7 +425,7 @@ class Network(Reported):
         run:     a training folder, whose curves the page shows
         saved:   where the network lies, for the commands that the page shows, if not in its source
         target:  of samples in a table, as `verify` takes it
-        seed:    of random:N samples
+        seed:    of random:N samples; beside `verified` its own is taken
 
         Raises InputError for samples that do not fit and options that do not apply.
         """
@@ -432,15 +436,19 @@ class Network(Reported):
         from samebits.verification import inputs
 
         self._refuse(samples, against, board)
-        drawn = (
-            samples,
-            verified is not None and verified.inputs,
-            board is not None and samples is None and "random:1",
-        )
-        inputs.check_seed(seed, next(filter(inputs.is_random, drawn), samples))
+        if verified is not None:
+            if seed:
+                raise InputError(
+                    f"--seed {seed}: expected none beside `verified`, which keeps the seed of its "
+                    "own samples; leave it out"
+                )
+            seed = verified.seed if samples is None or inputs.is_random(samples) else 0
+        else:
+            by_board = board is not None and samples is None
+            inputs.check_seed(seed, "random:1" if by_board else samples)
         given = None
         if samples is not None or target is not None:  # without, it may have no integer form
-            given = inputs.read_once(samples, self.interface, target)
+            given = inputs.read_once(samples, self.interface, target, self.model.rate)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -458,7 +466,7 @@ class Network(Reported):
                 summary.title,
                 summary.summary,
                 sections,
-                lambda: firmware_sections(self.model, compared, seed, place),
+                lambda: firmware_sections(self.model, compared, place),
             )
         facts = replace(
             self._facts(given, against, board, seed),
@@ -494,14 +502,12 @@ class Network(Reported):
                     f"{self.kind}; leave it out, or quantize it first"
                 )
 
-    def _compared(self, verified: Verification) -> BackendsCompared:
+    def _compared(self, v: Verification) -> BackendsCompared:
         from samebits.reports.page.verdict import BackendsCompared
         from samebits.verification.run import reference_of
 
         reference = reference_of(self.model)
-        return BackendsCompared(
-            reference, verified.samples, verified.inputs, verified.verdicts, verified.target
-        )
+        return BackendsCompared(reference, v.samples, v.inputs, v.verdicts, v.target, v.seed)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
@@ -526,9 +532,7 @@ class Network(Reported):
                 costs[board] = self.profile(board, one, seed=seed).layers
             except SamebitsError as error:
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
-        return NetworkFacts(
-            seed=seed, samples=reals, origin=origin, costs=costs, uncounted=uncounted
-        )
+        return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
 
     def _run_float(self, samples: Any) -> dict[str, Array]:
         from samebits.ir import interpreter
@@ -538,7 +542,7 @@ class Network(Reported):
 
         graph = self.model.real
         source = str(samples) if isinstance(samples, str | Path) else "samples"
-        given = samples_of(gather(samples, graph), graph, source)
+        given = samples_of(gather(samples, graph, rate=self.model.rate), graph, source)
         found = [
             interpreter.run(graph, [sample[name] for name in graph.inputs])
             for sample in progress.track(given, "computing", len(given))

@@ -44,6 +44,7 @@ class Verification(Reported):
     verdicts: one for each of the other backends
     inputs:   as the command line names the samples; "" for what it cannot name
     target:   the columns of a table that were no inputs, as the command line names them
+    seed:     of random:N
     """
 
     source: str
@@ -52,6 +53,7 @@ class Verification(Reported):
     verdicts: tuple[Verdict, ...]
     inputs: str = ""
     target: str = ""
+    seed: int = 0
 
     @property
     def same_bits(self) -> bool | None:

@@ -25,7 +25,11 @@ KINDS = (
 
 
 def gather(
-    given: Any, graph: Graph, what: str = "samples", options: DataOptions = PLAIN
+    given: Any,
+    graph: Graph,
+    what: str = "samples",
+    options: DataOptions = PLAIN,
+    rate: int | None = None,
 ) -> dict[str, Array]:
     """Samples of the inputs of a graph as whole arrays, by name: [n, ...] each.
 
@@ -33,6 +37,7 @@ def gather(
            or a tuple whose first items belong to the inputs (labels after them are left out)
     what:  what the samples are for, in messages
     options: of reading a file or folder
+    rate:  samples per second that data for the network has, where it is one of recordings
 
     A file must hold arrays under the inputs' names (any name, if there is one of each). Of data for
     training the training samples are taken, as the network sees them. Raises InputError for
@@ -40,9 +45,11 @@ def gather(
     not apply.
     """
     if isinstance(given, str | Path):
-        return _stored(given, graph, what, options)
+        return _stored(given, graph, what, options, rate)
     options.apart_from(what, "samples in memory", ())
     if isinstance(given, data.Dataset):
+        if rate is not None:
+            given.check_rate(rate)
         return _of_data(given.source, given.values(given.train_images), graph, what)
     if isinstance(given, Mapping):
         return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
@@ -75,22 +82,35 @@ def _empty(what: str) -> InputError:
     return InputError(f"{what}: expected at least one sample, found none")
 
 
+def is_module(source: Any) -> bool:
+    """Whether a model is a torch.nn.Module, which needs an example of its inputs."""
+    return callable(getattr(source, "forward", None))
+
+
 def kept(given: Any) -> Any:
     """The same samples, which may be read more than once."""
     return list(given) if isinstance(given, Iterator) else given
 
 
-def example_of(
-    module: Any, given: Any, what: str = "calibration", options: DataOptions = PLAIN
-) -> Any:
-    """Example inputs for a torch.nn.Module from samples for it; None for any other model.
+def in_memory(given: Any, options: DataOptions = PLAIN) -> Any:
+    """The samples of a file or folder before there is a graph for them: arrays by name, or one
+    alone, read as `gather` reads them; others as they are."""
+    if not isinstance(given, str | Path):
+        return given
+    arrays = _archived(given, options)
+    if arrays is None:
+        return data.load_samples(str(given), options=options)
+    return next(iter(arrays.values())) if len(arrays) == 1 else arrays
+
+
+def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
+    """Example inputs for a torch.nn.Module from samples in memory; None for any other model.
 
     The first sample, with a batch axis of 1: of a dict the arrays in order of the parameters of
     `forward`. Raises InputError as `gather`.
     """
-    if not callable(getattr(module, "forward", None)) or isinstance(given, str | Path):
-        stored = isinstance(given, str | Path) and callable(getattr(module, "forward", None))
-        return _stored_example(given, options) if stored else None
+    if not is_module(module):
+        return None
     if isinstance(given, data.Dataset):
         return (given.values(given.train_images[:1]),)
     import torch
@@ -122,30 +142,29 @@ def example_of(
     return tuple(torch.from_numpy(_array(part, what)[:1].copy()) for part in parts)
 
 
-def _stored_example(given: str | Path, options: DataOptions) -> Any:
-    """The first sample of an archive or of data."""
-    import torch
-
+def _archived(given: str | Path, options: DataOptions) -> dict[str, Array] | None:
+    """The arrays of an archive of inputs; None for what is data for training."""
     path = Path(given)
-    if path.suffix == ".npz":
-        arrays = read_archive(path)
-        if not {"x_train", "y_train"} <= arrays.keys():
-            return tuple(torch.from_numpy(array[:1].copy()) for array in arrays.values())
-    return (data.load_samples(str(given), options=options)[:1],)
+    if path.suffix != ".npz":
+        return None
+    arrays = read_archive(path)
+    if {"x_train", "y_train"} <= arrays.keys():
+        return None
+    options.apart_from(str(given), "an archive of inputs", ())
+    return arrays
 
 
-def _stored(given: str | Path, graph: Graph, what: str, options: DataOptions) -> dict[str, Array]:
+def _stored(
+    given: str | Path, graph: Graph, what: str, options: DataOptions, rate: int | None
+) -> dict[str, Array]:
     """The arrays of an archive, or the samples of data."""
-    path = Path(given)
-    if path.suffix == ".npz":
-        arrays = read_archive(path)
+    arrays = _archived(given, options)
+    if arrays is not None:
         if len(arrays) == len(graph.own_inputs) == 1:
-            arrays = {graph.own_inputs[0]: next(iter(arrays.values()))}
-        if not {"x_train", "y_train"} <= arrays.keys():
-            options.apart_from(str(given), "an archive of inputs", ())
-            return arrays
+            return {graph.own_inputs[0]: next(iter(arrays.values()))}
+        return arrays
     shape = graph.values[_only(graph, what)].shape[1:]
-    found = data.load_samples(str(given), input_shape=shape, options=options)
+    found = data.load_samples(str(given), input_shape=shape, options=options, rate=rate)
     return _of_data(str(given), found, graph, what)
 
 

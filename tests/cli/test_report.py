@@ -52,6 +52,20 @@ def test_bad_input_is_a_sentence(samebits, shelf):
     assert "--seed 3: expected samples random:N, which it draws, found none" in done.err
 
 
+@pytest.mark.parametrize("command", [("report",), ("profile",), ("trace", "--inputs", "random:1")])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(command, samebits, tmp_path):
+    """No model is there, which would be told first otherwise."""
+    (tmp_path / "file").touch()
+    told = {
+        tmp_path / "file" / "deep" / "x.html": f"expected a folder {tmp_path / 'file'}, found a",
+        tmp_path: f"expected a file to write, found the folder {tmp_path}",
+    }
+    for out, text in told.items():
+        done = samebits(command[0], tmp_path / "none.onnx", *command[1:], "--out", out)
+        assert (done.code, done.out) == (2, "")
+        assert text in " ".join(done.err.replace("│", " ").split())
+
+
 def test_plans(samebits, tmp_path):
     made = samebits(*PLAN, "--out", tmp_path / "plan.json", "--report", tmp_path / "made.html")
     assert made.code == 0, made.err

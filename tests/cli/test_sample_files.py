@@ -118,6 +118,9 @@ def test_eval_says_which_part_it_counts(samebits, tmp_path, table):
     done = samebits("eval", tmp_path / "run", "--data", other, "--whole", "--json")
     assert json.loads(done.out)["test_count"] == 40
     assert "--whole" not in done.err
+    other.write_text("\n".join(lines[:2]) + "\n")
+    done = samebits("eval", tmp_path / "run", "--data", other, "--whole", "--json")
+    assert json.loads(done.out)["test_count"] == 1
     done = samebits("eval", tmp_path / "run", "--data", other, "--target", "q, p")
     assert done.code == 2
     assert done.err.endswith(

@@ -203,6 +203,8 @@ def test_other_files_in_a_class_folder_are_named(tmp_path):
     notes = Notes()
     with progress.listening(notes):
         load(str(tmp_path))
+    (tmp_path / "train/__MACOSX").mkdir()  # beside the classes of an archive from a Mac
+    assert load(str(tmp_path)).class_names == ("cat", "mouse")
     assert notes.texts == [
         f"{tmp_path}/train/cat/.DS_Store: passed over, hidden",
         f"{tmp_path}/train/cat/Thumbs.db: passed over, no sample",

@@ -226,8 +226,8 @@ def test_recordings_that_do_not_belong_are_named(tmp_path):
     first, odd = tmp_path / "train/no/0.wav", tmp_path / "test/yes/0.wav"
     write_wav(odd, tone(1), 16000)
     assert message(tmp_path) == (
-        f"{odd}: expected 8000 samples per second like {first}, found 16000; give "
-        "--resample to bring all recordings to 16000"
+        f"{odd}: expected 8000 samples per second like {first}, found 16000; convert "
+        "them, or to train or eval give --resample to bring all recordings to 16000"
     )
     write_wav(odd, tone(1, 255))
     assert message(tmp_path) == (

@@ -77,7 +77,7 @@ def test_rates_out_of_reach_are_named(tmp_path, rate):
 def test_recordings_of_any_rate(tmp_path):
     path = tmp_path / "x.wav"
     write_wav(path, noise(4800), 48000)
-    with pytest.raises(InputError, match=r"found 48000; give --resample to bring all"):
+    with pytest.raises(InputError, match=r"found 48000; .* give --resample to bring all"):
         read_wav(path)
     samples, rate = read_wav(path, resample=True)
     assert (len(samples), rate) == (1600, 16000)

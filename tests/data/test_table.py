@@ -176,6 +176,20 @@ def test_what_is_wrong_is_named(tmp_path, text, options, wanted):
     assert wanted.replace("row 1: exp", "row 1, column 'a': exp") in found
 
 
+def test_a_new_table_of_one_class_is_tested_whole(tmp_path):
+    """In the scales and classes of another; without them there is nothing to scale it by."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(40)))
+    trained = load(str(path))
+    path.write_text("a,b\n3,y\n4,y\n")
+    data = load(str(path), earlier=Earlier(trained.options, trained.preparation), whole=True)
+    assert (len(data.train_images), data.test_labels.tolist()) == (0, [1, 1])
+    codes = trained.preparation.codes({"a": np.array([3.0, 4.0])}, "")
+    assert torch.equal(data.test_images, codes)
+    with pytest.raises(InputError, match="add rows, or evaluate the run's folder, which keeps"):
+        load(str(path), whole=True)
+
+
 def test_tasks_that_do_not_fit_are_named(tmp_path):
     source = written(tmp_path, rows())
     assert "--task classification: expected one target of words or integers, found numbers" in (

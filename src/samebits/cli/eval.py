@@ -40,7 +40,8 @@ def eval_command(
         typer.Option(
             "--whole",
             help="Count all samples: for data that training has not seen [default: those for "
-            "testing, of a file without such a part about every fifth].",
+            "testing, of a file without such a part about every fifth]. Of a table that a run "
+            "reads one row is enough; other data needs samples for training and for testing still.",
         ),
     ] = False,
     arch: Arch = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,9 +54,25 @@ def file_ending(suffix: str, help: str) -> Any:
     def parse(text: str | Path) -> Path:
         if Path(text).suffix != suffix:
             raise typer.BadParameter(f"expected a name ending in {suffix}, found {str(text)!r}")
-        return Path(text)
+        return _place(text)
 
     return typer.Option(parser=parse, metavar="FILE", help=help)
+
+
+def written_file(help: str) -> Any:
+    """An option that takes the name of a file to write, of any ending; refused as `file_ending`."""
+    return typer.Option(parser=_place, metavar="FILE", help=help)
+
+
+def _place(text: str | Path) -> Path:
+    """Where a file can be written: in a folder, which may have yet to be made."""
+    path = Path(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"expected a file to write, found the folder {path}")
+    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise typer.BadParameter(f"{path}: expected a folder {above}, found a file of that name")
+    return path
 
 
 def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:

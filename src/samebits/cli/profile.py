@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target, written_file
 from samebits.cli.output import show, working
 
 
@@ -23,7 +23,7 @@ def profile_command(
     ] = "cortex-m3",
     inputs: Samples = "random:1",
     out: Annotated[
-        Path | None, typer.Option(help="The table and a chart as a page (.html), or text.")
+        Path | None, written_file("The table and a chart as a page (.html), or text.")
     ] = None,
     target: Target = None,
     arch: Arch = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, Target, shapes_of
+from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, Target, shapes_of, written_file
 from samebits.cli.output import working
 
 
@@ -20,11 +20,7 @@ def report_command(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The page (.html), or text [default: text on the terminal].",
-        ),
+        Path | None, written_file("The page (.html), or text [default: text on the terminal].")
     ] = None,
     inputs: Annotated[
         str | None,

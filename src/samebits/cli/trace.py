@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
+from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target, written_file
 from samebits.cli.output import show, working
 
 
@@ -19,7 +19,7 @@ def trace_command(
         ),
     ],
     inputs: Samples,
-    out: Annotated[Path, typer.Option(help="The trace, a JSON file.")],
+    out: Annotated[Path, written_file("The trace, a JSON file.")],
     backend: Annotated[
         str | None,
         typer.Option(

@@ -64,6 +64,7 @@ class Dataset:
 
     preparation: of a table's columns, to be recorded
     options:     how the data was read, to be recorded
+    only_test:   new data for a run that is trained: the training split is empty
     """
 
     train_images: torch.Tensor
@@ -77,12 +78,14 @@ class Dataset:
     task: str = "classification"
     preparation: Preparation | None = None
     options: DataOptions = PLAIN
+    only_test: bool = False
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check both splits, and that they agree; compute the table of values."""
-        for split in ("train", "test"):
-            self._check(split)
+        if not self.only_test:
+            self._check("train")
+        self._check("test")
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"{self.source}: training {self.noun}s are "
@@ -95,7 +98,7 @@ class Dataset:
                 f"{self.noun}s are {self.test_images.dtype}; expected one dtype"
             )
         present = 2
-        if self.task in ("classification", "segmentation"):
+        if self.task in ("classification", "segmentation") and not self.only_test:
             present = int(torch.unique(self.train_labels).numel())
         if present < 2:
             raise InputError(
@@ -256,15 +259,7 @@ class Dataset:
     def check_rate(self, rate: int | None) -> None:
         """Raise InputError unless these are recordings at `rate` samples per second, as a model was
         trained on, or, where `rate` is None, no recordings."""
-        if self.rate != rate:
-            expected, found = (
-                "samples that are no recordings" if r is None else f"recordings at {r!r} Hz"
-                for r in (rate, self.rate)
-            )
-            raise InputError(
-                f"{self.source}: expected {expected} as in training, found {found}; give data of "
-                "the kind the model was trained on"
-            )
+        check_rate(self.source, self.rate, rate)
 
     def sha256(self) -> str:
         """Hash (hexadecimal) of every image, label and class name: tells two data sets apart when a
@@ -279,6 +274,8 @@ class Dataset:
 
     def whole(self) -> Dataset:
         """The same with all samples, those for training first, as test samples."""
+        if self.only_test:
+            return self
         return replace(
             self,
             test_images=torch.cat([self.train_images, self.test_images]),
@@ -300,6 +297,19 @@ class Dataset:
             keep[torch.nonzero(self.train_labels == label)[:per_class, 0]] = True
         return replace(
             self, train_images=self.train_images[keep], train_labels=self.train_labels[keep]
+        )
+
+
+def check_rate(source: str, found: int | None, expected: int | None) -> None:
+    """Raise InputError for samples of another rate (of no recordings: None) than a model's."""
+    if found != expected:
+        wanted, other = (
+            "samples that are no recordings" if rate is None else f"recordings at {rate!r} Hz"
+            for rate in (expected, found)
+        )
+        raise InputError(
+            f"{source}: expected {wanted} as in training, found {other}; give data of the kind the "
+            "model was trained on"
         )
 
 

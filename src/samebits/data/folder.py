@@ -73,7 +73,7 @@ def holds_recordings(root: Path) -> bool:
     train = root / "train"
     place = train if train.is_dir() and any(path.is_dir() for path in _shown(train)) else root
     for folder in [path for path in _shown(place) if path.is_dir()]:
-        files = [path for path in _shown(folder) if path.is_file() and not is_left(path)]
+        files = [path for path in _shown(folder) if path.is_file()]
         if files:
             return _is_audio(files[0])
     return False
@@ -86,15 +86,16 @@ def is_flat(root: Path) -> bool:
     return not any(map(Path.is_dir, shown)) and any(p.suffix.lower() in kinds for p in shown)
 
 
-def load_flat(root: Path, steps: int | None = None) -> torch.Tensor:
+def load_flat(root: Path, steps: int | None = None) -> tuple[torch.Tensor, int | None]:
     """Values of all images [N, C, H, W] or recordings [N, T, F] of a flat folder, by name, as those
-    of `load_folder` are: samples without labels."""
+    of `load_folder` are: samples without labels. The rate of recordings, None of images."""
     paths = _files(root)
     _check_one_kind(paths)
     if _is_audio(paths[0]):
-        return load_recordings(paths, (), steps)[0].float() * 2.0**-15
+        codes, _, rate = load_recordings(paths, (), steps)
+        return codes.float() * 2.0**-15, rate
     images, _ = _decode_all(paths, len(paths), PLAIN)
-    return value_table(PEAK)[images.long()]
+    return value_table(PEAK)[images.long()], None
 
 
 def is_test_name(name: str) -> bool:
@@ -138,21 +139,27 @@ def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sampl
 
 
 def visible(folder: Path) -> list[Path]:
-    """Files and folders in a folder, by name; hidden ones are passed over, which a note says."""
+    """Files and folders in a folder, by name; hidden ones and those that file managers leave are
+    passed over, which a note says."""
     shown = _shown(folder)
     for path in sorted(set(folder.iterdir()) - set(shown)):
-        progress.note(f"{path}: passed over, hidden")
+        why = "hidden" if path.name.startswith(".") else "no sample"
+        progress.note(f"{path}: passed over, {why}")
     return shown
 
 
 def _shown(folder: Path) -> list[Path]:
     """The same, without a note."""
     found = sorted(folder.iterdir(), key=lambda path: path.name)
-    return [path for path in found if not path.name.startswith(".")]
+    return [
+        path
+        for path in found
+        if not path.name.startswith(".") and path.name.lower() not in LEFT_BY_OTHERS
+    ]
 
 
 def _holds_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(path.is_dir() for path in visible(folder))
+    return folder.is_dir() and any(path.is_dir() for path in _shown(folder))
 
 
 def _classes(root: Path) -> tuple[str, ...]:
@@ -161,18 +168,15 @@ def _classes(root: Path) -> tuple[str, ...]:
         raise InputError(
             f"{root}: expected at least 2 class folders of images or recordings, found {len(names)}"
             + (f" ({names[0]!r})" if names else "")
+            + "; for quantize and verify, which need no labels, images or recordings alone will "
+            "do, without folders"
         )
     return names
 
 
 def _files(folder: Path) -> list[Path]:
-    """The samples of a folder of them. Raises InputError for a file of another kind, but for those
-    that file managers leave, which are passed over."""
+    """The samples of a folder of them. Raises InputError for a file of another kind."""
     files = visible(folder)
-    left = [path for path in files if is_left(path)]
-    for path in left:
-        progress.note(f"{path}: passed over, no sample")
-    files = [path for path in files if path not in left]
     for path in files:
         if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
             raise InputError(
@@ -180,11 +184,6 @@ def _files(folder: Path) -> list[Path]:
                 "samples; move this one elsewhere"
             )
     return files
-
-
-def is_left(path: Path) -> bool:
-    """Whether a file manager has left this."""
-    return path.name.lower() in LEFT_BY_OTHERS
 
 
 def _is_audio(path: Path) -> bool:

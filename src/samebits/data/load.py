@@ -12,7 +12,7 @@ from samebits import progress
 from samebits.callables import FORM, is_callable_name
 from samebits.data import arrays, folder, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
-from samebits.data.dataset import SCALED, Dataset
+from samebits.data.dataset import SCALED, Dataset, check_rate
 from samebits.data.digits import NAME, load_digits
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
@@ -54,6 +54,7 @@ def load(
     input_shape: tuple[int, ...] | None = None,
     options: DataOptions = PLAIN,
     earlier: Earlier = NONE,
+    whole: bool = False,
 ) -> Dataset:
     """The data named by `source`: `digits`, a folder of images or recordings, of images and masks,
     a table, an NPZ or TXT file, a data set saved by Hugging Face, or a callable of a user's own.
@@ -62,27 +63,41 @@ def load(
     order) and all test samples. `input_shape` is that of a model that the data is for: recordings
     get its number of frames instead of one of their own, and texts for a language model, [T],
     windows of T bytes with the byte after each place as labels. `options` leave no choice to the
-    source; `earlier` is how a run read its data. Raises InputError naming what is wrong and where.
+    source; `earlier` is how a run read its data. With `whole` all samples are test samples;
+    of a table whose scales `earlier` has, one row is enough. Raises InputError naming what is wrong
+    and where.
     """
     if limit is not None and limit < 1:
         raise InputError(f"expected a limit of at least 1 training sample per class, found {limit}")
-    kind = _kind(source, limit, input_shape)
+    kind = _kind(source, limit, input_shape, whole)
     options.apart_from(source, kind.what, kind.takes)
     data = kind.read(options.beside(earlier.options, kind.takes), earlier.preparation)
-    return data if limit is None or kind.limits else data.limited(limit)
+    if limit is not None and not kind.limits:
+        data = data.limited(limit)
+    return data.whole() if whole else data
 
 
 def load_samples(
-    source: str, *, input_shape: tuple[int, ...] | None = None, options: DataOptions = PLAIN
+    source: str,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    options: DataOptions = PLAIN,
+    rate: int | None = None,
 ) -> torch.Tensor:
     """Samples [N, ...] without labels, as a network sees them: the training samples of what `load`
-    takes, or all images or recordings of a flat folder. Raises InputError as `load`."""
+    takes, or all images or recordings of a flat folder. rate: samples per second that a network of
+    recordings takes. Raises InputError as `load`, and for data of another rate."""
     path = Path(source)
     if path.is_dir() and not table.table_files(path) and folder.is_flat(path):
         options.apart_from(source, "a folder of samples without classes", ())
         steps = input_shape[0] if input_shape and len(input_shape) == 2 else None
-        return folder.load_flat(path, steps)
+        values, found_rate = folder.load_flat(path, steps)
+        if rate is not None:
+            check_rate(source, found_rate, rate)
+        return values
     found = load(source, input_shape=input_shape, options=options)
+    if rate is not None:
+        found.check_rate(rate)
     if found.rows:
         labels = ", ".join(found.options.target)
         left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
@@ -90,13 +105,20 @@ def load_samples(
     return found.values(found.train_images)
 
 
-def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
+def takes_target(source: object) -> bool:
+    """Whether `target` is an option of reading a source. Raises InputError as `load`."""
+    return isinstance(source, str | Path) and "target" in _kind(str(source), None, None).takes
+
+
+def _kind(
+    source: str, limit: int | None, shape: tuple[int, ...] | None, whole: bool = False
+) -> _Kind:
     """The kind of a source. Raises InputError for a source that is none of EXPECTED."""
     if source == NAME:
         return _Kind(NAME, (), lambda options, prepared: load_digits())
     path = Path(source)
     if path.is_dir():
-        return _folder(path, limit, shape)
+        return _folder(path, limit, shape, whole)
     if not path.exists() and is_callable_name(source):
         return _Kind(
             "data of your own",
@@ -111,7 +133,7 @@ def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kin
             "an archive", arrays.TAKES, lambda options, prepared: load_npz(path, options, prepared)
         )
     if suffix in table.SUFFIXES:
-        return _table(path)
+        return _table(path, whole)
     if suffix == ".txt":
         language = shape is not None and len(shape) == 1
         length = shape[0] if shape and language else None
@@ -127,16 +149,16 @@ def _kind(source: str, limit: int | None, shape: tuple[int, ...] | None) -> _Kin
     )
 
 
-def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None) -> _Kind:
+def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None, whole: bool) -> _Kind:
     """The kind of a folder."""
     if stored.is_stored(path):
         return _Kind(
             "a data set saved by Hugging Face",
             stored.TAKES,
-            lambda options, prepared: stored.load_stored(path, options, prepared),
+            lambda options, prepared: stored.load_stored(path, options, prepared, whole),
         )
     if table.table_files(path):
-        return _table(path)
+        return _table(path, whole)
     if masks.holds_masks(path):
         return _Kind(
             "a folder of images and masks",
@@ -156,7 +178,9 @@ def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None) -> _Ki
     )
 
 
-def _table(path: Path) -> _Kind:
+def _table(path: Path, whole: bool) -> _Kind:
     return _Kind(
-        "a table", table.TAKES, lambda options, prepared: table.load_table(path, options, prepared)
+        "a table",
+        table.TAKES,
+        lambda options, prepared: table.load_table(path, options, prepared, whole),
     )

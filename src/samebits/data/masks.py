@@ -9,7 +9,7 @@ import torch
 
 from samebits.data.dataset import Dataset
 from samebits.data.decode import in_threads
-from samebits.data.folder import is_left, is_test_name, visible
+from samebits.data.folder import is_test_name, visible
 from samebits.data.labels import encode
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, Pixels, read_mask, read_picture, stored_size
@@ -108,8 +108,6 @@ def _named(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
     """The files of a folder by their names without endings."""
     found: dict[str, Path] = {}
     for path in visible(folder):
-        if is_left(path):
-            continue
         if path.suffix.lower() not in endings or not path.is_file() or path.stem in found:
             raise InputError(
                 f"{path}: expected only {', '.join(endings)} files of different names; move this "

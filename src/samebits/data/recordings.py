@@ -21,6 +21,7 @@ from samebits.spec.audio import steps_for
 MAX_SECONDS, MAX_CHANNELS = 60, 8
 LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * HIGHEST + (1 << 20)
 TAKES = ("resample",)
+RESAMPLE = "convert them, or to train or eval give --resample to bring all recordings to 16000"
 # Of the chunk "fmt ": its tag, and in an extended one the GUID of the samples' kind (mmreg.h).
 PCM, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
 PCM_KIND = bytes.fromhex("0100000000001000800000aa00389b71")
@@ -90,7 +91,7 @@ def _check_header(
     if not resample and rate not in RATES:
         raise InputError(
             f"{path}: expected {' or '.join(map(str, RATES))} samples per second, found {rate}; "
-            "give --resample to bring all recordings to 16000"
+            f"{RESAMPLE}"
         )
     if not 1 <= channels <= MAX_CHANNELS:
         raise InputError(f"{path}: expected 1..{MAX_CHANNELS} channels, found {channels}")
@@ -129,7 +130,7 @@ def load_recordings(
         if rate != settings.rate:
             raise InputError(
                 f"{path}: expected {settings.rate} samples per second like {paths[0]}, found "
-                f"{rate}; give --resample to bring all recordings to 16000"
+                f"{rate}; {RESAMPLE}"
             )
         if len(samples) < settings.frame:
             raise InputError(

@@ -26,10 +26,13 @@ def is_stored(path: Path) -> bool:
 
 
 def load_stored(
-    path: Path, options: DataOptions = PLAIN, prepared: Preparation | None = None
+    path: Path,
+    options: DataOptions = PLAIN,
+    prepared: Preparation | None = None,
+    whole: bool = False,
 ) -> Dataset:
     """The images and labels, or the table, of a saved data set, split as it is: train and test (or
-    validation); else as an archive and a table are.
+    validation); else as an archive and a table are. whole: of a table, as `load_table`.
 
     The label is the column `options.target`, by default the only one of class labels, else the last
     one. Raises InputError for other data.
@@ -52,7 +55,7 @@ def load_stored(
         if not images:
             chosen.apart_from(str(path), "a table", ("target", "task"))
             frames = [(f"{path} ({part.split})", part.to_pandas()) for part in parts]
-            return dataset_of(str(path), frames, chosen, prepared)
+            return dataset_of(str(path), frames, chosen, prepared, whole)
         return _of_images(path, parts, (images[0], target[0]), chosen, prepared)
 
 

@@ -41,17 +41,23 @@ ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_
 
 
 def load_table(
-    path: Path, options: DataOptions = PLAIN, prepared: Preparation | None = None
+    path: Path,
+    options: DataOptions = PLAIN,
+    prepared: Preparation | None = None,
+    whole: bool = False,
 ) -> Dataset:
     """The rows of a CSV or Parquet file, or of the files train and test of one folder.
 
     Columns of numbers are standardised; columns of words, of at most MAX_CATEGORIES different ones,
     become an input for each word. `options.target` names the columns that are labels, by default
     the last one. Of one file, a row is for testing if a hash of its cells says so, about one in
-    five. Raises InputError that names row and column of what is missing or of another kind.
+    five; with `whole` all rows are where `prepared` has their scales. Raises InputError that names
+    row and column of what is missing or of another kind.
     """
     files = table_files(path) or (path,)
-    return dataset_of(str(path), [(str(file), _read(file)) for file in files], options, prepared)
+    return dataset_of(
+        str(path), [(str(file), _read(file)) for file in files], options, prepared, whole
+    )
 
 
 def dataset_of(
@@ -59,6 +65,7 @@ def dataset_of(
     frames: Sequence[tuple[str, pandas.DataFrame]],
     options: DataOptions,
     prepared: Preparation | None,
+    whole: bool = False,
 ) -> Dataset:
     """The data set of one frame of pandas, or of those for training and for testing, each with its
     name for messages. As `load_table`."""
@@ -78,13 +85,15 @@ def dataset_of(
                 f"{second}: column {key!r}: expected numbers or words as {first} has, found the "
                 "other"
             )
-    if len(parts) == 1:
+    if whole and prepared is not None:
+        test = np.ones(sum(len(held) for _, held in frames), bool)
+    elif len(parts) == 1:
         test = _test_rows(parts[0])
     else:
         test = np.repeat([False, True], [len(frame), len(other)])
     table = {key: _joined([part[key] for part in parts]) for key in parts[0]}
-    whole = [key for key in table if all(held[key].dtype.kind in "iub" for _, held in frames)]
-    return _dataset(source, table, whole, test, options, prepared)
+    integers = [key for key in table if all(held[key].dtype.kind in "iub" for _, held in frames)]
+    return _dataset(source, table, integers, test, options, prepared, whole)
 
 
 def table_files(path: Path) -> tuple[Path, Path] | None:
@@ -99,12 +108,13 @@ def table_files(path: Path) -> tuple[Path, Path] | None:
 def _dataset(
     source: str,
     table: Mapping[str, Column],
-    whole: Sequence[str],
+    integers: Sequence[str],
     test: np.ndarray[Any, Any],
     options: DataOptions,
     prepared: Preparation | None,
+    whole: bool,
 ) -> Dataset:
-    """The data set of the columns of all rows. whole: names of those that hold integers."""
+    """The data set of the columns of all rows. integers: names of those that hold them."""
     spaced = {name.strip(): name for name in table}
     targets = options.target or (list(table)[-1],)
     for name in targets:
@@ -115,14 +125,20 @@ def _dataset(
             )
     targets = tuple(name if name in table else spaced[name] for name in targets)
     columns = {name: column for name, column in table.items() if name not in targets}
-    if not columns or not test.any() or test.all():
-        what = "a feature beside the target" if not columns else "rows for training and for testing"
-        raise InputError(f"{source}: expected {what}, found none; add columns or rows")
-    task = _task(source, table, targets, whole, options.task)
+    known = whole and prepared is not None
+    if not columns:
+        raise InputError(f"{source}: expected a feature beside the target, found none; add columns")
+    if not known and (not test.any() or test.all()):
+        advice = ", or evaluate the run's folder, which keeps their scales" if whole else ""
+        raise InputError(
+            f"{source}: expected rows for training and for testing, found none of one; add rows"
+            f"{advice}"
+        )
+    task = _task(source, table, targets, integers, options.task)
     progress.note(f"{source}: {task} of {', '.join(targets)} from {len(columns)} columns")
     if task == "classification":
-        known = None if prepared is None else prepared.classes
-        labels = _classes(source, targets[0], table[targets[0]], test, known)
+        names = None if prepared is None else prepared.classes
+        labels = _classes(source, targets[0], table[targets[0]], test, names)
     else:
         labels = _numbers(source, targets, table, test, task, prepared)
     if prepared is None:
@@ -139,6 +155,7 @@ def _dataset(
         task=task,
         preparation=prepared,
         options=replace(options, target=targets, task=task),
+        only_test=known,
     )
 
 

@@ -142,10 +142,8 @@ def _data(
 ) -> Dataset:
     if isinstance(data, Dataset):
         options.apart_from(data.source, "a Dataset", ())
-        found = data
-    else:
-        found = load_data(str(data), input_shape=shape, options=options, earlier=earlier)
-    return found.whole() if whole else found
+        return data.whole() if whole else data
+    return load_data(str(data), input_shape=shape, options=options, earlier=earlier, whole=whole)
 
 
 def _say_part(data: str | Path | Dataset, given: Dataset) -> None:

@@ -149,33 +149,43 @@ def columns_text(target: str | Sequence[str] | None) -> str:
     return ",".join(DataOptions.of(target).target)
 
 
-def read_once(given: Any, graph: Graph, target: str | Sequence[str] | None = None) -> Any:
+def read_once(
+    given: Any,
+    graph: Graph,
+    target: str | Sequence[str] | None = None,
+    rate: int | None = None,
+) -> Any:
     """Samples that may be asked for again: arrays by name, which fit the graph, or random:N or None
     as they are. Raises InputError as `given_codes`."""
     reading = DataOptions.of(target)
     if given is None or is_random(given):
         reading.apart_from("samples", "random samples or none", ())
         return given
-    arrays = gather(given, graph, options=reading)
+    arrays = gather(given, graph, options=reading, rate=rate)
     codes_of(arrays, graph, name_of(given) or "samples")
     return arrays
 
 
 def given_codes(
-    given: Any, graph: Graph, seed: int = 0, target: str | Sequence[str] | None = None
+    given: Any,
+    graph: Graph,
+    seed: int = 0,
+    target: str | Sequence[str] | None = None,
+    rate: int | None = None,
 ) -> list[Array]:
     """Codes (firmware: binary16) for the inputs of a graph, in order, of what `gather` takes or
     random:N.
 
-    target: of a table: its columns that are no inputs. Raises InputError as `gather`, `codes_of`
-    and `check_seed`.
+    target: of a table: its columns that are no inputs; rate: as `gather` takes it. Raises
+    InputError as `gather`, `codes_of` and `check_seed`.
     """
     check_seed(seed, given)
     reading = DataOptions.of(target)
     if is_random(given):
         reading.apart_from(given, "random samples", ())
         return drawn(given, graph, seed)
-    return codes_of(gather(given, graph, options=reading), graph, name_of(given) or "samples")
+    arrays = gather(given, graph, options=reading, rate=rate)
+    return codes_of(arrays, graph, name_of(given) or "samples")
 
 
 def given_reals(given: Any, graph: Graph, seed: int = 0) -> list[Array]:

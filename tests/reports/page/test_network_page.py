@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import numpy as np
@@ -81,6 +82,15 @@ def test_a_verification_is_not_made_again(net, monkeypatch):
     monkeypatch.setattr(sb.Network, "verify", None)
     report = net.report(verified=verified, saved="here/net.onnx")
     assert "computed 9 outputs of 3 samples" in report.html
+
+
+def test_a_verification_keeps_its_seed(net):
+    verified = net.verify("random:3", ["torch"], seed=4)
+    assert "network.verify('random:3', ['torch'], seed=4)" in html.unescape(
+        net.report(verified=verified).html
+    )
+    with pytest.raises(InputError, match="--seed 9: expected none beside `verified`"):
+        net.report(verified=verified, seed=9)
 
 
 def test_instructions_of_a_board(file):

@@ -42,8 +42,8 @@ def test_the_sentence_of_every_outcome():
     assert sentence()[0] == "open"
 
 
-def blocks(source, kind, compared, seed=0):
-    return verdict_section(source, kind, "cd" * 32, compared, seed).blocks
+def blocks(source, kind, compared):
+    return verdict_section(source, kind, "cd" * 32, compared).blocks
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def lines(found):
 
 
 def test_a_comparison_names_the_command_that_repeats_it(file):
-    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED])
-    found = blocks(file, "quantized network", compared, 3)
+    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED], seed=3)
+    found = blocks(file, "quantized network", compared)
     assert lines(found) == [
         "samebits verify 'my net.onnx' --inputs random:10 --backends torch --seed 3"
     ]
@@ -77,8 +77,8 @@ def test_a_comparison_names_the_command_that_repeats_it(file):
 
 
 def test_what_has_no_file_is_repeated_from_python(file):
-    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED])
-    found = blocks("Sequential", "quantized network", compared, 3)
+    compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED], seed=3)
+    found = blocks("Sequential", "quantized network", compared)
     assert lines(found) == ["network.verify('random:10', ['torch'], seed=3)"]
     arrays = BackendsCompared("reference", 10, "", [SAME])
     assert lines(blocks(file, "quantized network", arrays)) == [

@@ -129,12 +129,12 @@ def _what(chain: Chain) -> str:
 
 
 def firmware_sections(
-    model: Model, compared: BackendsCompared | None, seed: int = 0, saved: str = ""
+    model: Model, compared: BackendsCompared | None, saved: str = ""
 ) -> list[Section]:
     """The verdict, the chains as a graph and as a table, the memories."""
     program = model.program
     sha256 = firmware_sha256(program, model.image)
-    found = [verdict_section(saved or model.source, "firmware", sha256, compared, seed)]
+    found = [verdict_section(saved or model.source, "firmware", sha256, compared)]
     try:
         statements = check(program, model.image)
     except SamebitsError as error:

@@ -34,7 +34,7 @@ COST = "What quantization cost"
 class NetworkFacts:
     """The facts of a network besides itself.
 
-    compared: a verification; seed: of its random samples
+    compared: a verification
     samples:  for the inputs of the real graph, to measure losses on
     origin:   the float network that it was quantized from
     costs:    instructions of its layers by board; uncounted: why there are none of a board
@@ -43,7 +43,6 @@ class NetworkFacts:
     """
 
     compared: BackendsCompared | None = None
-    seed: int = 0
     samples: Sequence[Sequence[Array]] = ()
     origin: Graph | None = None
     costs: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
@@ -78,7 +77,7 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     )
     place = facts.saved or model.source
     cost = [block for part in facts.cost for block in part.blocks]
-    verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared, facts.seed)
+    verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
     found: list[Section | None] = [
         Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
         *facts.made,

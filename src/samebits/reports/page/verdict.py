@@ -20,17 +20,19 @@ TITLE = "The same bits?"
 @dataclass(frozen=True)
 class BackendsCompared:
     """A verification. reference: the backend that defines the bits; inputs: as the command line
-    names the samples, "" for what it cannot name; target: its columns that were no inputs."""
+    names the samples, "" for what it cannot name; target: its columns that were no inputs; seed: of
+    random:N."""
 
     reference: str
     samples: int
     inputs: str
     verdicts: Sequence[Verdict]
     target: str = ""
+    seed: int = 0
 
 
 def verdict_section(
-    source: str, kind: str, sha256: str, compared: BackendsCompared | None, seed: int = 0
+    source: str, kind: str, sha256: str, compared: BackendsCompared | None
 ) -> Section:
     """The verdict, the backends, and the commands that repeat it."""
     blocks: list[PageBlock] = []
@@ -40,7 +42,7 @@ def verdict_section(
         blocks.append(Status(*verdict_sentence(compared)))
         blocks += _backends(compared)
         blocks += map(Paragraph, reasons(compared.verdicts))
-        blocks += _again(source, compared, seed)
+        blocks += _again(source, compared)
     rows = [("samebits", version("samebits")), (f"SHA-256 of the {kind}", sha256)]
     blocks.append(Table(("computed with", "is"), rows, code=("is",)))
     return Section(TITLE, blocks)
@@ -112,21 +114,20 @@ def _nothing(source: str, kind: str) -> list[PageBlock]:
     ]
 
 
-def _again(source: str, compared: BackendsCompared, seed: int) -> list[PageBlock]:
+def _again(source: str, compared: BackendsCompared) -> list[PageBlock]:
     """The command that repeats a comparison; for what has no file, the call. Left out is what only
     `ship` compares."""
     inputs = compared.inputs
-    drawn = inputs.startswith("random:")
     known = known_backends()
     names = [v.backend for v in compared.verdicts if v.skipped is None and v.backend in known]
     if not inputs or not Path(source).exists():
         given = repr(inputs) if inputs else "samples"
         more = f", target={compared.target!r}" if compared.target else ""
-        more += f", seed={seed}" if seed and drawn else ""
+        more += f", seed={compared.seed}" if compared.seed else ""
         call = f"network.verify({given}, {names!r}{more})"
         return [Paragraph("To repeat it from Python:"), Command([printable(call)])]
     command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(inputs)]
     command += ["--backends", ",".join(names)] if names else []
     command += ["--target", shlex.quote(compared.target)] if compared.target else []
-    command += ["--seed", str(seed)] if seed and drawn else []
+    command += ["--seed", str(compared.seed)] if compared.seed else []
     return [Paragraph("To repeat it:"), Command([printable(" ".join(command))])]
