@@ -552,7 +552,7 @@ def firmware(*models: Found) -> Findings:
                 more = "" if f"{partial:.2f}" == f"{plain:.2f}" else f" ({partial:.2f})"
                 cells.append(f"{plain:.2f}{more}")
             accuracies.append([f"{found['name']}, N = {native}", *cells])
-    made.table("differing", ["network", "translation", "outputs that differ"], differing)
+    made.table("outputs", ["network", "translation", "outputs that differ"], differing)
     made.table("accuracy", ["test accuracy, %", *(f"M = {m}" for m in mantissas)], accuracies)
     return made
 
@@ -720,7 +720,7 @@ def torchvision(found: Found) -> Findings:
                 f"{f['step']:.2f} s, {b['step']:.2f} s",
             ]
         )
-    made.figures = {"within": near, "moved": moved, "networks": len(rows)}
+    made.figures = {"within": near, "moved": moved, "count": len(rows)}
     columns = ["network", "optimizer", "before", "float32", "rounded", "BFP"]
     ratios = ["ratio, rounded", "ratio, BFP", "step, float32 and BFP"]
     made.table("networks", [*columns, *ratios], rows)

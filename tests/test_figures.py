@@ -89,6 +89,7 @@ def test_a_record_says_where_it_comes_from(name, load):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["measured"])
     assert record["figures"] or record["tables"]
     assert "cpu" in record["machine"] or ("transcribed" in record and record["machine"])
+    assert not record["figures"].keys() & record["tables"].keys()
     for table in record["tables"].values():
         assert table["rows"]
         assert all(len(row) == len(table["columns"]) for row in table["rows"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def source(record: dict[str, Any]) -> str:
         where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, load {load}"
     parts = [record["measured"], where, *([machine["note"]] if "note" in machine else [])]
     parts += [record["transcribed"]] if "transcribed" in record else []
-    return f"*{'; '.join(part.rstrip('.') for part in parts)}.*"
+    text = f"*{'; '.join(part.rstrip('.') for part in parts)}.*"
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def names(records: Path) -> str:
