@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import warnings
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def audit(monkeypatch):
 
 def test_version(samebits):
     done = samebits("--version")
-    expected = f"samebits {sb.__version__}, torch {torch.__version__}\n"
+    expected = f"samebits {sb.__version__}, torch {metadata.version('torch')}\n"
     assert (done.code, done.out, done.err) == (0, expected, "")
 
 

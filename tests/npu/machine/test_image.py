@@ -355,8 +355,9 @@ def test_paths_that_cannot_be_written(tmp_path):
     with pytest.raises(InputError) as caught:
         write_program(tmp_path / "net.txt", PROGRAM, Image())
     assert "expected a path that ends in .nnp, found '.txt'; rename it" in str(caught.value)
+    (tmp_path / "file").touch()
     with pytest.raises(SamebitsError, match=r"net\.safetensors: cannot be written"):
-        write_program(tmp_path / "none" / "net.nnp", PROGRAM, Image())
+        write_program(tmp_path / "file" / "net.nnp", PROGRAM, Image())
 
 
 def test_entry_shapes():

@@ -129,4 +129,4 @@ def test_file(tmp_path):
         "zero_point in\nput": "5",
     }
     with pytest.raises(SamebitsError, match="cannot be written"):
-        save_integer(graph, tmp_path / "no such folder" / "model.onnx")
+        save_integer(graph, path / "within a file.onnx")
