@@ -1,8 +1,8 @@
 """From a module of PyTorch to a firmware folder and a verified board, in two commands.
 
     make wheel
-    python3 -m venv /tmp/new && /tmp/new/bin/pip install dist/samebits-*.whl torch
-    python benchmarks/bench_ship.py --python /tmp/new/bin/python --out runs/ship.json
+    python3 -m venv new && new/bin/pip install dist/samebits-*.whl torch
+    python benchmarks/bench_ship.py --python new/bin/python --out runs/ship.json
 
 Each network is shipped from a folder that holds net.py and a hundred images alone, with caches of
 its own, by the interpreter given: one of an environment that has the wheel and what it needs. Wall
