@@ -461,11 +461,9 @@ def edge(found: Found) -> Findings:
 def cortex(found: Found) -> Findings:
     """Millions of instructions of an inference, ratios to CMSIS-NN's, flash and memory."""
     made = Findings()
-    networks: dict[str, dict[str, Found]] = {}
+    networks = list(dict.fromkeys(row["network"] for row in found["rows"]))
     for row in found["rows"]:
-        board = row["board"].removeprefix("cortex-")
-        networks.setdefault(row["network"], {})[board] = row
-        key = f"{row['network']}.{board}"
+        key = f"{row['network']}.{row['board'].removeprefix('cortex-')}"
         ours = row["ours"]["instructions"]
         made.figures[f"{key}.ours"] = f"{ours / 1e6:.3f}"
         theirs = row["cmsis-nn"]["instructions"]
@@ -474,12 +472,11 @@ def cortex(found: Found) -> Findings:
         flash = row["ours"]["flash"] / row["cmsis-nn"]["flash"]
         made.figures[f"{key}.flash"] = f"{flash:.3f}"
         made.figures[f"{key}.arena"] = row["ours"]["arena"]
-    boards = {"m3": "Cortex-M3", "m4": "Cortex-M4", "m55": "Cortex-M55"}
-    shown = dict(made.figures)
+    shown = made.figures
     extremes(made, {name: float(shown[f"{name}.m55.ratio"]) for name in networks})
     rows = []
     for name in networks:
-        keys = [f"{name}.{board}" for board in boards]
+        keys = [f"{name}.{short}" for short in ("m3", "m4", "m55")]
         counts = [
             " / ".join(str(shown[f"{key}.{whose}"]) for whose in ("ours", "cmsis-nn"))
             + f" = {shown[f'{key}.ratio']}"
@@ -488,7 +485,8 @@ def cortex(found: Found) -> Findings:
         flash = ", ".join(str(shown[f"{key}.flash"]) for key in keys)
         memory = f"{shown[f'{name}.m55.arena']:,} B"
         rows.append([name, *counts, flash, memory])
-    columns = ["network", *boards.values(), "flash: M3, M4, M55", "memory, M55"]
+    boards = map(board, ("cortex-m3", "cortex-m4", "cortex-m55"))
+    columns = ["network", *boards, "flash: M3, M4, M55", "memory, M55"]
     made.table("networks", columns, rows)
     return made
 

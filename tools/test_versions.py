@@ -24,7 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from machine import facts
+from figures import table
+
+from machine import write_record
 
 ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "newest"
@@ -126,12 +128,6 @@ def tried(case: Case, wheel: Path, work: Path, slow: bool) -> tuple[tuple[str, .
     return tuple(row), [f"{' '.join(row[:3])}: {note}" for note in notes]
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
-    """As docs/results.md has it."""
-    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> int:
     """Try every combination; 1 where a bit differs or nothing could be tried."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,10 +153,9 @@ def main() -> int:
             print(" ".join(row), file=sys.stderr, flush=True)
             rows.append(row)
             notes += more
-    print(table(rows), *notes, sep="\n")
+    print(table({"columns": list(COLUMNS), "rows": rows}), *notes, sep="\n")
     if given.out:
-        found = {"machine": facts(), "columns": COLUMNS, "rows": rows, "notes": notes}
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_record(given.out, columns=COLUMNS, rows=rows, notes=notes)
     right = [row for row in rows if row[3:4] == ("right",)]
     return 0 if right and all(row[3] == "not tried" or row[5] == "0" for row in rows) else 1
 
