@@ -218,7 +218,10 @@ def exponents(found: Found) -> Findings:
             rows.append([name.removeprefix("pixel."), *(f"{a:.4f} / {b:.4f}" for a, b in pairs)])
         elif name.startswith("outlier."):
             shares = (f"{100 * value[key]:.2f} %" for key in ("row-shift", "row"))
-            errors.append([name.removeprefix("outlier."), *shares])
+            layer = name.removeprefix("outlier.")
+            errors.append([layer, *shares])
+            for way in ("row-shift", "row"):
+                made.figures[f"outlier.{layer}.{way}"] = f"{100 * value[way]:.1f} %"
         elif name.startswith("weights."):
             key = name.removeprefix("weights.")
             made.figures[f"weights.{key}"] = f"{100 * value:.1f} %"
@@ -229,6 +232,44 @@ def exponents(found: Found) -> Findings:
             made.figures[name] = value
     made.table("pixel", ["seed", "float32", "by rows", "one exponent a tensor"], rows)
     made.table("outlier", ["layer", "shifts of channels", "by rows alone"], errors)
+    return made
+
+
+def numerics(found: Found) -> Findings:
+    """Where the curves of the guide's pictures end, and what an outlier does to the others."""
+    curves = found["curves"]
+    made = Findings()
+
+    def at(picture: str, curve: str, x: float | None = None) -> float:
+        """The value of a curve where it ends, or at x."""
+        points = curves[picture][curve]
+        y: float = points["y"][-1 if x is None else points["x"].index(x)]
+        return y
+
+    for way in ("first edition", "e6m9", "binary64"):
+        made.figures[f"moved.{slug(way)}"] = f"{at('moments', f'distance moved: {way}'):.4f}"
+    small = {
+        "binary64": "binary64",
+        "nearest": "to nearest, mean of 24",
+        "stochastic": "stochastic, mean of 24",
+    }
+    for key, label in small.items():
+        end = at("small", f"distance moved, in 1e-5: {label}")
+        made.figures[f"small.{key}"] = f"{end:.2f}"
+    narrow, rows, wide = (
+        f"error of the others: {label}"
+        for label in ("8 bits, one exponent", "8 bits, by rows", "32 bits, one exponent")
+    )
+    made.figures["outlier.64"] = f"{100 * at('outliers', narrow, 64.0):.0f} %"
+    points = curves["outliers"][narrow]
+    lost = min(x for x, y in zip(points["x"], points["y"], strict=True) if y >= 1)
+    made.figures["outlier.lost"] = f"{lost:.0f}"
+    made.figures["outlier.rows"] = f"{100 * at('outliers', rows):.1f} %"
+    made.figures["outlier.wide"] = f"{100 * at('outliers', wide):.2f} %"
+    for bits in (4, 6, 8):
+        loss = at("widths", "training loss: gradients twice as wide", bits)
+        made.figures[f"loss.{bits}"] = f"{loss:.3f}"
+    made.figures["loss.float32"] = f"{at('widths', 'training loss: float32'):.3f}"
     return made
 
 

@@ -64,6 +64,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "lstm_long": (f"{PYTEST} tests/quantization/test_lstm.py -k ten_thousand", findings.lstm_long),
     "mutants": ("benchmarks/mutants.py", findings.mutants),
     "networks": (f"{PYTEST} tests/quantization/test_torchvision.py", findings.networks),
+    "numerics": ("tools/draw_numerics.py", findings.numerics),
     "operation_times": ("benchmarks/bench_recompute.py --times", findings.operation_times),
     "plan_times": (f"{PYTEST} tests/recompute/plan/test_large.py", findings.plan_times),
     "rates": (

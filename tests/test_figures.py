@@ -67,7 +67,10 @@ BOUNDS = (
 )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/guide/alternatives.md"])
+GUIDES = ("docs/guide/alternatives.md", "docs/guide/numerics.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", *GUIDES])
 def test_pages_of_figures_type_none(load, page):
     """Neither in tables nor in sentences; code, and bounds of tests in words, may."""
     text = load("figures").MARK.sub("", (ROOT / page).read_text(encoding="utf-8"))

@@ -1,15 +1,17 @@
 """The pictures of docs/guide/numerics.md: curves that the arithmetic itself computes, as SVG.
 
-usage: .venv/bin/python tools/draw_numerics.py [FOLDER]   (docs/guide/img without one)
+    .venv/bin/python tools/draw_numerics.py [--folder docs/guide/img] [--out runs/numerics.json]
 
 Random values are Philox words, so every curve of ours is the same on every machine; `hashes.json`
 beside the pictures holds their SHA-256, and tests/test_pictures.py computes them again. Curves of
 float32 PyTorch are drawn for comparison and are in no hash. Text stays text, backgrounds are
-transparent and axes grey: the files are read on white and on black.
+transparent and axes grey: the files are read on white and on black. --out writes the curves, from
+which benchmarks/records.py makes the figures of the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -36,6 +38,10 @@ from samebits.train import SGD as TrainingSGD
 from samebits.train import convert, cross_entropy
 from samebits.train.architectures import build, initialise
 from samebits.train.convert import model_input
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from machine import write_record
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "guide" / "img"
 GREY = "#808080"
@@ -383,18 +389,29 @@ def svg(panels: Sequence[Panel]) -> str:
     return text.getvalue()
 
 
-def main(folder: Path) -> None:
-    """Write all pictures, and `hashes.json`, into a folder; prints where each curve ends."""
+def main() -> None:
+    """Write all pictures and `hashes.json` into a folder, and their curves into a file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, help="JSON to write the curves into")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    hashes = {}
+    hashes, curves = {}, {}
     for name, make in PICTURES.items():
         panels = make()
-        (folder / f"{name}.svg").write_text(svg(panels), encoding="utf-8")
+        (options.folder / f"{name}.svg").write_text(svg(panels), encoding="utf-8")
         hashes[name] = sha256(panels)
-        for curve in (curve for panel in panels for curve in panel.curves):
-            print(f"{name}: {curve.label}: {curve.y[-1]:.6g} at {curve.x[-1]:g}")
-    (folder / "hashes.json").write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
+        curves[name] = {
+            f"{panel.y_title}: {curve.label}": {"x": list(curve.x), "y": list(curve.y)}
+            for panel in panels
+            for curve in panel.curves
+        }
+        print(f"{name}: {hashes[name]}")
+    text = json.dumps(hashes, indent=2) + "\n"
+    (options.folder / "hashes.json").write_text(text, encoding="utf-8")
+    if options.out:
+        write_record(options.out, curves=curves)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    main()
