@@ -42,6 +42,12 @@ def number(value: float) -> str:
     return f"{round(value):,}"
 
 
+def difference(of: dict[str, float], digits: int) -> str:
+    """A mean with two standard errors; what rounds to 0 has no minus sign."""
+    mean = round(of["mean"], digits) + 0.0
+    return f"{mean:+.{digits}f} +- {of['two_errors']:.{digits}f}"
+
+
 def board(name: str) -> str:
     """A board by its processor: Cortex-M55."""
     return name.removesuffix("-large").title()
@@ -118,8 +124,8 @@ def evidence(found: Found) -> Findings:
                     row["seeds"],
                     f"{100 * real['accuracy']:.2f} %",
                     f"{100 * row['accuracy']:.2f} %",
-                    f"{points['mean']:+.2f} +- {points['two_errors']:.2f}",
-                    f"{loss['mean']:+.4f} +- {loss['two_errors']:.4f}",
+                    difference(points, 2),
+                    difference(loss, 4),
                 ]
             )
     made.table("lines", ["line", "seeds", "float32", "BFP", "points", "loss"], rows)
@@ -130,14 +136,14 @@ def formats(found: Found) -> Findings:
     """Formats that are emulated in float32: differences with two standard errors."""
     made = Findings()
     rows = []
-    for row in (row for each in found["lines"] for row in each["table"]):
-        points, loss = row["points"], row["loss_difference"]
-        if points is not None:
-            accuracy = f"{points['mean']:+.2f} +- {points['two_errors']:.2f}"
-            rows.append(
-                [row["numerics"], accuracy, f"{loss['mean']:+.4f} +- {loss['two_errors']:.4f}"]
-            )
-    made.table("lines", ["format", "points", "loss"], rows)
+    for each in found["lines"]:
+        for row in each["table"]:
+            points, loss = row["points"], row["loss_difference"]
+            if points is not None:
+                rows.append(
+                    [each["line"], row["numerics"], difference(points, 2), difference(loss, 4)]
+                )
+    made.table("lines", ["line", "format", "points", "loss"], rows)
     return made
 
 
