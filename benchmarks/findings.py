@@ -785,6 +785,7 @@ def accuracy(*lines: Found) -> Findings:
             for key in (*keys, *others):
                 made.figures[f"{name}.{slug(key)}"] = f"{found[key]:.2f}"
         else:
+            found = found.get("trained", found)  # the float network, on as many images
             share = f"{100 * found['accuracy']:.2f}"
             noise = found.get("sqnr_db")
             before = found.get("accuracy_before")

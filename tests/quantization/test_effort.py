@@ -10,8 +10,9 @@ import pytest
 from samebits.errors import InputError
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import replace_nodes
-from samebits.quantization import Settings, quantize_best, quantize_graph
+from samebits.quantization import Settings, effort, quantize_best, quantize_graph
 from samebits.quantization.effort import LESS, STEPS, error
+from samebits.quantization.post_training import observe_graph, quantized
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,30 @@ def test_steps_are_kept_where_they_help(uneven):
     # The steps that were kept, on all samples.
     again, _ = quantize_graph(graph, samples, report.settings)
     assert all((again.constants[name] == array).all() for name, array in made.constants.items())
+
+
+def test_one_pass_over_the_samples_serves_all_settings_that_equalize_alike(uneven, monkeypatch):
+    graph, samples = uneven
+    seen = []
+
+    def counted(graph, samples, settings, refined):
+        seen.append(settings.equalize)
+        return observe_graph(graph, samples, settings, refined)
+
+    monkeypatch.setattr(effort, "observe_graph", counted)
+    quantize_best(graph, samples, Settings(per_channel=False, output_bits=16))
+    assert seen == [None, "weights", "activations"]
+    seen.clear()
+    quantize_best(graph, samples, Settings(per_channel=False, stop_early=2))
+    assert len(seen) == 1 + len(STEPS)  # where it stops depends on the scales
+    shared = observe_graph(graph, samples, Settings(per_channel=False), 8)
+    for change in ({"calibration": "mse"}, {"bias_correction": True, "refine_samples": 8}):
+        settings = Settings(per_channel=False, **change)
+        made, report = quantized(shared, settings)
+        wanted, own = quantize_graph(graph, samples, settings)
+        assert made.constants.keys() == wanted.constants.keys()
+        assert all((made.constants[name] == array).all() for name, array in wanted.constants.items())
+        assert report.to_dict() == own.to_dict()
 
 
 def test_what_was_chosen_stays(uneven):

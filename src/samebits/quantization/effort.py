@@ -1,10 +1,11 @@
 """Steps beyond plain quantization, tried one after another and kept where they measurably help.
 
 Every fourth sample is held out. Each step is a change of the settings; the network is quantized
-anew on the other samples, and the step is kept if the error of the outputs on the held-out ones is
-smaller than before it, by so much that it is no accident of a few samples. With the steps that were
-kept the network is then quantized on all samples: ranges gain by each. Errors are sums in a fixed
-order, so the same steps are kept on every machine.
+anew on the other samples, which it runs on once for every way to equalize, and the step is kept if
+the error of the outputs on the held-out ones is smaller than before it, by so much that it is no
+accident of a few samples. With the steps that were kept the network is then quantized on all
+samples: ranges gain by each. Errors are sums in a fixed order, so the same steps are kept on every
+machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.ir.interpreter import run
 from samebits.quantization.observe import Sample, checked
-from samebits.quantization.post_training import quantize_graph
+from samebits.quantization.post_training import (
+    Observed,
+    observe_graph,
+    quantize_graph,
+    quantized,
+)
 from samebits.quantization.report import QuantizationReport, StepReport
 from samebits.quantization.settings import Settings
 from samebits.quantization.signal import away, power, sqnr
@@ -60,10 +66,19 @@ def quantize_best(
         )
     rest = [sample for i, sample in enumerate(listed) if (i + 1) % HOLD_OUT]
     expected = [run(graph, sample) for sample in held]
+    known: dict[Settings | str | None, Observed] = {}
+
+    def observed(tried: Settings) -> Observed:
+        """One for every way to equalize; where samples are left out by what the settings give, for
+        all settings."""
+        key = tried.equalize if tried.stop_early is None else tried
+        if key not in known:
+            known[key] = observe_graph(graph, rest, tried, tried.refine_samples)
+        return known[key]
 
     def attempt(name: str, tried: Settings) -> float:
         progress.stage(f"trying: {name}")
-        made, _ = quantize_graph(graph, rest, tried)
+        made, _ = quantized(observed(tried), tried)
         return error(expected, [run(made, sample) for sample in held])
 
     least = attempt("plain", settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph
+from samebits.quantization.calibrate import Calibrated
 from samebits.quantization.convert import convert, group_numbers
 from samebits.quantization.equalize import equalize
 from samebits.quantization.observe import Sample, Statistics, observe
-from samebits.quantization.placement import place
+from samebits.quantization.placement import Placement, place
 from samebits.quantization.refine import affordable, refine
 from samebits.quantization.report import QuantizationReport, report
 from samebits.quantization.sensitivity import most_sensitive
@@ -22,8 +24,28 @@ from samebits.quantization.settings import Settings
 from samebits.quantization.signal import LayerChange
 from samebits.quantization.stored import float_network
 from samebits.quantization.trees import feature_numbers, feature_ranges
+from samebits.quantization.weights import WeightCodes
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A float graph as it is to be quantized, and what its samples showed: all that takes a pass
+    over them. Settings that only read it share it.
+
+    changes: what equalization did; stored: codes that the file has already; features: scales of the
+    features of inputs; kept: the first samples; count: all that were read
+    """
+
+    graph: Graph
+    changes: tuple[LayerChange, ...]
+    stored: Mapping[str, WeightCodes]
+    placement: Placement
+    seen: Mapping[str, Statistics]
+    features: Mapping[str, tuple[Calibrated, ...]]
+    kept: Sequence[Sequence[Array]]
+    count: int
 
 
 def quantize_graph(
@@ -42,6 +64,20 @@ def quantize_graph(
     other than float32.
     """
     settings = settings or Settings()
+    refined = settings.refine_samples if settings.refines else 0
+    return quantized(observe_graph(graph, samples, settings, refined), settings)
+
+
+def observe_graph(
+    graph: Graph, samples: Iterable[Sample], settings: Settings, refined: int
+) -> Observed:
+    """The graph to be quantized, after one pass over the samples (with `equalize`: two).
+
+    settings: `equalize` and `report_samples` count, and all others where `stop_early` is set
+    refined:  samples to keep for `refine`, as far as memory reaches
+
+    Raises what `quantize_graph` raises.
+    """
     network = float_network(graph)
     graph, stored = network.graph, network.codes
     changes: tuple[LayerChange, ...] = ()
@@ -55,7 +91,7 @@ def quantize_graph(
             f"graph {graph.name!r}: expected a network that computes on float32 numbers, found "
             "none to quantize"
         )
-    refined = affordable(graph, settings.refine_samples) if settings.refines else 0
+    wanted = max(settings.report_samples, affordable(graph, refined) if refined else 0)
     kept: list[Sequence[Array]] = []
     count = 0
     scales: dict[str, tuple[Fraction, int]] = {}
@@ -67,7 +103,7 @@ def quantize_graph(
         nonlocal count, scales
         count += 1
         feature_ranges(ranges, placement.features, dict(zip(graph.inputs, sample, strict=True)))
-        if len(kept) < max(settings.report_samples, refined):
+        if len(kept) < wanted:
             kept.append([np.array(array) for array in sample])
         if settings.stop_early is None or count % settings.stop_early:
             return True
@@ -86,6 +122,14 @@ def quantize_graph(
 
     seen = observe(graph, samples, placement.quantized, more)
     features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
+    return Observed(graph, changes, stored, placement, seen, features, kept, count)
+
+
+def quantized(observed: Observed, settings: Settings) -> tuple[Graph, QuantizationReport]:
+    """An observed graph in QDQ form, as the settings ask for, and a report."""
+    graph, seen, placement = observed.graph, observed.seen, observed.placement
+    features, stored = observed.features, observed.stored
+    changes, kept = observed.changes, observed.kept
     converted = convert(graph, placement, seen, settings, features=features, stored=stored)
     if settings.mixed is not None:
         wide, wider = most_sensitive(graph, placement, converted, kept, settings)
@@ -94,8 +138,11 @@ def quantize_graph(
         )
         changes += wider
     if settings.refines:
-        converted, more_changes = refine(graph, converted, kept[:refined], settings)
+        refined = kept[: affordable(graph, settings.refine_samples)]
+        converted, more_changes = refine(graph, converted, refined, settings)
         changes += more_changes
     progress.stage("comparing with the float network")
     compared = kept[: settings.report_samples]
-    return converted.graph, report(graph, converted, seen, compared, count, settings, changes)
+    return converted.graph, report(
+        *(graph, converted, seen, compared, observed.count, settings, changes)
+    )

@@ -112,29 +112,40 @@ def correlate(x: Array, w: Array, attributes: Attributes) -> Array:
     """x [N, C, ...] with w [O, C/group, ...]; the pads read 0. Any type that numpy multiplies."""
     group, strides = attributes["group"], attributes["strides"]
     samples, channels = x.shape[:2]
-    kernel, outputs = w.shape[2:], w.shape[0]
+    kernel, outputs, rank = w.shape[2:], w.shape[0], x.ndim - 2
     windows = _windows(_pad(x, attributes["pads"], 0), kernel, strides, attributes["dilations"])
-    rank = len(kernel)
+    if outputs == channels == group:
+        return _by_channel(windows, w)
     out = windows.shape[2 : 2 + rank]
     rows, each = out[0], math.prod(out[1:])
     length = w.shape[1] * math.prod(kernel)  # of one dot product
-    matrix = w.reshape(group, outputs // group, length).transpose(0, 2, 1)
+    matrix = w.reshape(group, outputs // group, length)
     result = np.empty((samples, outputs, *out), dtype=np.result_type(x, w))
     # Whole samples as far as they fit one block, else rows of one sample.
     row_size = max(1, channels * each * math.prod(kernel))
     row_step = min(max(1, UNFOLDED_MAX // row_size), rows)
     step = max(1, UNFOLDED_MAX // (row_size * rows)) if row_step == rows else 1
-    order = (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
+    # Taps before positions: a copy of a tap is one of whole rows, and of 1x1 kernels a view.
+    order = (0, 1, 2, *range(3 + rank, 3 + 2 * rank), *range(3, 3 + rank))
     for first in range(0, samples, step):
         for row in range(0, rows, row_step):
             block = windows[first : first + step, :, row : row + row_step]
             shape = (block.shape[0], group, channels // group, *block.shape[2:])
-            columns = block.reshape(shape).transpose(order)
-            unfolded = columns.reshape(block.shape[0], group, -1, length)
-            sums = (unfolded @ matrix).swapaxes(2, 3)
-            result[first : first + step, :, row : row + row_step] = sums.reshape(
-                block.shape[0], outputs, block.shape[2], *out[1:]
+            columns = block.reshape(shape).transpose(order).reshape(*shape[:2], length, -1)
+            result[first : first + step, :, row : row + row_step] = (matrix @ columns).reshape(
+                block.shape[0], outputs, *block.shape[2 : 2 + rank]
             )
+    return result
+
+
+def _by_channel(windows: Array, w: Array) -> Array:
+    """Each channel with its own kernel, tap by tap: matrices of one row would take longer."""
+    factors = w.reshape(len(w), *w.shape[2:], *[1] * (w.ndim - 2))
+    result: Array = np.zeros(windows.shape[: w.ndim], dtype=np.result_type(windows, w))
+    product = np.empty_like(result)
+    for tap in np.ndindex(w.shape[2:]):
+        np.multiply(windows[(..., *tap)], factors[(slice(None), *tap)], out=product)
+        np.add(result, product, out=result)
     return result
 
 
