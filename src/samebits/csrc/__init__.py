@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from samebits.errors import InputError
 
@@ -71,25 +72,18 @@ def _ended_with_us(group: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_tool(
-    command: Sequence[str], limit: float, text: str = "", folder: Path | None = None
+def run_to_end(
+    command: Sequence[str], limit: float, text: str | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """A compiler, emulator or other tool that has ended, with whatever code.
+    """A process that has ended, with whatever code; its messages are in English.
 
-    It reads `text`, works in `folder`, and its messages are in English. Raises InputError where it
-    runs longer than `limit` seconds (it is killed, with all that it started), OSError where it
-    cannot be started.
+    options: of subprocess.Popen. Raises TimeoutError where it runs longer than `limit` seconds (it
+    is killed, with all that it started, as when this process ends), OSError where it cannot be
+    started.
     """
+    environment = {**os.environ, "LC_ALL": "C"}
     with subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "LC_ALL": "C"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+        command, env=environment, text=True, errors="replace", start_new_session=True, **options
     ) as process:
         try:
             with _ended_with_us(process.pid):
@@ -99,10 +93,25 @@ def run_tool(
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            told = textwrap.shorten(shlex.join(command), 200, placeholder=" ...")
-            raise InputError(
-                f"expected {told!r} to end within {limit:g} seconds, found it still running; run "
-                "it yourself to see what it waits for, or put another in its place ($CC names the "
-                "C compiler)"
-            ) from None
+            raise TimeoutError(f"still running after {limit:g} seconds") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def run_tool(
+    command: Sequence[str], limit: float, text: str = "", folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A compiler, emulator or other tool that has ended, with what it said.
+
+    It reads `text` and works in `folder`. Raises InputError where it runs longer than `limit`
+    seconds, OSError where it cannot be started.
+    """
+    pipe = subprocess.PIPE
+    try:
+        return run_to_end(command, limit, text, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe)
+    except TimeoutError:
+        told = textwrap.shorten(shlex.join(command), 200, placeholder=" ...")
+        raise InputError(
+            f"expected {told!r} to end within {limit:g} seconds, found it still running; run "
+            "it yourself to see what it waits for, or put another in its place ($CC names the "
+            "C compiler)"
+        ) from None

@@ -7,7 +7,6 @@ A program gets them on its standard input, or, on a board, in files it opens by 
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from samebits.codegen.run import boards, toolchain
 from samebits.codegen.run.boards import Board
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import Target
-from samebits.csrc import WORK, run_tool
+from samebits.csrc import WORK, run_to_end, run_tool
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
@@ -287,16 +286,10 @@ def _call(
             errors.open("wb") as stderr,
         ):
             try:
-                run = subprocess.run(
-                    command,
-                    cwd=folder,
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=stderr,
-                    timeout=timeout,
-                    check=False,
+                run = run_to_end(
+                    *(command, timeout), cwd=folder, stdin=stdin, stdout=stdout, stderr=stderr
                 )
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 raise InputError(
                     f"{target.name}: expected {runs} runs to end within {timeout:g} seconds, found "
                     "the program still running; give fewer samples or a longer timeout"
