@@ -759,7 +759,7 @@ def torchvision(found: Found) -> Findings:
         losses = (f["first"], f["last"], each["rounded"]["last"], b["last"])
         rows.append(
             [
-                *(each["name"], f"{each['optimizer']} {each['rate']}"),
+                *(each["net"], f"{each['optimizer']} {each['rate']}"),
                 *(f"{loss:.4f}" for loss in losses),
                 *(f"{each[key]:.3f}" for key in ("moved", "ratio")),
                 f"{f['step']:.2f} s, {b['step']:.2f} s",

@@ -120,12 +120,20 @@ def test_largest_in_any_memory_order(k, shape):
 
 
 @pytest.mark.parametrize("exponent", [*range(-70, -56), -200, *range(-33, 23)])
-def test_scale(exponent):
-    """The eager shift with one rounding, on which the others rest."""
+def test_scale(k, exponent):
+    """A shift with one rounding."""
     limit = 2**62 if exponent <= 0 else 2**40
-    values = [*spread(400, limit, exponent), 2**40, -(2**40)]
+    values = [*spread(398, limit, exponent), 2**40, -(2**40)]
     expected = [formats.scaled(v, exponent) for v in values]
-    assert_same(Eager().scale(tensor(values, 64), exponent), expected, values)
+    assert_same(k.scale(tensor(values, 64), exponent), expected, values)
+    for bits in (8, 16, 32):
+        v = codes((2, 5, 4, 10), formats.CODE_MAX[bits], bits, exponent)
+        expected = [formats.scaled(c, exponent) for c in flat(v)]
+        for u in layouts(v):
+            found = k.scale(u, exponent)
+            assert found.dtype == torch.int64
+            assert_same(found, expected, flat(v))
+    assert_same(k.scale(tensor([0, 0], 32), 200), [0, 0], [0, 0])
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 100, 49 << 20])
@@ -415,6 +423,41 @@ def test_relu(k, shape, high, threads):
             actual = k.relu_grad(u, y, limit)
             assert actual.dtype == g.dtype
             assert_same(actual, kept, list(zip(flat(g), flat(y), strict=True)))
+
+
+@pytest.mark.parametrize("count", [1, 7, 255, LARGE])
+def test_lookup(k, count, threads):
+    x = codes((count,), Q8, 8, count)
+    for bits in (8, 32):
+        entries = codes((255,), formats.CODE_MAX[bits], bits, count)
+        expected = [int(entries[c + 127]) for c in flat(x)]
+        found = k.lookup(x, entries)
+        assert found.dtype == entries.dtype
+        assert_same(found, expected, flat(x))
+    occurring = set(flat(x))
+    assert_same(k.used(x), [c in occurring for c in range(-127, 128)], range(-127, 128))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_lookup_is_indifferent_to_the_memory_order(k, shape, threads):
+    x, entries = codes(shape, Q8, 8, 1), codes((255,), Q32, 32, 2)
+    expected = [int(entries[c + 127]) for c in flat(x)]
+    for v in layouts(x):
+        assert_same(k.lookup(v, entries), expected, flat(x))
+        assert_same(k.used(v), [c in set(flat(x)) for c in range(-127, 128)], range(-127, 128))
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("limit", [0, 1, Q16])
+def test_lookup_grad(k, bits, shape, limit, threads):
+    """Products with the entries, shortened to 32 bits: not at all, or with one rounding."""
+    g, x = codes(shape, formats.CODE_MAX[bits], bits, 1), codes(shape, Q8, 8, 2)
+    entries = codes((255,), max(limit, 1), 32, 3) * min(limit, 1)
+    exact = [a * int(entries[c + 127]) for a, c in zip(flat(g), flat(x), strict=True)]
+    expected = formats.shorten(exact, -9)
+    for u, v in itertools.product(layouts(g), layouts(x)):
+        same_codes(k.lookup_grad(u, v, entries, -9), expected, exact, (bits, limit))
 
 
 @pytest.mark.parametrize("exponents", [

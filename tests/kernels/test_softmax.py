@@ -55,6 +55,22 @@ def test_every_exponent(k, exponent, bits):
         compare(k, z, exponent, drawn_mask(shape, exponent + 300))
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (5, 6), (2, 33), (3, 2**14), (300, 64)])
+def test_inner_part_of_the_gradient(k, shape, threads):
+    """S * g - sum(g * y) of every vector, the largest codes of the longest among them."""
+    g, y = codes(shape, 16, 1, torch.int16), codes(shape, 8, 2, torch.int8)
+    y = y.abs()
+    g[0], y[0] = 32639, 127
+    expected = []
+    for row, weights in zip(g.tolist(), y.tolist(), strict=True):
+        dot = sum(a * b for a, b in zip(row, weights, strict=True))
+        expected += [sum(weights) * a - dot for a in row]
+    found = k.softmax_grad(g, y)
+    assert found.dtype == torch.int64
+    assert_same(found, expected, list(zip(g.flatten().tolist(), y.flatten().tolist(), strict=True)))
+    assert_same(k.softmax_grad(g.t().contiguous().t(), y), expected, expected)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_vectors_with_exponents_of_their_own(k, masked, threads):
     shape = (40, 12)

@@ -72,7 +72,9 @@ def test_one_pass_over_the_samples_serves_all_settings_that_equalize_alike(uneve
         made, report = quantized(shared, settings)
         wanted, own = quantize_graph(graph, samples, settings)
         assert made.constants.keys() == wanted.constants.keys()
-        assert all((made.constants[name] == array).all() for name, array in wanted.constants.items())
+        assert all(
+            (made.constants[name] == array).all() for name, array in wanted.constants.items()
+        )
         assert report.to_dict() == own.to_dict()
 
 

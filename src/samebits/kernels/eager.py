@@ -215,6 +215,17 @@ class Eager(Kernels):
     def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         return torch.where((y > 0) & (y.int() < high), g, torch.zeros_like(g))
 
+    def used(self, x: Tensor) -> Tensor:
+        counts = torch.bincount(x.reshape(-1).long() + 127, minlength=255)
+        return counts > 0
+
+    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
+        return entries[x.long() + 127]
+
+    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
+        acc = g.long() * self.lookup(x, entries)
+        return self.shorten(acc, self.largest_of(acc), exponent)
+
     def add(
         self,
         a: Tensor,
@@ -309,6 +320,10 @@ class Eager(Kernels):
             d = torch.where(allowed, top - v, 0)
             p = torch.where(allowed, softmax.exponentials(d, exponent), 0)
         return self.divide(p << 30, p.sum(1, keepdim=True).clamp(min=1)).to(torch.int32)
+
+    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
+        g, codes = g16.long(), y.long()
+        return codes.sum(1, keepdim=True) * g - (g * codes).sum(1, keepdim=True)
 
     # --- weights and optimizers -------------------------------------------------------------
 

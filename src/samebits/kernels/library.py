@@ -26,7 +26,7 @@ from samebits.spec.philox import MASK
 from samebits.spec.training.moments import TOP_FIELD
 
 _CTYPES = {"p": c_void_p, "n": c_int64, "i": c_int, "-": None}
-_INTEGERS = ("i8", "i16", "i32")
+_TYPES = ("i8", "i16", "i32", "i64")
 SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, - none
     "product": "n ppnnnpi",
     **dict.fromkeys(("conv", "depthwise", "depthwise_input_grad"), "n ppppi"),
@@ -34,8 +34,8 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "conv_weight_grad": "n ppippii",
     "depthwise_weight_grad": "n ppippi",
     "reach": "n pnnn",
-    **dict.fromkeys((f"max_{a}" for a in (*_INTEGERS, "i64")), "n pni"),
-    **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _INTEGERS), "- pnnpi"),
+    **dict.fromkeys((f"max_{a}" for a in _TYPES), "n pni"),
+    **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _TYPES), "- pnnpi"),
     **dict.fromkeys(("scale_rows_i32", "scale_rows_i64"), "- ppnnnnnnpi"),
     **dict.fromkeys(("max_rows_i32", "max_rows_i64"), "- pnnnnnnpi"),
     "with_bias": "n pnnnppppi",
@@ -46,12 +46,16 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "batch_norm_grad": "n pipnnpnpi",
     "relu": "- pnipi",
     "relu_grad": "- pipnipi",
+    "used": "- pnpi",
+    **dict.fromkeys(("lookup_i8", "lookup_i32"), "- pnppi"),
+    "lookup_grad": "n pipnpnpi",
     "add_i8": "n ppnnnnpi",
     "add_grad": "n pinpinnnpi",
     "max_pool": "- ppppi",
     "max_pool_grad": "- ppippi",
     "entropy": "- pnnnpnppppppp",
     "softmax": "- pnnpippppi",
+    "softmax_grad": "- ppnnpi",
     "combine": "n ppnnpi",
     "sgd": "- pppppnnpi",
     "adam_tops": "- pnpi",

@@ -44,6 +44,7 @@ MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 c
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
 SUMS = (torch.int32, torch.int64)
+TABLES = (torch.int8, torch.int32)  # of entries of tables
 _threads = torch.get_num_threads
 
 
@@ -56,8 +57,9 @@ class Native(NativeUpdate):
         self._scale = {
             (t, bits): getattr(self._c, f"samebits_scale_{_NAMES[t]}_i{bits}")
             for t in SUMS
-            for bits in BITS.values()
+            for bits in (*BITS.values(), 64)
         }
+        self._lookup = {t: getattr(self._c, f"samebits_lookup_{_NAMES[t]}") for t in TABLES}
         self._scale_rows, self._max_rows = (
             {t: getattr(self._c, f"samebits_{what}_rows_{_NAMES[t]}") for t in SUMS}
             for what in ("scale", "max")
@@ -70,8 +72,16 @@ class Native(NativeUpdate):
         return int(self._max[v.dtype](pointer(v), v.numel(), _threads()))
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
-        """Exponents of rows, channels or elements in C; one integer in torch."""
-        if not isinstance(exponent, Tensor) or v.dim() != exponent.dim():
+        """One exponent, or those of rows, channels or elements; of other shapes in torch."""
+        if not isinstance(exponent, Tensor):
+            v = _sums(v)
+            out = torch.empty_like(v, dtype=torch.int64)
+            # Only zeros have larger ones, which C cannot shift by.
+            self._scale[v.dtype, 64](
+                *(pointer(v), v.numel(), min(exponent, 62), pointer(out), _threads())
+            )
+            return out
+        if v.dim() != exponent.dim():
             return super().scale(v, exponent)
         last = _is_last(v)
         grid = grid_of(v.shape, exponent.shape, last)
@@ -273,6 +283,32 @@ class Native(NativeUpdate):
         self._c.samebits_relu(pointer(x), x.numel(), high, pointer(out), _threads())
         return out
 
+    def used(self, x: Tensor) -> Tensor:
+        x = dense(x)
+        found = torch.empty(256, dtype=torch.bool)
+        self._c.samebits_used(pointer(x), x.numel(), pointer(found), _threads())
+        return found[1:]
+
+    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
+        x = dense(x)
+        every = _all_codes(entries)  # lives until C has read it
+        out = torch.empty_like(x, dtype=entries.dtype)
+        lookup = self._lookup[entries.dtype]
+        lookup(pointer(x), x.numel(), pointer(every), pointer(out), _threads())
+        return out
+
+    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
+        x = dense(x)
+        g, every = like(g, x), _all_codes(entries)
+        operands = (pointer(g), BITS[g.dtype], pointer(x), x.numel(), pointer(every))
+        largest = self._c.samebits_lookup_grad(*operands, 0, None, _threads())
+        out = torch.empty_like(x, dtype=torch.int32)
+        if largest == 0:
+            return out.zero_(), formats.EXPONENT_MIN
+        shift = shorten_shift(largest)
+        self._c.samebits_lookup_grad(*operands, -shift, pointer(out), _threads())
+        return out, exponent + shift
+
     def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         if isinstance(high, Tensor):
             return super().relu_grad(g, y, high)
@@ -348,6 +384,14 @@ class Native(NativeUpdate):
         out = torch.empty_like(z)
         places = (pointer(allowed), *map(pointer, power_tables()), pointer(out), _threads())
         self._c.samebits_softmax(pointer(z), *sizes, *places)
+        return out
+
+    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
+        g16, y = g16.contiguous(), y.contiguous()
+        out = torch.empty(y.shape, dtype=torch.int64)
+        self._c.samebits_softmax_grad(
+            *(pointer(g16), pointer(y), *y.shape, pointer(out), _threads())
+        )
         return out
 
     # --- hashes -----------------------------------------------------------------------------
@@ -451,6 +495,11 @@ def _is_last(v: Tensor) -> bool:
 def _sums(v: Tensor) -> Tensor:
     """v as dense int32 or int64, in its order if it is dense."""
     return dense(v if v.dtype in SUMS else v.int())
+
+
+def _all_codes(entries: Tensor) -> Tensor:
+    """A table of 255 entries with one for -128, which no code is, so that C reads within it."""
+    return torch.cat([entries[:1], entries])
 
 
 def _by_rows(*exponents: Exponent) -> bool:

@@ -234,6 +234,18 @@ class Kernels(Protocol):
     def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         """g (16 or 32 bits) where the output 0 < y < high, else 0; 128 is no upper limit."""
 
+    def used(self, x: Tensor) -> Tensor:
+        """Which of the 255 codes of 8 bits occur in x, from -127 on: bool [255]."""
+
+    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
+        """entries[x + 127] of 8-bit codes x; entries int8 or int32 [255]."""
+
+    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
+        """g * entries[x + 127] * 2**exponent as bfp32, one rounding; entries of bfp16 [255], int32.
+
+        g has 16 or 32 bits, so that products are below 2**46.
+        """
+
     def add(
         self,
         a: Tensor,
@@ -292,6 +304,12 @@ class Kernels(Protocol):
 
         One exponent, or int64 [n, 1]. Where bool `allowed` [n, c] is false, and in vectors
         without a place that is allowed, the result is 0.
+        """
+
+    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
+        """S * g - sum(g * y), S = sum y, of vectors [n, c], c <= 2**14: int64, below 2**37.
+
+        g16 has 16 bits, y 8.
         """
 
     # --- weights and optimizers (2 to 4) ----------------------------------------------------

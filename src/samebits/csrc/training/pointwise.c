@@ -44,6 +44,8 @@ SCALE(scale_i32_i32, int32_t, int32_t, Shift32, shift32_by, scale32)
 SCALE(scale_i64_i8, int64_t, int8_t, Shift, shift_by, scale64)
 SCALE(scale_i64_i16, int64_t, int16_t, Shift, shift_by, scale64)
 SCALE(scale_i64_i32, int64_t, int32_t, Shift, shift_by, scale64)
+SCALE(scale_i32_i64, int32_t, int64_t, Shift, shift_by, scale64)
+SCALE(scale_i64_i64, int64_t, int64_t, Shift, shift_by, scale64)
 
 /* acc = rne(acc * 2**shift) + bias[channel], in place; the largest magnitude. */
 static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Shift32 s,

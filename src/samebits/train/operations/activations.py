@@ -21,7 +21,14 @@ from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+    requantized,
+)
 
 
 class Relu(TensorOperation):
@@ -80,6 +87,8 @@ class TableActivation(TensorOperation):
         codes, exponent = x.codes, x.exponent
         ctx.save_for_backward(codes)
         ctx.of = (name, exponent, parameter)
+        if isinstance(exponent, int):
+            return _by_entries(codes, *_values(name, exponent, parameter), x.bits)
         values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, parameter))
         shifts = None if ACTIVATIONS[name].bounded else x.shifts
         return narrowed(values, e_t, x.bits, shifts)
@@ -89,6 +98,11 @@ class TableActivation(TensorOperation):
         g, e_g = gradient(grad)
         (codes,) = ctx.saved_tensors
         name, exponent, parameter = ctx.of
+        if isinstance(exponent, int) and isinstance(e_g, int):
+            entries, e_d = _slopes(name, exponent, parameter)
+            table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
+            part = kernels.of(g).lookup_grad(g, codes, table, e_g + e_d)
+            return BFPTensor.wide(*part, 8), None, None
         slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
         return bfp32(g.long() * slopes, e_g + e_t), None, None
 
@@ -103,6 +117,16 @@ def _slopes(name: str, exponent: int, parameter: float | None) -> tuple[Sequence
     """The 255 codes of its derivative, bfp16."""
     table = activation_table(name, exponent, parameter)
     return table.derivative_codes, table.derivative_exponent
+
+
+def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> BFPTensor:
+    """The table's code for every element, narrowed: as what is rounded depends on the largest of
+    all alone, it is the table that is rounded, its entries of codes that occur."""
+    k = kernels.of(codes)
+    table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
+    table = torch.where(k.used(codes), table, 0)
+    narrow, own = requantized(table, exponent, bits)
+    return BFPTensor(k.lookup(codes, narrow), own, bits=bits)
 
 
 def _looked_up(
