@@ -150,6 +150,21 @@ LINES: dict[str, Line] = {
     "cifar10-resnet8-sgd": Trained(
         "cifar10", "resnet8", {"epochs": 15, "limit": 1000, "checkpoint_every": 100, **CIFAR}
     ),
+    "cifar10-vit-adamw": Trained(
+        "cifar10",
+        "vit",
+        {
+            "epochs": 30,
+            "limit": 1000,
+            "optimizer": "adamw",
+            "lr": 0.001,
+            "warmup": 300,
+            "weight_decay": 0.05,
+            "augment": "flip,crop:4",
+            "checkpoint_every": 50,
+        },
+        seeds=3,
+    ),
     "cifar10-resnet20-sgd": Trained(
         "cifar10",
         "resnet20",
@@ -229,7 +244,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--numerics", default="float32,bfp", help="as samebits compare takes it")
-    parser.add_argument("--seeds", type=int, help="0 to N - 1, by default 5 (2 of resnet20)")
+    parser.add_argument(
+        "--seeds", type=int, help="0 to N - 1, by default 5 (3 of vit, 2 of resnet20)"
+    )
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds cifar10 and fsdd")
     parser.add_argument("--out", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--threads", type=int, default=1, help="float32 depends on them")

@@ -566,10 +566,10 @@ def ship(found: Found) -> Findings:
     return made
 
 
-def versions(found: Found) -> Findings:
+def versions(*runs: Found) -> Findings:
     """What other versions of Python, torch and numpy computed."""
     made = Findings()
-    made.table("versions", found["columns"], found["rows"])
+    made.table("versions", runs[0]["columns"], (row for found in runs for row in found["rows"]))
     return made
 
 
