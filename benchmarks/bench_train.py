@@ -38,7 +38,12 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from findings import train
 from machine import facts
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from figures import table
 
 BATCH = 64
 CLASSES = 10
@@ -380,32 +385,15 @@ def run(models: list[str], variants: list[str], threads: list[int], repetitions:
     return results
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """The results as the Markdown table of docs/results.md."""
-    rows = [
-        "| model | threads | variant | step, ms | ratio | peak tensor bytes | peak RSS growth "
-        "| persistent bytes per parameter |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def told(results: list[dict[str, Any]]) -> str:
+    """The table of docs/results.md, and what could not run here."""
+    lines = [table(train({"results": results}).tables["steps"])]
     for entry in results:
         for threads, timed in entry["time"].items():
-            for variant, measured in timed["variants"].items():
-                ratio, memory = measured["ratio"], entry["memory"][variant]
-                cells = [
-                    entry["model"],
-                    threads,
-                    variant,
-                    f"{measured['step_seconds']['median'] * 1e3:.2f}",
-                    f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
-                    f"{memory['peak_tensor_bytes'] / 2**20:.1f} MiB",
-                    f"{memory['peak_rss_bytes'] / 2**20:.1f} MiB",
-                    f"{memory['persistent_bytes_per_parameter']:.2f}",
-                ]
-                rows.append("| " + " | ".join(cells) + " |")
             for variant, reason in timed["not_available"].items():
-                cells = [entry["model"], threads, variant, f"not available: {reason}"]
-                rows.append("| " + " | ".join(cells) + " | | | | |")
-    return "\n".join(rows)
+                where = f"{entry['model']}, threads {threads}, {variant}"
+                lines.append(f"{where}: not available: {reason}")
+    return "\n".join(lines)
 
 
 def arguments() -> argparse.Namespace:
@@ -444,7 +432,7 @@ def main() -> None:
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        print(table(results), file=sys.stderr)
+        print(told(results), file=sys.stderr)
         return
     torch.set_num_threads(options.threads[0])
     (model_name,) = options.models

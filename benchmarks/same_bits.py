@@ -31,8 +31,13 @@ import numpy as np
 import torch
 
 import machine
+from findings import same_bits
 from samebits.data import Dataset, load
 from samebits.reports.same_bits import same_bits_page
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from figures import table
 
 FOLDER = Path(__file__).parent
 SHARDS, PER_EPOCH = 4, 50
@@ -261,18 +266,6 @@ def hashes(rows: list[dict[str, Any]], numerics: str) -> dict[str, str]:
     return {row["case"]: row["sha256"] for row in rows if row["numerics"] == numerics}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line per case, BFP beside float32."""
-    names = list(dict.fromkeys(row["case"] for row in rows))
-    columns = [hashes(rows, numerics) for numerics in ("bfp", "float32")]
-    lines = ["| | BFP | float32 |", "|---|---|---|"]
-    for name in names:
-        cells = (f"`{column[name][:12]}`" if name in column else "" for column in columns)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    counts = [len(set(column.values())) for column in columns]
-    return "\n".join([*lines, f"| different results | **{counts[0]}** | {counts[1]} |"])
-
-
 def main() -> None:
     """Run every case, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -317,7 +310,7 @@ def main() -> None:
             }
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(report, indent=1))
-            given.out.with_suffix(".md").write_text(table(rows) + "\n")
+            given.out.with_suffix(".md").write_text(table(same_bits(report).tables["ways"]) + "\n")
             page = same_bits_page(
                 hashes(rows, "bfp"),
                 hashes(rows, "float32"),
@@ -326,7 +319,7 @@ def main() -> None:
                 skipped=skipped,
             )
             given.out.with_suffix(".html").write_text(page)
-    print(table(rows))
+    print(table(same_bits({"rows": rows}).tables["ways"]))
     for name, reason in skipped.items():
         print(f"{name}: {reason}", file=sys.stderr)
     sys.exit(len({row["sha256"] for row in rows if row["numerics"] == "bfp"}) > 1)
