@@ -73,6 +73,10 @@ def test_float_images_are_taken_as_they_are(tmp_path):
         ({"y_train": np.zeros(5, int)}, "y_train: expected shape [6], one label per sample, found"),
         ({"y_train": np.zeros((6, 1, 1, 1))}, "y_train: expected integers [N] (classes), reals"),
         ({"y_test": np.zeros(3)}, "array y_test: expected integer labels [N], found float64 [3]"),
+        (
+            {"y_test": np.zeros((3, 0), np.int64)},
+            "array y_test: expected integer labels [N], found int64 [3, 0], for classification",
+        ),
         ({"y_train": np.full(6, -1)}, "array y_train: expected labels in 0..16383, found -1..-1"),
         ({"y_train": np.zeros(6, int)}, "expected training images of at least 2 classes, found 1"),
         ({"x_test": np.zeros((0, 3, 4, 4), np.uint8), "y_test": np.zeros(0, int)}, "test image"),

@@ -37,7 +37,7 @@ def task_of(array: Array, task: str | None, where: str) -> str:
     Raises InputError where they say nothing, or cannot be those of `task`.
     """
     kind = "real" if array.dtype.kind == "f" else "whole" if array.dtype.kind in "iub" else None
-    columns = array.ndim == 2 and array.shape[1] > 1
+    columns = array.ndim == 2 and array.shape[1] != 1
     said = {
         ("real", 1): "regression",
         ("real", 2): "regression",
