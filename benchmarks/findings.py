@@ -303,13 +303,14 @@ def train(*runs: Found) -> Findings:
                         kept,
                     ]
                 )
-    extremes(
-        made,
-        {
-            model: each["time"]["1"]["variants"]["bfp"]["ratio"]["median"]
-            for model, each in results.items()
-        },
-    )
+    alone = {model: each["time"].get("1", {}) for model, each in results.items()}
+    ratios = {
+        model: timed["variants"]["bfp"]["ratio"]["median"]
+        for model, timed in alone.items()
+        if "bfp" in timed.get("variants", {})
+    }
+    if ratios:
+        extremes(made, ratios)
     columns = [
         *("model", "threads", "variant", "step, ms", "ratio", "peak of tensors"),
         *("growth of the process", "bytes kept per parameter"),

@@ -37,7 +37,7 @@ def test_a_tool_that_does_not_end(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_tool_ends_with_the_process_that_runs_it(number, tmp_path):
     """A cancelled job or a closed terminal leaves no compiler behind."""
     tool = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/late"

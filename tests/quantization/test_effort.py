@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import replace_nodes
 from samebits.quantization import Settings, effort, quantize_best, quantize_graph
 from samebits.quantization.effort import LESS, STEPS, error
-from samebits.quantization.post_training import observe_graph, quantized
+from samebits.quantization.post_training import convert_observed, observe_graph
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +67,29 @@ def test_one_pass_over_the_samples_serves_all_settings_that_equalize_alike(uneve
     seen.clear()
     quantize_best(graph, samples, Settings(per_channel=False, stop_early=2))
     assert len(seen) == 1 + len(STEPS)  # where it stops depends on the scales
-    shared = observe_graph(graph, samples, Settings(per_channel=False), 8)
-    for change in ({"calibration": "mse"}, {"bias_correction": True, "refine_samples": 8}):
-        settings = Settings(per_channel=False, **change)
-        made, report = quantized(shared, settings)
-        wanted, own = quantize_graph(graph, samples, settings)
-        assert made.constants.keys() == wanted.constants.keys()
+
+
+@pytest.mark.parametrize("equalize", [None, "weights"])
+def test_settings_that_equalize_alike_share_what_was_observed(uneven, equalize):
+    """Whatever was converted before, and however many samples are kept for others."""
+    graph, samples = uneven
+    plain = Settings(per_channel=False, equalize=equalize, report_samples=1)
+    shared = observe_graph(graph, iter(samples), plain, 8)
+    for change in (
+        {"calibration": "mse"},
+        {"bias_correction": True, "refine_samples": 8},
+        {"mixed": 2},
+        {"rounding": "least-error", "refine_samples": 4},
+        {},
+    ):
+        settings = replace(plain, **change)
+        made, changes = convert_observed(shared, settings)
+        wanted, report = quantize_graph(graph, samples, settings)
+        assert made.graph.constants.keys() == wanted.constants.keys()
         assert all(
-            (made.constants[name] == array).all() for name, array in wanted.constants.items()
+            (made.graph.constants[name] == array).all() for name, array in wanted.constants.items()
         )
-        assert report.to_dict() == own.to_dict()
+        assert changes == report.changes
 
 
 def test_what_was_chosen_stays(uneven):

@@ -63,7 +63,8 @@ def _ended_with_us(group: int) -> Iterator[None]:
         os.kill(os.getpid(), number)
 
     main = threading.current_thread() is threading.main_thread()
-    ending = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    ending = [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
     before = {number: signal.signal(number, end) for number in ending if main}
     try:
         yield
@@ -77,9 +78,9 @@ def run_to_end(
 ) -> subprocess.CompletedProcess[str]:
     """A process that has ended, with whatever code; its messages are in English.
 
-    options: of subprocess.Popen. Raises TimeoutError where it runs longer than `limit` seconds (it
-    is killed, with all that it started, as when this process ends), OSError where it cannot be
-    started.
+    options: of subprocess.Popen. Raises TimeoutExpired where it runs longer than `limit` seconds
+    (it is killed, with all that it started, as where a signal ends this process), OSError where it
+    cannot be started.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     with subprocess.Popen(
@@ -88,12 +89,10 @@ def run_to_end(
         try:
             with _ended_with_us(process.pid):
                 out, err = process.communicate(text, limit)
-        except BaseException as error:  # a driver's own death would leave its compiler running
+        except BaseException:  # a driver's own death would leave its compiler running
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise TimeoutError(f"still running after {limit:g} seconds") from None
+            raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
@@ -108,7 +107,7 @@ def run_tool(
     pipe = subprocess.PIPE
     try:
         return run_to_end(command, limit, text, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe)
-    except TimeoutError:
+    except subprocess.TimeoutExpired:
         told = textwrap.shorten(shlex.join(command), 200, placeholder=" ...")
         raise InputError(
             f"expected {told!r} to end within {limit:g} seconds, found it still running; run "

@@ -55,9 +55,9 @@ class Native(NativeUpdate):
         self._c = load(arch)
         self._max = {t: getattr(self._c, f"samebits_max_{name}") for t, name in _NAMES.items()}
         self._scale = {
-            (t, bits): getattr(self._c, f"samebits_scale_{_NAMES[t]}_i{bits}")
+            (t, kind): getattr(self._c, f"samebits_scale_{_NAMES[t]}_{name}")
             for t in SUMS
-            for bits in (*BITS.values(), 64)
+            for kind, name in _NAMES.items()
         }
         self._lookup = {t: getattr(self._c, f"samebits_lookup_{_NAMES[t]}") for t in TABLES}
         self._scale_rows, self._max_rows = (
@@ -74,13 +74,7 @@ class Native(NativeUpdate):
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """One exponent, or those of rows, channels or elements; of other shapes in torch."""
         if not isinstance(exponent, Tensor):
-            v = _sums(v)
-            out = torch.empty_like(v, dtype=torch.int64)
-            # Only zeros have larger ones, which C cannot shift by.
-            self._scale[v.dtype, 64](
-                *(pointer(v), v.numel(), min(exponent, 62), pointer(out), _threads())
-            )
-            return out
+            return self._scaled(v, exponent, torch.int64)
         if v.dim() != exponent.dim():
             return super().scale(v, exponent)
         last = _is_last(v)
@@ -110,14 +104,15 @@ class Native(NativeUpdate):
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
             return super().scale_to(v, exponent, bits)
-        v = dense(v)
-        if v.dtype not in SUMS:
-            v = v.int()
-        if exponent < -MAX_SHIFT_32 and v.dtype == torch.int32:
+        if exponent < -MAX_SHIFT_32 and v.dtype != torch.int64:
             v = v.long()
-        out = torch.empty_like(v, dtype=CODE_TYPE[bits])
-        scale = self._scale[v.dtype, BITS[out.dtype]]
-        scale(pointer(v), v.numel(), exponent, pointer(out), _threads())
+        return self._scaled(v, exponent, CODE_TYPE[bits])
+
+    def _scaled(self, v: Tensor, exponent: int, kind: torch.dtype) -> Tensor:
+        v = _sums(v)
+        out = torch.empty_like(v, dtype=kind)
+        shift = min(exponent, 62)  # only zeros have a larger one
+        self._scale[v.dtype, kind](pointer(v), v.numel(), shift, pointer(out), _threads())
         return out
 
     def resolve(self, parts: list[Part]) -> Part:
@@ -299,7 +294,7 @@ class Native(NativeUpdate):
 
     def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
         x = dense(x)
-        g, every = like(g, x), _all_codes(entries)
+        g, every = like(g if g.dtype == torch.int16 else g.int(), x), _all_codes(entries)
         operands = (pointer(g), BITS[g.dtype], pointer(x), x.numel(), pointer(every))
         largest = self._c.samebits_lookup_grad(*operands, 0, None, _threads())
         out = torch.empty_like(x, dtype=torch.int32)

@@ -1,8 +1,8 @@
 """Steps beyond plain quantization, tried one after another and kept where they measurably help.
 
 Every fourth sample is held out. Each step is a change of the settings; the network is quantized
-anew on the other samples, which it runs on once for every way to equalize, and the step is kept if
-the error of the outputs on the held-out ones is smaller than before it, by so much that it is no
+anew on the other samples, calibrated once for every way to equalize, and the step is kept if the
+error of the outputs on the held-out ones is smaller than before it, by so much that it is no
 accident of a few samples. With the steps that were kept the network is then quantized on all
 samples: ranges gain by each. Errors are sums in a fixed order, so the same steps are kept on every
 machine.
@@ -23,9 +23,9 @@ from samebits.ir.interpreter import run
 from samebits.quantization.observe import Sample, checked
 from samebits.quantization.post_training import (
     Observed,
+    convert_observed,
     observe_graph,
     quantize_graph,
-    quantized,
 )
 from samebits.quantization.report import QuantizationReport, StepReport
 from samebits.quantization.settings import Settings
@@ -66,19 +66,18 @@ def quantize_best(
         )
     rest = [sample for i, sample in enumerate(listed) if (i + 1) % HOLD_OUT]
     expected = [run(graph, sample) for sample in held]
-    known: dict[Settings | str | None, Observed] = {}
+    known: dict[str | None, Observed] = {}
 
     def observed(tried: Settings) -> Observed:
-        """One for every way to equalize; where samples are left out by what the settings give, for
-        all settings."""
-        key = tried.equalize if tried.stop_early is None else tried
-        if key not in known:
-            known[key] = observe_graph(graph, rest, tried, tried.refine_samples)
-        return known[key]
+        """One for every way to equalize; a new one for every step with `stop_early`, as the
+        settings decide then how many samples are read."""
+        if tried.stop_early is not None or tried.equalize not in known:
+            known[tried.equalize] = observe_graph(graph, rest, tried, tried.refine_samples)
+        return known[tried.equalize]
 
     def attempt(name: str, tried: Settings) -> float:
         progress.stage(f"trying: {name}")
-        made, _ = quantized(observed(tried), tried)
+        made = convert_observed(observed(tried), tried)[0].graph
         return error(expected, [run(made, sample) for sample in held])
 
     least = attempt("plain", settings)
@@ -94,6 +93,7 @@ def quantize_best(
         steps.append(StepReport(name, _decibels(found), better))
         if better:
             least, settings = found, tried
+    known.clear()
     progress.stage("quantizing with the steps kept")
     made, report = quantize_graph(graph, listed, settings)
     return made, replace(report, steps=tuple(steps), held_out=len(held))

@@ -13,7 +13,7 @@ from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.quantization.calibrate import Calibrated
-from samebits.quantization.convert import convert, group_numbers
+from samebits.quantization.convert import Converted, convert, group_numbers
 from samebits.quantization.equalize import equalize
 from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import Placement, place
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Observed:
     """A float graph as it is to be quantized, and what its samples showed: all that takes a pass
-    over them. Settings that only read it share it.
+    over them. Settings that `observe_graph` does not read share it.
 
     changes: what equalization did; stored: codes that the file has already; features: scales of the
     features of inputs; kept: the first samples; count: all that were read
@@ -64,8 +64,23 @@ def quantize_graph(
     other than float32.
     """
     settings = settings or Settings()
-    refined = settings.refine_samples if settings.refines else 0
-    return quantized(observe_graph(graph, samples, settings, refined), settings)
+    observed = observe_graph(graph, samples, settings, _refined(settings))
+    converted, changes = convert_observed(observed, settings)
+    progress.stage("comparing with the float network")
+    compared = observed.kept[: settings.report_samples]
+    made = report(
+        *(observed.graph, converted, observed.seen, compared, observed.count, settings, changes)
+    )
+    return converted.graph, made
+
+
+def _refined(settings: Settings) -> int:
+    return settings.refine_samples if settings.refines else 0
+
+
+def _kept(graph: Graph, settings: Settings, refined: int) -> int:
+    """The number of samples to keep: for the report, and to refine on as far as memory reaches."""
+    return max(settings.report_samples, affordable(graph, refined) if refined else 0)
 
 
 def observe_graph(
@@ -73,8 +88,8 @@ def observe_graph(
 ) -> Observed:
     """The graph to be quantized, after one pass over the samples (with `equalize`: two).
 
-    settings: `equalize` and `report_samples` count, and all others where `stop_early` is set
-    refined:  samples to keep for `refine`, as far as memory reaches
+    settings: it reads `equalize` and `report_samples`, and where `stop_early` is set all others
+    refined:  samples to keep for `refine`, as far as memory reaches; 0 where nothing is refined
 
     Raises what `quantize_graph` raises.
     """
@@ -91,7 +106,7 @@ def observe_graph(
             f"graph {graph.name!r}: expected a network that computes on float32 numbers, found "
             "none to quantize"
         )
-    wanted = max(settings.report_samples, affordable(graph, refined) if refined else 0)
+    wanted = _kept(graph, settings, refined)
     kept: list[Sequence[Array]] = []
     count = 0
     scales: dict[str, tuple[Fraction, int]] = {}
@@ -125,11 +140,16 @@ def observe_graph(
     return Observed(graph, changes, stored, placement, seen, features, kept, count)
 
 
-def quantized(observed: Observed, settings: Settings) -> tuple[Graph, QuantizationReport]:
-    """An observed graph in QDQ form, as the settings ask for, and a report."""
+def convert_observed(
+    observed: Observed, settings: Settings
+) -> tuple[Converted, tuple[LayerChange, ...]]:
+    """An observed graph in QDQ form, as the settings ask for, and what was done to its layers.
+
+    settings: those that it was observed with, but for those that `observe_graph` does not read
+    """
     graph, seen, placement = observed.graph, observed.seen, observed.placement
-    features, stored = observed.features, observed.stored
-    changes, kept = observed.changes, observed.kept
+    features, stored, changes = observed.features, observed.stored, observed.changes
+    kept = observed.kept[: _kept(graph, settings, _refined(settings))]
     converted = convert(graph, placement, seen, settings, features=features, stored=stored)
     if settings.mixed is not None:
         wide, wider = most_sensitive(graph, placement, converted, kept, settings)
@@ -139,10 +159,6 @@ def quantized(observed: Observed, settings: Settings) -> tuple[Graph, Quantizati
         changes += wider
     if settings.refines:
         refined = kept[: affordable(graph, settings.refine_samples)]
-        converted, more_changes = refine(graph, converted, refined, settings)
-        changes += more_changes
-    progress.stage("comparing with the float network")
-    compared = kept[: settings.report_samples]
-    return converted.graph, report(
-        *(graph, converted, seen, compared, observed.count, settings, changes)
-    )
+        converted, more = refine(graph, converted, refined, settings)
+        changes += more
+    return converted, changes

@@ -7,6 +7,7 @@ A program gets them on its standard input, or, on a board, in files it opens by 
 from __future__ import annotations
 
 import re
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -289,7 +290,7 @@ def _call(
                 run = run_to_end(
                     *(command, timeout), cwd=folder, stdin=stdin, stdout=stdout, stderr=stderr
                 )
-            except TimeoutError:
+            except subprocess.TimeoutExpired:
                 raise InputError(
                     f"{target.name}: expected {runs} runs to end within {timeout:g} seconds, found "
                     "the program still running; give fewer samples or a longer timeout"

@@ -116,3 +116,22 @@ void samebits_softmax(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
              softmax_vectors(z + lo * c, len, c, exponents + (own ? lo : 0), own,
                              allowed ? allowed + lo * c : 0, t1, t2, out + lo * c))
 }
+
+/* out = S * g - sum(g * y) over vectors of c, S = sum(y): the inner part of a softmax gradient
+ * (14.3). |S| <= 2**14 * 127 < 2**21, |g| < 2**15: both terms are below 2**36. */
+static void softmax_grad_range(const int16_t *restrict g, const int8_t *restrict y, int64_t n,
+                               int64_t c, int64_t *restrict out) {
+    for (int64_t i = 0; i < n; i++, g += c, y += c, out += c) {
+        int64_t total = 0, dot = 0;
+        for (int64_t k = 0; k < c; k++) {
+            total += y[k];
+            dot += (int32_t)g[k] * y[k];
+        }
+        for (int64_t k = 0; k < c; k++) out[k] = total * g[k] - dot;
+    }
+}
+
+void samebits_softmax_grad(const int16_t *g, const int8_t *y, int64_t n, int64_t c, int64_t *out,
+                           int threads) {
+    PARALLEL(n, n * c, softmax_grad_range(g + lo * c, y + lo * c, len, c, out + lo * c))
+}

@@ -43,25 +43,6 @@ SAMEBITS_INLINE int64_t scale_each(int64_t v, int64_t exponent) {
 SCALE_ROWS(scale_rows_i32, int32_t)
 SCALE_ROWS(scale_rows_i64, int64_t)
 
-/* out = S * g - sum(g * y) over vectors of c, S = sum(y): the inner part of a softmax gradient
- * (14.3). |S| <= 2**14 * 127 < 2**21, |g| < 2**15: both terms are below 2**36. */
-static void softmax_grad_range(const int16_t *restrict g, const int8_t *restrict y, int64_t n,
-                               int64_t c, int64_t *restrict out) {
-    for (int64_t i = 0; i < n; i++, g += c, y += c, out += c) {
-        int64_t total = 0, dot = 0;
-        for (int64_t k = 0; k < c; k++) {
-            total += y[k];
-            dot += (int32_t)g[k] * y[k];
-        }
-        for (int64_t k = 0; k < c; k++) out[k] = total * g[k] - dot;
-    }
-}
-
-void samebits_softmax_grad(const int16_t *g, const int8_t *y, int64_t n, int64_t c, int64_t *out,
-                           int threads) {
-    PARALLEL(n, n * c, softmax_grad_range(g + lo * c, y + lo * c, len, c, out + lo * c))
-}
-
 /* The largest magnitude of what shares each place, into `top`, which is zeros. Rows of different i
  * have different places, unless step_a is 0: then one thread does all. */
 #define MAX_ROWS(name, type)                                                                   \

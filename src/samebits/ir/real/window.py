@@ -114,9 +114,9 @@ def correlate(x: Array, w: Array, attributes: Attributes) -> Array:
     samples, channels = x.shape[:2]
     kernel, outputs, rank = w.shape[2:], w.shape[0], x.ndim - 2
     windows = _windows(_pad(x, attributes["pads"], 0), kernel, strides, attributes["dilations"])
-    if outputs == channels == group:
-        return _by_channel(windows, w)
     out = windows.shape[2 : 2 + rank]
+    if outputs == channels == group and math.prod(kernel) <= math.prod(out):
+        return _by_channel(windows, w)
     rows, each = out[0], math.prod(out[1:])
     length = w.shape[1] * math.prod(kernel)  # of one dot product
     matrix = w.reshape(group, outputs // group, length)
@@ -139,7 +139,7 @@ def correlate(x: Array, w: Array, attributes: Attributes) -> Array:
 
 
 def _by_channel(windows: Array, w: Array) -> Array:
-    """Each channel with its own kernel, tap by tap: matrices of one row would take longer."""
+    """Each channel with its own kernel, tap by tap: as matrices they would have one row each."""
     factors = w.reshape(len(w), *w.shape[2:], *[1] * (w.ndim - 2))
     result: Array = np.zeros(windows.shape[: w.ndim], dtype=np.result_type(windows, w))
     product = np.empty_like(result)
