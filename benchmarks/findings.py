@@ -68,12 +68,13 @@ def extremes(made: Findings, ratios: dict[str, float]) -> None:
 # --- training -------------------------------------------------------------------------------------
 
 
-def same_bits(found: Found) -> Findings:
-    """The hash of every way, and how many different ones there are."""
+def same_bits(*runs: Found) -> Findings:
+    """The hash of every way, of one run or of several, and how many different ones there are."""
+    found = [row for run in runs for row in run["rows"]]
     made = Findings()
     ways: dict[str, dict[str, str]] = {}
     for numerics in ("bfp", "float32"):
-        rows = [row for row in found["rows"] if row["numerics"] == numerics]
+        rows = [row for row in found if row["numerics"] == numerics]
         for row in rows:
             short = row["sha256"][:12]
             made.figures[f"{numerics}.{slug(row['case'])}"] = short
