@@ -52,6 +52,14 @@ def test_every_mark_is_read(load):
         assert text.count("<!-- record:") == text.count("<!-- /record -->"), path.name
 
 
+def test_no_figure_begins_a_line(load):
+    """There Markdown reads a comment as a block of its own, which ends the paragraph."""
+    for path in load("figures").pages():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        first = [line for line in lines if re.match(r"\s*<!-- record: .*<!-- /record -->", line)]
+        assert first == [], path.name
+
+
 # A number with a unit of measurement or many decimals, a hash.
 TYPED = re.compile(r"[0-9a-f]{12}|\b\d[\d,]*(\.\d+)? ?(%|(us|ms|dB|MiB|KiB|M|nats)\b)|\b\d+\.\d{3}")
 ROW = re.compile(r"^\| .*\b\d+\.\d\d")
