@@ -28,6 +28,7 @@ class Findings:
     def table(self, name: str, columns: list[str], rows: Iterable[Iterable[object]]) -> None:
         """Add a table."""
         texts = [[str(cell) for cell in row] for row in rows]
+        assert texts, f"{name}: no rows"
         assert all(len(row) == len(columns) for row in texts), name
         self.tables[name] = {"columns": columns, "rows": texts}
 
@@ -743,8 +744,7 @@ def networks(found: Found) -> Findings:
     made = Findings()
     times = {}
     for test, seconds in found["seconds"].items():
-        name = re.search(r"\[(\w+?)[\]-]", test)
-        if name and "quantiz" in test:
+        if name := re.search(r"\[(\w+?)[\]-]", test):
             times[name[1]] = seconds
     made.table("seconds", ["network", "seconds"], ([n, f"{s:.0f}"] for n, s in times.items()))
     return made

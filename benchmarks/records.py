@@ -94,7 +94,7 @@ def read(path: Path) -> Found:
     """What a benchmark wrote, the tallies of fuzzing, or pytest's XML: counts, properties."""
     if path.suffix != ".xml":
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-        return {"machine": machine.facts(), "tallies": found} if isinstance(found, list) else found
+        return {"machine": here(), "tallies": found} if isinstance(found, list) else found
     root = ElementTree.parse(path).getroot()
     whole = root if root.tag == "testsuite" else root[0]
     counts = {name: int(whole.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
@@ -102,7 +102,7 @@ def read(path: Path) -> Found:
     passed = counts.pop("tests") - wrong - counts["skipped"]
     cases = list(whole.iter("testcase"))
     return {
-        "machine": machine.facts(),
+        "machine": here() | {"date": whole.get("timestamp", here()["date"])[:10]},
         "counts": {"passed": passed, "failed": wrong, **counts},
         "total_seconds": float(whole.get("time", 0)),
         "seconds": {case.get("name"): float(case.get("time", 0)) for case in cases},
@@ -112,6 +112,11 @@ def read(path: Path) -> Found:
             for each in case.iter("property")
         },
     }
+
+
+def here() -> dict[str, Any]:
+    """The facts of this machine, for files that tell none; of its load then nothing is known."""
+    return {name: fact for name, fact in machine.facts().items() if name != "load_average"}
 
 
 def check(kind: str, found: Found) -> None:

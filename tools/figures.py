@@ -75,8 +75,9 @@ def source(record: dict[str, Any]) -> str:
     machine = record["machine"]
     where = machine.get("described")
     if where is None:
-        load = machine["load_average"][0]
-        where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, load {load}"
+        where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
+        if "load_average" in machine:
+            where += f", load {machine['load_average'][0]}"
     parts = [record["measured"], where, *([machine["note"]] if "note" in machine else [])]
     parts += [record["transcribed"]] if "transcribed" in record else []
     text = f"*{'; '.join(part.rstrip('.') for part in parts)}.*"
