@@ -41,7 +41,10 @@ def test_a_tool_that_does_not_end(tmp_path):
 def test_a_tool_ends_with_the_process_that_runs_it(number, tmp_path):
     """A cancelled job or a closed terminal leaves no compiler behind."""
     tool = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/late"
-    code = f"from samebits.csrc import run_tool; run_tool(['sh', '-c', {tool!r}], 60)"
+    code = (  # where tests run in the background or under nohup, it would ignore some
+        f"import signal; signal.signal({int(number)}, signal.SIG_DFL); "
+        f"from samebits.csrc import run_tool; run_tool(['sh', '-c', {tool!r}], 60)"
+    )
     process = subprocess.Popen([sys.executable, "-c", code])
     while not (tmp_path / "started").exists():
         time.sleep(0.01)
