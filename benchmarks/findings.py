@@ -781,7 +781,7 @@ def accuracy(*lines: Found) -> Findings:
     for line in lines:
         name, found = line["name"], line["found"]
         if name in ("vit", "bert"):
-            keys = ("samebits", "samebits mse", "samebits high")
+            keys = ("samebits", "samebits minmax", "samebits high")
             others = ("onnxruntime per tensor", "onnxruntime per channel")
             ratios.append([name, *(f"{found[key]:.2f}" for key in (*keys, *others))])
             for key in (*keys, *others):
@@ -802,7 +802,7 @@ def accuracy(*lines: Found) -> Findings:
                 ]
             )
     if ratios:
-        columns = ["", "samebits", "with `mse` ranges", "`--effort high`"]
+        columns = ["", "samebits", "with `minmax` ranges", "`--effort high`"]
         made.table("ratios", [*columns, "onnxruntime, per tensor", "per channel"], ratios)
     if ways:
         made.table("ways", ["mobilenetv2", "accuracy", "SQNR of the logits"], ways)

@@ -29,7 +29,10 @@ PYTEST = "-m pytest"
 # The command of each record, and how its figures and tables follow from what it wrote.
 KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "aarch64": ("benchmarks/bench_aarch64.py", findings.aarch64),
-    "accuracy": ("benchmarks/bench_accuracy.py --data cifar10 --limit 2000", findings.accuracy),
+    "accuracy": (
+        "benchmarks/bench_accuracy.py --data cifar10 --limit 2000 --only float32 int8-tensor int4",
+        findings.accuracy,
+    ),
     "audio": ("benchmarks/bench_audio.py", findings.audio),
     "batchnorm_inverse": ("benchmarks/batchnorm_inverse.py", findings.batchnorm_inverse),
     "concord": ("benchmarks/bench_concord.py", findings.concord),
@@ -85,6 +88,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "targets": ("benchmarks/verify_targets.py MODEL", findings.targets),
     "torchvision": ("benchmarks/bench_torchvision.py", findings.torchvision),
     "train": ("benchmarks/bench_train.py", findings.train),
+    "transformers": ("benchmarks/bench_accuracy.py --only vit bert", findings.accuracy),
     "versions": ("tools/test_versions.py", findings.versions),
     "workers": ("benchmarks/bench_workers.py", findings.workers),
 }

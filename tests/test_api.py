@@ -148,6 +148,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_every_line_runs_twice_after_every_room_is_imported(tmp_path, objects):
     """In one fresh process: importing a sub-package sets an attribute of its name."""
     for name in ("c", "cortex-m3"):

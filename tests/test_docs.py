@@ -118,7 +118,13 @@ def needs(*backends: str) -> None:
 PAGES = ("c", "compare", "data", "faq", "numerics", "python", "report", "start", "train", "why")
 
 
-@pytest.mark.parametrize("name", [f"{page}.md" for page in PAGES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(f"{page}.md", marks=[pytest.mark.slow] if page == "compare" else [])
+        for page in PAGES
+    ],
+)
 def test_a_guide(name, page_folder, capsys):
     needs("c", *(("cortex-m4",) if name in ("c.md", "start.md") else ()))
     if name == "train.md":
@@ -172,6 +178,7 @@ def troubleshooting():
     sb.load("model.q.onnx").compile("build/model", sizes=False)
 
 
+SLOW_PAGES = ("language", "lstm", "deploy")
 PAGES = {
     "README.md": readme,
     "src/samebits/troubleshooting.md": troubleshooting,
@@ -183,7 +190,13 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if Path(name).stem in SLOW_PAGES else [])
+        for name in PAGES
+    ],
+)
 def test_a_page(name, page_folder, monkeypatch, capsys):
     """On a few of the digits, and without measuring boards."""
     monkeypatch.setattr("samebits.codegen.run.requirements.BOARDS", ())

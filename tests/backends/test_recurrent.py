@@ -29,7 +29,7 @@ from stream_program import Run, steps_of, stream
 Array = np.ndarray[Any, Any]
 STEPS = 16
 PROGRAM = 50  # networks in one program
-FEW = 12  # in one of the quick programs
+FEW = 8  # in one of the quick programs
 QUICK, SLOW = range(2 * FEW), range(1000, 2000)
 FLASH = 200_000  # bytes of constants of the networks that the boards run
 

@@ -172,7 +172,7 @@ def test_silent_worker(npz, tmp_path, numerics):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (("--lr", 1e30), "error: training diverged in step"),
+        pytest.param(("--lr", 1e30), "error: training diverged in step", marks=pytest.mark.slow),
         pytest.param(
             *(("--shards", 1), "error: expected a number of workers that divides the 1 shards"),
             marks=pytest.mark.slow,

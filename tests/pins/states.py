@@ -69,6 +69,6 @@ def quantized_states() -> Pins:
     return found
 
 
-@route("quantized-states-c")
+@route("quantized-states-c", slow=True)
 def quantized_states_in_c() -> Pins:
     return sequences_in_c({name: tied(name) for name in ("LSTM", "mean")})

@@ -167,7 +167,7 @@ def train_resnet8() -> Pins:
     return trained_resnet8()
 
 
-@route("training-resnet8-plan")
+@route("training-resnet8-plan", slow=True)
 def train_resnet8_with_plans() -> Pins:
     """What is computed again changes no bit: the same as without a plan (tests/test_pins.py)."""
     return {

@@ -121,8 +121,8 @@ def test_an_mlp_in_every_scheme(net, digits):
     before = accuracy(graph, tests, test_labels)
     assert before > 85
     samples = [[image[None]] for image in images[:20].numpy()]
-    for scheme in ACTIVATIONS:
-        for weights in WEIGHTS:
+    for number, scheme in enumerate(ACTIVATIONS):
+        for weights in tuple(WEIGHTS)[number % 2 :: 2]:  # every scheme of either, half of the pairs
             quantized, _ = quantize_graph(
                 graph, samples, Settings(scheme, weights, report_samples=1)
             )

@@ -194,17 +194,18 @@ def test_sigmoid_near_ties():
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_exponent_is_quick_and_in_range(name):
+def test_exponents_are_quick_and_in_range(name):
     parameter = 0.01 if ACTIVATIONS[name].parameter else None
     begin = time.process_time()
-    for exponent in range(-128, 128):
+    exponents = (*range(-128, 128, 5), 127)
+    for exponent in exponents:
         table = activation_table(name, exponent, parameter)
         assert max(map(abs, table.codes)) <= formats.Q32
         assert max(map(abs, table.derivative_codes)) <= formats.Q16
         assert 2 * max(map(abs, table.codes)) + 1 > formats.Q32
         assert len(table.codes) == len(table.derivative_codes) == 255
     # A table takes about 5 ms (gelu 20 ms); this guards against a hang, not a slow machine.
-    assert time.process_time() - begin < 256 * 0.2
+    assert time.process_time() - begin < len(exponents) * 0.2
 
 
 def test_tables_are_cached():

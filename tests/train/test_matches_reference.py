@@ -310,6 +310,7 @@ def compare_nodes(case, parameters, buffers, model, data, *, training, scale=1.0
 @pytest.mark.parametrize("steps", [2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", list(CASES))
+@eager_slowly
 def test_outputs_and_gradients_of_every_node(name, training, steps, realisation):
     case = CASES[name]
     # A state some steps from the start, with delayed updates and running statistics.

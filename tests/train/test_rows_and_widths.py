@@ -209,12 +209,14 @@ def compare_every_node(name: str, training: bool, exponents: str, wide: bool, se
         for training in (True, False)
     ],
 )
+@eager_slowly
 def test_every_node(name, exponents, wide, training, realisation):
     compare_every_node(name, training, exponents, wide, seed=2 if training else 1)
 
 
 @pytest.mark.parametrize("exponents", ["tensor", "row", "row-shift"])
 @pytest.mark.parametrize("name", list(OF_ONE_SAMPLE))
+@eager_slowly
 def test_every_node_of_one_sample(name, exponents, realisation):
     """A row is not a tensor, where there is one row: gradients are aligned by other rules.
 

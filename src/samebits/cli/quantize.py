@@ -60,7 +60,8 @@ def quantize_command(
         str | None,
         typer.Option(
             metavar="HOW",
-            help="minmax, percentile or mse [default: minmax, of recurrent networks mse].",
+            help="minmax, percentile or mse [default: minmax, with attention the better of minmax "
+            "and mse, of recurrent networks mse].",
         ),
     ] = None,
     percentile: Annotated[

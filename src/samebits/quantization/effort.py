@@ -35,8 +35,10 @@ Array = np.ndarray[Any, Any]
 
 LESS = 0.975  # of the error before: 0.1 dB
 HOLD_OUT = 4  # every fourth sample is not quantized on
-STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("clip at the least squared error", {"calibration": "mse"}),
+Steps = tuple[tuple[str, dict[str, Any]], ...]
+CLIPPING: Steps = (("clip at the least squared error", {"calibration": "mse"}),)
+STEPS: Steps = (
+    *CLIPPING,
     ("clip 0.01 % of the elements", {"calibration": "percentile"}),
     ("equalize weights", {"equalize": "weights"}),
     ("equalize activations", {"equalize": "activations"}),
@@ -50,8 +52,9 @@ def quantize_best(
     samples: Iterable[Sample],
     settings: Settings,
     given: Iterable[str] = (),
+    steps: Steps = STEPS,
 ) -> tuple[Graph, QuantizationReport]:
-    """As `quantize_graph`, with those of STEPS that raise the outputs' signal-to-noise ratio.
+    """As `quantize_graph`, with those steps that raise the outputs' signal-to-noise ratio.
 
     given: fields of the settings that the user chose: steps that would change them are left out
 
@@ -81,22 +84,22 @@ def quantize_best(
         return error(expected, [run(made, sample) for sample in held])
 
     least = attempt("plain", settings)
-    steps = [StepReport("plain", _decibels(least), True)]
+    tries = [StepReport("plain", _decibels(least), True)]
     chosen = set(given)
-    for name, wished in STEPS:
+    for name, wished in steps:
         changed = {k: value for k, value in wished.items() if getattr(settings, k) != value}
         if not changed or chosen & set(changed):
             continue
         tried = replace(settings, **changed)
         found = attempt(name, tried)
         better = found < LESS * least
-        steps.append(StepReport(name, _decibels(found), better))
+        tries.append(StepReport(name, _decibels(found), better))
         if better:
             least, settings = found, tried
     known.clear()
     progress.stage("quantizing with the steps kept")
     made, report = quantize_graph(graph, listed, settings)
-    return made, replace(report, steps=tuple(steps), held_out=len(held))
+    return made, replace(report, steps=tuple(tries), held_out=len(held))
 
 
 def error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float:

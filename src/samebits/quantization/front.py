@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.ir import Graph
+from samebits.ir import Graph, Trait, has
 from samebits.ir.steps import is_recurrent
-from samebits.quantization.effort import quantize_best
+from samebits.quantization.effort import CLIPPING, HOLD_OUT, quantize_best
 from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.quantization.post_training import quantize_graph
 from samebits.quantization.report import QuantizationReport
@@ -89,18 +89,37 @@ def quantize_network(
 ) -> tuple[Graph, QuantizationReport | RecurrentReport]:
     """A float network in QDQ form, whatever its kind, and what that cost.
 
+    In networks with attention minmax and mse are both tried, if neither was chosen: a transformer's
+    few large elements decide its steps, and which of the two is better differs by decibels from
+    network to network. In convolutional ones it is a fraction of one (docs/results.md).
+
     arrays: [samples, ...] for each input; where: what messages call them. Raises InputError for
     samples that do not fit.
     """
     if not _recurrent(graph):
         samples, settings = samples_of(arrays, graph, where), options.settings()
+        chosen = Settings(**settings)
         if options.plain["effort"] == "high":
-            return quantize_best(graph, samples, Settings(**settings), settings)
-        return quantize_graph(graph, samples, Settings(**settings))
+            return quantize_best(graph, samples, chosen, settings)
+        if "calibration" not in settings and len(samples) >= HOLD_OUT and attends(graph):
+            return quantize_best(graph, samples, chosen, settings, CLIPPING)
+        return quantize_graph(graph, samples, chosen)
     recurrent = RecurrentSettings(**_chosen({**options.gated, **options.common}))
     if graph.states:
         return quantize_states(graph, arrays, recurrent, where)
     return quantize_recurrent(graph, samples_of(arrays, graph, where), recurrent)
+
+
+def attends(graph: Graph) -> bool:
+    """Whether two tensors that depend on the inputs are multiplied, as attention does."""
+    dependent = set(graph.inputs)
+    for node in graph.nodes:
+        found = [name for name in node.inputs if name in dependent]
+        if has(node.op, Trait.PRODUCT) and len(found) > 1:
+            return True
+        if found:
+            dependent.update(node.outputs)
+    return False
 
 
 def _recurrent(graph: Graph) -> bool:

@@ -259,8 +259,8 @@ FAMILIES = {
 }
 QUICK = {  # every family on the best of this machine, a few on every set
     "native": {*FAMILIES} - {"drawn"},
-    "sse2": {"points", "depthwise"},
-    "avx2": {"windows", "requantizations"},
+    "sse2": {"points"},
+    "avx2": {"requantizations"},
     "vnni": {"windows"},
     "neon": {"points", "depthwise", "sums"},
     "neon, dot products": {"windows"},

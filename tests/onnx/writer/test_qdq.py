@@ -13,6 +13,7 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.ops import known_ops
 from samebits.onnx import binary32_exact, exact_form, from_model, load, save_qdq, to_qdq
 from samebits.onnx.writer.loadable import loadable_form
+from samebits.verification.backends.onnxruntime import pairs_saturate
 
 F, I8 = "float32", "int8"
 WINDOW = {"strides": (2, 1), "pads": (1, 0, 0, 1), "dilations": (1, 2)}
@@ -481,13 +482,15 @@ def test_exact_forms_are_the_same_function(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_power_of_two_networks_are_exact_in_onnxruntime(seed):
+    """As written; and optimized to 8-bit kernels, where these do not saturate pairs of products."""
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     graph = network(seed)
     assert binary32_exact(exact_form(graph)) == []
+    levels = ("ORT_DISABLE_ALL",) if pairs_saturate() else ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
     for case in range(3):
         inputs = images(graph, case)
         expected = interpreter.run(graph, inputs)[0]
-        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        for level in levels:
             assert_same(run(to_qdq(graph), inputs, level)[0], expected, np.arange(5))
 
 

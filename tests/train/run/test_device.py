@@ -147,7 +147,8 @@ def test_a_run_goes_on_on_another_device(tmp_path, name, places):
     assert run(tmp_path / "run", name, places[1], resume=True).sha256 == whole.sha256
 
 
-@pytest.mark.parametrize("bits", [pytest.param(16, marks=pytest.mark.slow), 32])
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [16, 32])
 def test_several_workers(tmp_path, bits):
     name = "sgd" if bits == 32 else "short"
     alone = run(tmp_path / "alone", name)

@@ -13,7 +13,7 @@ import torch
 
 from samebits import kernels
 
-FEW_STEPS, STEPS, MANY_STEPS = 10, 40, 200
+FEW_STEPS, STEPS, MANY_STEPS = 10, 20, 200
 CAPS = {
     "default": {},
     "ATEN default": {"ATEN_CPU_CAPABILITY": "default"},
