@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,16 +115,21 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-PAGES = ("c", "compare", "data", "faq", "numerics", "python", "report", "start", "train", "why")
+SLOW = ("compare", "deploy", "language", "lstm", "report", "train")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(f"{page}.md", marks=[pytest.mark.slow] if page == "compare" else [])
-        for page in PAGES
-    ],
-)
+def params(pages: Iterable[str]) -> list[object]:
+    """Pages to test, some of them slowly."""
+    return [
+        pytest.param(page, marks=[pytest.mark.slow] if Path(page).stem in SLOW else [])
+        for page in pages
+    ]
+
+
+SHORT = ("c", "compare", "data", "faq", "numerics", "python", "report", "start", "train", "why")
+
+
+@pytest.mark.parametrize("name", params(f"{page}.md" for page in SHORT))
 def test_a_guide(name, page_folder, capsys):
     needs("c", *(("cortex-m4",) if name in ("c.md", "start.md") else ()))
     if name == "train.md":
@@ -178,7 +183,6 @@ def troubleshooting():
     sb.load("model.q.onnx").compile("build/model", sizes=False)
 
 
-SLOW_PAGES = ("language", "lstm", "deploy")
 PAGES = {
     "README.md": readme,
     "src/samebits/troubleshooting.md": troubleshooting,
@@ -190,13 +194,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if Path(name).stem in SLOW_PAGES else [])
-        for name in PAGES
-    ],
-)
+@pytest.mark.parametrize("name", params(PAGES))
 def test_a_page(name, page_folder, monkeypatch, capsys):
     """On a few of the digits, and without measuring boards."""
     monkeypatch.setattr("samebits.codegen.run.requirements.BOARDS", ())

@@ -133,13 +133,8 @@ def test_result_trace_and_files_are_those_of_the_cpu(tmp_path, name):
         assert here.read_bytes() == there.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "places"),
-    [
-        pytest.param("sgd", (CPU, DEVICE), marks=pytest.mark.slow),
-        ("adam", (DEVICE, CPU)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "places"), [("sgd", (CPU, DEVICE)), ("adam", (DEVICE, CPU))])
 def test_a_run_goes_on_on_another_device(tmp_path, name, places):
     whole = run(tmp_path / "whole", name)
     run(tmp_path / "run", name, places[0])
