@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
@@ -822,27 +823,14 @@ def conformance(found: Found) -> Findings:
     return made
 
 
-def suite(found: Found) -> Findings:
-    """How many tests passed, and in what time."""
-    minutes, seconds = divmod(round(found["total_seconds"]), 60)
-    figures: dict[str, Figure] = {**found["counts"], "time": f"{minutes}:{seconds:02d}"}
-    return Findings(figures)
-
-
-def mutants(found: Found) -> Findings:
-    """Small wrong changes of the sources by room, and what became of them."""
-    made = Findings()
-    kinds = ("mutants", "killed", "timeout", "survived", "equivalent")
-    rows = [
-        [row["room"], *(f"{row.get(kind, 0):,}" for kind in kinds), f"{100 * part:.1f} %"]
-        for row in found["rows"]
-        if (part := row["killed part"]) is not None
-    ]
-    columns = ["room", "mutants", "killed", "by time", "survived", "equivalent"]
-    made.table("rooms", [*columns, "killed of all but equivalent"], rows)
-    made.figures["earlier"] = found["rows"][-1].get("earlier", 0)
-    made.figures["commit"] = found["commit"]
-    return made
+def suite(*pieces: Found) -> Findings:
+    """How many tests passed, and in what time: of a run, or of its pieces one after another."""
+    counts: Counter[str] = sum((Counter(piece["counts"]) for piece in pieces), Counter())
+    minutes, seconds = divmod(round(sum(piece["total_seconds"] for piece in pieces)), 60)
+    hours, rest = divmod(minutes, 60)
+    time = f"{hours}:{rest:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    figures: dict[str, Figure] = {name: counts[name] for name in pieces[0]["counts"]}
+    return Findings(figures | {"time": time})
 
 
 def fuzz(found: Found) -> Findings:

@@ -73,14 +73,10 @@ def table(content: dict[str, list[Any]]) -> str:
 def source(record: dict[str, Any]) -> str:
     """When and where the figures of a record were measured, as a line below a table."""
     machine = record["machine"]
-    where = machine.get("described")
-    if where is None:
-        where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
-        if "load_average" in machine:
-            where += f", load {machine['load_average'][0]}"
-    parts = [record["measured"], where, *([machine["note"]] if "note" in machine else [])]
-    parts += [record["transcribed"]] if "transcribed" in record else []
-    text = f"*{'; '.join(part.rstrip('.') for part in parts)}.*"
+    where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
+    if "load_average" in machine:
+        where += f", load {machine['load_average'][0]}"
+    text = f"*{record['measured']}; {where}.*"
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 

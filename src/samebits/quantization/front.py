@@ -91,7 +91,7 @@ def quantize_network(
 
     In networks with attention minmax and mse are both tried, if neither was chosen: a transformer's
     few large elements decide its steps, and which of the two is better differs by decibels from
-    network to network. In convolutional ones it is a fraction of one (docs/results.md).
+    network to network (docs/results.md). Other networks keep minmax.
 
     arrays: [samples, ...] for each input; where: what messages call them. Raises InputError for
     samples that do not fit.
