@@ -12,7 +12,7 @@ from samebits.quantization.front import attends
 
 
 class Attention(nn.Module):
-    """One head over few features, and few weights that matter more than the others."""
+    """One head over few features."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -98,7 +98,9 @@ def test_a_cnn_keeps_its_accuracy(net, digits, cnn, method):
         assert min(ratios) > 20
 
 
-def test_an_mlp_in_every_scheme(net, digits):
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_mlp_in_every_scheme(net, digits, every):
+    """every: of the pairs every second, each scheme among them, or all."""
     images, labels, tests, test_labels = digits
     torch.manual_seed(1)
     model = torch.nn.Sequential(
@@ -122,7 +124,7 @@ def test_an_mlp_in_every_scheme(net, digits):
     assert before > 85
     samples = [[image[None]] for image in images[:20].numpy()]
     for number, scheme in enumerate(ACTIVATIONS):
-        for weights in tuple(WEIGHTS)[number % 2 :: 2]:  # every scheme of either, half of the pairs
+        for weights in tuple(WEIGHTS)[number % every :: every]:
             quantized, _ = quantize_graph(
                 graph, samples, Settings(scheme, weights, report_samples=1)
             )

@@ -57,6 +57,7 @@ def quantize_best(
     """As `quantize_graph`, with those steps that raise the outputs' signal-to-noise ratio.
 
     given: fields of the settings that the user chose: steps that would change them are left out
+    steps: what is tried, in order: names, and settings to change
 
     Raises InputError for fewer than HOLD_OUT samples, else what `quantize_graph` raises.
     """
