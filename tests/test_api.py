@@ -384,9 +384,12 @@ def test_a_target_is_that_of_tables(tmp_path):
         made = sb.quantize(linear, calibration, finetune=finetune, target="y")
         assert any("fine-tuned" in note for note in made.notes) == (finetune is not None)
     with pytest.raises(
-        InputError, match="--target y: expected a table as calibration or to fine-tune on, found"
+        InputError,
+        match="calibration: --target does not apply to it, nor to the data to fine-tune on; leave",
     ):
         sb.quantize("none.onnx", rows, finetune="digits", target="y")
+    with pytest.raises(InputError, match=r"c\.npz: --resample does not apply to it; leave it out"):
+        sb.quantize(linear, archive, resample=True)
 
 
 def test_settings_change_the_network(module, net):

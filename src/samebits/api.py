@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from samebits.sources import Shapes, called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.data import Dataset
+    from samebits.data import Dataset, LabelledReading, Reading
     from samebits.reports.report import Report
     from samebits.train.run.loop import Reporter
 
@@ -77,10 +77,10 @@ def quantize(
     gates: str | None = None,
     float_bias: bool | None = None,
     state: Mapping[str, str | int] | str | None = None,
-    target: str | Sequence[str] | None = None,
     example: Any = None,
     arch: str | None = None,
     shapes: Shapes | None = None,
+    **reading: Unpack[Reading],
 ) -> Network:
     """A float network quantized after training: its report says what that costs, layer by layer.
 
@@ -121,8 +121,8 @@ def quantize(
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
-    target:      of tables, be they calibration, finetune or both: the columns that are labels and
-                 no inputs, by default the last one
+    reading:     of files and folders, be they calibration, finetune or both: target, resize,
+                 resample, colour, mean and std (`data.Reading`)
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.
@@ -130,8 +130,7 @@ def quantize(
     Raises InputError for an option that does not apply to the network, and for samples that do not
     fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
-    from samebits.data.load import takes_target
-    from samebits.data.options import DataOptions
+    from samebits.data import DataOptions, options_of
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
     from samebits.quantization import (
@@ -145,22 +144,20 @@ def quantize(
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
 
-    chosen = DataOptions.of(target)
-    readings = [
-        chosen if target is not None and takes_target(each) else DataOptions()
-        for each in (calibration, finetune)
-    ]
-    if chosen not in readings:
-        raise InputError(
-            f"--target {','.join(chosen.target)}: expected a table as calibration or to fine-tune "
-            "on, found none; leave it out"
-        )
-    reading, tuning = readings
+    chosen = DataOptions.of(**reading)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
+    tuning = chosen
+    if asked := chosen.chosen():  # each gets those that apply to it
+        takes, tuned = options_of(calibration), options_of(finetune)
+        for option in asked:
+            if option not in (*takes, *tuned):
+                other = "" if finetune is None else ", nor to the data to fine-tune on"
+                raise InputError(f"{where}: --{option} does not apply to it{other}; leave it out")
+        chosen, tuning = chosen.among(takes), chosen.among(tuned)
     calibration = kept(calibration)
     name, given = str(source), called(source)
     if example is None and is_module(given):  # both are of one reading
-        calibration, reading = in_memory(calibration, reading), DataOptions()
+        calibration, chosen = in_memory(calibration, chosen), DataOptions()
         example = example_of(given, calibration, where)
     net = load(given, example=example, arch=arch, shapes=shapes)
     if given is not source:
@@ -188,7 +185,7 @@ def quantize(
     )
     options.check(graph)
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where, reading, net.model.rate)
+    arrays = gather(calibration, graph, where, chosen, net.model.rate)
     quantized, report = quantize_network(graph, arrays, options, where)
     made = deployable(Model(net.source, quantized, rate=net.model.rate))
     refused = not_loaded(made.real)
@@ -200,7 +197,7 @@ def quantize(
     net = Network(made, report, (refused,) if refused else (), origin)
     if finetune is None:
         return net
-    return net.finetune(finetune, epochs=epochs or 1, target=tuning.target or None)
+    return net.finetune(finetune, epochs=epochs or 1, **tuning.chosen())
 
 
 def convert(
@@ -232,11 +229,6 @@ def fit(
     arch: str | nn.Module,
     out: str | Path,
     *,
-    target: str | Sequence[str] | None = None,
-    task: str | None = None,
-    resize: int | str | Sequence[int] | None = None,
-    resample: bool = False,
-    colour: str | None = None,
     numerics: str = "bfp",
     epochs: int = 10,
     batch: int = 64,
@@ -275,6 +267,7 @@ def fit(
     threads: int | None = None,
     reporter: Reporter | None = None,
     done: Callable[[TrainingRun], None] | None = None,
+    **reading: Unpack[LabelledReading],
 ) -> TrainingRun | None:
     """Train a network, and leave checkpoints, metrics and the result in the folder `out`.
 
@@ -284,12 +277,8 @@ def fit(
     data:        digits, a folder of images, of images and masks or of recordings, a table (.csv,
                  .parquet), an .npz or .txt file, a data set that Hugging Face has saved,
                  module:callable or file.py:callable of map-style datasets, or a Dataset
-    target:      columns of a table that are its labels, by default the last one
-    task:        classification, regression, multilabel or segmentation, by default what the labels
-                 say
-    resize:      images become N x N, or HEIGHTxWIDTH: scaled to cover that, and the middle kept
-    resample:    recordings of any rate become those of 16 kHz
-    colour:      images become grey or rgb
+    reading:     of a file or folder: target, task, resize, resample, colour, mean and std
+                 (`data.LabelledReading`)
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
                  whose weights are set anew from the seed, or are those of `init`
     numerics:    bfp or float32
@@ -346,9 +335,9 @@ def fit(
         )
     model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
     given = data if isinstance(data, Dataset) else None
-    reading = DataOptions.of(target, task, resize, resample, colour)
+    options = DataOptions.of(**reading)
     if given is not None:
-        reading.apart_from(given.source, "a Dataset", ())
+        options.apart_from(given.source, "a Dataset", ())
     with _threads(threads):
         try:
             place = run_device(device)
@@ -395,7 +384,7 @@ def fit(
                 )
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
-            dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=reading)
+            dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=options)
             if lr is None:
                 config = replace(config, lr=usual_rate(optimizer, dataset.task))
             rates = functools.partial(config.schedule_for, dataset)
@@ -443,15 +432,11 @@ def evaluate(
     source: Any,
     data: str | Path | Dataset,
     *,
-    target: str | Sequence[str] | None = None,
-    task: str | None = None,
-    resize: int | str | Sequence[int] | None = None,
-    resample: bool = False,
-    colour: str | None = None,
     whole: bool = False,
     arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    **reading: Unpack[LabelledReading],
 ) -> Evaluation:
     """Test accuracy, or the figures of another task: of a trained model in its deployed arithmetic,
     of a quantized network in its integers, of a float network in binary64, of firmware in its
@@ -459,7 +444,7 @@ def evaluate(
 
     source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
             trained, on data that is read as it was there
-    target, task, resize, resample, colour: of reading the data, as in `fit`
+    reading: of the data, as in `fit`
     whole:  all samples are counted; by default those for testing, as of a file without such a part
             about every fifth: what a run that trained on the file has not seen. Of a table that a
             training folder reads one row is enough; other data needs samples of both kinds still
@@ -471,10 +456,10 @@ def evaluate(
     from samebits.model import kind_of
     from samebits.verification.evaluate import evaluate_model, evaluate_trained
 
-    reading = DataOptions.of(target, task, resize, resample, colour)
+    options = DataOptions.of(**reading)
     with _threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            score = evaluate_trained(Path(source), data, arch, device, reading, whole)
+            score = evaluate_trained(Path(source), data, arch, device, options, whole)
             return Evaluation(**vars(score))
         if device != "cpu":
             name = source.source if isinstance(source, Network) else source
@@ -483,7 +468,7 @@ def evaluate(
                 "the training folder, or leave --device out"
             )
         net = load(source, arch=arch)
-        return Evaluation(**vars(evaluate_model(net.model, data, reading, whole)))
+        return Evaluation(**vars(evaluate_model(net.model, data, options, whole)))
 
 
 def plan(
@@ -569,21 +554,22 @@ def report(
     board: str | None = None,
     arch: str | nn.Module | None = None,
     shapes: Shapes | None = None,
-    target: str | Sequence[str] | None = None,
     seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> Report:
     """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
 
     source:  as `load` takes it, with arch and shapes; or a plan's .json file
-    samples, board, target, seed: as `Network.report` takes them
+    samples, board, seed, reading: as `Network.report` takes them
     against: the float network that a quantized one was made from, as `load` takes it
 
     Raises InputError for anything else and for options that do not apply.
     """
+    from samebits.data import DataOptions
     from samebits.model import kind_of
 
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
-    options |= {"target": target, "seed": seed or None}
+    options |= {"seed": seed or None, **DataOptions.of(**reading).chosen()}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
         refuse(arch=arch, shapes=shapes, **options)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from samebits import api
 from samebits.data import Dataset
 from samebits.data import load as load_data
-from samebits.data.options import DataOptions
+from samebits.data.options import DataOptions, LabelledReading
 from samebits.errors import InputError, RangeError
 from samebits.reports.comparison import BASE, ComparedRun, Comparison
 from samebits.spec.formats import Format
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from samebits.train.run.loop import Reporter
 
 SEED_MAX = 2**32 - 1
-READING = ("target", "task", "resize", "resample", "colour")
+READING = tuple(LabelledReading.__annotations__)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 
 if TYPE_CHECKING:
+    from samebits.data import Reading
     from samebits.quantization import QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
     from samebits.reports.page.verdict import BackendsCompared
@@ -83,11 +84,16 @@ class Network(Reported):
         return f"<{self.kind} {self.source}: {inputs} -> {outputs}>"
 
     def run(
-        self, samples: Any, backend: str | None = None, *, codes: bool = False
+        self,
+        samples: Any,
+        backend: str | None = None,
+        *,
+        codes: bool = False,
+        **reading: Unpack[Reading],
     ) -> dict[str, Array]:
         """The outputs for samples, by name: real numbers in binary32, of firmware in binary16.
 
-        samples: as `verify` takes them
+        samples, reading: as `verify` takes them
         backend: a name; by default the one that defines the bits. A float network has none: it is
                  computed in binary64
         codes:   the integers of a quantized network instead
@@ -103,10 +109,9 @@ class Network(Reported):
                     f"{self.source}: expected a quantized network for a backend and for codes, "
                     "found a float one; quantize it first, or leave backend and codes out"
                 )
-            return self._run_float(samples)
+            return self._run_float(samples, reading)
         chosen = self._backend(backend or reference_of(self.model))
-        given = given_codes(samples, self.model.interface, rate=self.model.rate)
-        arrays = chosen.run(self.model, given)
+        arrays = chosen.run(self.model, given_codes(samples, self.model, 0, reading))
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
             return {value.name: array for value, array in found}
@@ -121,8 +126,8 @@ class Network(Reported):
         backends: Sequence[str] | None = None,
         *,
         available: bool = False,
-        target: str | Sequence[str] | None = None,
         seed: int = 0,
+        **reading: Unpack[Reading],
     ) -> Verification:
         """Compute samples on several backends and compare them for equality, without tolerance.
 
@@ -132,11 +137,11 @@ class Network(Reported):
                    the usual ones that can run, onnxruntime in its integer form where binary32 may
                    differ, and the result says which were left out
         available: every backend of this kind of model that can run here, instead
-        target:    of a table: the columns that are labels and no inputs, by default the last one
+        reading:   of a file or folder: its options, such as `resize` (`data.Reading`)
 
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
-        from samebits.verification.inputs import columns_text, given_codes, name_of, step
+        from samebits.verification.inputs import chosen_of, given_codes, name_of, step
         from samebits.verification.run import chosen_backends, verify_model
 
         if isinstance(backends, str):
@@ -144,7 +149,7 @@ class Network(Reported):
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
+        taken = given_codes(samples, self.model, seed, reading)
         usual = backends is None and not available
         expected, verdicts = verify_model(self.model, taken, names, strict=strict, promised=usual)
         ports = self.interface
@@ -154,7 +159,7 @@ class Network(Reported):
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
             name_of(samples),
-            columns_text(target),
+            chosen_of(reading),
             seed,
         )
 
@@ -212,20 +217,19 @@ class Network(Reported):
         samples: Any = "random:1",
         backend: str | None = None,
         *,
-        target: str | Sequence[str] | None = None,
         seed: int = 0,
+        **reading: Unpack[Reading],
     ) -> Trace:
         """The hash of every layer in every run, and the codes where the backend has them.
 
-        `sb.audit` names the first layer where two traces part. Arguments and errors as `run`, and
-        target as `verify`.
+        `sb.audit` names the first layer where two traces part. Arguments and errors as `run`.
         """
         from samebits.verification.inputs import given_codes
         from samebits.verification.run import reference_of
         from samebits.verification.trace import to_record
 
         chosen = self._backend(backend or reference_of(self.model))
-        codes = given_codes(samples, self.model.interface, seed, target, self.model.rate)
+        codes = given_codes(samples, self.model, seed, reading)
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
@@ -234,13 +238,13 @@ class Network(Reported):
         board: str = "cortex-m3",
         samples: Any = "random:1",
         *,
-        target: str | Sequence[str] | None = None,
         seed: int = 0,
+        **reading: Unpack[Reading],
     ) -> Profile:
         """Instructions of every layer's C on an emulated board, for the first of the samples.
 
         board:   a board that C is built for, such as cortex-m3
-        samples, target: as for `verify`
+        samples, reading: as for `verify`
 
         Raises InputError for another name, where the board cannot be emulated here or the network
         does not fit it, and for samples that do not fit.
@@ -251,7 +255,7 @@ class Network(Reported):
 
         place = find_board(board)
         graph = self.model.integer
-        taken = given_codes(samples, self.model.interface, seed, target, self.model.rate)
+        taken = given_codes(samples, self.model, seed, reading)
         first = [
             codes[: step(graph.values[name])]
             for name, codes in zip(graph.inputs, taken, strict=True)
@@ -335,9 +339,9 @@ class Network(Reported):
         epochs: int = 1,
         batch: int = 64,
         lr: float = 0.001,
-        target: str | Sequence[str] | None = None,
         seed: int = 0,
         device: str = "cpu",
+        **reading: Unpack[Reading],
     ) -> Network:
         """This quantized classifier trained on: forward its integers, backward straight through.
 
@@ -346,13 +350,12 @@ class Network(Reported):
 
         data:  digits, a folder or file of data for training, or a Dataset; its training samples
         lr:    of Adam, in parts of a layer's largest code; it falls linearly to 0
-        target: of a table: the columns that are its labels, by default the last one
+        reading: of a file or folder, as `verify` takes it
 
         Raises InputError for a network that is not quantized and for data that does not fit,
         UnsupportedError for operators without a rule for gradients.
         """
-        from samebits.data import Dataset, load
-        from samebits.data.options import DataOptions
+        from samebits.data import DataOptions, Dataset, load
         from samebits.finetuning import FineTuning, finetune
         from samebits.quantization import QuantizationReport
         from samebits.verification.deployable import deployable
@@ -363,11 +366,11 @@ class Network(Reported):
                 "quantize it first"
             )
         shape = self.inputs[0].shape[1:]
-        reading = DataOptions.of(target)
+        options = DataOptions.of(**reading)
         if isinstance(data, Dataset):
-            reading.apart_from(data.source, "a Dataset", ())
+            options.apart_from(data.source, "a Dataset", ())
         else:
-            data = load(str(data), input_shape=shape, options=reading)
+            data = load(str(data), input_shape=shape, options=options)
         if self.model.rate is not None:
             data.check_rate(self.model.rate)
         made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
@@ -410,8 +413,8 @@ class Network(Reported):
         board: str | None = None,
         run: str | Path | None = None,
         saved: str | Path | None = None,
-        target: str | Sequence[str] | None = None,
         seed: int = 0,
+        **reading: Unpack[Reading],
     ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
         quantization, where this session quantized it. `save("page.html")` writes the page of the
@@ -424,7 +427,7 @@ class Network(Reported):
         board:   counts every layer's instructions on this emulated board, as `profile`
         run:     a training folder, whose curves the page shows
         saved:   where the network lies, for the commands that the page shows, if not in its source
-        target:  of samples in a table, as `verify` takes it
+        reading: of samples in a file or folder, as `verify` takes it
         seed:    of random:N samples; beside `verified` its own is taken
 
         Raises InputError for samples that do not fit and options that do not apply.
@@ -447,8 +450,9 @@ class Network(Reported):
             by_board = board is not None and samples is None
             inputs.check_seed(seed, "random:1" if by_board else samples)
         given = None
-        if samples is not None or target is not None:  # without, it may have no integer form
-            given = inputs.read_once(samples, self.interface, target, self.model.rate)
+        chosen = inputs.chosen_of(reading)
+        if samples is not None or chosen:  # without, it may have no integer form
+            given = inputs.read_once(samples, self.interface, reading, self.model.rate)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -456,8 +460,8 @@ class Network(Reported):
             cost.append(section(*(f"note: {note}" for note in self.notes)))
         sections += cost
         if samples is not None and verified is None:
-            name, columns = inputs.name_of(samples), inputs.columns_text(target)
-            verified = replace(self.verify(given, seed=seed), inputs=name, target=columns)
+            name = inputs.name_of(samples)
+            verified = replace(self.verify(given, seed=seed), inputs=name, reading=chosen)
             sections += verified.report().sections
         compared = None if verified is None else self._compared(verified)
         place = self.source if saved is None else str(saved)
@@ -507,7 +511,7 @@ class Network(Reported):
         from samebits.verification.run import reference_of
 
         reference = reference_of(self.model)
-        return BackendsCompared(reference, v.samples, v.inputs, v.verdicts, v.target, v.seed)
+        return BackendsCompared(reference, v.samples, v.inputs, v.verdicts, v.reading, v.seed)
 
     def _facts(
         self, samples: Any, against: Network | None, board: str | None, seed: int
@@ -534,15 +538,14 @@ class Network(Reported):
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
         return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
 
-    def _run_float(self, samples: Any) -> dict[str, Array]:
+    def _run_float(self, samples: Any, reading: Reading) -> dict[str, Array]:
         from samebits.ir import interpreter
         from samebits.quantization import samples_of
-        from samebits.samples import gather
-        from samebits.verification.inputs import joined
+        from samebits.verification.inputs import given_arrays, joined
 
         graph = self.model.real
         source = str(samples) if isinstance(samples, str | Path) else "samples"
-        given = samples_of(gather(samples, graph, rate=self.model.rate), graph, source)
+        given = samples_of(given_arrays(samples, graph, reading, self.model.rate), graph, source)
         found = [
             interpreter.run(graph, [sample[name] for name in graph.inputs])
             for sample in progress.track(given, "computing", len(given))

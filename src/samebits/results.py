@@ -6,7 +6,7 @@ A command of the command line prints one of them: its report as text, or its `to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class Verification(Reported):
     outputs:  those of the backend that defines the bits, by name, as codes (firmware: binary16)
     verdicts: one for each of the other backends
     inputs:   as the command line names the samples; "" for what it cannot name
-    target:   the columns of a table that were no inputs, as the command line names them
+    reading:  how they were read: the options that were given (data.Reading)
     seed:     of random:N
     """
 
@@ -52,7 +52,7 @@ class Verification(Reported):
     outputs: Mapping[str, Array]
     verdicts: tuple[Verdict, ...]
     inputs: str = ""
-    target: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
     @property

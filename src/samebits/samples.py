@@ -16,6 +16,8 @@ from samebits.files import read_archive
 from samebits.ir import Graph
 
 Array = np.ndarray[Any, Any]
+IMAGE_AXES = 3  # channels, height and width
+COLOUR_OF = {1: "grey", 3: "rgb"}  # by channels
 
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
@@ -165,19 +167,28 @@ def _stored(
         return arrays
     shape = graph.values[_only(graph, what)].shape[1:]
     found = data.load_samples(str(given), input_shape=shape, options=options, rate=rate)
-    return _of_data(str(given), found, graph, what)
+    return _of_data(str(given), found, graph, what, data.options_of(given))
 
 
-def _of_data(source: str, values: Any, graph: Graph, what: str) -> dict[str, Array]:
-    """A tensor of samples for the only input. Raises InputError for another shape."""
+def _of_data(
+    source: str, values: Any, graph: Graph, what: str, takes: Sequence[str] = ()
+) -> dict[str, Array]:
+    """A tensor of samples for the only input. Raises InputError for another shape, with those
+    options among `takes` that would give the right one."""
     name = _only(graph, what)
-    shape = graph.values[name].shape[1:]
-    if values.shape[1:] != shape:
-        raise InputError(
-            f"{source}: expected samples of shape {list(shape)} for the input {name!r}, found "
-            f"{list(values.shape[1:])}"
-        )
-    return {name: values.numpy()}
+    shape, found = graph.values[name].shape[1:], tuple(values.shape[1:])
+    if found == shape:
+        return {name: values.numpy()}
+    advice = []
+    if len(shape) == len(found) == IMAGE_AXES:
+        if "resize" in takes and found[1:] != shape[1:]:
+            advice.append(f"--resize {shape[1]}x{shape[2]}")
+        if "colour" in takes and found[0] != shape[0] and shape[0] in COLOUR_OF:
+            advice.append(f"--colour {COLOUR_OF[shape[0]]}")
+    raise InputError(
+        f"{source}: expected samples of shape {list(shape)} for the input {name!r}, found "
+        f"{list(found)}" + (f"; give {' and '.join(advice)}" if advice else "")
+    )
 
 
 def _batch(item: Any, graph: Graph, what: str) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from samebits import api, progress
 from samebits.callables import is_callable_name
@@ -18,6 +18,7 @@ from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import check_folder, replace_folder
 from samebits.codegen.packaging.projects import PROJECTS
 from samebits.codegen.run.targets import find_board
+from samebits.data.options import DataOptions
 from samebits.errors import InputError
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
@@ -30,6 +31,7 @@ from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
+    from samebits.data import Reading
     from samebits.reports.html import Section
     from samebits.sources import Shapes
 
@@ -133,10 +135,10 @@ def ship(
     cpu: str | None = None,
     backends: Sequence[str] | None = None,
     board: str | None = None,
-    target: str | Sequence[str] | None = None,
     example: Any = None,
     arch: str | None = None,
     shapes: Shapes | None = None,
+    **reading: Unpack[Reading],
 ) -> Shipment:
     """Import, quantize, verify and package a network; the folder `out` is written last, as a whole.
 
@@ -145,8 +147,8 @@ def ship(
 
     source:      as `load` takes it, with example, arch and shapes. A network that is quantized
                  already, as a training folder in block floating point is, is taken as it is: a note
-                 says so, and calibration, scheme, effort and target are errors
-    calibration: as `quantize` takes it, as are scheme, effort and target
+                 says so, and calibration, scheme, effort and reading are errors
+    calibration: as `quantize` takes it, as are scheme, effort and reading
     out:         folder to write: the package, model.onnx and report.html
     package:     make, cmake, arduino, zephyr, espidf or platformio
     cpu:         processor whose kernels are taken, by default the board's or those of any
@@ -161,7 +163,7 @@ def ship(
     out = Path(out)
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
-    how = {"scheme": scheme, "effort": effort, "target": target}
+    how = {"scheme": scheme, "effort": effort, **DataOptions.of(**reading).chosen()}
     net = _quantized(source, calibration, how, example, arch, shapes)
     found = _verified(net, backends, cpu)
     on_board = None

@@ -1,4 +1,4 @@
-"""Files and folders as samples: tables with `--target`, folders without classes, `eval --whole`."""
+"""Files and folders as samples, and the options of reading them; `eval --whole`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import samebits as sb
 from recordings import tone, write_wav
 from tiny_models import float_file
 
@@ -101,6 +102,112 @@ def test_a_folder_without_classes(samebits, tmp_path, kind):
     assert done.code == 0, done.err
     done = samebits("train", "--data", folder, "--arch", "mlp", "--out", tmp_path / "run")
     assert "expected at least 2 class folders of images or recordings, found 0" in done.err
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Images of several sizes and colours, without classes."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index, (size, kind) in enumerate(((40, "RGB"), (17, "L"), (24, "RGB"), (9, "RGB"))):
+        pixels = np.random.default_rng(index).integers(0, 256, (size, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).convert(kind).save(folder / f"{index}.png")
+    return folder
+
+
+def test_photos_as_samples(samebits, tmp_path, photos):
+    model, q = float_file(tmp_path / "net.onnx", (1, 1, 8, 6)), tmp_path / "q.onnx"
+    how = ("--calibration", photos, "--out", q)
+    done = samebits("quantize", model, *how)
+    assert done.code == 2
+    assert done.err.splitlines()[-1].endswith(
+        "expected 30x40 RGB like " + str(photos / "0.png") + ", found 30x17 grey; convert the "
+        "images, or give --resize HEIGHTxWIDTH and --colour grey or rgb to make them alike"
+    )
+    done = samebits("quantize", model, *how, "--resize", "9", "--colour", "rgb")
+    assert done.code == 2
+    assert done.err.splitlines()[-1].endswith(
+        "expected samples of shape [1, 8, 6] for the input 'x', found [3, 9, 9]; give --resize 8x6 "
+        "and --colour grey"
+    )
+    alike = ("--resize", "8x6", "--colour", "grey")
+    done = samebits("quantize", model, *how, *alike)
+    assert done.code == 0, done.err
+    assert "4 samples" in done.out
+
+    named = (q, "--inputs", photos, *alike)
+    done = samebits("verify", *named, "--backends", "torch")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "same bits: yes"), done.err
+    assert samebits("trace", *named, "--out", tmp_path / "t.json").code == 0
+    done = samebits("report", *named, "--out", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"samebits verify {q} --inputs {photos} --backends" in page
+    assert "--resize 8x6 --colour grey" in page
+    done = samebits(
+        *("ship", model, "--calibration", photos, *alike, "--backends", "torch"),
+        *("--out", tmp_path / "c"),
+    )
+    assert done.code == 0, done.err
+
+
+def test_values_of_pixels_are_those_of_the_network(samebits, tmp_path, photos):
+    """A network that was trained elsewhere on other values is calibrated on them, and said so."""
+    model, q = float_file(tmp_path / "net.onnx", (1, 3, 8, 8)), tmp_path / "q.onnx"
+    alike = ("--resize", 8, "--colour", "rgb")
+    normal = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
+    largest = []
+    for more in ((), normal):
+        done = samebits("quantize", model, "--calibration", photos, "--out", q, *alike, *more)
+        assert done.code == 0, done.err
+        assert ("pixels of 0 to 255 become values of -1 to 1" in done.err) == (not more)
+        (value,) = sb.load(q).inputs
+        low, high = -128 - value.quantization.zero_point, 127 - value.quantization.zero_point
+        largest.append(float(max(-low, high) * value.quantization.scales[0]))
+    assert largest[0] <= 1.01
+    assert 1.5 < largest[1] < 2.7  # (1 - 0.406) / 0.225 is 2.64
+    how = (q, "--inputs", photos, *alike)
+    done = samebits("verify", *how, "--mean", "0.5", "--backends", "torch")
+    assert done.code == 2
+    assert "--mean, --std: expected both" in done.err
+    done = samebits("verify", *how, *normal, "--backends", "torch")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "same bits: yes"), done.err
+
+
+def test_a_run_keeps_the_values_of_its_pixels(samebits, tmp_path):
+    """Beyond -1..1 too: in training, in what evaluates it, and deployed."""
+    for index in range(40):
+        pixels = np.random.default_rng(index).integers(0, 100, (4, 4), dtype=np.uint8)
+        place = tmp_path / "data" / ("dark", "light")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels + np.uint8(100 * (index % 2))).save(place / f"{index}.png")
+    values = ("--mean", "0.1", "--std", "0.125")
+    run = ("train", "--data", tmp_path / "data", "--arch", "mlp", "--batch", 8, "--epochs", 20)
+    done = samebits(*run, "--lr", 0.01, *values, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    done = samebits("eval", tmp_path / "run", "--data", tmp_path / "data", "--json")
+    assert json.loads(done.out)["accuracy"] == 1.0, done.err
+    done = samebits("verify", tmp_path / "run", "--inputs", tmp_path / "data", *values, "--json")
+    assert done.code == 0, done.err
+
+
+def test_recordings_of_any_rate_as_samples(samebits, tmp_path):
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    for index, rate in enumerate((16000, 44100, 11025)):
+        write_wav(folder / f"{index}.wav", tone(index), rate=rate)
+    model, q = float_file(tmp_path / "net.onnx", (1, 7, 32)), tmp_path / "q.onnx"
+    how = ("--calibration", folder, "--out", q)
+    done = samebits("quantize", model, *how)
+    assert done.code == 2
+    assert "give --resample to bring all recordings to 16000" in done.err
+    done = samebits("quantize", model, *how, "--resize", "8")
+    assert done.code == 2
+    assert f"{folder}: --resize does not apply to it; leave it out" in done.err
+    done = samebits("quantize", model, *how, "--resample")
+    assert done.code == 0, done.err
+    done = samebits("verify", q, "--inputs", folder, "--resample", "--backends", "torch", "--json")
+    assert json.loads(done.out)["samples"] == 3
 
 
 def test_eval_says_which_part_it_counts(samebits, tmp_path, table):

@@ -1,5 +1,6 @@
 import sys
 from contextlib import suppress
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from samebits.data import Dataset, load
 from samebits.data.dataset import value_table
 from samebits.errors import InputError, NonFiniteError
+from samebits.spec.formats import round_binary32
 
 
 def arrays(**changes):
@@ -203,9 +205,25 @@ def test_digits_without_scikit_learn_says_what_to_install(monkeypatch):
 
 def test_value_table_ends_are_exact():
     for peak in (16, 255):
-        table = value_table(peak)
+        (table,) = value_table(peak)
         assert (float(table[0]), float(table[-1])) == (-1.0, 1.0)
         assert table.dtype == torch.float32
+
+
+@pytest.mark.parametrize("peak", [16, 255])
+def test_values_are_rounded_once_an_operation(peak):
+    means, stds = (0.485, 0.456, -3.0), (0.229, 1e-3, 7.5)
+    table = value_table(peak, means, stds)
+    assert table.shape == (3, peak + 1)
+
+    def binary32(x):
+        return -round_binary32(-x) if x < 0 else round_binary32(x)
+
+    for line, mean, std in zip(table.tolist(), means, stds, strict=True):
+        m, s = (Fraction(binary32(Fraction(number))) for number in (mean, std))
+        for code, found in enumerate(line):
+            moved = Fraction(binary32(Fraction(code, peak))) - m
+            assert found == binary32(Fraction(binary32(moved)) / s), (code, mean, std)
 
 
 def test_labels_outside_the_classes_are_refused():

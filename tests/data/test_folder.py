@@ -1,4 +1,5 @@
 import hashlib
+import logging
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from PIL import Image
 
 from samebits import progress
-from samebits.data import load
+from samebits.data import DataOptions, load, load_samples
 from samebits.data.folder import is_test_name
 from samebits.errors import InputError
 
@@ -55,6 +56,45 @@ def test_split_folder_in_class_and_name_order(tmp_path):
     assert data.input_shape == (3, 5, 6)
     expected = np.asarray(picture(13)).transpose(2, 0, 1)
     np.testing.assert_array_equal(data.train_images[1].numpy(), expected)
+
+
+def test_channels_have_values_of_their_own(tmp_path):
+    options = DataOptions.of(mean="0.485,0.456,0.406", std="0.229,0.224,0.225")
+    data = load(str(split_folder(tmp_path)), options=options)
+    indices = torch.arange(6)
+    found = data.batch("train", indices).numpy()
+    codes = data.train_images.numpy().astype(np.float32) / np.float32(255)
+    means, stds = (np.array(n, np.float32)[:, None, None] for n in (options.mean, options.std))
+    np.testing.assert_array_equal(found, (codes - means) / stds)
+    assert data.record()["reading"] == {
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
+    one = load(str(tmp_path), options=DataOptions.of(mean=0.5, std="0.5"))
+    plain = load(str(tmp_path)).batch("train", indices)
+    assert torch.equal(one.batch("train", indices), plain)
+
+
+def test_means_of_other_channels_are_refused(tmp_path):
+    two = DataOptions.of(mean=(0, 0), std=(1, 1))
+    told = r"--mean: expected a number, or one for each of 3 channels, found 2"
+    with pytest.raises(InputError, match=told):
+        load(str(split_folder(tmp_path)), options=two)
+    with pytest.raises(InputError, match=told):
+        load_samples(str(tmp_path / "train" / "cat"), options=two)
+
+
+def test_samples_say_which_values_pixels_become(tmp_path, caplog):
+    split_folder(tmp_path)
+    told = "pixels of 0 to 255 become values of -1 to 1, as in samebits train"
+    for folder in (tmp_path, tmp_path / "train" / "cat"):
+        with caplog.at_level(logging.INFO, "samebits"):
+            load_samples(str(folder), options=DataOptions.of(mean=0, std=1))
+            assert told not in caplog.text
+            found = load_samples(str(folder))
+        assert f"{folder}: {told}" in caplog.text
+        assert float(found.abs().max()) <= 1
+        caplog.clear()
 
 
 def test_batch_maps_codes_to_exact_values(tmp_path):

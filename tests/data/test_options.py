@@ -7,7 +7,7 @@ import json
 import pytest
 
 from samebits.data import load
-from samebits.data.options import PLAIN, DataOptions
+from samebits.data.options import PLAIN, DataOptions, LabelledReading, Reading, as_arguments
 from samebits.errors import InputError
 
 
@@ -33,6 +33,13 @@ def test_other_sizes_are_named(given):
         ({"target": "a,a"}, "--target: expected different names of columns"),
         ({"task": "sorting"}, "--task: expected one of classification, regression, multilabel"),
         ({"colour": "red"}, "--colour: expected one of grey, rgb, found 'red'"),
+        ({"mean": "0.5,x", "std": "1,1"}, "--mean: expected a number, or one for each channel"),
+        ({"mean": (), "std": ()}, "--mean: expected a number, or one for each channel"),
+        ({"mean": 0.5, "std": "nan"}, "--std: expected a number, or one for each channel"),
+        ({"mean": 0.5, "std": [1] * 5}, "--std: expected a number, or one for each channel"),
+        ({"mean": 0.5}, "--mean, --std: expected both, with as many numbers, found 1 and 0"),
+        ({"mean": "1,2", "std": 1}, "--mean, --std: expected both, with as many numbers, found 2"),
+        ({"mean": 0, "std": 0}, "--std: expected numbers of at least 1e-06, found 0.0"),
     ],
 )
 def test_other_values_are_named(options, text):
@@ -49,7 +56,8 @@ def test_spaces_around_columns_do_not_count():
 
 
 def test_a_record_reads_back():
-    options = DataOptions.of("a,b", "regression", "3x4", True, "grey")
+    options = DataOptions.of("a,b", "regression", "3x4", True, "grey", "0.1, -1e3", (2, 3))
+    assert (options.mean, options.std) == ((0.1, -1000.0), (2.0, 3.0))
     assert DataOptions.from_chosen(json.loads(json.dumps(options.chosen()))) == options
     assert DataOptions.from_chosen(PLAIN.chosen()) == PLAIN
 
@@ -60,6 +68,26 @@ def test_a_record_reads_back():
 def test_other_records_are_refused(record):
     with pytest.raises(InputError):
         DataOptions.from_chosen(record)
+
+
+def test_arguments_give_the_same_options():
+    chosen = DataOptions.of("a,b c", "regression", "3x4", True, "grey", 0.1, [0.25]).chosen()
+    assert as_arguments(chosen) == [
+        *("--target", "a,b c", "--task", "regression", "--resize", "3x4", "--resample"),
+        *("--colour", "grey", "--mean", "0.1", "--std", "0.25"),
+    ]
+    assert as_arguments({}) == []
+
+
+def test_options_of_samples_are_options_of_data():
+    assert set(Reading.__annotations__) == set(vars(PLAIN)) - {"task"}
+    assert set(LabelledReading.__annotations__) == set(vars(PLAIN))
+
+
+def test_options_among_others():
+    options = DataOptions.of("a", "regression", 8, True)
+    assert options.among(("resize", "target", "colour")) == DataOptions.of("a", resize=8)
+    assert options.among(()) == PLAIN
 
 
 def test_recorded_options_apply_where_they_can():
@@ -77,8 +105,9 @@ def test_targets_keep_the_order_of_training():
         DataOptions.of("q,p").beside(recorded, ("target",))
 
 
-@pytest.mark.parametrize("name", ["target", "task", "resize", "resample", "colour"])
+@pytest.mark.parametrize("name", ["target", "task", "resize", "resample", "colour", "mean"])
 def test_an_option_that_does_not_apply_is_named(name):
     given = {"target": "x", "task": "regression", "resize": 8, "resample": True, "colour": "grey"}
+    given = {name: {name: value} for name, value in given.items()} | {"mean": {"mean": 0, "std": 1}}
     with pytest.raises(InputError, match=f"digits: --{name} does not apply to digits"):
-        load("digits", options=DataOptions.of(**{name: given[name]}))
+        load("digits", options=DataOptions.of(**given[name]))

@@ -227,7 +227,7 @@ def test_recordings_that_do_not_belong_are_named(tmp_path):
     write_wav(odd, tone(1), 16000)
     assert message(tmp_path) == (
         f"{odd}: expected 8000 samples per second like {first}, found 16000; convert "
-        "them, or to train or eval give --resample to bring all recordings to 16000"
+        "them, or give --resample to bring all recordings to 16000"
     )
     write_wav(odd, tone(1, 255))
     assert message(tmp_path) == (

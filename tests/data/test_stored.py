@@ -58,7 +58,7 @@ def test_images(tmp_path, datasets):
     )
     columns = {"image": pictures, "digit": [i % 2 for i in range(20)], "n": list(range(20))}
     datasets.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "one")
-    assert "to train or eval give --resize HEIGHTxWIDTH" in message(tmp_path / "one")
+    assert "give --resize HEIGHTxWIDTH" in message(tmp_path / "one")
     data = load(str(tmp_path / "one"), options=DataOptions.of(resize=4))
     assert (data.input_shape, data.classes) == ((1, 4, 4), 2)
     assert data.test_labels.tolist() == [0, 1, 0, 1]

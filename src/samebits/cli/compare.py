@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from samebits.cli.messages import Interrupted
 from samebits.cli.options import (
+    LABELLED_READING,
     SEEDS,
     AsJson,
-    Colour,
     Data,
     Quiet,
-    Resample,
-    Resize,
     Shards,
-    Target,
-    Task,
     Threads,
+    reads,
     real,
     whole,
 )
@@ -29,6 +26,7 @@ from samebits.errors import InputError
 MOST_SEEDS = 1000
 
 
+@reads(LABELLED_READING)
 def compare_command(
     data: Data,
     arch: Annotated[
@@ -36,11 +34,6 @@ def compare_command(
         typer.Option(metavar="NAME", help="A network, as samebits train takes it."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")],
-    target: Target = None,
-    task: Task = None,
-    resize: Resize = None,
-    resample: Resample = False,
-    colour: Colour = None,
     numerics: Annotated[
         str,
         typer.Option(
@@ -82,6 +75,7 @@ def compare_command(
     threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Train one network in several numerics over several seeds: what a number format costs.
 
@@ -97,11 +91,7 @@ def compare_command(
                 data,
                 arch,
                 out,
-                target=target,
-                task=task,
-                resize=resize,
-                resample=resample,
-                colour=colour,
+                **reading,
                 numerics=numerics,
                 seeds=_seeds(seeds),
                 reporter_of=None if quiet else drawn.titled,

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import (
-    Arch,
-    AsJson,
-    Colour,
-    Data,
-    Quiet,
-    Resample,
-    Resize,
-    Target,
-    Task,
-    Threads,
-)
+from samebits.cli.options import LABELLED_READING, Arch, AsJson, Data, Quiet, Threads, reads
 from samebits.cli.output import show, working
 
 
+@reads(LABELLED_READING)
 def eval_command(
     model: Annotated[
         str,
@@ -30,11 +20,6 @@ def eval_command(
         ),
     ],
     data: Data,
-    target: Target = None,
-    task: Task = None,
-    resize: Resize = None,
-    resample: Resample = False,
-    colour: Colour = None,
     whole: Annotated[
         bool,
         typer.Option(
@@ -51,6 +36,7 @@ def eval_command(
     threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Test accuracy of a network or of firmware, or the figures of another task."""
     with working(quiet, as_json):
@@ -59,11 +45,7 @@ def eval_command(
         result = api.evaluate(
             model,
             data,
-            target=target,
-            task=task,
-            resize=resize,
-            resample=resample,
-            colour=colour,
+            **reading,
             whole=whole,
             arch=arch,
             device=device,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,4 +172,51 @@ Resample = Annotated[
     bool, typer.Option("--resample", help="Bring recordings of any rate to 16 kHz.")
 ]
 Colour = Annotated[str | None, typer.Option(metavar="NAME", help="Bring images to grey or rgb.")]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBERS",
+        help="Values of pixels are (pixel / 255 - mean) / std: a number, or one for each channel "
+        "such as 0.485,0.456,0.406 [default: 0.5].",
+    ),
+]
+Std = Annotated[str | None, typer.Option(metavar="NUMBERS", help="See --mean [default: 0.5].")]
+SAMPLE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
+    "target": (Target, None),
+    "resize": (Resize, None),
+    "resample": (Resample, False),
+    "colour": (Colour, None),
+    "mean": (Mean, None),
+    "std": (Std, None),
+}
+LABELLED_READING = SAMPLE_READING | {"task": (Task, None)}
+Command = Callable[..., None]
+
+
+def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command]:
+    """A command whose `**reading` stands for options of reading data, before its `quiet`."""
+
+    def made(command: Command) -> Command:
+        """The command with a signature that has them, which is what typer reads."""
+        own = inspect.signature(command, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        place = [p.name for p in parameters].index("quiet")
+        parameters[place:place] = [
+            inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind
+            )
+            for name, (kind, default) in options.items()
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**given)
+
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+        return called
+
+    return made
+
+
 Shards = Annotated[int | None, whole("Shards per batch [default: one per 32 samples].", 1)]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target, written_file
+from samebits.cli.options import (
+    SAMPLE_READING,
+    Arch,
+    AsJson,
+    Quiet,
+    Samples,
+    SampleSeed,
+    reads,
+    written_file,
+)
 from samebits.cli.output import show, working
 
 
+@reads(SAMPLE_READING)
 def profile_command(
     model: Annotated[
         str,
@@ -25,17 +35,17 @@ def profile_command(
     out: Annotated[
         Path | None, written_file("The table and a chart as a page (.html), or text.")
     ] = None,
-    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Count the instructions of every layer's C on an emulated board, for the first sample."""
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch).profile(board, inputs, target=target, seed=seed)
+        result = api.load(model, arch=arch).profile(board, inputs, seed=seed, **reading)
         if out is not None:
             result.report().save(out)
     show(result, as_json, *([] if out is None else [out]))

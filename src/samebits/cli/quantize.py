@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from samebits.cli.options import (
+    SAMPLE_READING,
     Arch,
     AsJson,
     Page,
     Quiet,
     Shapes,
-    Target,
     file_ending,
+    reads,
     real,
     shapes_of,
     whole,
@@ -23,6 +24,7 @@ from samebits.cli.output import print_json, working
 from samebits.errors import InputError
 
 
+@reads(SAMPLE_READING)
 def quantize_command(
     model: Annotated[
         str,
@@ -162,12 +164,12 @@ def quantize_command(
             "[default: those that names or layers show].",
         ),
     ] = None,
-    target: Target = None,
     report: Page = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Quantize a float network after training; writes standard QDQ ONNX.
 
@@ -201,9 +203,9 @@ def quantize_command(
             gates=gates,
             float_bias=float_bias,
             state=_states_of(state),
-            target=target,
             arch=arch,
             shapes=shapes,
+            **reading,
         )
         net.save(out)
         if report is not None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, Quiet, SampleSeed, Shapes, Target, shapes_of, written_file
+from samebits.cli.options import (
+    SAMPLE_READING,
+    Arch,
+    Quiet,
+    SampleSeed,
+    Shapes,
+    reads,
+    shapes_of,
+    written_file,
+)
 from samebits.cli.output import working
 
 
+@reads(SAMPLE_READING)
 def report_command(
     source: Annotated[
         str,
@@ -44,11 +54,11 @@ def report_command(
             metavar="NAME", help="Count the instructions of every layer, such as on cortex-m3."
         ),
     ] = None,
-    target: Target = None,
     arch: Arch = None,
     shape: Shapes = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
+    **reading: Any,
 ) -> None:
     """Write the page of a model: bits, graph, layers, memory, weights, tables, curves."""
     with working(quiet):
@@ -61,8 +71,8 @@ def report_command(
             board=board,
             arch=arch,
             shapes=shapes_of(shape),
-            target=target,
             seed=seed,
+            **reading,
         )
         if out is not None:
             found.save(out)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Shapes, Target, shapes_of
+from samebits.cli.options import SAMPLE_READING, Arch, AsJson, Quiet, Shapes, reads, shapes_of
 from samebits.cli.output import show, working
 
 
+@reads(SAMPLE_READING)
 def ship_command(
     model: Annotated[
         str,
@@ -69,11 +70,11 @@ def ship_command(
             help="Compute a few inputs on this emulated board too, such as cortex-m3.",
         ),
     ] = None,
-    target: Target = None,
     arch: Arch = None,
     shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Quantize, verify and package a network in one go: what quantize, verify and compile do.
 
@@ -95,9 +96,9 @@ def ship_command(
             cpu=cpu,
             backends=names,
             board=board,
-            target=target,
             arch=arch,
             shapes=shapes,
+            **reading,
         )
     show(result, as_json)
     raise typer.Exit(0 if result else 1)

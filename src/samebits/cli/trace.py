@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target, written_file
+from samebits.cli.options import (
+    SAMPLE_READING,
+    Arch,
+    AsJson,
+    Quiet,
+    Samples,
+    SampleSeed,
+    reads,
+    written_file,
+)
 from samebits.cli.output import show, working
 
 
+@reads(SAMPLE_READING)
 def trace_command(
     model: Annotated[
         str,
@@ -27,16 +37,16 @@ def trace_command(
             help="Which backend to trace [default: the one that defines the bits].",
         ),
     ] = None,
-    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
+    **reading: Any,
 ) -> None:
     """Write the hash of every layer in every run, and its codes where the backend has them."""
     with working(quiet):
         from samebits import api
 
-        result = api.load(model, arch=arch).trace(inputs, backend, target=target, seed=seed)
+        result = api.load(model, arch=arch).trace(inputs, backend, seed=seed, **reading)
         result.save(out)
     print(f"written: {out}: {result.report().summary}")
 

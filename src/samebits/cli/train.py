@@ -6,30 +6,28 @@ import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from samebits.cli.messages import INTERRUPTED, Interrupted
 from samebits.cli.options import (
+    LABELLED_READING,
     SEEDS,
     AsJson,
-    Colour,
     Data,
     Page,
     Quiet,
-    Resample,
-    Resize,
     Shards,
-    Target,
-    Task,
     Threads,
+    reads,
     real,
     whole,
 )
 from samebits.cli.output import Printed, RunProgress, show, working
 
 
+@reads(LABELLED_READING)
 def train_command(
     data: Data,
     arch: Annotated[
@@ -42,11 +40,6 @@ def train_command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and the result.")],
-    target: Target = None,
-    task: Task = None,
-    resize: Resize = None,
-    resample: Resample = False,
-    colour: Colour = None,
     numerics: Annotated[str, typer.Option(metavar="NUMERICS", help="bfp or float32.")] = "bfp",
     epochs: Annotated[int, whole("Passes over the data.", 1)] = 10,
     batch: Annotated[int, whole("Samples per step.", 1)] = 64,
@@ -186,6 +179,7 @@ def train_command(
     threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Train a network; prints its accuracy and the SHA-256 of its parameters.
 
@@ -208,11 +202,7 @@ def train_command(
                 data,
                 arch,
                 out,
-                target=target,
-                task=task,
-                resize=resize,
-                resample=resample,
-                colour=colour,
+                **reading,
                 numerics=numerics,
                 epochs=epochs,
                 batch=batch,

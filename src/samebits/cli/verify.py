@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Samples, SampleSeed, Target
+from samebits.cli.options import SAMPLE_READING, Arch, AsJson, Quiet, Samples, SampleSeed, reads
 from samebits.cli.output import show, working
 
 
+@reads(SAMPLE_READING)
 def verify_command(
     model: Annotated[
         str,
@@ -33,11 +34,11 @@ def verify_command(
             help="Every backend that can run here, or with --backends those of them that can.",
         ),
     ] = False,
-    target: Target = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **reading: Any,
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference."""
     names = None if backends is None else [name.strip() for name in backends.split(",")]
@@ -45,6 +46,6 @@ def verify_command(
         from samebits import api
 
         net = api.load(model, arch=arch)
-        result = net.verify(inputs, names, available=available, target=target, seed=seed)
+        result = net.verify(inputs, names, available=available, seed=seed, **reading)
     show(result, as_json)
     raise typer.Exit(0 if result else 1)

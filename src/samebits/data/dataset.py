@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -33,10 +34,30 @@ SCALED = "in the scales of its own training rows, since a network's file holds n
 PEAK = 255  # of the codes of images in files
 
 
-def value_table(peak: int) -> torch.Tensor:
-    """float32 values of the codes 0..peak: (code / peak - 0.5) * 2, binary32, in this order."""
-    codes = np.arange(peak + 1, dtype=np.float32)
-    return torch.from_numpy((codes / np.float32(peak) - np.float32(0.5)) * np.float32(2))
+def value_table(peak: int, mean: Sequence[float] = (), std: Sequence[float] = ()) -> torch.Tensor:
+    """float32 values [channels or 1, peak + 1] of the codes 0..peak: (code / peak - mean) / std,
+    in binary32 and in this order; by default means and deviations are 0.5."""
+    codes = np.arange(peak + 1, dtype=np.float32) / np.float32(peak)
+    means, stds = (np.array(n or [0.5], np.float32)[:, None] for n in (mean, std))
+    return torch.from_numpy((codes - means) / stds)
+
+
+def pixel_values(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """float32 values [N, C, H, W] of codes of pixels, by a table of `value_table`."""
+    if len(table) == 1:
+        return table[0][images.long()]
+    return torch.stack(
+        [line[images[:, channel].long()] for channel, line in enumerate(table)], dim=1
+    )
+
+
+def check_channels(source: str, channels: int, options: DataOptions) -> None:
+    """Raise InputError for means of another number of channels than images have."""
+    if len(options.mean) not in (0, 1, channels):
+        raise InputError(
+            f"{source}: --mean: expected a number, or one for each of {channels} channels, found "
+            f"{len(options.mean)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +126,10 @@ class Dataset:
                 f"{self.source}: expected training {self.noun}s of at least 2 classes, found "
                 f"{present}; add {self.noun}s of another class"
             )
-        object.__setattr__(self, "_values", value_table(self.peak))
+        if self.images("test").ndim == 4:
+            check_channels(self.source, self.images("test").shape[1], self.options)
+        table = value_table(self.peak, self.options.mean, self.options.std)
+        object.__setattr__(self, "_values", table)
 
     def _check(self, split: Split) -> None:
         """Raise InputError for a split whose samples or labels are not as the class says."""
@@ -193,8 +217,8 @@ class Dataset:
         return labels.float() if self.task == "multilabel" else labels.long()
 
     def batch(self, split: Split, indices: torch.Tensor) -> torch.Tensor:
-        """float32 [len(indices), *input_shape]; codes become values in [-1, 1]. Of a language
-        model int64."""
+        """float32 [len(indices), *input_shape]: the values of the codes. Of a language model
+        int64."""
         return self.values(self.images(split)[indices])
 
     def values(self, images: torch.Tensor) -> torch.Tensor:
@@ -208,7 +232,7 @@ class Dataset:
             return images.long()
         if images.ndim == 2:
             return nn.functional.one_hot(images.long(), self.classes).float()
-        return self._values[images.long()]
+        return pixel_values(images, self._values)
 
     @property
     def noun(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from samebits import progress
-from samebits.data.dataset import PEAK, Dataset, value_table
+from samebits.data.dataset import PEAK, Dataset, check_channels, pixel_values, value_table
 from samebits.data.decode import in_threads
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, read_picture
@@ -20,7 +20,7 @@ from samebits.errors import InputError
 
 AUDIO_SUFFIX = ".wav"
 LEFT_BY_OTHERS = ("thumbs.db", "desktop.ini", "icon\r", "__macosx")
-TAKES = ("resize", "colour")
+TAKES = ("resize", "colour", "mean", "std")
 
 Sample = tuple[Path, int]  # file, label
 
@@ -69,7 +69,9 @@ def load_folder(
 
 
 def holds_recordings(root: Path) -> bool:
-    """Whether the first file of the first class is a recording."""
+    """Whether the first file of the first class, or of a flat folder, is a recording."""
+    if is_flat(root):
+        return any(map(_is_audio, _shown(root)))
     train = root / "train"
     place = train if train.is_dir() and any(path.is_dir() for path in _shown(train)) else root
     for folder in [path for path in _shown(place) if path.is_dir()]:
@@ -86,16 +88,19 @@ def is_flat(root: Path) -> bool:
     return not any(map(Path.is_dir, shown)) and any(p.suffix.lower() in kinds for p in shown)
 
 
-def load_flat(root: Path, steps: int | None = None) -> tuple[torch.Tensor, int | None]:
+def load_flat(
+    root: Path, steps: int | None = None, options: DataOptions = PLAIN
+) -> tuple[torch.Tensor, int | None]:
     """Values of all images [N, C, H, W] or recordings [N, T, F] of a flat folder, by name, as those
     of `load_folder` are: samples without labels. The rate of recordings, None of images."""
     paths = _files(root)
     _check_one_kind(paths)
     if _is_audio(paths[0]):
-        codes, _, rate = load_recordings(paths, (), steps)
+        codes, _, rate = load_recordings(paths, (), steps, options.resample)
         return codes.float() * 2.0**-15, rate
-    images, _ = _decode_all(paths, len(paths), PLAIN)
-    return value_table(PEAK)[images.long()], None
+    images, _ = _decode_all(paths, len(paths), options)
+    check_channels(str(root), images.shape[1], options)
+    return pixel_values(images, value_table(PEAK, options.mean, options.std)), None
 
 
 def is_test_name(name: str) -> bool:

@@ -24,6 +24,11 @@ EXPECTED = (
     "of images/ and masks/, a table (.csv, .parquet), an .npz or .txt file, or "
     f"{FORM}"
 )
+PIXELS = 4  # axes of images
+VALUES = (
+    "pixels of 0 to 255 become values of -1 to 1, as in samebits train; for a network that wants "
+    "others give --mean and --std"
+)
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,13 @@ def load_samples(
     recordings takes. Raises InputError as `load`, and for data of another rate."""
     path = Path(source)
     if path.is_dir() and not table.table_files(path) and folder.is_flat(path):
-        options.apart_from(source, "a folder of samples without classes", ())
+        options.apart_from(source, "a folder of samples without classes", options_of(source))
         steps = input_shape[0] if input_shape and len(input_shape) == 2 else None
-        values, found_rate = folder.load_flat(path, steps)
+        values, found_rate = folder.load_flat(path, steps, options)
         if rate is not None:
             check_rate(source, found_rate, rate)
+        if values.ndim == PIXELS and not options.mean:
+            progress.note(f"{source}: {VALUES}")
         return values
     found = load(source, input_shape=input_shape, options=options)
     if rate is not None:
@@ -102,12 +109,16 @@ def load_samples(
         labels = ", ".join(found.options.target)
         left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
         progress.note(f"{source}: {left}{SCALED}")
+    pixels = found.train_images.dtype == torch.uint8 and found.train_images.ndim == PIXELS
+    if pixels and not options.mean and "mean" in options_of(source):
+        progress.note(f"{source}: {VALUES}")
     return found.values(found.train_images)
 
 
-def takes_target(source: object) -> bool:
-    """Whether `target` is an option of reading a source. Raises InputError as `load`."""
-    return isinstance(source, str | Path) and "target" in _kind(str(source), None, None).takes
+def options_of(source: object) -> tuple[str, ...]:
+    """The options of reading a source, none of what is no file or folder. Raises InputError as
+    `load`."""
+    return _kind(str(source), None, None).takes if isinstance(source, str | Path) else ()
 
 
 def _kind(

@@ -9,13 +9,14 @@ import torch
 
 from samebits.data.dataset import Dataset
 from samebits.data.decode import in_threads
+from samebits.data.folder import TAKES as IMAGE_TAKES
 from samebits.data.folder import is_test_name, visible
 from samebits.data.labels import encode
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, Pixels, read_mask, read_picture, stored_size
 from samebits.errors import InputError
 
-TAKES = ("task", "resize", "colour")
+TAKES = ("task", *IMAGE_TAKES)
 TASK = "segmentation"
 
 

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from samebits.errors import InputError
 
 TASKS = ("classification", "regression", "multilabel", "segmentation")
 COLOURS = ("grey", "rgb")
 LARGEST_SIDE = 4096  # pixels of a resized image
+MOST_CHANNELS, LARGEST_MEAN, SMALLEST_STD = 4, 1e6, 1e-6
+
+
+class Reading(TypedDict, total=False):
+    """How samples in a file or folder are read: options of all functions that take samples.
+
+    target:    columns of a table that are its labels and no inputs, by default the last one: a text
+               with commas, or names
+    resize:    images become N x N, or HEIGHTxWIDTH: scaled to cover that, and the middle kept
+    resample:  recordings of any rate become those of 16 kHz
+    colour:    images become grey or rgb
+    mean, std: the value of a pixel of 0..255 is (pixel / 255 - mean) / std, in binary32: a number,
+               or one for each channel, with commas or as a list; by default 0.5 each, which gives
+               values of -1..1
+    """
+
+    target: str | Sequence[str] | None
+    resize: int | str | Sequence[int] | None
+    resample: bool
+    colour: str | None
+    mean: float | str | Sequence[float] | None
+    std: float | str | Sequence[float] | None
+
+
+class LabelledReading(Reading, total=False):
+    """How data with labels is read: as samples are, and
+
+    task: classification, regression, multilabel or segmentation, by default what the labels say
+    """
+
+    task: str | None
 
 
 @dataclass(frozen=True)
@@ -22,6 +54,7 @@ class DataOptions:
     resize:   height and width of all images: scaled to cover them, the middle kept
     resample: recordings of any rate are brought to 16 kHz
     colour:   grey or rgb, for all images
+    mean, std: of the values of pixels (`pixel_values`): a number each, or one for each channel
     """
 
     target: tuple[str, ...] = ()
@@ -29,6 +62,8 @@ class DataOptions:
     resize: tuple[int, int] | None = None
     resample: bool = False
     colour: str | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
     @staticmethod
     def of(
@@ -37,10 +72,12 @@ class DataOptions:
         resize: int | str | Sequence[int] | None = None,
         resample: bool = False,
         colour: str | None = None,
+        mean: float | str | Sequence[float] | None = None,
+        std: float | str | Sequence[float] | None = None,
     ) -> DataOptions:
         """Options as a user gives them: `target` a text with commas or names (spaces around one
-        do not count), `resize` a number N, a text HxW or a pair. Raises InputError that names the
-        option."""
+        do not count), `resize` a number N, a text HxW or a pair, `mean` and `std` a number, a text
+        with commas or numbers. Raises InputError that names the option."""
         names = tuple(target.split(",")) if isinstance(target, str) else tuple(target or ())
         good = all(isinstance(name, str) and name.strip() for name in names)
         names = tuple(name.strip() for name in names) if good else ()
@@ -52,7 +89,18 @@ class DataOptions:
         for option, found, known in (("--task", task, TASKS), ("--colour", colour, COLOURS)):
             if found is not None and found not in known:
                 raise InputError(f"{option}: expected one of {', '.join(known)}, found {found!r}")
-        return DataOptions(names, task, _size(resize), bool(resample), colour)
+        scales = _numbers("mean", mean), _numbers("std", std)
+        if len(scales[0]) != len(scales[1]):
+            raise InputError(
+                f"--mean, --std: expected both, with as many numbers, found {len(scales[0])} and "
+                f"{len(scales[1])}; give for each channel its mean and its deviation"
+            )
+        if any(abs(number) < SMALLEST_STD for number in scales[1]):
+            raise InputError(
+                f"--std: expected numbers of at least {SMALLEST_STD}, found "
+                f"{', '.join(map(str, scales[1]))}"
+            )
+        return DataOptions(names, task, _size(resize), bool(resample), colour, *scales)
 
     def chosen(self) -> dict[str, Any]:
         """The choices that were made, as JSON data."""
@@ -61,6 +109,10 @@ class DataOptions:
             for key, value in asdict(self).items()
             if value != getattr(PLAIN, key)
         }
+
+    def among(self, takes: Sequence[str]) -> DataOptions:
+        """These options, but for those whose names are not in `takes`."""
+        return DataOptions(**{name: getattr(self, name) for name in self.chosen() if name in takes})
 
     @staticmethod
     def from_chosen(record: object) -> DataOptions:
@@ -99,8 +151,38 @@ class DataOptions:
         return DataOptions(**(chosen | {k: getattr(self, k) for k in self.chosen()}))
 
 
+def as_arguments(chosen: Mapping[str, Any]) -> list[str]:
+    """The arguments by which the command line gives the options that `DataOptions.chosen` gave."""
+    arguments = []
+    for name, value in chosen.items():
+        arguments.append(f"--{name}")
+        if isinstance(value, list):
+            arguments.append(("x" if name == "resize" else ",").join(map(str, value)))
+        elif value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
 PLAIN = DataOptions()
 _NAMES = {field.name for field in fields(DataOptions)}
+
+
+def _numbers(option: str, given: float | str | Sequence[float] | None) -> tuple[float, ...]:
+    """The numbers of an option: one, a text of some with commas, or some."""
+    if given is None:
+        return ()
+    found = given.split(",") if isinstance(given, str) else given
+    try:
+        numbers = tuple(map(float, found if isinstance(found, Sequence) else [found]))
+    except (TypeError, ValueError):
+        numbers = ()
+    good = all(math.isfinite(number) and abs(number) <= LARGEST_MEAN for number in numbers)
+    if not (good and 1 <= len(numbers) <= MOST_CHANNELS):
+        raise InputError(
+            f"--{option}: expected a number, or one for each channel such as 0.485,0.456,0.406, "
+            f"found {given!r:.80}"
+        )
+    return numbers
 
 
 def _size(given: int | str | Sequence[int] | None) -> tuple[int, int] | None:

@@ -135,7 +135,7 @@ def _other(where: str, shape: tuple[int, ...], reference: Reference) -> str:
     )
     return (
         f"{where}: expected {_size(reference[1])} like {reference[0]}, found {_size(shape)}; "
-        f"convert the images, or to train or eval give {advice} to make them alike"
+        f"convert the images, or give {advice} to make them alike"
     )
 
 

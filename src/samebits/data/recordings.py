@@ -21,7 +21,7 @@ from samebits.spec.audio import steps_for
 MAX_SECONDS, MAX_CHANNELS = 60, 8
 LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * HIGHEST + (1 << 20)
 TAKES = ("resample",)
-RESAMPLE = "convert them, or to train or eval give --resample to bring all recordings to 16000"
+RESAMPLE = "convert them, or give --resample to bring all recordings to 16000"
 # Of the chunk "fmt ": its tag, and in an extended one the GUID of the samples' kind (mmreg.h).
 PCM, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
 PCM_KIND = bytes.fromhex("0100000000001000800000aa00389b71")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from samebits.data import folder
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
 from samebits.data.decode import decoding
@@ -15,7 +17,7 @@ from samebits.data.preparation import Preparation
 from samebits.data.table import dataset_of
 from samebits.errors import InputError
 
-TAKES = ("target", "task", "resize", "colour")
+TAKES = ("target", "task", *folder.TAKES)
 SPLITS = (("train", "test"), ("train", "validation"))
 
 
@@ -51,7 +53,7 @@ def load_stored(
         images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
         marked = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
         target = options.target or (marked[0] if len(marked) == 1 else list(features)[-1],)
-        chosen = DataOptions(tuple(target), options.task, options.resize, False, options.colour)
+        chosen = replace(options, target=tuple(target), resample=False)
         if not images:
             chosen.apart_from(str(path), "a table", ("target", "task"))
             frames = [(f"{path} ({part.split})", part.to_pandas()) for part in parts]

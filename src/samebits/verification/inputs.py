@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from samebits.data.options import DataOptions
+from samebits.data.options import DataOptions, Reading
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Quantization, Trait, Value, has
 from samebits.ir.graph import moved_inputs
 from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
+from samebits.model import Model
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
 from samebits.samples import gather
@@ -21,6 +22,7 @@ from samebits.spec.formats import round_binary32
 
 Array = np.ndarray[Any, Any]
 EXACT_BITS = 53
+NONE: Reading = {}
 
 
 def quantize_samples(array: Array, value: Value) -> Array:
@@ -144,47 +146,41 @@ def name_of(given: Any) -> str:
     return str(given) if isinstance(given, str | Path) else ""
 
 
-def columns_text(target: str | Sequence[str] | None) -> str:
-    """Columns of a table as the command line names them."""
-    return ",".join(DataOptions.of(target).target)
+def chosen_of(reading: Reading) -> dict[str, Any]:
+    """The options of reading samples that were given, checked, as JSON data."""
+    return DataOptions.of(**reading).chosen()
 
 
-def read_once(
-    given: Any,
-    graph: Graph,
-    target: str | Sequence[str] | None = None,
-    rate: int | None = None,
-) -> Any:
+def read_once(given: Any, graph: Graph, reading: Reading = NONE, rate: int | None = None) -> Any:
     """Samples that may be asked for again: arrays by name, which fit the graph, or random:N or None
     as they are. Raises InputError as `given_codes`."""
-    reading = DataOptions.of(target)
     if given is None or is_random(given):
-        reading.apart_from("samples", "random samples or none", ())
+        DataOptions.of(**reading).apart_from("samples", "random samples or none", ())
         return given
-    arrays = gather(given, graph, options=reading, rate=rate)
+    arrays = given_arrays(given, graph, reading, rate)
     codes_of(arrays, graph, name_of(given) or "samples")
     return arrays
 
 
-def given_codes(
-    given: Any,
-    graph: Graph,
-    seed: int = 0,
-    target: str | Sequence[str] | None = None,
-    rate: int | None = None,
-) -> list[Array]:
-    """Codes (firmware: binary16) for the inputs of a graph, in order, of what `gather` takes or
+def given_arrays(
+    given: Any, graph: Graph, reading: Reading = NONE, rate: int | None = None
+) -> dict[str, Array]:
+    """Arrays by name of what `gather` takes. reading: of a file or folder."""
+    return gather(given, graph, options=DataOptions.of(**reading), rate=rate)
+
+
+def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE) -> list[Array]:
+    """Codes (firmware: binary16) for the inputs of a model, in order, of what `gather` takes or
     random:N.
 
-    target: of a table: its columns that are no inputs; rate: as `gather` takes it. Raises
-    InputError as `gather`, `codes_of` and `check_seed`.
+    reading: of a file or folder. Raises InputError as `gather`, `codes_of` and `check_seed`.
     """
+    graph = model.interface
     check_seed(seed, given)
-    reading = DataOptions.of(target)
     if is_random(given):
-        reading.apart_from(given, "random samples", ())
+        DataOptions.of(**reading).apart_from(given, "random samples", ())
         return drawn(given, graph, seed)
-    arrays = gather(given, graph, options=reading, rate=rate)
+    arrays = given_arrays(given, graph, reading, model.rate)
     return codes_of(arrays, graph, name_of(given) or "samples")
 
 

@@ -64,9 +64,9 @@ def test_a_comparison_names_the_command_that_repeats_it(file):
     assert lines(found) == [
         "samebits verify 'my net.onnx' --inputs random:10 --backends torch --seed 3"
     ]
-    table = BackendsCompared("reference", 10, "t.csv", [SAME], "p,q")
+    table = BackendsCompared("reference", 10, "t.csv", [SAME], {"target": ["p", "q q"]})
     assert lines(blocks(file, "quantized network", table)) == [
-        "samebits verify 'my net.onnx' --inputs t.csv --backends torch --target p,q"
+        "samebits verify 'my net.onnx' --inputs t.csv --backends torch --target 'p,q q'"
     ]
     assert found[0] == Status(*verdict_sentence(compared))
     (fold,) = (block for block in found if isinstance(block, Fold))

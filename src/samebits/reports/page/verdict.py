@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from samebits.data.options import as_arguments
 from samebits.reports.deployment import BACKENDS, listed, reasons
 from samebits.reports.html import Command, Fold, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.report import printable
@@ -20,14 +22,14 @@ TITLE = "The same bits?"
 @dataclass(frozen=True)
 class BackendsCompared:
     """A verification. reference: the backend that defines the bits; inputs: as the command line
-    names the samples, "" for what it cannot name; target: its columns that were no inputs; seed: of
+    names the samples, "" for what it cannot name; reading: the options of reading them; seed: of
     random:N."""
 
     reference: str
     samples: int
     inputs: str
     verdicts: Sequence[Verdict]
-    target: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
 
@@ -122,12 +124,12 @@ def _again(source: str, compared: BackendsCompared) -> list[PageBlock]:
     names = [v.backend for v in compared.verdicts if v.skipped is None and v.backend in known]
     if not inputs or not Path(source).exists():
         given = repr(inputs) if inputs else "samples"
-        more = f", target={compared.target!r}" if compared.target else ""
+        more = "".join(f", {name}={value!r}" for name, value in compared.reading.items())
         more += f", seed={compared.seed}" if compared.seed else ""
         call = f"network.verify({given}, {names!r}{more})"
         return [Paragraph("To repeat it from Python:"), Command([printable(call)])]
     command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(inputs)]
     command += ["--backends", ",".join(names)] if names else []
-    command += ["--target", shlex.quote(compared.target)] if compared.target else []
+    command += map(shlex.quote, as_arguments(compared.reading))
     command += ["--seed", str(compared.seed)] if compared.seed else []
     return [Paragraph("To repeat it:"), Command([printable(" ".join(command))])]
