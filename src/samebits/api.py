@@ -447,7 +447,8 @@ def evaluate(
     reading: of the data, as in `fit`
     whole:  all samples are counted; by default those for testing, as of a file without such a part
             about every fifth: what a run that trained on the file has not seen. Of a table that a
-            training folder reads one row is enough; other data needs samples of both kinds still
+            training folder reads, and of each class folder, one is enough; other data needs samples
+            of both kinds still
     device: cpu, or cuda for a trained model
 
     Raises InputError for data that does not fit, or a device that does not apply.

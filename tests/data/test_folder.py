@@ -75,6 +75,17 @@ def test_channels_have_values_of_their_own(tmp_path):
     assert torch.equal(one.batch("train", indices), plain)
 
 
+def test_the_whole_of_a_folder(tmp_path):
+    split_folder(tmp_path)
+    data = load(str(tmp_path), whole=True)
+    assert torch.equal(data.test_images, load(str(tmp_path)).whole().test_images)
+    assert data.test_labels.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    assert len(data.train_images) == len(data.train_labels) == 0
+    make(tmp_path / "few", {f"{label}/a.png": picture(0) for label in ("cat", "mouse")})
+    assert load(str(tmp_path / "few"), whole=True).test_labels.tolist() == [0, 1]
+    assert "expected training and test files" in message(tmp_path / "few")
+
+
 def test_means_of_other_channels_are_refused(tmp_path):
     two = DataOptions.of(mean=(0, 0), std=(1, 1))
     told = r"--mean: expected a number, or one for each of 3 channels, found 2"

@@ -26,7 +26,8 @@ def eval_command(
             "--whole",
             help="Count all samples: for data that training has not seen [default: those for "
             "testing, of a file without such a part about every fifth]. Of a table that a run "
-            "reads one row is enough; other data needs samples for training and for testing still.",
+            "reads, and of each class folder, one is enough; other data needs samples for training "
+            "and for testing still.",
         ),
     ] = False,
     arch: Arch = None,

@@ -31,6 +31,7 @@ def load_folder(
     limit: int | None = None,
     steps: int | None = None,
     options: DataOptions = PLAIN,
+    whole: bool = False,
 ) -> Dataset:
     """Images of one size as uint8 [N, C, H, W], or the features of WAV recordings as int16
     [N, T, F] (docs/spec/audio.md); classes are the sorted folder names.
@@ -40,10 +41,12 @@ def load_folder(
     Grey images keep one channel, all others become RGB (transparency is dropped). `limit` keeps
     the first training files of every class in sorted name order. `steps`: the frames of
     every recording [default: what the training recordings suggest]. `options` resize images and
-    choose their colours, or resample recordings.
+    choose their colours, or resample recordings. With `whole` all files are for testing.
     """
     classes, train, test = _samples(root, limit)
-    if not train or not test:
+    if whole:
+        train, test = [], [*train, *test]
+    elif not train or not test:
         missing = "test" if train else "training"
         raise InputError(
             f"{root}: expected training and test files, found no {missing} file; add some, or "
@@ -65,6 +68,7 @@ def load_folder(
         str(root),
         rate=rate,
         options=options,
+        only_test=whole,
     )
 
 

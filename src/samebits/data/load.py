@@ -68,9 +68,9 @@ def load(
     order) and all test samples. `input_shape` is that of a model that the data is for: recordings
     get its number of frames instead of one of their own, and texts for a language model, [T],
     windows of T bytes with the byte after each place as labels. `options` leave no choice to the
-    source; `earlier` is how a run read its data. With `whole` all samples are test samples;
-    of a table whose scales `earlier` has, one row is enough. Raises InputError naming what is wrong
-    and where.
+    source; `earlier` is how a run read its data. With `whole` all samples are test samples; of a
+    table whose scales `earlier` has, and of each class folder, one is enough. Raises InputError
+    naming what is wrong and where.
     """
     if limit is not None and limit < 1:
         raise InputError(f"expected a limit of at least 1 training sample per class, found {limit}")
@@ -183,7 +183,7 @@ def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None, whole:
         what,
         takes,
         lambda options, prepared: folder.load_folder(
-            path, limit=limit, steps=steps, options=options
+            path, limit=limit, steps=steps, options=options, whole=whole
         ),
         limits=True,
     )

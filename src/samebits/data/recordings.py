@@ -140,7 +140,7 @@ def load_recordings(
         return log_mel(samples, settings)
 
     codes = in_threads(features, paths)
-    steps = steps or steps_for([len(c) for c in codes[: len(train)]])
+    steps = steps or steps_for([len(c) for c in codes[: len(train)] or codes])
     fitted = torch.stack([torch.from_numpy(fit(c, steps)) for c in codes])
     return fitted[: len(train)], fitted[len(train) :], settings.rate
 
