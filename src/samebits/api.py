@@ -18,7 +18,6 @@ import numpy as np
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
-from samebits.model import Model
 from samebits.network import MEASURED, Network
 from samebits.results import (
     Audit,
@@ -131,6 +130,7 @@ def quantize(
     fit; UnsupportedError for operators without an integer form, where possible before calibration.
     """
     from samebits.data import DataOptions, options_of
+    from samebits.data.options import options_given
     from samebits.ir.fusion import fuse_normalisation
     from samebits.ir.lowering.lower import check_lowerable
     from samebits.quantization import (
@@ -144,7 +144,7 @@ def quantize(
     from samebits.verification.backends.onnxruntime import not_loaded
     from samebits.verification.deployable import deployable
 
-    chosen = DataOptions.of(**reading)
+    chosen = options_given(reading)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     tuning = chosen
     if asked := chosen.chosen():  # each gets those that apply to it
@@ -185,9 +185,9 @@ def quantize(
     )
     options.check(graph)
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where, chosen, net.model.rate)
+    arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.earlier)
     quantized, report = quantize_network(graph, arrays, options, where)
-    made = deployable(Model(net.source, quantized, rate=net.model.rate))
+    made = deployable(replace(net.model, graph=quantized, deployed=None))
     refused = not_loaded(made.real)
     origin = None
     if not isinstance(report, RecurrentReport):
@@ -317,7 +317,7 @@ def fit(
 
     from samebits.data import Dataset
     from samebits.data import load as load_data
-    from samebits.data.options import DataOptions
+    from samebits.data.options import LabelledReading, options_given
     from samebits.recompute.training import Planner, plan_option
     from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
     from samebits.train.run.config import TrainConfig, usual_rate
@@ -335,7 +335,7 @@ def fit(
         )
     model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
     given = data if isinstance(data, Dataset) else None
-    options = DataOptions.of(**reading)
+    options = options_given(reading, LabelledReading)
     if given is not None:
         options.apart_from(given.source, "a Dataset", ())
     with _threads(threads):
@@ -453,11 +453,11 @@ def evaluate(
 
     Raises InputError for data that does not fit, or a device that does not apply.
     """
-    from samebits.data.options import DataOptions
+    from samebits.data.options import LabelledReading, options_given
     from samebits.model import kind_of
     from samebits.verification.evaluate import evaluate_model, evaluate_trained
 
-    options = DataOptions.of(**reading)
+    options = options_given(reading, LabelledReading)
     with _threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
             score = evaluate_trained(Path(source), data, arch, device, options, whole)
@@ -566,11 +566,11 @@ def report(
 
     Raises InputError for anything else and for options that do not apply.
     """
-    from samebits.data import DataOptions
+    from samebits.data.options import options_given
     from samebits.model import kind_of
 
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
-    options |= {"seed": seed or None, **DataOptions.of(**reading).chosen()}
+    options |= {"seed": seed or None, **options_given(reading).chosen()}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
         refuse(arch=arch, shapes=shapes, **options)

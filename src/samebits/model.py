@@ -21,6 +21,8 @@ from samebits.npu.machine.program import Image, Program
 if TYPE_CHECKING:
     from torch import nn
 
+    from samebits.data.load import Earlier
+
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 
@@ -45,6 +47,7 @@ class Model:
     firmware: the program and its memory image
     deployed: the samebits.train model in deployed arithmetic, if it is one
     rate:     samples per second of the recordings it was trained on, if it was and says so
+    earlier:  how the data of its training was read, of a training folder
     """
 
     source: str
@@ -52,6 +55,7 @@ class Model:
     firmware: tuple[Program, Image] | None = None
     deployed: Any = None
     rate: int | None = None
+    earlier: Earlier | None = None
 
     @cached_property
     def real(self) -> Graph:
@@ -226,10 +230,10 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
         tokens = len(opened.input_shape) == 1 and not opened.rows
         kind = int64 if tokens else float32
         graph = import_module(opened.model, (zeros(1, *opened.input_shape, dtype=kind),))
-        return Model(str(path), graph, rate=opened.rate)
+        return Model(str(path), graph, rate=opened.rate, earlier=opened.earlier)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
-    return Model(str(path), graph, deployed=frozen, rate=opened.rate)
+    return Model(str(path), graph, deployed=frozen, rate=opened.rate, earlier=opened.earlier)
 
 
 def _read_exported(path: Path) -> Graph:

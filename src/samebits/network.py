@@ -171,12 +171,11 @@ class Network(Reported):
         """
         from samebits.ir.rewrite import simplify
         from samebits.ir.steps import step_graph
-        from samebits.model import Model
 
         if self.model.real.states:
             return self
         steps = simplify(step_graph(simplify(self.model.real)))
-        return Network(Model(self.source, steps, rate=self.model.rate))
+        return Network(replace(self.model, graph=steps, deployed=None))
 
     def generate(
         self,
@@ -355,7 +354,8 @@ class Network(Reported):
         Raises InputError for a network that is not quantized and for data that does not fit,
         UnsupportedError for operators without a rule for gradients.
         """
-        from samebits.data import DataOptions, Dataset, load
+        from samebits.data.load import given_data
+        from samebits.data.options import options_given
         from samebits.finetuning import FineTuning, finetune
         from samebits.quantization import QuantizationReport
         from samebits.verification.deployable import deployable
@@ -366,11 +366,8 @@ class Network(Reported):
                 "quantize it first"
             )
         shape = self.inputs[0].shape[1:]
-        options = DataOptions.of(**reading)
-        if isinstance(data, Dataset):
-            options.apart_from(data.source, "a Dataset", ())
-        else:
-            data = load(str(data), input_shape=shape, options=options)
+        options, earlier = options_given(reading), self.model.earlier
+        data = given_data(data, input_shape=shape, options=options, earlier=earlier)
         if self.model.rate is not None:
             data.check_rate(self.model.rate)
         made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
@@ -452,7 +449,7 @@ class Network(Reported):
         given = None
         chosen = inputs.chosen_of(reading)
         if samples is not None or chosen:  # without, it may have no integer form
-            given = inputs.read_once(samples, self.interface, reading, self.model.rate)
+            given = inputs.read_once(samples, self.interface, self.model, reading)
         summary = network_summary(self.source, self.kind, self.model)
         sections = list(summary.sections)
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
@@ -545,7 +542,7 @@ class Network(Reported):
 
         graph = self.model.real
         source = str(samples) if isinstance(samples, str | Path) else "samples"
-        given = samples_of(given_arrays(samples, graph, reading, self.model.rate), graph, source)
+        given = samples_of(given_arrays(samples, graph, self.model, reading), graph, source)
         found = [
             interpreter.run(graph, [sample[name] for name in graph.inputs])
             for sample in progress.track(given, "computing", len(given))

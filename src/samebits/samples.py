@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits import data, progress
+from samebits.data.load import Earlier, given_data
 from samebits.data.options import PLAIN, DataOptions
 from samebits.errors import InputError
 from samebits.files import read_archive
@@ -32,6 +33,7 @@ def gather(
     what: str = "samples",
     options: DataOptions = PLAIN,
     rate: int | None = None,
+    earlier: Earlier | None = None,
 ) -> dict[str, Array]:
     """Samples of the inputs of a graph as whole arrays, by name: [n, ...] each.
 
@@ -40,6 +42,7 @@ def gather(
     what:  what the samples are for, in messages
     options: of reading a file or folder
     rate:  samples per second that data for the network has, where it is one of recordings
+    earlier: how the run of the network read its data
 
     A file must hold arrays under the inputs' names (any name, if there is one of each). Of data for
     training the training samples are taken, as the network sees them. Raises InputError for
@@ -47,11 +50,12 @@ def gather(
     not apply.
     """
     if isinstance(given, str | Path):
-        return _stored(given, graph, what, options, rate)
+        return _stored(given, graph, what, options, rate, earlier)
     options.apart_from(what, "samples in memory", ())
     if isinstance(given, data.Dataset):
         if rate is not None:
             given.check_rate(rate)
+        given = given_data(given, earlier=earlier)
         return _of_data(given.source, given.values(given.train_images), graph, what)
     if isinstance(given, Mapping):
         return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
@@ -157,7 +161,12 @@ def _archived(given: str | Path, options: DataOptions) -> dict[str, Array] | Non
 
 
 def _stored(
-    given: str | Path, graph: Graph, what: str, options: DataOptions, rate: int | None
+    given: str | Path,
+    graph: Graph,
+    what: str,
+    options: DataOptions,
+    rate: int | None,
+    earlier: Earlier | None,
 ) -> dict[str, Array]:
     """The arrays of an archive, or the samples of data."""
     arrays = _archived(given, options)
@@ -166,7 +175,9 @@ def _stored(
             return {graph.own_inputs[0]: next(iter(arrays.values()))}
         return arrays
     shape = graph.values[_only(graph, what)].shape[1:]
-    found = data.load_samples(str(given), input_shape=shape, options=options, rate=rate)
+    found = data.load_samples(
+        str(given), input_shape=shape, options=options, rate=rate, earlier=earlier
+    )
     return _of_data(str(given), found, graph, what, data.options_of(given))
 
 

@@ -18,7 +18,7 @@ from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import check_folder, replace_folder
 from samebits.codegen.packaging.projects import PROJECTS
 from samebits.codegen.run.targets import find_board
-from samebits.data.options import DataOptions
+from samebits.data.options import options_given
 from samebits.errors import InputError
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
@@ -163,7 +163,7 @@ def ship(
     out = Path(out)
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
-    how = {"scheme": scheme, "effort": effort, **DataOptions.of(**reading).chosen()}
+    how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
     net = _quantized(source, calibration, how, example, arch, shapes)
     found = _verified(net, backends, cpu)
     on_board = None

@@ -107,5 +107,9 @@ def refuse(**options: Any) -> None:
     """Raise InputError for the first option that was given although it does not apply."""
     for name, value in options.items():
         if value is not None:
-            found = value if isinstance(value, str | int | float | Path) else type(value).__name__
+            found = (
+                value
+                if isinstance(value, str | int | float | list | Path)
+                else type(value).__name__
+            )
             raise InputError(f"{name} does not apply to such a source, found {found}; leave it out")

@@ -10,6 +10,7 @@ from PIL import Image
 
 import samebits as sb
 from recordings import tone, write_wav
+from samebits.data import DataOptions, load
 from tiny_models import float_file
 
 ROWS = 60
@@ -174,21 +175,76 @@ def test_values_of_pixels_are_those_of_the_network(samebits, tmp_path, photos):
     assert (done.code, done.out.splitlines()[-1]) == (0, "same bits: yes"), done.err
 
 
-def test_a_run_keeps_the_values_of_its_pixels(samebits, tmp_path):
-    """Beyond -1..1 too: in training, in what evaluates it, and deployed."""
+@pytest.fixture
+def shades(tmp_path):
+    """40 grey images of two classes, and the options of values beyond -1..1."""
     for index in range(40):
         pixels = np.random.default_rng(index).integers(0, 100, (4, 4), dtype=np.uint8)
-        place = tmp_path / "data" / ("dark", "light")[index % 2]
+        place = tmp_path / "shades" / ("dark", "light")[index % 2]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels + np.uint8(100 * (index % 2))).save(place / f"{index}.png")
-    values = ("--mean", "0.1", "--std", "0.125")
-    run = ("train", "--data", tmp_path / "data", "--arch", "mlp", "--batch", 8, "--epochs", 20)
-    done = samebits(*run, "--lr", 0.01, *values, "--out", tmp_path / "run")
+    return tmp_path / "shades"
+
+
+VALUES = ("--mean", "0.9", "--std", "0.125")
+RUN = ("--arch", "mlp", "--batch", 8, "--epochs", 20, "--lr", 0.01)
+
+
+def test_a_run_keeps_the_values_of_its_pixels(samebits, tmp_path, shades):
+    """For a folder, for arrays of pixels and for a Dataset, and where it is resumed."""
+    run = tmp_path / "run"
+    done = samebits("train", "--data", shades, *RUN, *VALUES, "--out", run)
     assert done.code == 0, done.err
-    done = samebits("eval", tmp_path / "run", "--data", tmp_path / "data", "--json")
-    assert json.loads(done.out)["accuracy"] == 1.0, done.err
-    done = samebits("verify", tmp_path / "run", "--inputs", tmp_path / "data", *values, "--json")
+    done = samebits("train", "--data", shades, *RUN, "--out", run, "--resume")
+    assert done.code == 2
+    assert "belongs to another run: reading: expected None, found {'mean': [0.9]" in done.err
+
+    data = load(str(shades), whole=True)
+    assert data.options == DataOptions()
+    arrays = {"x": data.test_images.numpy(), "y": data.test_labels.numpy()}
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    found = {}
+    for given in (shades, tmp_path / "arrays.npz"):
+        done = samebits("eval", run, "--data", given, "--whole", "--json")
+        found[given] = json.loads(done.out)["accuracy"]
+        assert "become values of -1 to 1" not in done.err
+    right = sb.evaluate(run, data).accuracy
+    assert set(found.values()) == {right}
+    assert right > 0.8
+    np.savez(tmp_path / "reals.npz", x=data.values(data.test_images).numpy(), y=arrays["y"])
+    done = samebits("eval", run, "--data", tmp_path / "reals.npz", "--whole", "--json")
+    assert json.loads(done.out)["accuracy"] < 0.7, "reals are taken as they are"
+    done = samebits("eval", run, "--data", tmp_path / "reals.npz", *VALUES)
+    assert "--mean: expected images of whole numbers 0 to 255, found images of float32" in done.err
+
+
+def test_a_network_of_a_run_reads_samples_as_it_did(samebits, tmp_path, shades):
+    run, q = tmp_path / "run", tmp_path / "q.onnx"
+    done = samebits(
+        *("train", "--data", shades, *RUN, *VALUES, "--numerics", "float32", "--out", run)
+    )
     assert done.code == 0, done.err
+    done = samebits("quantize", run, "--calibration", shades, "--out", q)
+    assert (done.code, "become values of -1 to 1" in done.err) == (0, False)
+    for more in (VALUES, ()):  # its file does not know
+        done = samebits("eval", q, "--data", shades, "--whole", *more, "--json")
+        accuracy = json.loads(done.out)["accuracy"]
+        assert accuracy > 0.8 if more else accuracy == 0.5
+        assert ("become values of -1 to 1" in done.err) == (not more)
+    net = sb.load(run)
+    named, given = (net.run(shades, **how) for how in ({}, {"mean": 0.9, "std": 0.125}))
+    assert all(np.array_equal(named[key], given[key]) for key in named)
+    other = net.run(shades, mean=0.5, std=0.5)
+    assert not any(np.array_equal(named[key], other[key]) for key in named)
+
+
+def test_classes_have_the_names_of_training(samebits, tmp_path, shades):
+    done = samebits("train", "--data", shades, *RUN, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    (shades / "light").rename(shades / "aglow")
+    done = samebits("eval", tmp_path / "run", "--data", shades)
+    assert done.code == 2
+    assert "expected the 2 classes of training, found 2: 'aglow' is in one alone" in done.err
 
 
 def test_recordings_of_any_rate_as_samples(samebits, tmp_path):

@@ -86,9 +86,29 @@ def test_the_whole_of_a_folder(tmp_path):
     assert "expected training and test files" in message(tmp_path / "few")
 
 
+def test_the_whole_of_a_folder_needs_no_split(tmp_path):
+    split_folder(tmp_path / "all")
+    (tmp_path / "all" / "test").rename(tmp_path / "test")
+    (tmp_path / "all").rename(tmp_path / "rest")
+    assert load(str(tmp_path), whole=True).test_labels.tolist() == [0, 0, 1, 1]
+    for name in ("a", "b"):
+        (tmp_path / "none" / name).mkdir(parents=True)
+    for whole in (False, True):
+        assert "found no training file" in message(tmp_path / "none", whole=whole)
+
+
+def test_grey_images_for_three_means(tmp_path):
+    split_folder(tmp_path, "L")
+    three = DataOptions.of(mean=(0, 0, 0), std=(1, 1, 1))
+    assert message(tmp_path, options=three).startswith(
+        f"{tmp_path}: --mean: expected a number, or one for each channel, found 3 for images of 1; "
+        "give --colour rgb"
+    )
+
+
 def test_means_of_other_channels_are_refused(tmp_path):
     two = DataOptions.of(mean=(0, 0), std=(1, 1))
-    told = r"--mean: expected a number, or one for each of 3 channels, found 2"
+    told = r"--mean: expected a number, or one for each channel, found 2 for images of 3"
     with pytest.raises(InputError, match=told):
         load(str(split_folder(tmp_path)), options=two)
     with pytest.raises(InputError, match=told):

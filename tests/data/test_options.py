@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from samebits.data import load
-from samebits.data.options import PLAIN, DataOptions, LabelledReading, Reading, as_arguments
+from samebits.data.options import (
+    PLAIN,
+    DataOptions,
+    LabelledReading,
+    Reading,
+    as_arguments,
+    options_given,
+)
 from samebits.errors import InputError
 
 
@@ -63,7 +72,12 @@ def test_a_record_reads_back():
 
 
 @pytest.mark.parametrize(
-    "record", [None, [], 3, {"x": 1}, {"resize": {}}, {"target": [1]}, {"target": 5}, {"task": []}]
+    "record",
+    [
+        *(None, [], 3, {"x": 1}, {"resize": {}}, {"target": [1]}, {"target": 5}, {"task": []}),
+        *({"mean": [m], "std": [1]} for m in (10**400, True, "x", [1], None, {}, 1e300)),
+        *({"resample": "no"}, {"resample": 1}, {"resize": 8.0}, {"resize": [True, 8.5]}),
+    ],
 )
 def test_other_records_are_refused(record):
     with pytest.raises(InputError):
@@ -88,6 +102,32 @@ def test_options_among_others():
     options = DataOptions.of("a", "regression", 8, True)
     assert options.among(("resize", "target", "colour")) == DataOptions.of("a", resize=8)
     assert options.among(()) == PLAIN
+
+
+def test_numbers_of_numpy_and_torch():
+    for given in (np.array([0.25, 0.5]), torch.tensor([0.25, 0.5]), [np.float32(0.25), 0.5]):
+        assert DataOptions.of(mean=given, std=given).mean == (0.25, 0.5)
+    assert DataOptions.of(resize=np.int64(8)) == DataOptions.of(resize=8)
+    with pytest.raises(InputError, match="--std: expected numbers of at least 1e-06, found -3"):
+        DataOptions.of(mean=0, std=-3)
+    with pytest.raises(InputError, match="--target: expected different names of columns"):
+        DataOptions.of(target=5)
+
+
+def test_other_keywords_are_no_options():
+    assert options_given({"resize": 8}) == DataOptions.of(resize=8)
+    assert options_given({"task": "regression"}, LabelledReading).task == "regression"
+    for reading in ({"colur": "rgb"}, {"task": "regression"}):
+        with pytest.raises(TypeError, match="got an unexpected keyword argument"):
+            options_given(reading)
+
+
+def test_recorded_values_are_of_pixels():
+    recorded = DataOptions.of(mean=0.1, std=0.2, resize=4)
+    assert PLAIN.beside(recorded, ("resize", "mean", "std")) == DataOptions.of(resize=4)
+    assert PLAIN.with_values_of(recorded) == DataOptions.of(mean=0.1, std=0.2)
+    given = DataOptions.of(mean=0, std=1)
+    assert given.with_values_of(recorded) == given
 
 
 def test_recorded_options_apply_where_they_can():

@@ -76,6 +76,7 @@ def test_mixed_images_need_options_that_are_named(tmp_path):
     data = load(str(tmp_path), options=DataOptions.of(resize=4, colour="rgb"))
     assert data.input_shape == (3, 4, 4)
     assert data.record() == {
+        "class_names": ["a", "b"],
         "reading": {"resize": [4, 4], "colour": "rgb"},
         "pillow": PIL.__version__,
     }

@@ -16,7 +16,7 @@ from samebits.errors import InputError
 
 Array = np.ndarray[Any, Any]
 MOST_FEATURES = 1 << 14
-TAKES = ("task",)
+TAKES = ("task", "mean", "std")
 
 
 def from_arrays(
@@ -38,6 +38,7 @@ def from_arrays(
 
     Raises InputError naming the array, what was expected and what was found.
     """
+    options.apart_from(source, "arrays", TAKES)
     keys = names or [("samples", "labels")] * len(samples)
     where = [(f"{source}: array {x}", f"{source}: array {y}") for x, y in keys]
     for x, y, (kept, name) in zip(samples, labels, where, strict=True):

@@ -31,6 +31,7 @@ LABELS = {  # of a task: axes and dtype
 }
 
 SCALED = "in the scales of its own training rows, since a network's file holds none of a run"
+MOST_NAMED = 1000  # classes whose names a run records
 PEAK = 255  # of the codes of images in files
 
 
@@ -53,10 +54,12 @@ def pixel_values(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 def check_channels(source: str, channels: int, options: DataOptions) -> None:
     """Raise InputError for means of another number of channels than images have."""
-    if len(options.mean) not in (0, 1, channels):
+    found = len(options.mean)
+    if found not in (0, 1, channels):
+        advice = "; give --colour rgb" if (found, channels) == (3, 1) else ""
         raise InputError(
-            f"{source}: --mean: expected a number, or one for each of {channels} channels, found "
-            f"{len(options.mean)}"
+            f"{source}: --mean: expected a number, or one for each channel, found {found} for "
+            f"images of {channels}{advice}"
         )
 
 
@@ -126,8 +129,14 @@ class Dataset:
                 f"{self.source}: expected training {self.noun}s of at least 2 classes, found "
                 f"{present}; add {self.noun}s of another class"
             )
-        if self.images("test").ndim == 4:
-            check_channels(self.source, self.images("test").shape[1], self.options)
+        if self.pixels:
+            check_channels(self.source, self.test_images.shape[1], self.options)
+        elif self.options.mean:
+            found = str(self.test_images.dtype).removeprefix("torch.")
+            raise InputError(
+                f"{self.source}: --mean: expected images of whole numbers 0 to {self.peak}, found "
+                f"{self.noun}s of {found}, which are taken as they are; leave it out"
+            )
         table = value_table(self.peak, self.options.mean, self.options.std)
         object.__setattr__(self, "_values", table)
 
@@ -251,6 +260,17 @@ class Dataset:
         return stored if whole else (*stored, self.classes)
 
     @property
+    def pixels(self) -> bool:
+        """Whether these are images of codes, whose values `options` may choose."""
+        return self.test_images.ndim == 4 and self.test_images.dtype == torch.uint8
+
+    def with_values_of(self, earlier: DataOptions) -> Dataset:
+        """The same with the values of pixels that an earlier reading had, where none were given."""
+        if not self.pixels:
+            return self
+        return replace(self, options=self.options.with_values_of(earlier))
+
+    @property
     def rows(self) -> bool:
         """Whether these are rows of a table."""
         return self.train_images.ndim == 2 and self.train_images.dtype == torch.int16
@@ -262,13 +282,21 @@ class Dataset:
         return texts and self.train_images.ndim == self.train_labels.ndim == 2
 
     @property
+    def named(self) -> bool:
+        """Whether classes have names of their own, as those of folders have, by which other data
+        must have them too."""
+        indices = self.task in ("classification", "segmentation") and self.preparation is None
+        numbered = self.class_names == tuple(map(str, range(self.classes)))
+        return indices and not numbered and not self.language and self.classes <= MOST_NAMED
+
+    @property
     def classes(self) -> int:
         """Number of classes, labels or targets: what a network gives numbers for."""
         return len(self.class_names)
 
     def record(self) -> dict[str, Any]:
         """The facts that a run keeps beside shape and classes, to read other data alike; none of
-        classified images, recordings and texts that were read without options."""
+        images, recordings and texts of numbered classes that were read without options."""
         record: dict[str, Any] = {}
         if self.task != "classification" or self.rows:
             record |= {"task": self.task, "rows": self.rows}
@@ -276,6 +304,8 @@ class Dataset:
             record["preparation"] = self.preparation.to_dict()
         if self.options != PLAIN:
             record["reading"] = self.options.chosen()
+        if self.named:
+            record["class_names"] = list(self.class_names)
         if self.options.resize or self.options.colour:
             record["pillow"] = PIL.__version__  # whose arithmetic resizes and mixes colours
         return record

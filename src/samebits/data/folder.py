@@ -43,10 +43,10 @@ def load_folder(
     every recording [default: what the training recordings suggest]. `options` resize images and
     choose their colours, or resample recordings. With `whole` all files are for testing.
     """
-    classes, train, test = _samples(root, limit)
+    classes, train, test = _samples(root, limit, whole)
     if whole:
         train, test = [], [*train, *test]
-    elif not train or not test:
+    if not test or not (train or whole):
         missing = "test" if train else "training"
         raise InputError(
             f"{root}: expected training and test files, found no {missing} file; add some, or "
@@ -112,9 +112,16 @@ def is_test_name(name: str) -> bool:
     return int(hashlib.sha256(os.fsencode(name)).hexdigest()[:8], 16) % 5 == 0
 
 
-def _samples(root: Path, limit: int | None) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
-    """Class names, training samples and test samples, in class then file-name order."""
+def _samples(
+    root: Path, limit: int | None, whole: bool
+) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
+    """Class names, training samples and test samples, in class then file-name order.
+
+    whole: one of train/ and test/ is enough
+    """
     split = {name: root / name for name in ("train", "test") if _holds_folders(root / name)}
+    if len(split) == 1 and whole:
+        (root,), split = split.values(), {}
     if len(split) == 1:
         (present,) = split
         absent = "test" if present == "train" else "train"

@@ -24,7 +24,6 @@ EXPECTED = (
     "of images/ and masks/, a table (.csv, .parquet), an .npz or .txt file, or "
     f"{FORM}"
 )
-PIXELS = 4  # axes of images
 VALUES = (
     "pixels of 0 to 255 become values of -1 to 1, as in samebits train; for a network that wants "
     "others give --mean and --std"
@@ -77,9 +76,34 @@ def load(
     kind = _kind(source, limit, input_shape, whole)
     options.apart_from(source, kind.what, kind.takes)
     data = kind.read(options.beside(earlier.options, kind.takes), earlier.preparation)
+    data = data.with_values_of(earlier.options)
     if limit is not None and not kind.limits:
         data = data.limited(limit)
     return data.whole() if whole else data
+
+
+def given_data(
+    given: str | Path | Dataset,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    options: DataOptions = PLAIN,
+    earlier: Earlier | None = None,
+    whole: bool = False,
+) -> Dataset:
+    """Data that a user gives: a `Dataset`, or the name of what `load` reads. Without `earlier` a
+    note says which values pixels become. Raises InputError as `load`, and for options of a
+    `Dataset`."""
+    if not isinstance(given, Dataset):
+        read = earlier or NONE
+        found = load(
+            str(given), input_shape=input_shape, options=options, earlier=read, whole=whole
+        )
+        _say_values(str(given), found, earlier)
+        return found
+    options.apart_from(given.source, "a Dataset", ())
+    if earlier is not None:
+        given = given.with_values_of(earlier.options)
+    return given.whole() if whole else given
 
 
 def load_samples(
@@ -88,31 +112,41 @@ def load_samples(
     input_shape: tuple[int, ...] | None = None,
     options: DataOptions = PLAIN,
     rate: int | None = None,
+    earlier: Earlier | None = None,
 ) -> torch.Tensor:
     """Samples [N, ...] without labels, as a network sees them: the training samples of what `load`
     takes, or all images or recordings of a flat folder. rate: samples per second that a network of
-    recordings takes. Raises InputError as `load`, and for data of another rate."""
-    path = Path(source)
+    recordings takes; earlier: how the run of a network read its data. Raises InputError as `load`,
+    and for data of another rate."""
+    path, read = Path(source), earlier or NONE
     if path.is_dir() and not table.table_files(path) and folder.is_flat(path):
-        options.apart_from(source, "a folder of samples without classes", options_of(source))
+        takes = options_of(source)
+        options.apart_from(source, "a folder of samples without classes", takes)
+        options = options.beside(read.options, takes).with_values_of(read.options)
         steps = input_shape[0] if input_shape and len(input_shape) == 2 else None
         values, found_rate = folder.load_flat(path, steps, options)
         if rate is not None:
             check_rate(source, found_rate, rate)
-        if values.ndim == PIXELS and not options.mean:
+        if values.ndim == 4 and not options.mean and earlier is None:
             progress.note(f"{source}: {VALUES}")
         return values
-    found = load(source, input_shape=input_shape, options=options)
+    found = load(source, input_shape=input_shape, options=options, earlier=read)
     if rate is not None:
         found.check_rate(rate)
-    if found.rows:
+    if found.rows and read.preparation is None:
         labels = ", ".join(found.options.target)
         left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
         progress.note(f"{source}: {left}{SCALED}")
-    pixels = found.train_images.dtype == torch.uint8 and found.train_images.ndim == PIXELS
-    if pixels and not options.mean and "mean" in options_of(source):
-        progress.note(f"{source}: {VALUES}")
+    _say_values(source, found, earlier)
     return found.values(found.train_images)
+
+
+def _say_values(source: str, data: Dataset, earlier: Earlier | None) -> None:
+    """Note which values the pixels of a file or folder have become, where nothing chose them: no
+    option, and no run whose network it is."""
+    chosen = bool(data.options.mean) or earlier is not None
+    if data.pixels and not chosen and "mean" in options_of(source):
+        progress.note(f"{source}: {VALUES}")
 
 
 def options_of(source: object) -> tuple[str, ...]:

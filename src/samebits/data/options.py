@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
 from typing import Any, TypedDict
 
 from samebits.errors import InputError
@@ -78,7 +79,8 @@ class DataOptions:
         """Options as a user gives them: `target` a text with commas or names (spaces around one
         do not count), `resize` a number N, a text HxW or a pair, `mean` and `std` a number, a text
         with commas or numbers. Raises InputError that names the option."""
-        names = tuple(target.split(",")) if isinstance(target, str) else tuple(target or ())
+        given = target if isinstance(target, Sequence) or target is None else [target]
+        names = tuple(given.split(",")) if isinstance(given, str) else tuple(given or ())
         good = all(isinstance(name, str) and name.strip() for name in names)
         names = tuple(name.strip() for name in names) if good else ()
         if target is not None and (not good or len(set(names)) < len(names)):
@@ -89,18 +91,20 @@ class DataOptions:
         for option, found, known in (("--task", task, TASKS), ("--colour", colour, COLOURS)):
             if found is not None and found not in known:
                 raise InputError(f"{option}: expected one of {', '.join(known)}, found {found!r}")
+        if not isinstance(resample, bool):
+            raise InputError(f"--resample: expected true or false, found {resample!r:.80}")
         scales = _numbers("mean", mean), _numbers("std", std)
         if len(scales[0]) != len(scales[1]):
             raise InputError(
                 f"--mean, --std: expected both, with as many numbers, found {len(scales[0])} and "
                 f"{len(scales[1])}; give for each channel its mean and its deviation"
             )
-        if any(abs(number) < SMALLEST_STD for number in scales[1]):
+        if any(number < SMALLEST_STD for number in scales[1]):
             raise InputError(
                 f"--std: expected numbers of at least {SMALLEST_STD}, found "
                 f"{', '.join(map(str, scales[1]))}"
             )
-        return DataOptions(names, task, _size(resize), bool(resample), colour, *scales)
+        return DataOptions(names, task, _size(resize), resample, colour, *scales)
 
     def chosen(self) -> dict[str, Any]:
         """The choices that were made, as JSON data."""
@@ -147,8 +151,23 @@ class DataOptions:
                 f"--target: expected {','.join(recorded.target)}, the order of training, found "
                 f"{','.join(self.target)}; give them in that order, or leave --target out"
             )
-        chosen = {name: v for name, v in vars(recorded).items() if name in takes}
+        taken = [name for name in takes if name not in ("mean", "std")]  # they are of pixels alone
+        chosen = {name: v for name, v in vars(recorded).items() if name in taken}
         return DataOptions(**(chosen | {k: getattr(self, k) for k in self.chosen()}))
+
+    def with_values_of(self, recorded: DataOptions) -> DataOptions:
+        """These options, with the values of pixels of an earlier reading where none were given."""
+        if self.mean:
+            return self
+        return replace(self, mean=recorded.mean, std=recorded.std)
+
+
+def options_given(reading: Mapping[str, Any], kind: type = Reading) -> DataOptions:
+    """The options of keywords that are those of `kind`, checked. Raises TypeError for others."""
+    unknown = [name for name in reading if name not in kind.__annotations__]
+    if unknown:
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
+    return DataOptions.of(**reading)
 
 
 def as_arguments(chosen: Mapping[str, Any]) -> list[str]:
@@ -171,10 +190,12 @@ def _numbers(option: str, given: float | str | Sequence[float] | None) -> tuple[
     """The numbers of an option: one, a text of some with commas, or some."""
     if given is None:
         return ()
-    found = given.split(",") if isinstance(given, str) else given
+    found: Any = given.tolist() if hasattr(given, "tolist") else given  # an array or a tensor
+    found = found.split(",") if isinstance(found, str) else found
+    listed = found if isinstance(found, list | tuple) else [found]
     try:
-        numbers = tuple(map(float, found if isinstance(found, Sequence) else [found]))
-    except (TypeError, ValueError):
+        numbers = () if any(isinstance(n, bool) for n in listed) else tuple(map(float, listed))
+    except (TypeError, ValueError, OverflowError):
         numbers = ()
     good = all(math.isfinite(number) and abs(number) <= LARGEST_MEAN for number in numbers)
     if not (good and 1 <= len(numbers) <= MOST_CHANNELS):
@@ -193,7 +214,8 @@ def _size(given: int | str | Sequence[int] | None) -> tuple[int, int] | None:
         sides: list[Any] = given.lower().split("x")
         sides = [int(side) if side.isascii() and side.isdecimal() else None for side in sides]
     else:
-        sides = [given] if isinstance(given, int) else list(given)
+        sides = [*given] if isinstance(given, list | tuple) else [given]
+        sides = [int(side) if isinstance(side, Integral) else None for side in sides]
     sides = sides * 2 if len(sides) == 1 else sides
     if len(sides) != 2 or not all(
         type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.data import folder
+from samebits.data.arrays import TAKES as ARRAYS_TAKE
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
 from samebits.data.decode import decoding
@@ -97,11 +98,12 @@ def _of_images(
             reference = reference or ("the first image", made[0].shape)
         samples.append(stacked(made, f"{path}: images"))
         labels.append(stacked([array_of(value) for value in part[target]], f"{path}: {target}"))
-    return from_arrays(
+    data = from_arrays(
         samples,
         labels,
         str(path),
         names=[names] * len(parts),
-        options=options,
+        options=options.among(ARRAYS_TAKE),
         prepared=prepared,
     )
+    return replace(data, options=options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.model import Model
 from samebits.onnx import from_model, to_qdq
@@ -14,6 +16,7 @@ def deployable(model: Model) -> Model:
     UnsupportedError with their words where they would refuse it, or where ONNX cannot say it.
     """
     written = to_qdq(model.real, "float", model.rate)
-    found = Model(model.source, from_model(written, source=model.source), rate=model.rate)
+    graph = from_model(written, source=model.source)
+    found = replace(model, graph=graph, firmware=None, deployed=None)
     lower_to_calls(found.integer)
     return found

@@ -9,10 +9,9 @@ from torch import nn
 
 from samebits import progress
 from samebits.data import Dataset
-from samebits.data import load as load_data
 from samebits.data.dataset import SCALED
 from samebits.data.digits import NAME as DIGITS
-from samebits.data.load import NONE, Earlier
+from samebits.data.load import given_data
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.tally import Metrics, Tally
 from samebits.model import Model, is_quantized
@@ -60,7 +59,7 @@ def evaluate_trained(
     """
     path, checkpoint = open_checkpoint(path, progress.note)
     shape, earlier = trained_shape(path, checkpoint), earlier_reading(path, checkpoint)
-    given = _data(data, shape, options, whole, earlier)
+    given = given_data(data, input_shape=shape, options=options, earlier=earlier, whole=whole)
     engine = restore_engine(path, checkpoint, given, arch, run_device(on))
     classifier, arithmetic = final_classifier(engine, checkpoint.exponents)
     sha256 = parameter_sha256(checkpoint.model)
@@ -83,14 +82,15 @@ def evaluate_model(
     """
     graph = model.graph
     if graph is None:
-        given = _data(data, None, options, whole)
+        given = given_data(data, options=options, whole=whole)
         outputs = Concordant("torch").run(model, firmware_images(model, given))
         program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
     else:
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
         fixed = bool(shapes) and not graph.states  # a step graph takes sequences of any length
-        given = _data(data, shapes[0] if fixed else None, options, whole)
+        shape = shapes[0] if fixed else None
+        given = given_data(data, input_shape=shape, options=options, whole=whole)
         if model.rate is not None:
             given.check_rate(model.rate)
         if not is_quantized(graph):
@@ -131,19 +131,6 @@ def _score(
 ) -> Score:
     figures = dict(found.figures) or None
     return Score(source, data, arithmetic, found.correct, found.total, sha256, step, figures)
-
-
-def _data(
-    data: str | Path | Dataset,
-    shape: tuple[int, ...] | None,
-    options: DataOptions,
-    whole: bool,
-    earlier: Earlier = NONE,
-) -> Dataset:
-    if isinstance(data, Dataset):
-        options.apart_from(data.source, "a Dataset", ())
-        return data.whole() if whole else data
-    return load_data(str(data), input_shape=shape, options=options, earlier=earlier, whole=whole)
 
 
 def _say_part(data: str | Path | Dataset, given: Dataset) -> None:

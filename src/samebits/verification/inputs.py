@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.data.options import DataOptions, Reading
+from samebits.data.options import Reading, options_given
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Quantization, Trait, Value, has
 from samebits.ir.graph import moved_inputs
@@ -148,25 +148,32 @@ def name_of(given: Any) -> str:
 
 def chosen_of(reading: Reading) -> dict[str, Any]:
     """The options of reading samples that were given, checked, as JSON data."""
-    return DataOptions.of(**reading).chosen()
+    return options_given(reading).chosen()
 
 
-def read_once(given: Any, graph: Graph, reading: Reading = NONE, rate: int | None = None) -> Any:
+def read_once(given: Any, graph: Graph, model: Model, reading: Reading = NONE) -> Any:
     """Samples that may be asked for again: arrays by name, which fit the graph, or random:N or None
     as they are. Raises InputError as `given_codes`."""
+    if given is None and (chosen := chosen_of(reading)):
+        raise InputError(
+            f"--{next(iter(chosen))}: expected samples that are read with it, found none; give "
+            "--inputs, or leave it out"
+        )
     if given is None or is_random(given):
-        DataOptions.of(**reading).apart_from("samples", "random samples or none", ())
+        options_given(reading).apart_from("samples", "random samples", ())
         return given
-    arrays = given_arrays(given, graph, reading, rate)
+    arrays = given_arrays(given, graph, model, reading)
     codes_of(arrays, graph, name_of(given) or "samples")
     return arrays
 
 
 def given_arrays(
-    given: Any, graph: Graph, reading: Reading = NONE, rate: int | None = None
+    given: Any, graph: Graph, model: Model, reading: Reading = NONE
 ) -> dict[str, Array]:
-    """Arrays by name of what `gather` takes. reading: of a file or folder."""
-    return gather(given, graph, options=DataOptions.of(**reading), rate=rate)
+    """Arrays by name, for a graph of a model, of what `gather` takes. reading: of a file or
+    folder."""
+    options = options_given(reading)
+    return gather(given, graph, options=options, rate=model.rate, earlier=model.earlier)
 
 
 def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE) -> list[Array]:
@@ -178,9 +185,9 @@ def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE
     graph = model.interface
     check_seed(seed, given)
     if is_random(given):
-        DataOptions.of(**reading).apart_from(given, "random samples", ())
+        options_given(reading).apart_from(given, "random samples", ())
         return drawn(given, graph, seed)
-    arrays = given_arrays(given, graph, reading, model.rate)
+    arrays = given_arrays(given, graph, model, reading)
     return codes_of(arrays, graph, name_of(given) or "samples")
 
 

@@ -124,7 +124,9 @@ def test_options_that_do_not_apply_are_refused(net, file, tmp_path):
         sb.report(plan, seed=3)
     with pytest.raises(InputError, match=r"--seed 3: expected samples random:N, .* found others"):
         sb.report(file, SAMPLES[:4], seed=3)
-    with pytest.raises(InputError, match="--target does not apply to random samples or none"):
+    with pytest.raises(
+        InputError, match="--target: expected samples that are read with it, found none; give"
+    ):
         sb.report(file, target="y")
     with pytest.raises(InputError, match=r"--against: expected a float network, found .*quantized"):
         sb.report(file, "random:1", against=file)

@@ -68,6 +68,10 @@ def test_a_comparison_names_the_command_that_repeats_it(file):
     assert lines(blocks(file, "quantized network", table)) == [
         "samebits verify 'my net.onnx' --inputs t.csv --backends torch --target 'p,q q'"
     ]
+    comma = BackendsCompared("reference", 10, "t.csv", [SAME], {"target": ["p,q"]})
+    assert lines(blocks(file, "quantized network", comma)) == [
+        "network.verify('t.csv', ['torch'], target=['p,q'])"
+    ]
     assert found[0] == Status(*verdict_sentence(compared))
     (fold,) = (block for block in found if isinstance(block, Fold))
     assert fold.title == "Not compared: 1"

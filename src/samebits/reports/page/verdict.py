@@ -122,7 +122,8 @@ def _again(source: str, compared: BackendsCompared) -> list[PageBlock]:
     inputs = compared.inputs
     known = known_backends()
     names = [v.backend for v in compared.verdicts if v.skipped is None and v.backend in known]
-    if not inputs or not Path(source).exists():
+    spoken = all("," not in name for name in compared.reading.get("target", ()))
+    if not inputs or not Path(source).exists() or not spoken:
         given = repr(inputs) if inputs else "samples"
         more = "".join(f", {name}={value!r}" for name, value in compared.reading.items())
         more += f", seed={compared.seed}" if compared.seed else ""

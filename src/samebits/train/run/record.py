@@ -30,7 +30,7 @@ ONE_OUTPUT = (  # what a true `one_output` of a line of metrics means
     "steps that were too large; lower the learning rate (--lr), add a warm-up (--warmup), or clip "
     "gradients (--clip-norm 1)"
 )
-UNCOMPARED = ("data", "pillow")  # where data lies, and what resized it: its hash is compared
+UNCOMPARED = ("format", "data", "pillow")  # where data lies, what resized it: its hash is compared
 LARGEST_FILE = 1 << 26  # bytes of a JSON file that is read
 # What `write_atomically` leaves behind when it is killed.
 _TEMPORARY = re.compile(
@@ -150,9 +150,9 @@ def _prepare(
 
 def first_difference(want: Mapping[str, Any], have: Mapping[str, Any]) -> str | None:
     """The first option in which two runs differ, as text; those of UNCOMPARED do not count."""
-    for key, value in want.items():
-        if key not in UNCOMPARED and have.get(key) != value:
-            return f"{key}: expected {value!r}, found {have.get(key)!r}"
+    for key in {**want, **have}:  # in this order; an option left out is an option too
+        if key not in UNCOMPARED and have.get(key) != want.get(key):
+            return f"{key}: expected {want.get(key)!r}, found {have.get(key)!r}"
     return None
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
-from samebits.data.load import Earlier
+from samebits.data.load import NONE, Earlier
 from samebits.data.options import TASKS, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
@@ -47,6 +47,7 @@ class TrainedModel:
     classes: int
     rate: int | None  # as Dataset.rate
     rows: bool = False  # as Dataset.rows
+    earlier: Earlier = NONE  # how its data was read
 
 
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
@@ -94,7 +95,10 @@ def open_trained(
     engine, input_shape, classes = _restored(found, checkpoint, arch)
     rate = checkpoint.config.get("rate")
     rows = checkpoint.config.get("rows") is True
-    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, rate, rows)
+    earlier = earlier_reading(found, checkpoint)
+    return TrainedModel(
+        found, engine.model, checkpoint.exponents, input_shape, classes, rate, rows, earlier
+    )
 
 
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
@@ -156,6 +160,14 @@ def restore_engine(
             f"{data.source}: expected rows and targets in the scales of training, found others; "
             "give the file or arrays by their name, or from_arrays(..., prepared=...) of the data "
             "that was trained on"
+        )
+    names = checkpoint.config.get("class_names")
+    if data.named and isinstance(names, list) and list(data.class_names) != names:
+        first = sorted(set(map(str, names)) ^ set(data.class_names)) or ["another order"]
+        raise InputError(
+            f"{data.source}: expected the {len(names)} classes of training, found "
+            f"{data.classes}: {first[0]!r:.60} is in one alone; name classes as in training, with "
+            "an empty folder for one without samples"
         )
     if data.classes > classes:
         raise InputError(
