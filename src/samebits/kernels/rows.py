@@ -19,6 +19,7 @@ from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN
 Exponent = int | Tensor
 _NONE = -(1 << 40)  # the exponent of a row that is all zeros, in a maximum
 _MOST = 62  # bits of an integer here: |v| <= 2**62
+_POWERS = 900  # of two, whose products with 53 bits are normal numbers of binary64
 
 
 def row_size(shape: Sequence[int]) -> tuple[int, ...]:
@@ -52,10 +53,9 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
     """rne(v * 2**exponent) as int64, element by element; left shifts fit, or v is 0 there."""
     v = v.long() << exponent.clamp(0, _MOST)
     right = (-exponent).clamp(0, 63)  # |v| <= 2**62: at 63 and beyond everything rounds to 0
-    below = (right - 1).clamp(min=0)
-    quotient, twice = v >> right, v >> below
-    inexact = (twice << below) != v
-    return torch.where(right > 0, quotient + (twice & (inexact | quotient) & 1), v)
+    some = (right > 0).long()
+    half = (some << (right - 1).clamp(min=0)) - some  # one less than half of 2**right, or 0
+    return (v + half + ((v >> right) & some)) >> right  # a tie goes up from an odd quotient alone
 
 
 class Passes(Protocol):
@@ -113,17 +113,45 @@ def _fit(
     bits: int,
     divisor: int,
     k: Passes,
-) -> tuple[Tensor, Tensor]:
-    """The exponent at which every row fits codes of `bits`, and the lowest of its elements.
+) -> Tensor:
+    """The exponent at which every row fits codes of `bits`.
 
-    Of rows that are all zero: below -2**39.
+    Of rows that are all zero: below -2**39. What fits is decided by the largest real number of a
+    row alone. Where exponents differ inside a row it is found among binary64 numbers, exactly: the
+    integers have at most 53 bits, and products with these powers of two are far from both ends.
     """
+    axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
+    inside = any(exponent.shape[axis] > 1 for axis in axes)
+    if inside and _is_exact(acc):
+        low, high = (int(end) for end in torch.aminmax(exponent))
+        if low >= -_POWERS and high <= _POWERS:
+            power = ((exponent.long() + 1023) << 52).view(torch.float64)  # by the bits of binary64
+            most = (acc.double() * power).abs().amax(axes, keepdim=True)
+            fraction, own = torch.frexp(most)
+            top = (fraction * 2.0**53).long()
+            fitting = own - 53 + shifts(top, bits, divisor)
+            return torch.where(top > 0, fitting, _NONE)
     top = k.largest_rows(acc, exponent.shape, size)
     own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
     fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)
-    lowest = torch.where(top > 0, own, -_NONE)
+    return fitting.amax(axes, keepdim=True)
+
+
+def _is_exact(acc: Tensor) -> bool:
+    """Whether binary64 holds these integers."""
+    if acc.dtype != torch.int64 or not acc.numel():
+        return acc.dtype != torch.int64
+    low, high = (int(end) for end in torch.aminmax(acc))
+    return max(-low, high) <= 1 << 53
+
+
+def _lowest(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> Tensor:
+    """The lowest exponent of the elements of every row that are not 0; 2**40 where all are."""
     axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
-    return fitting.amax(axes, keepdim=True), lowest.amin(axes, keepdim=True)
+    live = acc != 0
+    if not any(exponent.shape[axis] > 1 for axis in axes):
+        live = k.largest_rows(acc, exponent.shape, size) > 0
+    return torch.where(live, exponent, -_NONE).amin(axes, keepdim=True)
 
 
 def requantize(
@@ -140,7 +168,7 @@ def requantize(
 
     limited: exponents in [-128, 127]; RangeError above.
     """
-    e = _fit(acc, exponent, size, bits, divisor, k)[0]
+    e = _fit(acc, exponent, size, bits, divisor, k)
     e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
     if limited and (found := int(e.max())) > EXPONENT_MAX:
         raise RangeError(
@@ -195,7 +223,7 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
 
 def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
-    fitting, lowest = _fit(acc, exponent, size, 32, 1, k)
+    fitting, lowest = _fit(acc, exponent, size, 32, 1, k), _lowest(acc, exponent, size, k)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
     return k.scale(acc, exponent - e), e
 
