@@ -4,7 +4,7 @@ The text is the documentation of Python's statements and types that every CPytho
 (`pydoc_data.topics`), byte by byte, the last tenth of it for validation. Both numerics have the
 same initial values, batches and learning rates; float32 depends on the number of threads.
 
-    python benchmarks/bench_gpt.py --steps 800 --out runs/gpt.json
+    python benchmarks/bench_gpt.py --out runs/gpt.json
 """
 
 from __future__ import annotations

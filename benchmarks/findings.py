@@ -184,10 +184,11 @@ def rates(*runs: Found) -> Findings:
     return made
 
 
-def gpt(found: Found) -> Findings:
-    """Validation losses in nats, and the shortest time of a step, of every seed."""
+def gpt(*pieces: Found) -> Findings:
+    """Validation losses in nats, and the shortest time of a step, of every seed; seeds may have
+    been run one by one."""
     made = Findings()
-    runs = {(run["numerics"], run["seed"]): run for run in found["runs"]}
+    runs = {(run["numerics"], run["seed"]): run for piece in pieces for run in piece["runs"]}
     rows, sums = [], {"float32": 0.0, "bfp": 0.0}
     seeds = sorted({seed for _, seed in runs})
     for seed in seeds:

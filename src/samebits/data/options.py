@@ -212,16 +212,20 @@ def _size(given: int | str | Sequence[int] | None) -> tuple[int, int] | None:
         return None
     if isinstance(given, str):
         sides: list[Any] = given.lower().split("x")
-        sides = [int(side) if side.isascii() and side.isdecimal() else None for side in sides]
+        whole = [side.isascii() and side.isdecimal() and len(side) < 10 for side in sides]
+        sides = [int(side) if good else None for side, good in zip(sides, whole, strict=True)]
     else:
         sides = [*given] if isinstance(given, list | tuple) else [given]
-        sides = [int(side) if isinstance(side, Integral) else None for side in sides]
+        sides = [
+            int(side) if isinstance(side, Integral) and not isinstance(side, bool) else None
+            for side in sides
+        ]
     sides = sides * 2 if len(sides) == 1 else sides
     if len(sides) != 2 or not all(
         type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides
     ):
         raise InputError(
             f"--resize: expected a side N, or HEIGHTxWIDTH such as 32x48, of 1 to {LARGEST_SIDE} "
-            f"pixels, found {given!r}"
+            f"pixels, found {given!r:.80}"
         )
     return sides[0], sides[1]
