@@ -76,6 +76,10 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     ),
     "recompute": ("benchmarks/bench_recompute.py --compile", findings.recompute),
     "same_bits": ("benchmarks/same_bits.py --data cifar10 --steps 300", findings.same_bits),
+    "same_bits_rows": (
+        "benchmarks/same_bits.py --data topics --steps 50 --exponents row --fast --only ^bfp",
+        findings.same_bits,
+    ),
     "same_bits_gpt": (
         "benchmarks/same_bits.py --data topics --steps 50 --only ^bfp",
         findings.same_bits,

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -273,12 +273,18 @@ def main() -> None:
         "--data", default="digits", help="a folder of images, .npz, digits, a .txt, topics"
     )
     parser.add_argument("--steps", type=int, default=300, help=f"a multiple of {PER_EPOCH}")
+    parser.add_argument("--exponents", default="tensor", help="of BFP: tensor, row or row-shift")
     parser.add_argument("--only", default="", help="cases whose text holds this regular expression")
     parser.add_argument("--fast", action="store_true", help="leave out kernels in torch")
     parser.add_argument("--out", type=Path, required=True, help="JSON to write, .md and .html")
     given = parser.parse_args()
     of_text = given.data == "topics" or given.data.endswith(".txt")
     experiment = OF_TEXT if of_text else OF_IMAGES
+    if given.exponents != "tensor":
+        if not given.only.startswith("^bfp"):
+            parser.error("--exponents: expected --only '^bfp', as float32 has none")
+        options = ("--exponents", given.exponents)
+        experiment = replace(experiment, options=(*experiment.options, *options))
     what = (
         f"{given.steps} steps of {experiment.name} on {given.data}, in one process or several; "
         f"batch {experiment.batch} in {SHARDS} shards."
