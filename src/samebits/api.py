@@ -187,7 +187,7 @@ def quantize(
     check_lowerable(graph)
     arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.earlier)
     quantized, report = quantize_network(graph, arrays, options, where)
-    made = deployable(replace(net.model, graph=quantized, deployed=None))
+    made = deployable(replace(net.model, graph=quantized))
     refused = not_loaded(made.real)
     origin = None
     if not isinstance(report, RecurrentReport):

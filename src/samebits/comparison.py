@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from samebits import api
 from samebits.data import Dataset
-from samebits.data import load as load_data
+from samebits.data.load import NONE, given_data
 from samebits.data.options import DataOptions, LabelledReading
 from samebits.errors import InputError, RangeError
 from samebits.reports.comparison import BASE, ComparedRun, Comparison
@@ -113,11 +113,7 @@ def compare(
         )
     reading = {key: options.pop(key) for key in READING if key in options}
     chosen_reading = DataOptions.of(**reading)
-    dataset = data
-    if isinstance(dataset, Dataset):
-        chosen_reading.apart_from(dataset.source, "a Dataset", ())
-    else:
-        dataset = load_data(str(data), limit=options.get("limit"), options=chosen_reading)
+    dataset = given_data(data, limit=options.get("limit"), options=chosen_reading, earlier=NONE)
     if dataset.task == "regression":
         raise InputError(
             f"{dataset.source}: expected a task with an accuracy to compare, found regression; "

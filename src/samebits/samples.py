@@ -178,19 +178,19 @@ def _stored(
     found = data.load_samples(
         str(given), input_shape=shape, options=options, rate=rate, earlier=earlier
     )
-    return _of_data(str(given), found, graph, what, data.options_of(given))
+    return _of_data(str(given), found, graph, what, given)
 
 
 def _of_data(
-    source: str, values: Any, graph: Graph, what: str, takes: Sequence[str] = ()
+    source: str, values: Any, graph: Graph, what: str, place: str | Path | None = None
 ) -> dict[str, Array]:
     """A tensor of samples for the only input. Raises InputError for another shape, with those
-    options among `takes` that would give the right one."""
+    options of reading a file or folder, `place`, that would give the right one."""
     name = _only(graph, what)
     shape, found = graph.values[name].shape[1:], tuple(values.shape[1:])
     if found == shape:
         return {name: values.numpy()}
-    advice = []
+    advice, takes = [], data.options_of(place)
     if len(shape) == len(found) == IMAGE_AXES:
         if "resize" in takes and found[1:] != shape[1:]:
             advice.append(f"--resize {shape[1]}x{shape[2]}")

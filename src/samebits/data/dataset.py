@@ -266,9 +266,10 @@ class Dataset:
 
     def with_values_of(self, earlier: DataOptions) -> Dataset:
         """The same with the values of pixels that an earlier reading had, where none were given."""
-        if not self.pixels:
-            return self
-        return replace(self, options=self.options.with_values_of(earlier))
+        options = self.options.with_values_of(earlier)
+        if not self.pixels or options == self.options:
+            return self  # a copy would be checked again, sample by sample
+        return replace(self, options=options)
 
     @property
     def rows(self) -> bool:

@@ -85,20 +85,25 @@ def load(
 def given_data(
     given: str | Path | Dataset,
     *,
+    limit: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     options: DataOptions = PLAIN,
     earlier: Earlier | None = None,
     whole: bool = False,
 ) -> Dataset:
-    """Data that a user gives: a `Dataset`, or the name of what `load` reads. Without `earlier` a
-    note says which values pixels become. Raises InputError as `load`, and for options of a
-    `Dataset`."""
+    """Data that a user gives: a `Dataset`, which is limited already, or the name of what `load`
+    reads. Without `earlier` a note says which values pixels become. Raises InputError as `load`,
+    and for options of a `Dataset`."""
     if not isinstance(given, Dataset):
-        read = earlier or NONE
         found = load(
-            str(given), input_shape=input_shape, options=options, earlier=read, whole=whole
+            str(given),
+            limit=limit,
+            input_shape=input_shape,
+            options=options,
+            earlier=earlier or NONE,
+            whole=whole,
         )
-        _say_values(str(given), found, earlier)
+        _say_values(str(given), found.pixels, found.options, earlier)
         return found
     options.apart_from(given.source, "a Dataset", ())
     if earlier is not None:
@@ -127,8 +132,7 @@ def load_samples(
         values, found_rate = folder.load_flat(path, steps, options)
         if rate is not None:
             check_rate(source, found_rate, rate)
-        if values.ndim == 4 and not options.mean and earlier is None:
-            progress.note(f"{source}: {VALUES}")
+        _say_values(source, values.ndim == 4, options, earlier)
         return values
     found = load(source, input_shape=input_shape, options=options, earlier=read)
     if rate is not None:
@@ -137,15 +141,15 @@ def load_samples(
         labels = ", ".join(found.options.target)
         left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
         progress.note(f"{source}: {left}{SCALED}")
-    _say_values(source, found, earlier)
+    _say_values(source, found.pixels, found.options, earlier)
     return found.values(found.train_images)
 
 
-def _say_values(source: str, data: Dataset, earlier: Earlier | None) -> None:
+def _say_values(source: str, pixels: bool, options: DataOptions, earlier: Earlier | None) -> None:
     """Note which values the pixels of a file or folder have become, where nothing chose them: no
     option, and no run whose network it is."""
-    chosen = bool(data.options.mean) or earlier is not None
-    if data.pixels and not chosen and "mean" in options_of(source):
+    chosen = bool(options.mean) or earlier is not None
+    if pixels and not chosen and "mean" in options_of(source):
         progress.note(f"{source}: {VALUES}")
 
 

@@ -121,8 +121,7 @@ def _fit(
     integers have at most 53 bits, and products with these powers of two are far from both ends.
     """
     axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
-    inside = any(exponent.shape[axis] > 1 for axis in axes)
-    if inside and _is_exact(acc):
+    if _differ_inside(exponent, axes) and _is_exact(acc):
         low, high = (int(end) for end in torch.aminmax(exponent))
         if low >= -_POWERS and high <= _POWERS:
             power = ((exponent.long() + 1023) << 52).view(torch.float64)  # by the bits of binary64
@@ -145,13 +144,17 @@ def _is_exact(acc: Tensor) -> bool:
     return max(-low, high) <= 1 << 53
 
 
-def _lowest(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> Tensor:
-    """The lowest exponent of the elements of every row that are not 0; 2**40 where all are."""
+def _lowest(acc: Tensor, exponent: Tensor, size: Sequence[int]) -> Tensor:
+    """The lowest exponent of the elements of every row that are not 0; any of a row of zeros."""
     axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
-    live = acc != 0
-    if not any(exponent.shape[axis] > 1 for axis in axes):
-        live = k.largest_rows(acc, exponent.shape, size) > 0
-    return torch.where(live, exponent, -_NONE).amin(axes, keepdim=True)
+    if not _differ_inside(exponent, axes):
+        return exponent
+    return torch.where(acc != 0, exponent, -_NONE).amin(axes, keepdim=True)
+
+
+def _differ_inside(exponent: Tensor, axes: Sequence[int]) -> bool:
+    """Whether elements of one row, which spans these axes, may have several exponents."""
+    return any(exponent.shape[axis] > 1 for axis in axes)
 
 
 def requantize(
@@ -223,7 +226,7 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
 
 def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
-    fitting, lowest = _fit(acc, exponent, size, 32, 1, k), _lowest(acc, exponent, size, k)
+    fitting, lowest = _fit(acc, exponent, size, 32, 1, k), _lowest(acc, exponent, size)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
     return k.scale(acc, exponent - e), e
 
