@@ -10,7 +10,18 @@ from fractions import Fraction
 import pytest
 import torch
 
-import compare
+from kernel_arrays import (
+    DTYPES,
+    LARGE,
+    assert_same,
+    codes,
+    flat,
+    layouts,
+    paired_layouts,
+    same_codes,
+    spread,
+    tensor,
+)
 from samebits.errors import RangeError
 from samebits.kernels import Window, softmax
 from samebits.kernels.averages import adaptive_averages
@@ -23,78 +34,13 @@ from samebits.spec.training import layers, pointwise, pooling
 from samebits.spec.training.layers import Array
 from samebits.spec.training.loss import cross_entropy as reference_cross_entropy
 
-DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
-LARGE = 16384  # elements from which the native kernels use several threads
 # Images with axes of size 1, odd sizes, and rows; none is larger than a definition can loop over.
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 1, 5, 1), (1, 17, 1, 3), (2, 33, 3, 2), (5, 7), (1, 4)]
 SIZES = [*((shape, 1) for shape in SHAPES), ((3, 60, 10, 10), 2)]  # with the number of threads
 
 
-def spread(count: int, limit: int, seed: int) -> list[int]:
-    """Integers of every magnitude up to `limit`, with ties for every right shift, and the ends."""
-    rng = random.Random(seed)
-    values = [0, 0, 1, -1, limit, -limit, limit - 1, 1 - limit]
-    while len(values) < count:
-        size = rng.randint(0, limit.bit_length() - 1)
-        kind = rng.randrange(4)
-        if kind == 0:  # halfway between two multiples of 2**size, or next to it
-            value = ((rng.getrandbits(10) << size) + (1 << size >> 1)) + rng.choice((-1, 0, 0, 1))
-        elif kind == 1:
-            value = 1 << size
-        else:
-            value = rng.getrandbits(size + 1)
-        values.append(rng.choice((-1, 1)) * min(value, limit))
-    rng.shuffle(values := values[:count])
-    return values
-
-
-def tensor(values, bits: int, shape=None) -> torch.Tensor:
-    out = torch.tensor(values, dtype=DTYPES[bits])
-    return out if shape is None else out.view(shape)
-
-
-def codes(shape, limit: int, bits: int, seed: int) -> torch.Tensor:
-    return tensor(spread(math.prod(shape), limit, seed), bits, shape)
-
-
-def flat(v: torch.Tensor) -> list[int]:
-    return v.reshape(-1).tolist()
-
-
-def layouts(v: torch.Tensor):
-    """One tensor in several memory orders."""
-    yield v.contiguous()
-    if v.numel() >= LARGE:
-        yield v.contiguous(memory_format=torch.channels_last)
-        return
-    yield v.repeat_interleave(3, dim=-1)[..., ::3]  # gaps
-    yield v.transpose(0, -1).contiguous().transpose(0, -1)
-    if v.dim() == 4:
-        yield v.contiguous(memory_format=torch.channels_last)
-        yield v.permute(1, 0, 3, 2).contiguous().permute(1, 0, 3, 2)
-
-
-def paired_layouts(a: torch.Tensor, b: torch.Tensor):
-    """Both in the same memory order, and in different ones."""
-    u, v = list(layouts(a)), list(layouts(b))
-    return [*zip(u, v, strict=True), *zip(u, v[1:], strict=False), (u[-1], v[0])]
-
-
 def array(v: torch.Tensor, exponent: int) -> Array:
     return Array(flat(v), tuple(v.shape), exponent, BITS[v.dtype])
-
-
-def assert_same(actual, expected, inputs):
-    """`compare.assert_same`, faster where nothing differs."""
-    actual = flat(actual) if isinstance(actual, torch.Tensor) else actual
-    if actual != expected:
-        compare.assert_same(actual, expected, inputs)
-
-
-def same_codes(actual, expected, inputs, what=""):
-    (codes, exponent), (wanted, wanted_exponent) = actual, expected
-    assert_same(codes, wanted, inputs)
-    assert exponent == wanted_exponent, f"{what}: exponent {exponent}, expected {wanted_exponent}"
 
 
 # --- largest magnitude, scaling, requantization ----------------------------------------------
@@ -234,12 +180,12 @@ def test_requantize_keeps_places_in_any_memory_order(k, shape, threads):
 def test_empty_tensors(k, shape):
     v = torch.zeros(shape, dtype=torch.int32)
     assert k.largest_of(v) == 0
-    for codes, exponent in (
+    for zeros, exponent in (
         k.requantize(v, 0, 3, 8),
         k.shorten(v, 0, 3),
         k.resolve([(v, 1), (v, 2)]),
     ):
-        assert (tuple(codes.shape), exponent) == (shape, -128)
+        assert (tuple(zeros.shape), exponent) == (shape, -128)
     assert k.relu(v.to(torch.int8)).shape == v.shape
     assert k.relu_grad(v, v.to(torch.int8)).shape == v.shape
 

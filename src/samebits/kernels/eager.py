@@ -26,13 +26,13 @@ from samebits.kernels.protocol import (
     HIDDEN_EXPONENT,
     Q_GATE,
     Entropy,
-    Kernels,
     Part,
     SGDTerms,
     Sum,
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.update import update_rows
+from samebits.kernels.vectors import Vectors
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
@@ -42,7 +42,7 @@ ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 SQUARES = 1 << 20  # elements whose squares are added at a time
 
 
-class Eager(Kernels):
+class Eager(Vectors):
     """The kernels in torch. It has no state, so that `compiled` can fuse its point-wise methods."""
 
     # --- scaling and rounding ---------------------------------------------------------------

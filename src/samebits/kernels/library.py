@@ -20,7 +20,7 @@ from samebits.kernels import build, softmax
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
-from samebits.kernels.protocol import Entropy, SGDTerms
+from samebits.kernels.protocol import BITS, Entropy, SGDTerms
 from samebits.kernels.rows import Exponent
 from samebits.spec.philox import MASK
 from samebits.spec.training.moments import TOP_FIELD
@@ -44,13 +44,19 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     "channel_affine": "- pnnppnpi",
     "channel_grad_sums": "i pipnnpi",
     "batch_norm_grad": "n pipnnpnpi",
+    "vector_stats": "- pnnpi",
+    "vector_normalized": "- pnnppnnnppi",
+    "column_affine": "n pinnppnnpii",
+    "vector_dots": "- ppnnpi",
+    "vector_grad": "n ppnnpnnnpi",
+    "vector_times": "n pnnpnpi",
     "relu": "- pnipi",
     "relu_grad": "- pipnipi",
     "used": "- pnpi",
     **dict.fromkeys(("lookup_i8", "lookup_i32"), "- pnppi"),
     "lookup_grad": "n pipnpnpi",
     "add_i8": "n ppnnnnpi",
-    "add_grad": "n pinpinnnpi",
+    "add_grad": "n pnnnpi",
     "max_pool": "- ppppi",
     "max_pool_grad": "- ppippi",
     "entropy": "- pnnnpnppppppp",
@@ -111,6 +117,18 @@ class PoolStruct(ctypes.Structure):
             *("stride_h", "stride_w", "pad_h", "pad_w"),
         )
     ]
+
+
+class AddendStruct(ctypes.Structure):
+    """`Addend` of pointwise.c: codes of 16 or 32 bits, and the exponent that scales them."""
+
+    _fields_ = [("codes", c_void_p), ("width", c_int64), ("by", c_int64)]
+
+
+def addends(*sides: tuple[Tensor, int]) -> ctypes.Array[AddendStruct]:
+    """Dense codes in one memory order and their exponents as C reads them, while they live."""
+    made = (AddendStruct(pointer(v), BITS[v.dtype], by) for v, by in sides)
+    return (AddendStruct * len(sides))(*made)
 
 
 class TermsStruct(ctypes.Structure):

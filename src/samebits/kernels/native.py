@@ -14,6 +14,7 @@ from torch import Tensor
 
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.library import (
+    addends,
     conv_struct,
     dense,
     entropy,
@@ -27,7 +28,7 @@ from samebits.kernels.library import (
     rows,
     unrows,
 )
-from samebits.kernels.native_update import NativeUpdate
+from samebits.kernels.native_vectors import MAX_SHIFT_32, NativeVectors
 from samebits.kernels.protocol import (
     BITS,
     CODE_TYPE,
@@ -40,7 +41,6 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import power_tables
 from samebits.spec import formats
 
-MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
 SUMS = (torch.int32, torch.int64)
@@ -48,7 +48,7 @@ TABLES = (torch.int8, torch.int32)  # of entries of tables
 _threads = torch.get_num_threads
 
 
-class Native(NativeUpdate):
+class Native(NativeVectors):
     """The kernels of the loaded library. `arch` limits the instruction set (speed only)."""
 
     def __init__(self, arch: str | None = None) -> None:
@@ -116,31 +116,28 @@ class Native(NativeUpdate):
         return out
 
     def resolve(self, parts: list[Part]) -> Part:
-        """Two parts in C: a pass for the largest magnitude of their sum, and one that writes it.
+        """A pass for the largest magnitude of the sum, and one that writes it.
 
-        Their exponents decide alone, but for a part that is all zeros, which must not count. More
-        parts, and parts of 8 bits, are added one by one in torch.
+        The exponents decide alone, but for parts that are all zeros, which must not count.
         """
         usual = all(isinstance(e, int) and codes.dtype != torch.int8 for codes, e in parts)
-        if len(parts) != 2 or not usual:
+        if len(parts) == 1 or not usual:
             return super().resolve(parts)
-        (a, ea), (b, eb) = ((codes, int(e)) for codes, e in parts)
-        a = dense(a)
-        b = like(b, a)
-        # The largest exponent among parts that are not all zero; of two all-zero parts, either.
-        exponent = max(ea, eb)
-        if ea != eb and not self.largest_of(a if ea > eb else b):
-            exponent = min(ea, eb)
+        order = dense(parts[0][0])
+        pairs = sorted(((like(codes, order), int(e)) for codes, e in parts), key=lambda p: -p[1])
+        # The largest exponent among parts that are not all zero; of all-zero parts, any.
+        least = pairs[-1][1]
+        live = next((e for codes, e in pairs if e == least or self.largest_of(codes)), least)
         # An all-zero part may have a larger exponent; its shift is irrelevant but must not be left.
-        by_a, by_b = min(ea - exponent, 0), min(eb - exponent, 0)
-        sides = (pointer(a), BITS[a.dtype], by_a, pointer(b), BITS[b.dtype], by_b, a.numel())
-        largest = self._c.samebits_add_grad(*sides, 0, None, _threads())
+        sides = addends(*((codes, min(e - live, 0)) for codes, e in pairs))
+        sizes = (sides, len(pairs), order.numel())
+        largest = self._c.samebits_add_grad(*sizes, 0, None, _threads())
         if largest == 0:
-            return self.shorten(a, 0, 0)
+            return self.shorten(order, 0, 0)
         shift = shorten_shift(largest)
-        out = torch.empty_like(a, dtype=torch.int32)
-        self._c.samebits_add_grad(*sides, -shift, pointer(out), _threads())
-        return out, exponent + shift
+        out = torch.empty_like(order, dtype=torch.int32)
+        self._c.samebits_add_grad(*sizes, -shift, pointer(out), _threads())
+        return out, live + shift
 
     # --- convolution and matrix product -----------------------------------------------------
 

@@ -17,6 +17,7 @@ from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
 from samebits.kernels.library import (
     TermsStruct,
     adam_struct,
+    addends,
     draw_struct,
     is_in_word_order,
     pointer,
@@ -90,8 +91,8 @@ class NativeUpdate(Eager):
         if not a.stride() == b.stride() == codes.stride():
             return False
         seen = min(a.numel(), WITNESSES)
-        sides = (pointer(a), 32, by_a, pointer(b), 32, by_b, seen)
-        return bool(self._c.samebits_add_grad(*sides, 0, None, 1))
+        sides = addends((a, by_a), (b, by_b))
+        return bool(self._c.samebits_add_grad(sides, 2, seen, 0, None, 1))
 
     @_in_word_order
     def sgd(

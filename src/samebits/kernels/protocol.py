@@ -226,6 +226,53 @@ class Kernels(Protocol):
         The caller has chosen a, b and c so that every sum is at most about 2**61.
         """
 
+    # --- normalisation of vectors (5 and 7) -------------------------------------------------
+    #
+    # Vectors are rows [..., d]; what belongs to one is [..., 1].
+
+    def vector_stats(self, z: Tensor) -> Tensor:
+        """int64 [4, ..., 1]: sum, sum of squares, smallest and largest of every row of integers."""
+
+    def vector_normalized(
+        self, z: Tensor, stats: Tensor, multiplier: Tensor, exponent: Exponent
+    ) -> tuple[Part, Part]:
+        """(d * z - sum) * multiplier * 2**exponent as bfp32, and of it codes of 16 and of 8 bits.
+
+        stats: `vector_stats` of z, or with 0 for every sum. Multipliers, int64 [..., 1], have 24
+        bits, so that products are below 2**62; of codes of 8 bits without shifts below 2**52.
+        """
+
+    def column_affine(
+        self,
+        x: Tensor,
+        m: Tensor,
+        b: Tensor | None,
+        by: Exponent,
+        exponent: Exponent,
+        bits: int,
+    ) -> Part:
+        """(rne(x * m * 2**by) + b) * 2**exponent requantized to `bits` (1.1).
+
+        x: codes of 16 or 32 bits. m, int64, has at most 24 bits and b 61; both broadcast against x.
+        """
+
+    def vector_grad(
+        self,
+        h: Tensor,
+        x: Tensor,
+        centred: bool,
+        by: tuple[Exponent, Exponent],
+        exponent: Exponent,
+    ) -> Part:
+        """rne((d * h - sum h) * 2**by[0]) - rne(sum(h * x) * x * 2**by[1]) as codes of 16 bits.
+
+        h of 16 bits and x of 8, sums over rows; not centred, sum h counts as 0. No term leaves 60
+        bits.
+        """
+
+    def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
+        """x * multiplier * 2**exponent as bfp32, one rounding; x of 16 bits, below 2**40."""
+
     # --- activations, addition, pooling -----------------------------------------------------
 
     def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:

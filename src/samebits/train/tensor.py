@@ -624,9 +624,9 @@ Term = tuple[Tensor, Exponent, int]  # integers below 2**bits, their exponent an
 SUM_BITS = 60  # of the largest term of a sum at a common exponent
 
 
-def common_exponent(*terms: Term) -> Exponent:
-    """The exponent at which `combined` adds these terms (training.md 3)."""
-    return rows.maximum(*(exponent + bits for _, exponent, bits in terms)) - SUM_BITS
+def common_exponent(*terms: tuple[Exponent, int]) -> Exponent:
+    """The exponent at which `combined` adds terms of these exponents and bits (training.md 3)."""
+    return rows.maximum(*(exponent + bits for exponent, bits in terms)) - SUM_BITS
 
 
 def combined(*terms: Term) -> Part:
@@ -635,7 +635,8 @@ def combined(*terms: Term) -> Part:
     The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
     term is rounded, so that the sum is exact and below 2**62.
     """
-    k, common = kernels.of(terms[0][0]), common_exponent(*terms)
+    common = common_exponent(*((exponent, bits) for _, exponent, bits in terms))
+    k = kernels.of(terms[0][0])
     first, *others = (k.scale(v, exponent - common) for v, exponent, _ in terms)
     return sum(others, first), common
 

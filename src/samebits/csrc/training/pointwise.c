@@ -314,47 +314,51 @@ int64_t samebits_add_i8(const int8_t *a, const int8_t *b, int64_t n, int64_t ea,
     return top;
 }
 
-#define ADD_GRAD(name, ta, tb)                                                                 \
-    static int64_t name##_max(const ta *restrict a, const tb *restrict b, int64_t n, Shift sa, \
-                              Shift sb) {                                                      \
-        int64_t top = 0;                                                                       \
-        for (int64_t i = 0; i < n; i++) {                                                      \
-            int64_t v = samebits_magnitude64(scale64(a[i], sa) + scale64(b[i], sb));           \
-            top = SAMEBITS_MAX(top, v);                                                        \
-        }                                                                                      \
-        return top;                                                                            \
-    }                                                                                          \
-    static void name(const ta *restrict a, const tb *restrict b, int64_t n, Shift sa,          \
-                     Shift sb, Shift s, int32_t *restrict out) {                               \
-        for (int64_t i = 0; i < n; i++)                                                        \
-            out[i] = (int32_t)scale64(scale64(a[i], sa) + scale64(b[i], sb), s);               \
-    }                                                                                          \
-    static int64_t name##_both(const void *a, const void *b, int64_t n, Shift sa, Shift sb,    \
-                               Shift s, int32_t *out, int threads) {                           \
-        const ta *p = a;                                                                       \
-        const tb *q = b;                                                                       \
-        int64_t top = 0;                                                                       \
-        if (out) {                                                                             \
-            PARALLEL(n, n, name(p + lo, q + lo, len, sa, sb, s, out + lo))                     \
-        } else {                                                                               \
-            PARALLEL_MAX(n, n, top, name##_max(p + lo, q + lo, len, sa, sb))                   \
-        }                                                                                      \
-        return top;                                                                            \
-    }
-ADD_GRAD(add_grad_16_16, int16_t, int16_t)
-ADD_GRAD(add_grad_16_32, int16_t, int32_t)
-ADD_GRAD(add_grad_32_16, int32_t, int16_t)
-ADD_GRAD(add_grad_32_32, int32_t, int32_t)
+/* One addend of `samebits_add_grad`: codes of 16 or 32 bits, and the exponent that scales them. */
+typedef struct {
+    const void *codes;
+    int64_t width, by;
+} Addend;
 
-/* rne(a * 2**ea) + rne(b * 2**eb), both exponents <= 0: the largest magnitude (out == NULL), or
- * the sum times 2**exponent rounded once more to 32 bits (1.3). */
-int64_t samebits_add_grad(const void *a, int wa, int64_t ea, const void *b, int wb, int64_t eb,
-                          int64_t n, int64_t exponent, int32_t *out, int threads) {
-    Shift sa = shift_by(ea), sb = shift_by(eb), s = shift_by(exponent);
-    if (wa == 16 && wb == 16) return add_grad_16_16_both(a, b, n, sa, sb, s, out, threads);
-    if (wa == 16) return add_grad_16_32_both(a, b, n, sa, sb, s, out, threads);
-    if (wb == 16) return add_grad_32_16_both(a, b, n, sa, sb, s, out, threads);
-    return add_grad_32_32_both(a, b, n, sa, sb, s, out, threads);
+#define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
+
+#define ADD_SCALED(name, type)                                                                 \
+    static void name(const type *restrict v, int64_t n, Shift s, int64_t *restrict sum) {      \
+        for (int64_t i = 0; i < n; i++) sum[i] += scale64(v[i], s);                            \
+    }
+ADD_SCALED(add_scaled16, int16_t)
+ADD_SCALED(add_scaled32, int32_t)
+
+static int64_t add_grad_range(const Addend *parts, int64_t count, int64_t first, int64_t n,
+                              Shift s, int32_t *restrict out) {
+    int64_t sum[ADD_BLOCK], top = 0;
+    for (int64_t at = 0; at < n; at += ADD_BLOCK) {
+        int64_t size = SAMEBITS_MIN(n - at, ADD_BLOCK);
+        memset(sum, 0, sizeof sum);
+        for (int64_t p = 0; p < count; p++) {
+            Shift by = shift_by(parts[p].by);
+            if (parts[p].width == 16)
+                add_scaled16((const int16_t *)parts[p].codes + first + at, size, by, sum);
+            else
+                add_scaled32((const int32_t *)parts[p].codes + first + at, size, by, sum);
+        }
+        for (int64_t i = 0; out && i < size; i++) out[first + at + i] = (int32_t)scale64(sum[i], s);
+        for (int64_t i = 0; !out && i < size; i++) {
+            int64_t v = samebits_magnitude64(sum[i]);
+            top = SAMEBITS_MAX(top, v);
+        }
+    }
+    return top;
+}
+
+/* The sum of all rne(codes * 2**by), by <= 0: the largest magnitude (out == NULL), or the sum times
+ * 2**exponent rounded once more to 32 bits (1.3). Less than 2**30 addends. */
+int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
+                          int32_t *out, int threads) {
+    Shift s = shift_by(exponent);
+    int64_t top = 0;
+    PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, s, out))
+    return top;
 }
 
 typedef struct {

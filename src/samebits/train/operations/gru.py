@@ -88,7 +88,8 @@ def gates_of(values: Values, lookup: Tensor) -> Gates:
 
 def _shortened(gates: list[list[Term]]) -> Part:
     """The sums of every gate's terms side by side, as 32 bits of one exponent, or one a sample."""
-    k, e = kernels.of(gates[0][0][0]), common_exponent(*(term for gate in gates for term in gate))
+    k = kernels.of(gates[0][0][0])
+    e = common_exponent(*((exponent, bits) for gate in gates for _, exponent, bits in gate))
     sums = []
     for first, *others in gates:
         total = k.scale(first[0], first[1] - e)

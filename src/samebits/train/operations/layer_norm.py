@@ -18,6 +18,7 @@ from torch.nn import functional
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
+from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operations.narrow import as_bfp8
@@ -29,8 +30,10 @@ from samebits.train.tensor import (
     BFPParameter,
     BFPTensor,
     TensorOperation,
+    Term,
     bfp32,
     combined,
+    common_exponent,
     gradient,
     requantized,
 )
@@ -110,13 +113,14 @@ class LayerNormFunction(TensorOperation):
         """
         z, e_z, shifts = x.shifted()
         layout = VectorLayout(z.shape, groups)
-        lifted = z.long()
         if shifts is not None:
-            lifted = lifted << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
-        vectors, e_z = layout.split(lifted), layout.exponents(e_z)
-        d = vectors.shape[-1]
-        s1, s2 = vectors.sum(-1, keepdim=True), (vectors * vectors).sum(-1, keepdim=True)
-        s1 = s1 if centred else torch.zeros_like(s1)
+            z = z.long() << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
+        vectors, e_z = layout.split(z), layout.exponents(e_z)
+        d, k = vectors.shape[-1], kernels.of(z)
+        stats = k.vector_stats(vectors)
+        if not centred:
+            stats[0] = 0
+        s1, s2 = stats[:2]
         own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
         spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
         inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
@@ -126,23 +130,13 @@ class LayerNormFunction(TensorOperation):
         multiplier = torch.from_numpy(rounded_scalars(factor, fit)).to(z.device)
         if not isinstance(e_z, int):
             e_k = torch.from_numpy(fit).to(z.device)
-        codes, e_32 = bfp32((d * vectors - s1) * multiplier, e_k).resolved()
-        xhat, e_x = requantized(codes, e_32, 16)
-        saved, e_saved = requantized(codes, e_32, 8)
+        (xhat, e_x), (saved, e_saved) = k.vector_normalized(vectors, stats, multiplier, e_k)
         state = () if gamma is None else (gamma.codes, gamma.delayed)
         ctx.save_for_backward(saved, multiplier.to(torch.int32), *state)
         ctx.exponents = (e_saved, e_k, e_z, 0 if gamma is None else gamma.joint()[1])
         ctx.centred, ctx.beta, ctx.layout = centred, beta is not None, layout
-        terms: list[tuple[Tensor, Exponent, int]] = [(xhat.long(), e_x, 16)]
-        if gamma is not None:
-            jg, e_gamma = gamma.joint()
-            terms = [(xhat.long() * layout.along(jg), e_x + e_gamma, 38)]
-        if beta is not None:
-            jb, e_beta = beta.joint()
-            terms.append((layout.along(jb), e_beta, 23))
         bits = x.bits if gamma is None else gamma.widths.values
-        acc, exponent = combined(*terms)
-        return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
+        return _affine((xhat, e_x), gamma, beta, layout, bits, peaks)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -153,23 +147,72 @@ class LayerNormFunction(TensorOperation):
         g, e_g = gradient(grad)
         xhat, multiplier, *state = ctx.saved_tensors
         e_x, e_k, e_z, e_gamma = ctx.exponents
-        layout = ctx.layout
-        g, e_g = layout.split(g.long()), layout.exponents(e_g)
+        layout, k = ctx.layout, kernels.of(g)
+        g, e_g = layout.split(g), layout.exponents(e_g)
         d = g.shape[-1]
-        last = layout.channels_last
-        dgamma = _over_vectors(last(g * xhat, e_g + e_x), 62) if state else None
-        dbeta = _over_vectors(last(g, e_g), 55) if ctx.beta else None
-        by_gamma = g * layout.along(kernels.of(g).joint(*state)) if state else g
-        h16, e_h = requantized(by_gamma, e_g + e_gamma, 16)
-        h = h16.long()
-        sh, shx = h.sum(-1, keepdim=True), (h * xhat).sum(-1, keepdim=True)
-        direct = d * h - sh if ctx.centred else d * h
+        dgamma, dbeta = _parameter_gradients((g, e_g), (xhat, e_x), layout)
+        if state:
+            joint = layout.along(k.joint(*state))
+            h, e_h = k.column_affine(g, joint, None, 0, e_g + e_gamma, 16)
+        else:
+            h, e_h = requantized(g, e_g, 16)
         more = max(12, (d - 1).bit_length())
-        t = combined((direct, e_h, 16 + more), (-(shx * xhat), e_h + 2 * e_x, 30 + more))
-        t16, e_t = requantized(*t, 16)
-        acc, exponent = t16.long() * multiplier, e_t + e_k - e_z
-        dz = bfp32(layout.join(acc), layout.of_rows(exponent))
-        return dz, dgamma, dbeta, None, None, None, None
+        terms = (e_h, 16 + more), (e_h + 2 * e_x, 30 + more)
+        common = common_exponent(*terms)
+        by = (e_h - common, e_h + 2 * e_x - common)
+        t, e_t = k.vector_grad(h, xhat, ctx.centred, by, common)
+        exponent = e_t + e_k - e_z
+        if isinstance(exponent, int):
+            codes, exponent = k.vector_times(t, multiplier, exponent)
+            dz = BFPTensor.wide(layout.join(codes), exponent, 8)
+        else:
+            acc = t.long() * multiplier
+            dz = bfp32(layout.join(acc), layout.of_rows(exponent))
+        return (
+            *(dz, dgamma if state else None, dbeta if ctx.beta else None),
+            *(None, None, None, None),
+        )
+
+
+def _affine(
+    normalized: Part,
+    gamma: BFPParameter | None,
+    beta: BFPParameter | None,
+    layout: VectorLayout,
+    bits: int,
+    peaks: ChannelPeaks | None,
+) -> BFPTensor:
+    """xhat * gamma + beta of xhat with 16 bits, exact at one exponent, as codes of `bits`."""
+    xhat, e_x = normalized
+    terms: list[Term] = [(xhat, e_x, 16)]
+    if gamma is not None:
+        jg, e_gamma = gamma.joint()
+        terms = [(layout.along(jg), e_x + e_gamma, 38)]
+    if beta is not None:
+        jb, e_beta = beta.joint()
+        terms.append((layout.along(jb), e_beta, 23))
+    if isinstance(e_x, int) and gamma is not None:
+        k, common = kernels.of(xhat), common_exponent(*((e, n) for _, e, n in terms))
+        (m, e_m, _), *others = terms
+        b = next((k.scale(v, e_b - common) for v, e_b, _ in others), None)
+        codes, exponent = k.column_affine(xhat, m, b, e_m - common, common, bits)
+        return BFPTensor(layout.join(codes), exponent, bits=bits)
+    if gamma is not None:
+        v, e, n = terms[0]
+        terms[0] = (xhat.long() * v, e, n)
+    acc, exponent = combined(*terms)
+    return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
+
+
+def _parameter_gradients(g: Part, xhat: Part, layout: VectorLayout) -> tuple[BFPTensor, BFPTensor]:
+    """The gradients of gamma and beta: sums of g * xhat and of g over all vectors."""
+    (codes, e_g), (saved, e_x) = g, xhat
+    if layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
+        sums, dots = kernels.of(codes).channel_grad_sums(codes.flatten(0, -2), saved.flatten(0, -2))
+        return bfp32(dots.to(codes.device), e_g + e_x), bfp32(sums.to(codes.device), e_g)
+    v, last = codes.long(), layout.channels_last
+    dgamma = _over_vectors(last(v * saved, e_g + e_x), 62)
+    return dgamma, _over_vectors(last(v, e_g), 55)
 
 
 def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPTensor:

@@ -1,0 +1,115 @@
+"""Normalisation of vectors in C: rows of codes with one exponent for all (training.md 5 and 7)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samebits.kernels.geometry import MAX_PRODUCTS, requantize_shift, shorten_shift
+from samebits.kernels.library import pointer
+from samebits.kernels.native_update import NativeUpdate
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+
+MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
+_threads = torch.get_num_threads
+
+
+class NativeVectors(NativeUpdate):
+    """The part of `Native` that normalises vectors."""
+
+    def vector_stats(self, z: Tensor) -> Tensor:
+        if z.dtype != torch.int8 or z.shape[-1] > MAX_PRODUCTS:
+            return super().vector_stats(z)
+        z = z.contiguous()
+        out = torch.empty(4, *z.shape[:-1], 1, dtype=torch.int64)
+        self._c.samebits_vector_stats(pointer(z), *_sizes(z), pointer(out), _threads())
+        return out
+
+    def vector_normalized(
+        self, z: Tensor, stats: Tensor, multiplier: Tensor, exponent: Exponent
+    ) -> tuple[Part, Part]:
+        """All shifts follow from the ends of the rows, which tell what each of them reaches."""
+        if z.dtype != torch.int8 or isinstance(exponent, Tensor):
+            return super().vector_normalized(z, stats, multiplier, exponent)
+        size = z.shape[-1]
+        total, _, low, high = stats
+        reach = torch.maximum(size * high - total, total - size * low) * multiplier
+        largest = int(reach.max())
+        by = shorten_shift(largest)
+        top, own = formats.scaled(largest, -by), exponent + by
+        shifts = [requantize_shift(top, own, bits) for bits in (16, 8)] if top else [32, 32]
+        if max(shifts) > MAX_SHIFT_32:
+            return super().vector_normalized(z, stats, multiplier, exponent)
+        z = z.contiguous()
+        wide, narrow = (torch.empty_like(z, dtype=CODE_TYPE[bits]) for bits in (16, 8))
+        rows = [v.to(torch.int32).contiguous() for v in (total, multiplier)]
+        operands = (pointer(z), *_sizes(z), *map(pointer, rows), -by, *(-s for s in shifts))
+        self._c.samebits_vector_normalized(*operands, *map(pointer, (wide, narrow)), _threads())
+        return (wide, own + shifts[0]), (narrow, own + shifts[1])
+
+    def column_affine(
+        self,
+        x: Tensor,
+        m: Tensor,
+        b: Tensor | None,
+        by: Exponent,
+        exponent: Exponent,
+        bits: int,
+    ) -> Part:
+        """In C where m and b are vectors [d] and there is one exponent."""
+        if isinstance(exponent, Tensor) or m.dim() > 1 or x.dtype == torch.int8:
+            return super().column_affine(x, m, b, by, exponent, bits)
+        x, m = x.contiguous(), m.to(torch.int32).contiguous()
+        b = torch.zeros(len(m), dtype=torch.int64) if b is None else b.contiguous()
+        operands = (pointer(x), BITS[x.dtype], *_sizes(x), pointer(m), pointer(b), by)
+        largest = self._c.samebits_column_affine(*operands, 0, None, 0, _threads())
+        out = torch.empty_like(x, dtype=CODE_TYPE[bits])
+        if largest == 0:
+            return out.zero_(), formats.EXPONENT_MIN
+        shift = requantize_shift(largest, exponent, bits)
+        places = (pointer(out), BITS[out.dtype], _threads())
+        self._c.samebits_column_affine(*operands, -shift, *places)
+        return out, exponent + shift
+
+    def vector_grad(
+        self,
+        h: Tensor,
+        x: Tensor,
+        centred: bool,
+        by: tuple[Exponent, Exponent],
+        exponent: Exponent,
+    ) -> Part:
+        """In C where there is one exponent: the sums, the largest magnitude, the codes."""
+        if isinstance(exponent, Tensor):
+            return super().vector_grad(h, x, centred, by, exponent)
+        h, x = h.contiguous(), x.contiguous()
+        sums = torch.empty(2, *h.shape[:-1], dtype=torch.int64)
+        rows = (pointer(h), pointer(x), *_sizes(h), pointer(sums))
+        self._c.samebits_vector_dots(*rows, _threads())
+        if not centred:
+            sums[0] = 0
+        largest = self._c.samebits_vector_grad(*rows, *by, 0, None, _threads())
+        out = torch.empty_like(h)
+        if largest == 0:
+            return out.zero_(), formats.EXPONENT_MIN
+        shift = requantize_shift(largest, exponent, 16)
+        self._c.samebits_vector_grad(*rows, *by, -shift, pointer(out), _threads())
+        return out, exponent + shift
+
+    def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
+        x, multiplier = x.contiguous(), multiplier.to(torch.int32).contiguous()
+        rows = (pointer(x), *_sizes(x), pointer(multiplier))
+        largest = self._c.samebits_vector_times(*rows, 0, None, _threads())
+        out = torch.empty_like(x, dtype=torch.int32)
+        if largest == 0:
+            return out.zero_(), formats.EXPONENT_MIN
+        shift = shorten_shift(largest)
+        self._c.samebits_vector_times(*rows, -shift, pointer(out), _threads())
+        return out, exponent + shift
+
+
+def _sizes(v: Tensor) -> tuple[int, int]:
+    """The number of vectors and their length."""
+    return v.numel() // v.shape[-1], v.shape[-1]
