@@ -14,6 +14,7 @@
  * The input gradient with a stride s: input row i gets output row (i + pad - a * dil) / s from tap
  * a where s divides it. Rows with the same (i + pad) % s meet the same taps, so each residue of
  * both axes is a convolution of stride 1 with a part of the taps; no zeros are multiplied. */
+#include "amx.h"
 #include "conv.h"
 #include "tile.h"
 
@@ -225,6 +226,9 @@ static void free_grid(Grid *g) {
 /* out (int32) = conv(x, w). Returns max |out|, or -1 when memory ran out. */
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads) {
     threads = crew(s, threads);
+#ifdef SAMEBITS_AMX
+    if (samebits_amx_takes(s)) return samebits_amx_conv(s, x, w, out, threads);
+#endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(cg, 2), largest = 0;
     int64_t last_h = (s->oh - 1) * s->stride_h + (s->kh - 1) * s->dil_h;
     int64_t last_w = (s->ow - 1) * s->stride_w + (s->kw - 1) * s->dil_w;
@@ -255,6 +259,9 @@ int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
 int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t *w, void *dx,
                                  int wide, int threads) {
     threads = crew(s, threads);
+#ifdef SAMEBITS_AMX
+    if (samebits_amx_takes(s)) return samebits_amx_input_grad(s, g16, w, dx, wide, threads);
+#endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(og, 2), largest = 0;
     /* Input row stride * t + r - pad gets output row t - u from tap a: a * dil = stride * u + r. */
     int64_t up = (s->kh - 1) * s->dil_h / s->stride_h, left = (s->kw - 1) * s->dil_w / s->stride_w;

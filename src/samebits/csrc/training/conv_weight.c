@@ -9,6 +9,7 @@
  * Bounds: FLUSH_PAIRS pairs of int16 * int8 fit in 32 bits (tile.h); at most 2**24 products of 32
  * by 8 bits, below 2**62, are summed in 64 (MAX_SUMMED of kernels/geometry.py). Where `wide` is 0
  * the caller has bounded the sums of 16-bit gradients by 2**31. */
+#include "amx.h"
 #include "conv.h"
 #include "tile.h"
 
@@ -73,6 +74,9 @@ static void pack_input(const Conv *s, const int8_t *x, int64_t c0, int64_t cg, i
 int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const int8_t *x,
                                   void *dw, int wide, int threads) {
     threads = crew(s, threads);
+#ifdef SAMEBITS_AMX
+    if (samebits_amx_takes(s)) return samebits_amx_weight_grad(s, g, width, x, dw, wide, threads);
+#endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, columns = s->kh * s->kw * cg;
     int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR;
     int64_t panels = (columns + NR - 1) / NR;

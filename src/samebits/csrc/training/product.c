@@ -2,6 +2,7 @@
  * (docs/spec/training.md, section 5). What takes the time is the weights' way through memory, so
  * each is read once and no packed copy of them is made. At most 2**16 products of 8 bits a sum:
  * below 2**30. */
+#include "amx.h"
 #include "conv.h"
 #include "tile.h"
 
@@ -9,6 +10,11 @@
  * lie; the few input rows are what is packed. Returns max |out| or -1. */
 int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m, int64_t k,
                          int32_t *out, int threads) {
+#ifdef SAMEBITS_AMX
+    Conv s = {.n = 1, .h = 1, .w = n, .ci = k, .oh = 1, .ow = n, .co = m, .kh = 1, .kw = 1,
+              .stride_h = 1, .stride_w = 1, .dil_h = 1, .dil_w = 1, .groups = 1};
+    if (samebits_amx_takes(&s)) return samebits_amx_conv(&s, x, w, out, crew(&s, threads));
+#endif
     int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR, blocks = (m + MR - 1) / MR;
     int64_t largest = 0;
     int16_t *packed = scratch(panels * pairs * 2 * NR * 2);
