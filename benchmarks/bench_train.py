@@ -1,4 +1,4 @@
-"""Time and memory of one training step: BFP against float32 PyTorch and torchao int8.
+"""Time and memory of one training step: BFP against float32 PyTorch, its bf16 and torchao's int8.
 
     python benchmarks/bench_train.py --out runs/bench_train.json
 
@@ -52,11 +52,12 @@ SHARD = 32  # the default number of samples in a shard
 WARM_UP = 3  # steps before measuring: first-use compilation, momentum buffers, caches
 TARGET_SECONDS = 0.1  # shortest time of one repetition; small models repeat the step
 
-MODELS = ("mlp", "lstm", "resnet8", "resnet18")
+MODELS = ("mlp", "lstm", "resnet8", "resnet18", "vit")
 BASELINE = "float32"
 # name -> what it is. The first is the baseline.
 VARIANTS = {
     "float32": "PyTorch float32",
+    "bf16-autocast": "PyTorch, products in bfloat16 by autocast (float32 weights)",
     "bfp-1-shard": "samebits BFP, the batch in one shard",
     "bfp": f"samebits BFP, default shards ({BATCH // SHARD} of {SHARD})",
     "torchao-int8-mixed": "torchao int8 mixed-precision training (float32 weights, int8 products)",
@@ -104,16 +105,19 @@ def build(model_name: str, variant: str, images: torch.Tensor, labels: torch.Ten
         return bfp_step(model, images, labels, 1 if variant == "bfp-1-shard" else BATCH // SHARD)
     if variant.startswith("torchao"):
         quantize_with_torchao(model, model_name, variant)
-    return float_step(model, images, labels)
+    return float_step(model, images, labels, variant == "bf16-autocast")
 
 
-def float_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Step:
-    """PyTorch's own step, as its tutorials write it."""
+def float_step(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, bf16: bool = False
+) -> Step:
+    """PyTorch's own step, as its tutorials write it. bf16: under autocast."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     criterion = nn.CrossEntropyLoss()
 
     def step() -> float:
-        loss = criterion(model(images), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = criterion(model(images), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -120,10 +120,10 @@ SPECIAL = {
     "one pixel": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "one pixel, padded": ((3, 2, 1, 1), (2, 2, 3, 3), (1, 1), (1, 1), (1, 1), 1),
     # Of one tap: whole and partial tiles of 16 or 32 rows, columns and 64 products.
-    "points": ((3, 33, 5, 7), (70, 33, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    "points, whole tiles": ((1, 64, 8, 8), (32, 64, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "points": ((3, 33, 7, 7), (70, 33, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "points, whole tiles": ((2, 64, 8, 8), (32, 64, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "points, fewest": ((2, 16, 4, 4), (17, 16, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    "points of rows": ((1, 130, 1, 66), (35, 130, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "points of rows": ((1, 130, 1, 145), (35, 130, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "depthwise stride 2": ((2, 35, 8, 9), (35, 1, 3, 3), (2, 2), (1, 1), (1, 1), 35),
     "depthwise dilated": ((1, 16, 9, 9), (16, 1, 3, 2), (1, 2), (3, 0), (2, 2), 16),
 }
@@ -137,7 +137,7 @@ DEEP = {
     "many pixels, grouped": ((2, 6, 24, 24), (4, 3, 1, 1), (1, 1), (0, 0), (1, 1), 2),
     "many small images": ((65, 4, 2, 4), (3, 4, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "many points": ((2, 17, 130, 130), (18, 17, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    "points of many outputs": ((1, 20, 2, 17), (1100, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "points of many outputs": ((1, 20, 2, 77), (1100, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "depthwise, many pixels": ((2, 9, 25, 25), (9, 1, 3, 3), (1, 1), (1, 1), (1, 1), 9),
     "depthwise, 529 taps": ((1, 3, 24, 24), (3, 1, 23, 23), (1, 1), (11, 11), (1, 1), 3),
     "529 taps": ((1, 2, 24, 24), (2, 2, 23, 23), (1, 1), (11, 11), (1, 1), 1),
@@ -239,7 +239,7 @@ def test_operands_with_gaps(k):
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [
     (1, 1, 1), (1, 7, 5), (3, 64, 10), (5, 129, 33), (33, 1030, 3), (600, 5, 17), (2, 3, 1025),
-    (1, 4096, 16), (17, 16, 16), (32, 64, 32), (70, 33, 100),
+    (1, 4096, 16), (17, 16, 16), (160, 64, 32), (141, 33, 100),
 ])  # fmt: skip
 @pytest.mark.parametrize("how", ["random", "max"])
 def test_linear_shapes(k, rows, inputs, outputs, how, threads):
@@ -275,10 +275,10 @@ def test_the_longest_sum(k):
 
 def test_the_longest_sums_of_bytes(k):
     """Rows and channels that fill tiles; -1 is cut into the bytes -1 and 255, the largest."""
-    s = conv_shape((1, MAX_PRODUCTS, 1, 32), (16, MAX_PRODUCTS, 1, 1))
-    x = filled((1, MAX_PRODUCTS, 1, 32), Q8, torch.int8, "max", 1)
+    s = conv_shape((1, MAX_PRODUCTS, 1, 128), (16, MAX_PRODUCTS, 1, 1))
+    x = filled((1, MAX_PRODUCTS, 1, 128), Q8, torch.int8, "max", 1)
     w = filled((16, MAX_PRODUCTS, 1, 1), Q8, torch.int8, "min", 1)
-    same(k.conv(x, w, s), torch.full((1, 16, 1, 32), -MAX_PRODUCTS * Q8 * Q8), "forward")
+    same(k.conv(x, w, s), torch.full((1, 16, 1, 128), -MAX_PRODUCTS * Q8 * Q8), "forward")
     s = conv_shape((1, 16, 1, 32), (MAX_PRODUCTS, 16, 1, 1))
     for value in (-1, 255, Q16):
         g = torch.full((1, MAX_PRODUCTS, 1, 32), value, dtype=torch.int16)

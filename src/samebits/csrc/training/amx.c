@@ -34,11 +34,11 @@ static int permitted(void) {
     return found == 2;
 }
 
-int samebits_amx_takes(const Conv *s) {
+int samebits_amx_takes(const Conv *s, int64_t pixels) {
     int point = s->kh == 1 && s->kw == 1 && s->stride_h == 1 && s->stride_w == 1 && !s->pad_h &&
                 !s->pad_w && s->groups == 1 && s->oh == s->h && s->ow == s->w;
     int64_t most = SAMEBITS_MAX(s->ci, s->co), least = SAMEBITS_MIN(s->ci, s->co);
-    return point && least >= SIDE / 2 && most <= SUMMED && s->n * s->h * s->w >= SIDE &&
+    return point && least >= SIDE / 2 && most <= SUMMED && s->n * s->h * s->w >= pixels &&
            permitted();
 }
 
@@ -337,15 +337,16 @@ int64_t samebits_amx_weight_grad(const Conv *s, const void *g, int width, const 
                           SAMEBITS_MIN(SIDE, ci - i * SIDE), co, sums + i * SIDE * co);
         }
 #pragma omp for schedule(static)
-        for (int64_t o = 0; o < co; o++)
-            for (int64_t c = 0; c < ci; c++) {
-                int64_t v = sums[c * co + o];
-                if (wide)
-                    ((int64_t *)dw)[o * ci + c] = v;
-                else
-                    ((int32_t *)dw)[o * ci + c] = (int32_t)v;
-                largest = SAMEBITS_MAX(largest, v < 0 ? -v : v);
-            }
+        for (int64_t block = 0; block < (co + 7) / 8; block++) /* 8 sums of a line of the cache */
+            for (int64_t c = 0; c < ci; c++)
+                for (int64_t o = block * 8; o < SAMEBITS_MIN(co, block * 8 + 8); o++) {
+                    int64_t v = sums[c * co + o];
+                    if (wide)
+                        ((int64_t *)dw)[o * ci + c] = v;
+                    else
+                        ((int32_t *)dw)[o * ci + c] = (int32_t)v;
+                    largest = SAMEBITS_MAX(largest, v < 0 ? -v : v);
+                }
         _tile_release();
     }
     free(a), free(b), free(sums);

@@ -7,9 +7,13 @@
 #if defined(__AMX_INT8__) && defined(__AVX512BW__) && defined(__linux__)
 #define SAMEBITS_AMX 1
 
-/* Whether these kernels take a convolution: one tap, stride 1, no padding, no groups, and enough
- * rows and channels to fill tiles; and whether the system lets this process use tiles. */
-int samebits_amx_takes(const Conv *s);
+/* Whether these kernels take a convolution: one tap, stride 1, no padding, no groups, at least as
+ * many pixels in all images, and channels that fill tiles; and whether the system lets this process
+ * use tiles. */
+int samebits_amx_takes(const Conv *s, int64_t pixels);
+
+/* Pixels from which on packing weights for forward products, and sums for their gradients, pays. */
+#define SAMEBITS_AMX_PIXELS 128
 
 /* What samebits_conv, samebits_conv_input_grad and samebits_conv_weight_grad (conv.c,
  * conv_weight.c) compute of such a convolution. */

@@ -227,7 +227,7 @@ static void free_grid(Grid *g) {
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads) {
     threads = crew(s, threads);
 #ifdef SAMEBITS_AMX
-    if (samebits_amx_takes(s)) return samebits_amx_conv(s, x, w, out, threads);
+    if (samebits_amx_takes(s, SAMEBITS_AMX_PIXELS)) return samebits_amx_conv(s, x, w, out, threads);
 #endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(cg, 2), largest = 0;
     int64_t last_h = (s->oh - 1) * s->stride_h + (s->kh - 1) * s->dil_h;
@@ -260,7 +260,7 @@ int64_t samebits_conv_input_grad(const Conv *s, const int16_t *g16, const int8_t
                                  int wide, int threads) {
     threads = crew(s, threads);
 #ifdef SAMEBITS_AMX
-    if (samebits_amx_takes(s)) return samebits_amx_input_grad(s, g16, w, dx, wide, threads);
+    if (samebits_amx_takes(s, 1)) return samebits_amx_input_grad(s, g16, w, dx, wide, threads);
 #endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, cp = round_up(og, 2), largest = 0;
     /* Input row stride * t + r - pad gets output row t - u from tap a: a * dil = stride * u + r. */

@@ -75,7 +75,8 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                                   void *dw, int wide, int threads) {
     threads = crew(s, threads);
 #ifdef SAMEBITS_AMX
-    if (samebits_amx_takes(s)) return samebits_amx_weight_grad(s, g, width, x, dw, wide, threads);
+    if (samebits_amx_takes(s, SAMEBITS_AMX_PIXELS))
+        return samebits_amx_weight_grad(s, g, width, x, dw, wide, threads);
 #endif
     int64_t cg = s->ci / s->groups, og = s->co / s->groups, columns = s->kh * s->kw * cg;
     int64_t total = s->n * s->oh * s->ow, blocks = (og + MR - 1) / MR;

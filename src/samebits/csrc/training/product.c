@@ -13,7 +13,8 @@ int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m,
 #ifdef SAMEBITS_AMX
     Conv s = {.n = 1, .h = 1, .w = n, .ci = k, .oh = 1, .ow = n, .co = m, .kh = 1, .kw = 1,
               .stride_h = 1, .stride_w = 1, .dil_h = 1, .dil_w = 1, .groups = 1};
-    if (samebits_amx_takes(&s)) return samebits_amx_conv(&s, x, w, out, crew(&s, threads));
+    if (samebits_amx_takes(&s, SAMEBITS_AMX_PIXELS))
+        return samebits_amx_conv(&s, x, w, out, crew(&s, threads));
 #endif
     int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR, blocks = (m + MR - 1) / MR;
     int64_t largest = 0;
