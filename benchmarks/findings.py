@@ -135,6 +135,32 @@ def evidence(found: Found) -> Findings:
     return made
 
 
+def seeds(*runs: Found) -> Findings:
+    """One line of the evidence, seed by seed: accuracies, losses, and the mean of the differences.
+
+    The seeds may be of several runs, on several machines: bits of BFP are the same on all."""
+    made = Findings()
+    lines = [line for found in runs for line in found["lines"]]
+    if len({(line["line"], json.dumps(line["options"])) for line in lines}) > 1:
+        raise SystemExit("expected runs of one line with the same options, found several")
+    by_seed = {
+        seed: {run["numerics"]: run for run in line["runs"] if run["seed"] == seed}
+        for line in lines
+        for seed in line["seeds"]
+    }
+    rows, points = [], []
+    for seed, pair in sorted(by_seed.items()):
+        real, bfp = pair["float32"], pair["bfp"]
+        points.append(100 * (bfp["accuracy"] - real["accuracy"]))
+        accuracies = [f"{100 * each['accuracy']:.2f} %" for each in (real, bfp)]
+        losses = [f"{each['loss']:.4f}" for each in (real, bfp)]
+        rows.append([str(seed), *accuracies, f"{points[-1]:+.2f}", *losses])
+    made.figures |= {"seeds": len(rows), "points": f"{sum(points) / len(points):+.2f}"}
+    titles = ["seed", "float32", "BFP", "points", "loss, float32", "loss, BFP"]
+    made.table("seeds", titles, rows)
+    return made
+
+
 def formats(found: Found) -> Findings:
     """Formats that are emulated in float32: differences with two standard errors."""
     made = Findings()

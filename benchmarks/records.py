@@ -48,6 +48,10 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     ),
     "edge": ("benchmarks/bench_edge.py", findings.edge),
     "evidence": ("benchmarks/bench_evidence.py --data data", findings.evidence),
+    "evidence_vit": (
+        "benchmarks/bench_evidence.py --data data --only cifar10-vit",
+        findings.seeds,
+    ),
     "exponents": (
         f"{PYTEST} tests/train/test_rows_hold.py tests/train/test_shifts.py "
         "tests/train/test_distances.py",

@@ -56,6 +56,37 @@ def test_rows_fit_their_codes(k, kind, bits, exponents, size):
             assert fitted.expand(6, 5).flatten().tolist() == list(expected[1])
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 6, 70), (40, 21, 20), (2, 3, 4, 5)])
+def test_ends_of_rows(k, kind, shape):
+    """Every way to share exponents and places, also by axes that take turns."""
+    draw = torch.Generator().manual_seed(len(shape))
+    v = torch.randint(-(1 << 30), 1 << 30, shape, dtype=kind, generator=draw)
+    v[0, 0] = 0
+    v[:, -1] >>= 25
+    for own in itertools.product((True, False), repeat=2 * len(shape)):
+        e_shape, size = (
+            [n if kept else 1 for n, kept in zip(shape, part, strict=True)]
+            for part in (own[: len(shape)], own[len(shape) :])
+        )
+        if tuple(size) == shape:
+            continue
+        e = torch.randint(-30, 30, e_shape, generator=draw)
+        axes = [axis for axis, n in enumerate(size) if n == 1]
+        real = (v.double().abs() * 2.0 ** e.double()).amax(axes, keepdim=True)
+        low = torch.where(v != 0, e, rows.ABOVE).amin(axes, keepdim=True)
+        found = k.row_ends(v, e, size)
+        assert torch.equal(found[0], real), (e_shape, size)
+        assert torch.equal(found[1], low), (e_shape, size)
+
+
+def test_no_ends_where_binary64_does_not_hold_them(k):
+    v, e = torch.tensor([[3, -(1 << 53)]]), torch.tensor([[2, -900]])
+    assert k.row_ends(v, e, (1, 1)) is not None
+    for u, own in ((v - 1, e), (v, e - 1), (v, e + 899)):
+        assert k.row_ends(u, own, (1, 1)) is None
+
+
 def test_exponents_beyond_binary64_are_exact_too():
     acc = torch.tensor([[3, -5], [7, 0]])
     e = torch.tensor([[-1100, -1101], [1000, 1200]])

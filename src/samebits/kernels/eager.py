@@ -67,6 +67,11 @@ class Eager(Vectors):
     def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
         return rows.largest(v, *sizes)
 
+    def row_ends(
+        self, v: Tensor, exponent: Tensor, size: Sequence[int]
+    ) -> tuple[Tensor, Tensor] | None:
+        return rows.ends(v, exponent, size)
+
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 

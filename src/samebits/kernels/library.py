@@ -38,6 +38,7 @@ SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, 
     **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _TYPES), "- pnnpi"),
     **dict.fromkeys(("scale_rows_i32", "scale_rows_i64"), "- ppnnnnnnpi"),
     **dict.fromkeys(("max_rows_i32", "max_rows_i64"), "- pnnnnnnpi"),
+    **dict.fromkeys(("row_ends_i32", "row_ends_i64"), "n ppnnnnnnnnnppi"),
     "with_bias": "n pnnnppppi",
     "channel_sum": "- pinnp",
     "channel_stats": "i pnnpi",
@@ -297,36 +298,42 @@ def entropy(
 
 
 def grid_of(
-    shape: Sequence[int], exponents: Sequence[int], last: bool = False
+    shape: Sequence[int], *owners: Sequence[int], last: bool = False
 ) -> tuple[int, ...] | None:
-    """A shape as [a, b, c] and the steps of its exponents, as `Grid` of rows.c has them.
+    """A shape as [a, b, c] and the steps of each of its owners, as `Grid` of rows.c has them.
 
-    exponents: their shape, 1 along axes that share one. last: whether memory is that of an image
-    whose channels are last. None where axes that share exponents and
-    axes that do not take turns too often for three, or the exponents are more than the numbers.
+    owners: shapes of what belongs to rows, as exponents, 1 along axes that share one. last: whether
+    memory is that of an image whose channels are last. None where axes that share owners and axes
+    that do not take turns too often for three, or an owner is larger than the shape.
     """
-    if any(count not in (1, size) for size, count in zip(shape, exponents, strict=True)):
+    if any(
+        count not in (1, size) for owner in owners for size, count in zip(shape, owner, strict=True)
+    ):
         return None
     order = (0, 2, 3, 1) if last else range(len(shape))
     sizes: list[int] = []
-    own: list[bool] = []
-    for size, count in ((shape[axis], exponents[axis]) for axis in order):
-        if size == 1:
+    own: list[tuple[bool, ...]] = []
+    for axis in order:
+        if shape[axis] == 1:
             continue
-        if own and own[-1] == (count > 1):
-            sizes[-1] *= size
+        kind = tuple(owner[axis] > 1 for owner in owners)
+        if own and own[-1] == kind:
+            sizes[-1] *= shape[axis]
         else:
-            sizes.append(size)
-            own.append(count > 1)
+            sizes.append(shape[axis])
+            own.append(kind)
     if len(sizes) > 3:
         return None
     missing = 3 - len(sizes)
-    sizes, own = [1] * missing + sizes, [False] * missing + own
-    steps, step = [0, 0, 0], 1
-    for axis in (2, 1, 0):
-        if own[axis]:
-            steps[axis] = step
-            step *= sizes[axis]
+    sizes, own = [1] * missing + sizes, [(False,) * len(owners)] * missing + own
+    steps: list[int] = []
+    for index in range(len(owners)):
+        step, found = 1, [0, 0, 0]
+        for axis in (2, 1, 0):
+            if own[axis][index]:
+                found[axis] = step
+                step *= sizes[axis]
+        steps += found
     return *sizes, *steps
 
 

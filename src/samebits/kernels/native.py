@@ -37,7 +37,7 @@ from samebits.kernels.protocol import (
     Part,
     Sum,
 )
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import ABOVE, WHOLE, Exponent, are_powers
 from samebits.kernels.softmax import power_tables
 from samebits.spec import formats
 
@@ -60,9 +60,9 @@ class Native(NativeVectors):
             for kind, name in _NAMES.items()
         }
         self._lookup = {t: getattr(self._c, f"samebits_lookup_{_NAMES[t]}") for t in TABLES}
-        self._scale_rows, self._max_rows = (
-            {t: getattr(self._c, f"samebits_{what}_rows_{_NAMES[t]}") for t in SUMS}
-            for what in ("scale", "max")
+        self._scale_rows, self._max_rows, self._row_ends = (
+            {t: getattr(self._c, f"samebits_{what}_{_NAMES[t]}") for t in SUMS}
+            for what in ("scale_rows", "max_rows", "row_ends")
         )
 
     # --- scaling and rounding ---------------------------------------------------------------
@@ -78,7 +78,7 @@ class Native(NativeVectors):
         if v.dim() != exponent.dim():
             return super().scale(v, exponent)
         last = _is_last(v)
-        grid = grid_of(v.shape, exponent.shape, last)
+        grid = grid_of(v.shape, exponent.shape, last=last)
         if grid is None:
             return super().scale(v, exponent)
         v, exponent = _sums(v), exponent.long()
@@ -91,7 +91,7 @@ class Native(NativeVectors):
     def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
         shared = [all(size[axis] == 1 for size in sizes) for axis in range(v.dim())]
         size = [1 if one else n for one, n in zip(shared, v.shape, strict=True)]
-        grid = grid_of(v.shape, size, _is_last(v))
+        grid = grid_of(v.shape, size, last=_is_last(v))
         if grid is None:
             return super().largest_rows(v, *sizes)
         v = _sums(v)
@@ -100,6 +100,19 @@ class Native(NativeVectors):
             top = nchw(torch.zeros([size[axis] for axis in (0, 2, 3, 1)], dtype=torch.int64))
         self._max_rows[v.dtype](pointer(v), *grid, pointer(top), _threads())
         return top
+
+    def row_ends(
+        self, v: Tensor, exponent: Tensor, size: Sequence[int]
+    ) -> tuple[Tensor, Tensor] | None:
+        last = _is_last(v)
+        grid = grid_of(v.shape, exponent.shape, size, last=last)
+        if grid is None or last or not v.numel() or not are_powers(exponent):
+            return super().row_ends(v, exponent, size)
+        v, exponent = _sums(v), exponent.long().contiguous()
+        most, low = torch.zeros(*size, dtype=torch.float64), torch.full(tuple(size), ABOVE)
+        operands = (pointer(v), pointer(exponent), *grid, pointer(most), pointer(low))
+        largest = self._row_ends[v.dtype](*operands, _threads())
+        return None if largest > WHOLE else (most, low)
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):

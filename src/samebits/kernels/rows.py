@@ -19,6 +19,8 @@ from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN
 Exponent = int | Tensor
 _NONE = -(1 << 40)  # the exponent of a row that is all zeros, in a maximum
 _MOST = 62  # bits of an integer here: |v| <= 2**62
+ABOVE = 1 << 40  # the same in a minimum
+WHOLE = 1 << 53  # up to which binary64 holds every integer
 _POWERS = 900  # of two, whose products with 53 bits are normal numbers of binary64
 
 
@@ -67,6 +69,11 @@ class Passes(Protocol):
     def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
         """`largest`."""
 
+    def row_ends(
+        self, v: Tensor, exponent: Tensor, size: Sequence[int]
+    ) -> tuple[Tensor, Tensor] | None:
+        """`ends`."""
+
 
 def maximum(*exponents: Exponent) -> Exponent:
     """The largest, element by element unless all are integers."""
@@ -106,6 +113,22 @@ def shifts(top: Tensor, bits: int, divisor: int = 1) -> Tensor:
     return torch.where(torch.where(s > 0, large, small), s, s + 1)
 
 
+def are_powers(exponent: Tensor) -> bool:
+    """Whether products of 53 bits with 2**exponent are normal numbers of binary64."""
+    low, high = (int(end) for end in torch.aminmax(exponent)) if exponent.numel() else (0, 0)
+    return low >= -_POWERS and high <= _POWERS
+
+
+def ends(v: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+    """`row_ends` of the kernels (protocol.py)."""
+    if not v.numel() or not are_powers(exponent) or not _is_exact(v):
+        return None
+    axes = [axis for axis in range(v.dim()) if size[axis] == 1]
+    power = ((exponent.long() + 1023) << 52).view(torch.float64)  # by the bits of binary64
+    real, live = (v.double() * power).abs(), torch.where(v != 0, exponent, ABOVE)
+    return real.amax(axes, keepdim=True), live.amin(axes, keepdim=True)
+
+
 def _fit(
     acc: Tensor,
     exponent: Tensor,
@@ -113,27 +136,27 @@ def _fit(
     bits: int,
     divisor: int,
     k: Passes,
-) -> Tensor:
-    """The exponent at which every row fits codes of `bits`.
+) -> tuple[Tensor, Tensor]:
+    """The exponent at which every row fits codes of `bits`, and the lowest of its elements.
 
-    Of rows that are all zero: below -2**39. What fits is decided by the largest real number of a
-    row alone. Where exponents differ inside a row it is found among binary64 numbers, exactly: the
-    integers have at most 53 bits, and products with these powers of two are far from both ends.
+    Of rows that are all zero: below -2**39, and any. What fits is decided by the largest real
+    number of a row alone. Where exponents differ inside a row it is found among binary64 numbers,
+    exactly: the integers have at most 53 bits, and products with these powers of two are far from
+    both ends.
     """
     axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
-    if _differ_inside(exponent, axes) and _is_exact(acc):
-        low, high = (int(end) for end in torch.aminmax(exponent))
-        if low >= -_POWERS and high <= _POWERS:
-            power = ((exponent.long() + 1023) << 52).view(torch.float64)  # by the bits of binary64
-            most = (acc.double() * power).abs().amax(axes, keepdim=True)
-            fraction, own = torch.frexp(most)
-            top = (fraction * 2.0**53).long()
-            fitting = own - 53 + shifts(top, bits, divisor)
-            return torch.where(top > 0, fitting, _NONE)
+    inside = any(exponent.shape[axis] > 1 for axis in axes)
+    if inside and (found := k.row_ends(acc, exponent, size)) is not None:
+        most, lowest = found
+        fraction, own = torch.frexp(most)
+        top = (fraction * 2.0**53).long()
+        return torch.where(top > 0, own - 53 + shifts(top, bits, divisor), _NONE), lowest
     top = k.largest_rows(acc, exponent.shape, size)
     own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
     fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)
-    return fitting.amax(axes, keepdim=True)
+    if inside:
+        exponent = torch.where(top > 0, own, ABOVE).amin(axes, keepdim=True)
+    return fitting.amax(axes, keepdim=True), exponent
 
 
 def _is_exact(acc: Tensor) -> bool:
@@ -141,20 +164,7 @@ def _is_exact(acc: Tensor) -> bool:
     if acc.dtype != torch.int64 or not acc.numel():
         return acc.dtype != torch.int64
     low, high = (int(end) for end in torch.aminmax(acc))
-    return max(-low, high) <= 1 << 53
-
-
-def _lowest(acc: Tensor, exponent: Tensor, size: Sequence[int]) -> Tensor:
-    """The lowest exponent of the elements of every row that are not 0; any of a row of zeros."""
-    axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
-    if not _differ_inside(exponent, axes):
-        return exponent
-    return torch.where(acc != 0, exponent, -_NONE).amin(axes, keepdim=True)
-
-
-def _differ_inside(exponent: Tensor, axes: Sequence[int]) -> bool:
-    """Whether elements of one row, which spans these axes, may have several exponents."""
-    return any(exponent.shape[axis] > 1 for axis in axes)
+    return max(-low, high) <= WHOLE
 
 
 def requantize(
@@ -171,7 +181,7 @@ def requantize(
 
     limited: exponents in [-128, 127]; RangeError above.
     """
-    e = _fit(acc, exponent, size, bits, divisor, k)
+    e, _ = _fit(acc, exponent, size, bits, divisor, k)
     e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
     if limited and (found := int(e.max())) > EXPONENT_MAX:
         raise RangeError(
@@ -226,7 +236,7 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
 
 def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
-    fitting, lowest = _fit(acc, exponent, size, 32, 1, k), _lowest(acc, exponent, size)
+    fitting, lowest = _fit(acc, exponent, size, 32, 1, k)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
     return k.scale(acc, exponent - e), e
 
