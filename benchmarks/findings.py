@@ -6,6 +6,7 @@ several where a table joins runs, and rounds as pages show numbers.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -778,11 +779,11 @@ def networks(found: Found) -> Findings:
     return made
 
 
-def torchvision(found: Found) -> Findings:
-    """Losses of every network after twenty steps, in both numerics."""
+def torchvision(*runs: Found) -> Findings:
+    """Losses of every network after twenty steps, in both numerics; networks of several runs."""
     made = Findings()
     rows, near, moved = [], 0, 0
-    for each in found["lines"]:
+    for each in (line for found in runs for line in found["lines"]):
         f, b = each["float32"], each["bfp"]
         near += abs(each["ratio"] - 1) <= 0.05
         moved += abs(each["moved"] - 1) >= 0.05

@@ -95,6 +95,10 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "targets": ("benchmarks/verify_targets.py MODEL", findings.targets),
     "torchvision": ("benchmarks/bench_torchvision.py", findings.torchvision),
     "train": ("benchmarks/bench_train.py", findings.train),
+    "train_amx": (
+        "benchmarks/bench_train.py --models mlp resnet18 vit --threads 1",
+        findings.train,
+    ),
     "transformers": ("benchmarks/bench_accuracy.py --only vit bert", findings.accuracy),
     "versions": ("tools/test_versions.py", findings.versions),
     "workers": ("benchmarks/bench_workers.py", findings.workers),

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
@@ -22,6 +22,7 @@ from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import BITS, Entropy, SGDTerms
 from samebits.kernels.rows import Exponent
+from samebits.spec.formats import EXPONENT_MIN
 from samebits.spec.philox import MASK
 from samebits.spec.training.moments import TOP_FIELD
 
@@ -250,6 +251,25 @@ def real_of(bits: int) -> float:
     """The binary64 of 64 bits."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
+
+
+def in_two_passes(
+    call: Callable[[int, int | None], int],
+    out: Tensor,
+    exponent: int,
+    shift_of: Callable[[int], int],
+) -> tuple[Tensor, int]:
+    """Codes whose largest magnitude decides their exponent, which is that of the sums and a shift.
+
+    call(0, None) gives the largest magnitude, and call(-shift, address) writes. All zeros have the
+    exponent -128.
+    """
+    largest = call(0, None)
+    if largest == 0:
+        return out.zero_(), EXPONENT_MIN
+    shift = shift_of(largest)
+    call(-shift, pointer(out))
+    return out, exponent + shift
 
 
 def is_in_word_order(v: Tensor) -> bool:

@@ -19,6 +19,7 @@ from samebits.kernels.library import (
     dense,
     entropy,
     grid_of,
+    in_two_passes,
     like,
     load,
     nchw,
@@ -106,13 +107,16 @@ class Native(NativeVectors):
     ) -> tuple[Tensor, Tensor] | None:
         last = _is_last(v)
         grid = grid_of(v.shape, exponent.shape, size, last=last)
-        if grid is None or last or not v.numel() or not are_powers(exponent):
+        if grid is None or not v.numel() or not are_powers(exponent):
             return super().row_ends(v, exponent, size)
-        v, exponent = _sums(v), exponent.long().contiguous()
-        most, low = torch.zeros(*size, dtype=torch.float64), torch.full(tuple(size), ABOVE)
-        operands = (pointer(v), pointer(exponent), *grid, pointer(most), pointer(low))
-        largest = self._row_ends[v.dtype](*operands, _threads())
-        return None if largest > WHOLE else (most, low)
+        v, exponent = _sums(v), exponent.long()
+        exponent = nhwc(exponent) if last else exponent.contiguous()
+        shape = [size[axis] for axis in (0, 2, 3, 1)] if last else list(size)
+        reals, low = torch.zeros(shape, dtype=torch.float64), torch.full(shape, ABOVE)
+        operands = (pointer(v), pointer(exponent), *grid, pointer(reals), pointer(low))
+        if self._row_ends[v.dtype](*operands, _threads()) > WHOLE:
+            return None
+        return (nchw(reals), nchw(low)) if last else (reals, low)
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
@@ -144,13 +148,12 @@ class Native(NativeVectors):
         # An all-zero part may have a larger exponent; its shift is irrelevant but must not be left.
         sides = addends(*((codes, min(e - live, 0)) for codes, e in pairs))
         sizes = (sides, len(pairs), order.numel())
-        largest = self._c.samebits_add_grad(*sizes, 0, None, _threads())
-        if largest == 0:
-            return self.shorten(order, 0, 0)
-        shift = shorten_shift(largest)
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_add_grad(*sizes, shift, to, _threads()))
+
         out = torch.empty_like(order, dtype=torch.int32)
-        self._c.samebits_add_grad(*sizes, -shift, pointer(out), _threads())
-        return out, live + shift
+        return in_two_passes(call, out, live, shorten_shift)
 
     # --- convolution and matrix product -----------------------------------------------------
 
@@ -270,13 +273,13 @@ class Native(NativeVectors):
         channels = z.shape[-1]
         sizes = (z.numel() // channels, channels)
         operands = (pointer(g), BITS[g.dtype], pointer(z), *sizes, pointer(abc))
-        largest = self._c.samebits_batch_norm_grad(*operands, 0, None, _threads())
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_batch_norm_grad(*operands, shift, to, _threads()))
+
         out = torch.empty_like(z, dtype=torch.int32)
-        if largest == 0:
-            return unrows(out.zero_()), formats.EXPONENT_MIN
-        shift = shorten_shift(largest)
-        self._c.samebits_batch_norm_grad(*operands, -shift, pointer(out), _threads())
-        return unrows(out), exponent + shift
+        codes, own = in_two_passes(call, out, exponent, shorten_shift)
+        return unrows(codes), own
 
     # --- activations, addition, pooling -----------------------------------------------------
 
@@ -306,13 +309,11 @@ class Native(NativeVectors):
         x = dense(x)
         g, every = like(g if g.dtype == torch.int16 else g.int(), x), _all_codes(entries)
         operands = (pointer(g), BITS[g.dtype], pointer(x), x.numel(), pointer(every))
-        largest = self._c.samebits_lookup_grad(*operands, 0, None, _threads())
-        out = torch.empty_like(x, dtype=torch.int32)
-        if largest == 0:
-            return out.zero_(), formats.EXPONENT_MIN
-        shift = shorten_shift(largest)
-        self._c.samebits_lookup_grad(*operands, -shift, pointer(out), _threads())
-        return out, exponent + shift
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_lookup_grad(*operands, shift, to, _threads()))
+
+        return in_two_passes(call, torch.empty_like(x, dtype=torch.int32), exponent, shorten_shift)
 
     def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
         if isinstance(high, Tensor):

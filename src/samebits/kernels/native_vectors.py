@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import MAX_PRODUCTS, requantize_shift, shorten_shift
-from samebits.kernels.library import pointer
+from samebits.kernels.library import in_two_passes, pointer
 from samebits.kernels.native_update import NativeUpdate
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
@@ -31,7 +33,7 @@ class NativeVectors(NativeUpdate):
         self, z: Tensor, stats: Tensor, multiplier: Tensor, exponent: Exponent
     ) -> tuple[Part, Part]:
         """All shifts follow from the ends of the rows, which tell what each of them reaches."""
-        if z.dtype != torch.int8 or isinstance(exponent, Tensor):
+        if z.dtype != torch.int8 or isinstance(exponent, Tensor) or not z.numel():
             return super().vector_normalized(z, stats, multiplier, exponent)
         size = z.shape[-1]
         total, _, low, high = stats
@@ -59,19 +61,18 @@ class NativeVectors(NativeUpdate):
         bits: int,
     ) -> Part:
         """In C where m and b are vectors [d] and there is one exponent."""
-        if isinstance(exponent, Tensor) or m.dim() > 1 or x.dtype == torch.int8:
+        b = m.new_zeros(m.shape) if b is None else b
+        if isinstance(exponent, Tensor) or not m.shape == b.shape == x.shape[-1:]:
             return super().column_affine(x, m, b, by, exponent, bits)
-        x, m = x.contiguous(), m.to(torch.int32).contiguous()
-        b = torch.zeros(len(m), dtype=torch.int64) if b is None else b.contiguous()
-        operands = (pointer(x), BITS[x.dtype], *_sizes(x), pointer(m), pointer(b), by)
-        largest = self._c.samebits_column_affine(*operands, 0, None, 0, _threads())
+        x, m, b = x.contiguous(), m.to(torch.int32).contiguous(), b.contiguous()
         out = torch.empty_like(x, dtype=CODE_TYPE[bits])
-        if largest == 0:
-            return out.zero_(), formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, bits)
-        places = (pointer(out), BITS[out.dtype], _threads())
-        self._c.samebits_column_affine(*operands, -shift, *places)
-        return out, exponent + shift
+        operands = (pointer(x), BITS[x.dtype], *_sizes(x), pointer(m), pointer(b), by)
+
+        def call(shift: int, to: int | None) -> int:
+            places = (to, BITS[out.dtype], _threads())
+            return int(self._c.samebits_column_affine(*operands, shift, *places))
+
+        return in_two_passes(call, out, exponent, partial(_narrowing, exponent, bits))
 
     def vector_grad(
         self,
@@ -90,24 +91,26 @@ class NativeVectors(NativeUpdate):
         self._c.samebits_vector_dots(*rows, _threads())
         if not centred:
             sums[0] = 0
-        largest = self._c.samebits_vector_grad(*rows, *by, 0, None, _threads())
-        out = torch.empty_like(h)
-        if largest == 0:
-            return out.zero_(), formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, 16)
-        self._c.samebits_vector_grad(*rows, *by, -shift, pointer(out), _threads())
-        return out, exponent + shift
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_vector_grad(*rows, *by, shift, to, _threads()))
+
+        return in_two_passes(call, torch.empty_like(h), exponent, partial(_narrowing, exponent, 16))
 
     def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
         x, multiplier = x.contiguous(), multiplier.to(torch.int32).contiguous()
         rows = (pointer(x), *_sizes(x), pointer(multiplier))
-        largest = self._c.samebits_vector_times(*rows, 0, None, _threads())
         out = torch.empty_like(x, dtype=torch.int32)
-        if largest == 0:
-            return out.zero_(), formats.EXPONENT_MIN
-        shift = shorten_shift(largest)
-        self._c.samebits_vector_times(*rows, -shift, pointer(out), _threads())
-        return out, exponent + shift
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_vector_times(*rows, shift, to, _threads()))
+
+        return in_two_passes(call, out, exponent, shorten_shift)
+
+
+def _narrowing(exponent: int, bits: int, largest: int) -> int:
+    """The shift to codes of `bits`."""
+    return requantize_shift(largest, exponent, bits)
 
 
 def _sizes(v: Tensor) -> tuple[int, int]:

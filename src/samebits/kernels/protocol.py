@@ -20,8 +20,9 @@ code of 16 or 32 bits is that many digits in [-128, 127], and its product with a
 many products of 8 by 8 bits, each shifted by whole bytes. 32639 = 127 * 256 + 127, for example, and
 32639 * 100 = 12700 * 256 + 12700. No digit overflows, because no code is beyond digits of 127 (the
 next one, 32640 = 127 * 256 + 128, would need the digit 128): a machine that multiplies 8-bit
-integers alone can train. The realisations here cut less: 16-bit codes are multiplied whole, and
-32-bit codes as high * 2**16 + low, two halves that fit 16 bits for the same reason.
+integers alone can train. Most realisations here cut less: 16-bit codes are multiplied whole, and
+32-bit codes as high * 2**16 + low, two halves that fit 16 bits for the same reason. Tiles of bytes
+(csrc/training/amx.c) take the bytes as they lie in memory, all unsigned but the highest.
 
 The number of terms of every sum is bounded so that it and all its partial sums fit the accumulator
 (int64, or binary64 below 2**53). Then the order of the terms does not matter, and with it neither

@@ -31,6 +31,33 @@ def test_groups_without_gamma(shape, groups, kind, realisation):
     same(x.grad, norm.layer_norm_backward(array(g), array(x), None, saved)[0])
 
 
+@pytest.mark.parametrize("hot", [1, 4, 8])
+def test_groups_whose_sums_of_squares_leave_64_bits(hot, realisation):
+    """Channels with shifts of 12: squares of 2**19, summed over 2**16 elements, twice."""
+    shape = (1, 16, 64, 64)
+    up = torch.zeros(16, dtype=torch.int64)
+    up[:hot] = 12
+    own = torch.full((1, 16, 1, 1), -6) + up.view(1, 16, 1, 1)
+    x = BFPTensor(tensor(shape).codes, own, bits=8, shifts=up)
+    same(functional.group_norm(x, 1), norm.layer_norm(array(x), None, None, 1e-5, groups=1)[0])
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_single_vector_without_other_axes(affine, realisation):
+    """The same as one row, with its gradients."""
+    layer = convert(nn.LayerNorm(8, elementwise_affine=affine))
+    found = []
+    for shape in ((8,), (1, 8)):
+        x = BFPTensor(tensor((8,)).codes.view(shape), -6).requires_grad_()
+        out = layer(x)
+        out.backward(BFPTensor(tensor((8,), bits=32, seed=3).codes.view(shape), -9))
+        gradients = [x.grad, *(p.grad for p in layer.parameters())]
+        found.append([v.dequantize().flatten().tolist() for v in (out, *gradients)])
+        for parameter in layer.parameters():
+            parameter.grad = None
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [

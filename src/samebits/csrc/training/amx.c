@@ -7,7 +7,7 @@
  * unsigned but the highest, and so a sum of products is a sum of those of its planes, shifted.
  *
  * Bounds: |x|, |w| <= 127 and a byte is at most 255, so that 2**16 products stay below 255 * 127 *
- * 2**16 < 2**31; longer sums are flushed to 64 bits (CHUNK_MAX). */
+ * 2**16 < 2**31. No more channels are taken; sums over pixels are flushed to 64 bits (CHUNK_MAX). */
 #include "amx.h"
 
 #ifdef SAMEBITS_AMX
@@ -18,9 +18,13 @@
 #define SIDE 32              /* rows and columns of a block: two tiles by two */
 #define DEPTH 64             /* bytes of a row of a tile */
 #define PANEL (SIDE * DEPTH) /* bytes of two tiles */
+#define SUMS_MAX (1 << 22)   /* sums of a weight gradient, which are kept in 64 bits */
 #define SUMMED (1 << 16)     /* products of a byte that 32 bits hold */
 #define CHUNK_MAX (1 << 14)  /* rows whose weight gradients are summed in 32 bits */
 #define PACKED (3 << 19)     /* bytes of packed rows that stay in the second-level cache */
+
+/* What tiles read is in memory: gcc's functions for them do not say that they read it. */
+#define WRITTEN __asm__ volatile("" ::: "memory")
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 
@@ -38,8 +42,8 @@ int samebits_amx_takes(const Conv *s, int64_t pixels) {
     int point = s->kh == 1 && s->kw == 1 && s->stride_h == 1 && s->stride_w == 1 && !s->pad_h &&
                 !s->pad_w && s->groups == 1 && s->oh == s->h && s->ow == s->w;
     int64_t most = SAMEBITS_MAX(s->ci, s->co), least = SAMEBITS_MIN(s->ci, s->co);
-    return point && least >= SIDE / 2 && most <= SUMMED && s->n * s->h * s->w >= pixels &&
-           permitted();
+    return point && least >= SIDE / 2 && most <= SUMMED && least * most <= SUMS_MAX &&
+           s->n * s->h * s->w >= pixels && permitted();
 }
 
 /* Tiles of this thread: 8 of 16 rows of 64 bytes. */
@@ -50,6 +54,7 @@ static void tiles_on(void) {
         uint8_t rows[16];
     } config = {.palette = 1};
     for (int i = 0; i < 8; i++) config.bytes[i] = DEPTH, config.rows[i] = 16;
+    WRITTEN;
     _tile_loadconfig(&config);
 }
 
@@ -57,6 +62,7 @@ static void tiles_on(void) {
  * [16 rows][64], one of `b` two tiles [16 quads of rows][16 columns][4]. */
 #define BLOCK(name, dot)                                                                       \
     static void name(const int8_t *a, const int8_t *b, int64_t depth, int32_t *sum) {          \
+        WRITTEN;                                                                               \
         _tile_zero(0);                                                                         \
         _tile_zero(1);                                                                         \
         _tile_zero(2);                                                                         \
@@ -248,7 +254,8 @@ static int64_t rows_times(const void *v, int width, int64_t rows, int64_t k, con
                             sum[i] = (int64_t)high[i] * 256 + low[i];
                         top = store64(sum, m, n, (int64_t *)out + at, columns);
                     } else {
-                        for (int i = 0; i < SIDE * SIDE; i++) low[i] += high[i] * 256;
+                        for (int i = 0; i < SIDE * SIDE; i++) /* the sum fits, its parts may not */
+                            low[i] = (int32_t)((uint32_t)high[i] * 256 + (uint32_t)low[i]);
                         top = store32(low, m, n, (int32_t *)out + at, columns);
                     }
                 }

@@ -4,12 +4,12 @@
 
 #include "conv.h"
 
-#if defined(__AMX_INT8__) && defined(__AVX512BW__) && defined(__linux__)
+#if (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__AVX512BW__) && defined(__linux__)
 #define SAMEBITS_AMX 1
 
 /* Whether these kernels take a convolution: one tap, stride 1, no padding, no groups, at least as
- * many pixels in all images, and channels that fill tiles; and whether the system lets this process
- * use tiles. */
+ * many pixels in all images, channels that fill tiles and whose sums fit, and no more weights than
+ * a copy of their gradients should have; and whether the system lets this process use tiles. */
 int samebits_amx_takes(const Conv *s, int64_t pixels);
 
 /* Pixels from which on packing weights for forward products, and sums for their gradients, pays. */

@@ -1,6 +1,7 @@
 /* The exact product of a few rows with a matrix of weights, for linear layers at small batches
  * (docs/spec/training.md, section 5). What takes the time is the weights' way through memory, so
- * each is read once and no packed copy of them is made. At most 2**16 products of 8 bits a sum:
+ * each is read once and no packed copy of them is made, but for tiles of bytes (amx.c), which
+ * pay where rows are not so few. At most 2**16 products of 8 bits a sum:
  * below 2**30. */
 #include "amx.h"
 #include "conv.h"

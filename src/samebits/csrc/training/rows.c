@@ -78,13 +78,11 @@ SCALE_ROWS(scale_rows_i64, int64_t)
 MAX_ROWS(max_rows_i32, int32_t)
 MAX_ROWS(max_rows_i64, int64_t)
 
-/* The ends of rows: into `reals`, which is zeros, the largest |v| * 2**e of what shares each place,
- * and into `low`, which is filled with large exponents, the lowest e of an element that is not 0.
- * Places have steps of their own (as_a, ...). Returns the largest |v|: products with powers of two
- * are exact in binary64 where it is at most 2**53, and every |e| at most 900. */
+/* A `Grid`, and what belongs to rows that share other axes than exponents do: that of [i][j][k] is
+ * at i * row_a + j * row_b + k * row_c. */
 typedef struct {
-    int64_t b, c, step_a, step_b, step_c, as_a, as_b, as_c;
-} Grids;
+    int64_t b, c, step_a, step_b, step_c, row_a, row_b, row_c;
+} Rows;
 
 SAMEBITS_INLINE double power_of(int64_t e) {
     uint64_t bits = (uint64_t)(e + 1023) << 52;
@@ -93,16 +91,20 @@ SAMEBITS_INLINE double power_of(int64_t e) {
     return power;
 }
 
+/* The ends of rows: into `reals`, which is zeros, the largest |v| * 2**e of what shares each place,
+ * and into `low`, which is filled with large exponents, the lowest e of an element that is not 0.
+ * Returns the largest |v|: products with powers of two are exact in binary64 where it is at most
+ * 2**53, and every |e| at most 900. */
 #define ROW_ENDS(name, type)                                                                   \
     static int64_t name##_range(const type *restrict v, const int64_t *restrict e, int64_t a,  \
-                                Grids g, double *restrict most, int64_t *restrict low) {       \
+                                Rows g, double *restrict reals, int64_t *restrict low) {       \
         int64_t top = 0;                                                                       \
         for (int64_t i = 0; i < a; i++)                                                        \
             for (int64_t j = 0; j < g.b; j++, v += g.c) {                                      \
                 const int64_t *own = e + i * g.step_a + j * g.step_b;                          \
-                double *m = most + i * g.as_a + j * g.as_b;                                    \
-                int64_t *l = low + i * g.as_a + j * g.as_b;                                    \
-                if (g.as_c) {                                                                  \
+                double *m = reals + i * g.row_a + j * g.row_b;                                 \
+                int64_t *l = low + i * g.row_a + j * g.row_b;                                  \
+                if (g.row_c) {                                                                 \
                     for (int64_t k = 0; k < g.c; k++) {                                        \
                         int64_t n = samebits_magnitude64(v[k]), x = own[k * g.step_c];         \
                         double real = (double)n * power_of(x);                                 \
@@ -138,14 +140,14 @@ SAMEBITS_INLINE double power_of(int64_t e) {
         return top;                                                                            \
     }                                                                                          \
     int64_t samebits_##name(const type *v, const int64_t *e, int64_t a, int64_t b, int64_t c,  \
-                            int64_t step_a, int64_t step_b, int64_t step_c, int64_t as_a,      \
-                            int64_t as_b, int64_t as_c, double *reals, int64_t *low,           \
+                            int64_t step_a, int64_t step_b, int64_t step_c, int64_t row_a,     \
+                            int64_t row_b, int64_t row_c, double *reals, int64_t *low,         \
                             int threads) {                                                     \
-        Grids g = {b, c, step_a, step_b, step_c, as_a, as_b, as_c};                            \
+        Rows g = {b, c, step_a, step_b, step_c, row_a, row_b, row_c};                          \
         int64_t size = b * c, top = 0;                                                         \
-        PARALLEL_MAX(a, as_a ? a *size : 0, top,                                               \
-                     name##_range(v + lo * size, e + lo * step_a, len, g, reals + lo * as_a,   \
-                                  low + lo * as_a))                                            \
+        PARALLEL_MAX(a, row_a ? a *size : 0, top,                                              \
+                     name##_range(v + lo * size, e + lo * step_a, len, g, reals + lo * row_a,  \
+                                  low + lo * row_a))                                           \
         return top;                                                                            \
     }
 

@@ -40,6 +40,7 @@ from samebits.train.tensor import (
 
 MAX_ROW_ELEMENTS = 1 << 12
 MAX_GROUP_ELEMENTS = 1 << 20
+MAX_SHIFTED_ELEMENTS = 1 << 18  # of codes of 19 bits: d * z - S1 below 2**38, K 24 bits
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
 
 
@@ -107,7 +108,7 @@ class LayerNormFunction(TensorOperation):
     ) -> BFPTensor:
         """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
 
-        d * z - S1 is exact (below 2**28, 2**40 with shifts), and the factor inv / d of each row has
+        d * z - S1 is exact (below 2**28, 2**38 with shifts), and the factor inv / d of each row has
         24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
         backward pass. Not centred, S1 counts as 0.
         """
@@ -122,7 +123,7 @@ class LayerNormFunction(TensorOperation):
             stats[0] = 0
         s1, s2 = stats[:2]
         own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
-        spread = (d * s2 - s1 * s1).cpu().numpy().astype(np.float64)
+        spread = _spread(d, s1, s2, shifts is not None)
         inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
         factor = np.ldexp(inv / float(d), own)
         e_k: Exponent = formats.fits(float(factor.max()), 24)
@@ -150,7 +151,7 @@ class LayerNormFunction(TensorOperation):
         layout, k = ctx.layout, kernels.of(g)
         g, e_g = layout.split(g), layout.exponents(e_g)
         d = g.shape[-1]
-        dgamma, dbeta = _parameter_gradients((g, e_g), (xhat, e_x), layout)
+        dgamma, dbeta = _parameter_gradients((g, e_g), (xhat, e_x), layout, bool(state), ctx.beta)
         if state:
             joint = layout.along(k.joint(*state))
             h, e_h = k.column_affine(g, joint, None, 0, e_g + e_gamma, 16)
@@ -168,10 +169,18 @@ class LayerNormFunction(TensorOperation):
         else:
             acc = t.long() * multiplier
             dz = bfp32(layout.join(acc), layout.of_rows(exponent))
-        return (
-            *(dz, dgamma if state else None, dbeta if ctx.beta else None),
-            *(None, None, None, None),
-        )
+        return dz, dgamma, dbeta, None, None, None, None
+
+
+def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
+    """d * s2 - s1 * s1, d * d times the variance of every row, rounded once to binary64.
+
+    wide: of codes with shifts, where it has up to 76 bits
+    """
+    first, second = s1.cpu().numpy(), s2.cpu().numpy()
+    if wide:
+        first, second = first.astype(object), second.astype(object)
+    return (d * second - first * first).astype(np.float64)
 
 
 def _affine(
@@ -184,35 +193,37 @@ def _affine(
 ) -> BFPTensor:
     """xhat * gamma + beta of xhat with 16 bits, exact at one exponent, as codes of `bits`."""
     xhat, e_x = normalized
-    terms: list[Term] = [(xhat, e_x, 16)]
-    if gamma is not None:
-        jg, e_gamma = gamma.joint()
-        terms = [(layout.along(jg), e_x + e_gamma, 38)]
+    scale = None if gamma is None else layout.along(gamma.joint()[0])
+    e_m, width = (e_x, 16) if gamma is None else (e_x + gamma.joint()[1], 38)
+    terms: list[Term] = []
     if beta is not None:
         jb, e_beta = beta.joint()
         terms.append((layout.along(jb), e_beta, 23))
-    if isinstance(e_x, int) and gamma is not None:
-        k, common = kernels.of(xhat), common_exponent(*((e, n) for _, e, n in terms))
-        (m, e_m, _), *others = terms
-        b = next((k.scale(v, e_b - common) for v, e_b, _ in others), None)
-        codes, exponent = k.column_affine(xhat, m, b, e_m - common, common, bits)
+    if scale is not None and isinstance(e_m, int) and peaks is None:
+        k = kernels.of(xhat)
+        common = common_exponent((e_m, width), *((e, n) for _, e, n in terms))
+        b = next((k.scale(v, e - common) for v, e, _ in terms), None)
+        codes, exponent = k.column_affine(xhat, scale, b, e_m - common, common, bits)
         return BFPTensor(layout.join(codes), exponent, bits=bits)
-    if gamma is not None:
-        v, e, n = terms[0]
-        terms[0] = (xhat.long() * v, e, n)
-    acc, exponent = combined(*terms)
+    product = xhat if scale is None else xhat.long() * scale
+    acc, exponent = combined((product, e_m, width), *terms)
     return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
 
 
-def _parameter_gradients(g: Part, xhat: Part, layout: VectorLayout) -> tuple[BFPTensor, BFPTensor]:
-    """The gradients of gamma and beta: sums of g * xhat and of g over all vectors."""
+def _parameter_gradients(
+    g: Part, xhat: Part, layout: VectorLayout, gamma: bool, beta: bool
+) -> tuple[BFPTensor | None, BFPTensor | None]:
+    """The gradients of gamma and beta, where there are any: sums of g * xhat, and of g."""
     (codes, e_g), (saved, e_x) = g, xhat
-    if layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
-        sums, dots = kernels.of(codes).channel_grad_sums(codes.flatten(0, -2), saved.flatten(0, -2))
-        return bfp32(dots.to(codes.device), e_g + e_x), bfp32(sums.to(codes.device), e_g)
+    if gamma and layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
+        rows_of = (v.reshape(-1, v.shape[-1]) for v in (codes, saved))
+        sums, dots = (v.to(codes.device) for v in kernels.of(codes).channel_grad_sums(*rows_of))
+        return bfp32(dots, e_g + e_x), bfp32(sums, e_g) if beta else None
     v, last = codes.long(), layout.channels_last
-    dgamma = _over_vectors(last(v * saved, e_g + e_x), 62)
-    return dgamma, _over_vectors(last(v, e_g), 55)
+    return (
+        _over_vectors(last(v * saved, e_g + e_x), 62) if gamma else None,
+        _over_vectors(last(v, e_g), 55) if beta else None,
+    )
 
 
 def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPTensor:
@@ -266,7 +277,8 @@ def group_norm(
     """Normalise groups of channels of [n, c, ...] sample by sample, as bfp8; gamma, beta [c].
 
     As many groups as channels are InstanceNorm. Wu and He 2018; peaks as of `layer_norm`. Raises
-    UnsupportedError for groups that do not divide the channels, and above 2**20 elements.
+    UnsupportedError for groups that do not divide the channels, and above 2**20 elements, or 2**18
+    where channels have shifts.
     """
     if x.dim() == 3:
         return over_lines(x, lambda image: group_norm(image, groups, gamma, beta, eps, peaks))
@@ -280,9 +292,10 @@ def group_norm(
             f"group norm: expected {gamma.numel()} channels, found shape {tuple(x.shape)}"
         )
     size = x.numel() // x.shape[0] // groups
-    if size > MAX_GROUP_ELEMENTS:
+    most = MAX_GROUP_ELEMENTS if x.shifts is None else MAX_SHIFTED_ELEMENTS
+    if size > most:
         raise UnsupportedError(
-            f"group norm: expected at most {MAX_GROUP_ELEMENTS} elements of a group, found {size}"
+            f"group norm: expected at most {most} elements of a group, found {size}"
         )
     return LayerNormFunction.apply(x, gamma, beta, eps, True, groups, peaks)
 
