@@ -7,7 +7,7 @@
  * unsigned but the highest, and so a sum of products is a sum of those of its planes, shifted.
  *
  * Bounds: |x|, |w| <= 127 and a byte is at most 255, so that 2**16 products stay below 255 * 127 *
- * 2**16 < 2**31. No more channels are taken; sums over pixels are flushed to 64 bits (CHUNK_MAX). */
+ * 2**16 < 2**31. More channels are not taken; sums over pixels are added up in 64 bits. */
 #include "amx.h"
 
 #ifdef SAMEBITS_AMX
@@ -99,7 +99,7 @@ static inline uint32_t four(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 }
 
 /* Where a panel is not filled, at the end of the sums, one of the two that meet is 0: that of
- * weights, and that of turned inputs. The sums of rows and columns that are missing are not used. */
+ * weights, and that of turned inputs. Sums of rows and columns that are missing are not used. */
 
 /* Rows [0, n) of bytes, each of k, as a panel of `a`. */
 static void pack_rows(const int8_t *v, int64_t n, int64_t k, int8_t *to) {

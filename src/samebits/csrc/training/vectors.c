@@ -1,8 +1,6 @@
 /* Normalisation of vectors (docs/spec/training.md, 5 and 7): rows of d codes with one exponent for
  * all. What is rounded in several steps is one pass here: where the largest magnitude decides a
  * shift, a pass that finds it, and one that writes. */
-#include <string.h>
-
 #include "parallel.h"
 #include "shift.h"
 
