@@ -564,7 +564,8 @@ def test_the_sum_of_a_gradient_counts(paired):
     case.model.zero_grad()
     measured = step_peak(lambda: case.step(run)) + network.layers[0].size
     predicted = peak(network, schedule)
-    assert 0.99 * measured <= predicted <= (1.1 if paired else 1.01) * measured
+    # Paired, the peak is where a deferred gradient is counted as long as what runs beside it.
+    assert 0.99 * measured <= predicted <= (1.45 if paired else 1.01) * measured
 
 
 def test_statistics_that_workers_send_are_sent_once():
