@@ -156,7 +156,7 @@ def seeds(*runs: Found) -> Findings:
         accuracies = [f"{100 * each['accuracy']:.2f} %" for each in (real, bfp)]
         losses = [f"{each['loss']:.4f}" for each in (real, bfp)]
         rows.append([str(seed), *accuracies, f"{points[-1]:+.2f}", *losses])
-    made.figures |= {"seeds": len(rows), "points": f"{sum(points) / len(points):+.2f}"}
+    made.figures |= {"count": len(rows), "points": f"{sum(points) / len(points):+.2f}"}
     titles = ["seed", "float32", "BFP", "points", "loss, float32", "loss, BFP"]
     made.table("seeds", titles, rows)
     return made
