@@ -92,13 +92,12 @@ class Native(NativeVectors):
     def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
         shared = [all(size[axis] == 1 for size in sizes) for axis in range(v.dim())]
         size = [1 if one else n for one, n in zip(shared, v.shape, strict=True)]
-        grid = grid_of(v.shape, size, last=_is_last(v))
+        last = _is_last(v)
+        grid = grid_of(v.shape, size, last=last)
         if grid is None:
             return super().largest_rows(v, *sizes)
         v = _sums(v)
-        top = torch.zeros(size, dtype=torch.int64)
-        if _is_last(v):
-            top = nchw(torch.zeros([size[axis] for axis in (0, 2, 3, 1)], dtype=torch.int64))
+        top = _places(size, last, 0)
         self._max_rows[v.dtype](pointer(v), *grid, pointer(top), _threads())
         return top
 
@@ -111,12 +110,11 @@ class Native(NativeVectors):
             return super().row_ends(v, exponent, size)
         v, exponent = _sums(v), exponent.long()
         exponent = nhwc(exponent) if last else exponent.contiguous()
-        shape = [size[axis] for axis in (0, 2, 3, 1)] if last else list(size)
-        reals, low = torch.zeros(shape, dtype=torch.float64), torch.full(shape, ABOVE)
+        reals, low = _places(size, last, 0, torch.float64), _places(size, last, ABOVE)
         operands = (pointer(v), pointer(exponent), *grid, pointer(reals), pointer(low))
         if self._row_ends[v.dtype](*operands, _threads()) > WHOLE:
             return None
-        return (nchw(reals), nchw(low)) if last else (reals, low)
+        return reals, low
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
@@ -342,13 +340,13 @@ class Native(NativeVectors):
         a = dense(a)
         b = like(b, a)
         sides = (pointer(a), pointer(b), a.numel(), ea - exponent, eb - exponent)
-        largest = self._c.samebits_add_i8(*sides, 0, None, _threads())
-        if largest == 0:
-            return torch.zeros_like(a), formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, bits)
-        out = torch.empty_like(a)
-        self._c.samebits_add_i8(*sides, -shift, pointer(out), _threads())
-        return out, exponent + shift
+
+        def call(shift: int, to: int | None) -> int:
+            return int(self._c.samebits_add_i8(*sides, shift, to, _threads()))
+
+        return in_two_passes(
+            call, torch.empty_like(a), exponent, lambda n: requantize_shift(n, exponent, bits)
+        )
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         pool = pool_struct(x.shape, window)
@@ -506,6 +504,12 @@ def _sums(v: Tensor) -> Tensor:
 def _all_codes(entries: Tensor) -> Tensor:
     """A table of 255 entries with one for -128, which no code is, so that C reads within it."""
     return torch.cat([entries[:1], entries])
+
+
+def _places(size: Sequence[int], last: bool, value: int, kind: torch.dtype = torch.int64) -> Tensor:
+    """Numbers of rows, in the memory order of what they belong to: channels last, or as it is."""
+    order = torch.channels_last if last else torch.contiguous_format
+    return torch.empty(tuple(size), dtype=kind, memory_format=order).fill_(value)
 
 
 def _by_rows(*exponents: Exponent) -> bool:

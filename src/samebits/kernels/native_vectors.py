@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -72,7 +70,7 @@ class NativeVectors(NativeUpdate):
             places = (to, BITS[out.dtype], _threads())
             return int(self._c.samebits_column_affine(*operands, shift, *places))
 
-        return in_two_passes(call, out, exponent, partial(_narrowing, exponent, bits))
+        return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, bits))
 
     def vector_grad(
         self,
@@ -95,7 +93,8 @@ class NativeVectors(NativeUpdate):
         def call(shift: int, to: int | None) -> int:
             return int(self._c.samebits_vector_grad(*rows, *by, shift, to, _threads()))
 
-        return in_two_passes(call, torch.empty_like(h), exponent, partial(_narrowing, exponent, 16))
+        out = torch.empty_like(h)
+        return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, 16))
 
     def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
         x, multiplier = x.contiguous(), multiplier.to(torch.int32).contiguous()
@@ -106,11 +105,6 @@ class NativeVectors(NativeUpdate):
             return int(self._c.samebits_vector_times(*rows, shift, to, _threads()))
 
         return in_two_passes(call, out, exponent, shorten_shift)
-
-
-def _narrowing(exponent: int, bits: int, largest: int) -> int:
-    """The shift to codes of `bits`."""
-    return requantize_shift(largest, exponent, bits)
 
 
 def _sizes(v: Tensor) -> tuple[int, int]:

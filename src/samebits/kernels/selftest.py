@@ -38,10 +38,8 @@ def failures(kernels: Kernels, device: str) -> list[str]:
         if kernels.scale_to(v, exponent, 32).flatten().tolist() != scaled:
             wrong.append(f"scaling by 2**{exponent}")
     # Also of enough pixels for kernels that take no fewer (csrc/training/amx.h).
-    for channels, kernel, groups, h, width in (
-        *((320, 1, 1, 5, 4), (72, 1, 1, 13, 5)),
-        *((40, 3, 1, 5, 4), (6, 3, 6, 5, 4)),
-    ):
+    cases = (320, 1, 1, 5, 4), (72, 1, 1, 13, 5), (40, 3, 1, 5, 4), (6, 3, 6, 5, 4)
+    for channels, kernel, groups, h, width in cases:
         x = _alternating((2, channels, h, width), Q8, torch.int8, device)
         w = _alternating((channels, channels // groups, kernel, kernel), Q8, torch.int8, device)
         s = conv_shape(tuple(x.shape), tuple(w.shape), padding=(kernel // 2,) * 2, groups=groups)
