@@ -1,6 +1,10 @@
 """Time and memory of one training step: BFP against float32 PyTorch, its bf16 and torchao's int8.
 
     python benchmarks/bench_train.py --out runs/bench_train.json
+    python benchmarks/bench_train.py --device cuda --out runs/bench_gpu.json
+
+On a GPU only times are measured; BFP is torch's operations there, by $SAMEBITS_KERNELS eager or
+compiled.
 
 Time. Every variant takes turns with float32 (A, B, A, B, ...) in a process of its own: a change in
 the machine's load meets both, and the threads and memory of one variant do not weigh on another. A
@@ -74,12 +78,13 @@ class NotAvailableError(Exception):
 # --- what is measured ---------------------------------------------------------------------------
 
 
-def batch(model_name: str) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(model_name: str, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Seeded images and labels."""
     generator = torch.Generator().manual_seed(1)
     shape = (1024,) if model_name == "mlp" else (3, 32, 32)
     images = torch.randn(BATCH, *shape, generator=generator)
-    return images, torch.randint(CLASSES, (BATCH,), generator=generator)
+    labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+    return images.to(device), labels.to(device)
 
 
 def float_model(model_name: str) -> nn.Module:
@@ -100,7 +105,7 @@ def parameter_count(model_name: str) -> int:
 
 def build(model_name: str, variant: str, images: torch.Tensor, labels: torch.Tensor) -> Step:
     """A closure that does one step of a variant. Raises NotAvailableError with the reason."""
-    model = float_model(model_name)
+    model = float_model(model_name).to(images.device)
     if variant.startswith("bfp"):
         return bfp_step(model, images, labels, 1 if variant == "bfp-1-shard" else BATCH // SHARD)
     if variant.startswith("torchao"):
@@ -116,7 +121,7 @@ def float_step(
     criterion = nn.CrossEntropyLoss()
 
     def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
             loss = criterion(model(images), labels)
         loss.backward()
         optimizer.step()
@@ -170,9 +175,11 @@ def quantize_with_torchao(model: nn.Module, model_name: str, variant: str) -> No
 # --- measuring: each function runs in a process of its own --------------------------------------
 
 
-def measure_time(model_name: str, variants: list[str], repetitions: int) -> dict[str, Any]:
+def measure_time(
+    model_name: str, variants: list[str], repetitions: int, device: str
+) -> dict[str, Any]:
     """Step times of all variants, paired by repetition."""
-    images, labels = batch(model_name)
+    images, labels = batch(model_name, device)
     steps: dict[str, Step] = {}
     missing: dict[str, str] = {}
     for variant in variants:
@@ -216,6 +223,8 @@ def seconds(step: Step, count: int) -> float:
     start = time.perf_counter()
     for _ in range(count):
         step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return (time.perf_counter() - start) / count
 
 
@@ -340,7 +349,7 @@ def in_fresh_process(threads: int, arguments: list[str]) -> dict[str, Any]:
 
 
 def time_pairs(
-    model_name: str, variants: list[str], threads: int, repetitions: int
+    model_name: str, variants: list[str], threads: int, repetitions: int, device: str
 ) -> dict[str, Any]:
     """Step times of every variant, each paired with float32; float32's own from the first pair."""
     merged: dict[str, Any] = {}
@@ -351,7 +360,7 @@ def time_pairs(
             threads,
             [
                 *("--worker", "time", "--models", model_name, "--variants", *pair),
-                *("--repetitions", str(repetitions)),
+                *("--repetitions", str(repetitions), "--device", device),
             ],
         )
         if not merged:
@@ -363,8 +372,10 @@ def time_pairs(
     return merged
 
 
-def run(models: list[str], variants: list[str], threads: list[int], repetitions: int) -> Any:
-    """All measurements of all models."""
+def run(
+    models: list[str], variants: list[str], threads: list[int], repetitions: int, device: str
+) -> Any:
+    """All measurements of all models; of a GPU, their times."""
     results = []
     for model_name in models:
         entry: dict[str, Any] = {
@@ -374,10 +385,10 @@ def run(models: list[str], variants: list[str], threads: list[int], repetitions:
             "memory": {},
         }
         for count in threads:
-            entry["time"][str(count)] = time_pairs(model_name, variants, count, repetitions)
+            entry["time"][str(count)] = time_pairs(model_name, variants, count, repetitions, device)
         missing = entry["time"][str(threads[0])]["not_available"]
         for variant in variants:
-            if variant in missing:
+            if device != "cpu" or variant in missing:
                 continue
             print(f"{model_name}: memory, {variant}", file=sys.stderr)
             memory: dict[str, Any] = {}
@@ -408,6 +419,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--worker", choices=["time", "resident", "allocations"], help=argparse.SUPPRESS
     )
@@ -425,13 +437,15 @@ def main() -> None:
     options = arguments()
     if options.worker is None:
         machine = facts()  # before, so that the load average is not our own
-        results = run(options.models, options.variants, options.threads, options.repetitions)
+        asked = (options.models, options.variants, options.threads, options.repetitions)
+        results = run(*asked, options.device)
         report = {
             "benchmark": "training step",
             "batch": BATCH,
             "optimizer": f"SGD, momentum {MOMENTUM}",
             "variants": {name: VARIANTS[name] for name in options.variants},
             "machine": machine,
+            "device": options.device,
             "results": results,
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -441,7 +455,7 @@ def main() -> None:
     torch.set_num_threads(options.threads[0])
     (model_name,) = options.models
     if options.worker == "time":
-        outcome = measure_time(model_name, options.variants, options.repetitions)
+        outcome = measure_time(model_name, options.variants, options.repetitions, options.device)
     elif options.worker == "resident":
         outcome = measure_resident(model_name, options.variants[0])
     else:

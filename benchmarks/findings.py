@@ -319,10 +319,14 @@ def train(*runs: Found) -> Findings:
     for model, each in results.items():
         for threads, timed in each["time"].items():
             for variant, measured in timed["variants"].items():
-                ratio, memory = measured["ratio"], each["memory"][variant]
-                kept = f"{memory['persistent_bytes_per_parameter']:.2f}"
+                ratio, memory = measured["ratio"], each["memory"].get(variant)
+                bytes_ = ["", "", ""]  # of a GPU, only times
+                if memory is not None:
+                    kept = f"{memory['persistent_bytes_per_parameter']:.2f}"
+                    peaks = (memory[f"peak_{kind}_bytes"] for kind in ("tensor", "rss"))
+                    bytes_ = [*(f"{peak / MIB:.1f} MiB" for peak in peaks), kept]
+                    made.figures[f"{model}.{variant}.bytes"] = kept
                 shown = f"{ratio['median']:.2f}"
-                made.figures[f"{model}.{variant}.bytes"] = kept
                 key = "ratio" if threads == "1" else f"ratio.{threads}"
                 made.figures[f"{model}.{variant}.{key}"] = shown
                 rows.append(
@@ -330,8 +334,7 @@ def train(*runs: Found) -> Findings:
                         *(model, threads, variant),
                         f"{1e3 * measured['step_seconds']['median']:,.2f}",
                         f"{shown} ({ratio['min']:.2f} to {ratio['max']:.2f})",
-                        *(f"{memory[f'peak_{k}_bytes'] / MIB:.1f} MiB" for k in ("tensor", "rss")),
-                        kept,
+                        *bytes_,
                     ]
                 )
     alone = {model: each["time"].get("1", {}) for model, each in results.items()}

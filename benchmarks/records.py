@@ -64,6 +64,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
         findings.formats,
     ),
     "fuzz": ("-m fuzzing", findings.fuzz),
+    "gpu": (f"{PYTEST} -n 6 tests/device", findings.suite),
     "generate": ("benchmarks/bench_generate.py --tokens 1000", findings.generate),
     "gpt": ("benchmarks/bench_gpt.py", findings.gpt),
     "gpt_rows": ("benchmarks/bench_gpt.py --exponents row", findings.gpt),

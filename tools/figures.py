@@ -73,7 +73,8 @@ def table(content: dict[str, list[Any]]) -> str:
 def source(record: dict[str, Any]) -> str:
     """When and where the figures of a record were measured, as a line below a table."""
     machine = record["machine"]
-    where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
+    devices = ", ".join((machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", ())))
+    where = f"{devices}, torch {machine['torch']}"
     if "load_average" in machine:
         where += f", load {machine['load_average'][0]}"
     text = f"*{record['measured']}; {where}.*"

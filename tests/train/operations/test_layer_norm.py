@@ -42,6 +42,25 @@ def test_groups_whose_sums_of_squares_leave_64_bits(hot, realisation):
     same(functional.group_norm(x, 1), norm.layer_norm(array(x), None, None, 1e-5, groups=1)[0])
 
 
+def of_two_channels(height):
+    """Codes of 8 bits and of 19, as large as they can be, [1, 2, height, 512]."""
+    codes, up = torch.full((1, 2, height, 512), 127, dtype=torch.int8), torch.tensor([12, 0])
+    codes[:, 1] = -127
+    own = torch.full((1, 2, 1, 1), -6) + up.view(1, 2, 1, 1)
+    return BFPTensor(codes, own, bits=8, shifts=up)
+
+
+@pytest.mark.slow
+def test_the_largest_group_of_channels_with_shifts(realisation):
+    x = of_two_channels(256)  # 2**18 elements
+    same(functional.group_norm(x, 1), norm.layer_norm(array(x), None, None, 1e-5, groups=1)[0])
+
+
+def test_a_larger_group_of_channels_with_shifts_is_refused():
+    with pytest.raises(UnsupportedError, match="at most 262144 elements of a group, found 263168"):
+        functional.group_norm(of_two_channels(257), 1)
+
+
 @pytest.mark.parametrize("affine", [True, False])
 def test_a_single_vector_without_other_axes(affine, realisation):
     """The same as one row, with its gradients."""
