@@ -1,16 +1,19 @@
 """Losses of torchvision's classifiers after a few steps in BFP beside float32.
 
-Sixteen digits, resized to 64 pixels or what a network needs, in the same batches for all; random
-weights of one seed. Optimizer and learning rate are the first of WAYS, the smallest rates first,
-with which the float32 loss falls by 30 %. Dropout and stochastic depth are off, since torch and
-samebits draw other numbers. A loss is that of the trained images, in training mode, before the
-first step and after the last.
+Digits, resized to 64 pixels or what a network needs; random weights of one seed; Adam, in the same
+batches for all. Every step sees other images, as training does; of a network that does not learn
+from that within these steps, a few batches again and again: the first of IMAGES that suits. The
+rate is one of RATES with which the float32 loss falls by 30 %, and does not with the next smaller
+one. Dropout and stochastic depth are off, since torch and samebits draw other numbers. A loss is
+that of the first images trained on, in training mode, before the first step and after the last.
 
 Beside BFP stands float32 from weights that were rounded once to 8 bits before the first step: how
 far a loss moves by a change that no arithmetic makes, which is what a ratio can be compared with.
+The cosines between the gradients of the first step say how much of a step is rounding already.
 
     make .venv/.stamp-torchvision
     python benchmarks/bench_torchvision.py --out runs/torchvision.json
+    python benchmarks/bench_torchvision.py --images 16 --batch 16 --out runs/one_batch.json
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -35,12 +39,10 @@ from samebits.data import load
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from torchvision_models import NETS, models
 
-Way = tuple[str, float]
-WAYS: tuple[Way, ...] = (
-    *(("SGD", rate) for rate in (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)),
-    *(("Adam", rate) for rate in (0.0001, 0.0002, 0.0005, 0.001)),
-)
-SIDE, FALL, MOMENTUM, CLASSES = 64, 0.3, 0.9, 10
+RATES = tuple(float(f"{digits}e-{tens}") for tens in (5, 4, 3) for digits in (1, 1.5, 2, 3, 5, 7))
+STRIDE = 3  # of RATES tried first, from the smallest on; then those before the one that suffices
+IMAGES = (640, 128, 32)
+SIDE, FALL, CLASSES = 64, 0.3, 10
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,23 @@ class Losses:
 
 @dataclass(frozen=True)
 class Line:
-    """One network. moved, ratio: last losses of `rounded` and of BFP to that of float32."""
+    """One network, and what `rounded` and BFP are to float32.
+
+    moved, ratio: last losses to that of float32; moved_gradient, gradient: the median over weights
+    of the cosine between the gradients of the first step
+    """
 
     net: str
     side: int
-    optimizer: str
+    images: int
     rate: float
     float32: Losses
     rounded: Losses
     bfp: Losses
     moved: float
     ratio: float
+    moved_gradient: float
+    gradient: float
 
 
 def network(name: str) -> nn.Module:
@@ -94,42 +102,65 @@ def samples(side: int, count: int) -> tuple[Tensor, Tensor]:
     return images.expand(-1, 3, -1, -1).contiguous(), data.train_labels[:count]
 
 
-def run(net: nn.Module, numerics: str, way: Way, given: argparse.Namespace) -> Losses:
-    """Train a copy of the network."""
-    images, labels = samples(given.side, given.images)
-    model, criterion = copy.deepcopy(net), nn.functional.cross_entropy
-    kind, rate = way
-    settings = {"lr": rate} | ({"momentum": MOMENTUM} if kind == "SGD" else {})
-    if numerics == "bfp":
-        model, criterion = bfp.convert(model), bfp.cross_entropy  # type: ignore[assignment]
-    optimizers = {"bfp": bfp, "float32": torch.optim}[numerics]
-    optimizer: Any = getattr(optimizers, kind)(model.parameters(), **settings)
+def made(net: nn.Module, numerics: str) -> nn.Module:
+    """A copy of the network, in BFP its twin."""
+    return bfp.convert(net) if numerics == "bfp" else copy.deepcopy(net)
 
-    def loss(index: slice, step: int) -> Tensor:
-        x = images[index]
-        if numerics == "bfp":
-            bfp.set_step(model, 1, step, 0)
-            x = bfp.model_input(model, x)
-        found: Tensor = criterion(model(x), labels[index])
-        return found
+
+def loss(model: nn.Module, numerics: str, images: Tensor, labels: Tensor, step: int) -> Tensor:
+    """The loss of a batch in a step."""
+    if numerics == "float32":
+        return nn.functional.cross_entropy(model(images), labels)
+    bfp.set_step(model, 1, step, 0)
+    found: Tensor = bfp.cross_entropy(model(bfp.model_input(model, images)), labels)
+    return found
+
+
+def run(
+    net: nn.Module,
+    numerics: str,
+    count: int,
+    rate: float,
+    given: argparse.Namespace,
+    first: float | None = None,
+) -> Losses:
+    """Train a copy on the first `count` images; `first`: the loss before it, where it is known."""
+    images, labels = samples(given.side, count)
+    model = made(net, numerics)
+    adam = {"bfp": bfp.Adam, "float32": torch.optim.Adam}[numerics]
+    optimizer: Any = adam(model.parameters(), lr=rate)
+    batches = list(zip(images.split(given.batch), labels.split(given.batch), strict=True))
 
     def whole(step: int) -> float:
         kept = {k: v.clone() for k, v in model.named_buffers()}
         with torch.no_grad():
-            parts = [float(loss(index, step)) for index in batches]
+            parts = [float(loss(model, numerics, *b, step)) for b in batches[: given.measured]]
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
         return sum(parts) / len(parts)
 
-    batches = [slice(i, i + given.batch) for i in range(0, given.images, given.batch)]
-    first, times = whole(0), []
-    for step in track(range(given.steps), description=f"{given.net}, {numerics}, {way}"):
+    first, times = whole(0) if first is None else first, []
+    for step in track(range(given.steps), description=f"{given.net}, {numerics}, {rate}"):
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss(batches[step % len(batches)], step).backward()
+        loss(model, numerics, *batches[step % len(batches)], step).backward()
         optimizer.step()
         times.append(time.perf_counter() - began)
     return Losses(first, whole(given.steps), sorted(times)[len(times) // 2])
+
+
+def gradients(net: nn.Module, numerics: str, given: argparse.Namespace) -> list[Tensor]:
+    """The gradients of weights in the first step, flat."""
+    model = made(net, numerics)
+    loss(model, numerics, *samples(given.side, given.batch), 0).backward()
+    found: list[Any] = [p.grad for p in model.parameters() if p.dim() > 1 and p.grad is not None]
+    return [(g.dequantize() if numerics == "bfp" else g).flatten().double() for g in found]
+
+
+def agreement(one: list[Tensor], other: list[Tensor]) -> float:
+    """The median cosine of pairs of vectors, of which the first is not all zeros."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a.any()]
+    return statistics.median(float(nn.functional.cosine_similarity(a, b, 0)) for a, b in pairs)
 
 
 def rounded(net: nn.Module) -> nn.Module:
@@ -144,16 +175,37 @@ def rounded(net: nn.Module) -> nn.Module:
     return found
 
 
+def suited(net: nn.Module, count: int, given: argparse.Namespace) -> tuple[float, Losses] | None:
+    """The rate that the module's text describes, and float32's losses; None if no rate suffices."""
+    tried: dict[float, Losses] = {}
+
+    def suffices(rate: float) -> bool:
+        first = next((losses.first for losses in tried.values()), None)
+        tried[rate] = real = run(net, "float32", count, rate, given, first)
+        return real.last <= (1 - FALL) * real.first
+
+    coarse = next((at for at in range(0, len(RATES), STRIDE) if suffices(RATES[at])), None)
+    if coarse is None:
+        return None
+    before = RATES[max(0, coarse - STRIDE + 1) : coarse]
+    rate = next((rate for rate in before if suffices(rate)), RATES[coarse])
+    return rate, tried[rate]
+
+
 def line(name: str, given: argparse.Namespace) -> Line:
-    """One network in both numerics. Raises RuntimeError where no way suits float32."""
+    """One network in both numerics. Raises RuntimeError where no rate suits float32."""
     given.net, given.side, net = name, side_of(name), network(name)
-    for way in WAYS:
-        real = run(net, "float32", way, given)
-        if real.last <= (1 - FALL) * real.first:
-            near, ours = run(rounded(net), "float32", way, given), run(net, "bfp", way, given)
-            moved, ratio = near.last / real.last, ours.last / real.last
-            return Line(name, given.side, *way, real, near, ours, moved, ratio)
-    raise RuntimeError(f"{name}: none of {WAYS} lowers the loss of float32 by {FALL:.0%}")
+    for count in given.images:
+        if (found := suited(net, count, given)) is not None:
+            rate, real = found
+            near = run(rounded(net), "float32", count, rate, given)
+            ours = run(net, "bfp", count, rate, given)
+            ratios = (near.last / real.last, ours.last / real.last)
+            start = gradients(net, "float32", given)
+            others = (gradients(rounded(net), "float32", given), gradients(net, "bfp", given))
+            cosines = (agreement(start, other) for other in others)
+            return Line(name, given.side, count, rate, real, near, ours, *ratios, *cosines)
+    raise RuntimeError(f"{name}: no rate of {RATES} lowers the loss of float32 by {FALL:.0%}")
 
 
 def main() -> None:
@@ -161,23 +213,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nets", nargs="*", default=list(NETS))
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--images", type=int, nargs="+", default=list(IMAGES))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--measured", type=int, default=8, help="batches whose loss is told")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/torchvision.json"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     found: list[Line] = []
-    print("| network | side | optimizer | before | float32 | rounded | BFP | ratios | step | BFP |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    names = ("network", "side", "images, rate", "before", "float32", "rounded", "BFP")
+    print(f"| {' | '.join((*names, 'ratios', 'cosines', 'steps'))} |")
+    print("|---" * (len(names) + 3) + "|")
     for name in given.nets:
         own = line(name, given)
         found.append(own)
         f, b = own.float32, own.bfp
+        losses = " | ".join(f"{v:.4f}" for v in (f.first, f.last, own.rounded.last, b.last))
+        ratios = f"{own.moved:.3f}, {own.ratio:.3f} | {own.moved_gradient:.2f}, {own.gradient:.2f}"
         print(
-            f"| {name} | {own.side} | {own.optimizer} {own.rate} | {f.first:.3f} | {f.last:.4f} | "
-            f"{own.rounded.last:.4f} | {b.last:.4f} | {own.moved:.3f}, {own.ratio:.3f} | "
-            f"{f.step:.2f} s | {b.step:.2f} s |",
+            f"| {name} | {own.side} | {own.images}, {own.rate} | {losses} | {ratios} | "
+            f"{f.step:.2f} s, {b.step:.2f} s |",
             flush=True,
         )
         machine.write_record(given.out, lines=[asdict(each) for each in found])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -785,23 +786,32 @@ def networks(found: Found) -> Findings:
 def torchvision(*runs: Found) -> Findings:
     """Losses of every network after twenty steps, in both numerics; networks of several runs."""
     made = Findings()
-    rows, near, moved = [], 0, 0
-    for each in (line for found in runs for line in found["lines"]):
+    lines = [line for found in runs for line in found["lines"]]
+    rows = []
+    for each in lines:
         f, b = each["float32"], each["bfp"]
-        near += abs(each["ratio"] - 1) <= 0.05
-        moved += abs(each["moved"] - 1) >= 0.05
         losses = (f["first"], f["last"], each["rounded"]["last"], b["last"])
+        cosines = (each["moved_gradient"], each["gradient"])
         rows.append(
             [
-                *(each["net"], f"{each['optimizer']} {each['rate']}"),
+                *(each["net"], str(each["images"]), f"{each['rate']:g}"),
                 *(f"{loss:.4f}" for loss in losses),
                 *(f"{each[key]:.3f}" for key in ("moved", "ratio")),
+                ", ".join(f"{cosine:.2f}" for cosine in cosines),
                 f"{f['step']:.2f} s, {b['step']:.2f} s",
             ]
         )
-    made.figures = {"within": near, "moved": moved, "count": len(rows)}
-    columns = ["network", "optimizer", "before", "float32", "rounded", "BFP"]
-    ratios = ["ratio, rounded", "ratio, BFP", "step, float32 and BFP"]
+    made.figures = {
+        "within": sum(abs(line["ratio"] - 1) <= 0.05 for line in lines),
+        "moved": sum(abs(line["moved"] - 1) >= 0.05 for line in lines),
+        "count": len(lines),
+        "turned": sum(line["moved_gradient"] < 0.5 for line in lines),
+        "median": f"{statistics.median(line['ratio'] for line in lines):.3f}",
+        "least": f"{min(line['ratio'] for line in lines):.3f}",
+        "most": f"{max(line['ratio'] for line in lines):.3f}",
+    }
+    columns = ["network", "images", "rate", "before", "float32", "rounded", "BFP"]
+    ratios = ["ratio, rounded", "ratio, BFP", "cosines", "step, float32 and BFP"]
     made.table("networks", [*columns, *ratios], rows)
     return made
 

@@ -68,9 +68,9 @@ NOT_TEXT = re.compile(r"(?m)^(    .*|```[\s\S]*?^```)$|`[^`\n]*`|\]\([^)]*\)")
 BOUNDS = (
     "differ by less than 1 %",
     "learning rate of 0.003",
-    "by 30 %;",
+    "by 30 %, and",
     "within 5 %",
-    "by 5 % or more",
+    "by 5 % or more in",
     "16 ms of sound",
 )
 
