@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import math
 import statistics
 import sys
@@ -34,9 +35,14 @@ from torch import Tensor, nn
 
 import machine
 import samebits.train as bfp
+from findings import torchvision
 from samebits.data import load
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from figures import table
+
 from torchvision_models import NETS, models
 
 RATES = tuple(float(f"{digits}e-{tens}") for tens in (5, 4, 3) for digits in (1, 1.5, 2, 3, 5, 7))
@@ -94,6 +100,7 @@ def side_of(name: str) -> int:
     return 32 if name == "VisionTransformer" else max(SIDE, NETS[name][0])
 
 
+@functools.cache
 def samples(side: int, count: int) -> tuple[Tensor, Tensor]:
     """Digits [count, 3, side, side] and their labels."""
     data = load("digits")
@@ -198,11 +205,12 @@ def line(name: str, given: argparse.Namespace) -> Line:
     for count in given.images:
         if (found := suited(net, count, given)) is not None:
             rate, real = found
-            near = run(rounded(net), "float32", count, rate, given)
+            once = rounded(net)
+            near = run(once, "float32", count, rate, given)
             ours = run(net, "bfp", count, rate, given)
             ratios = (near.last / real.last, ours.last / real.last)
             start = gradients(net, "float32", given)
-            others = (gradients(rounded(net), "float32", given), gradients(net, "bfp", given))
+            others = (gradients(once, "float32", given), gradients(net, "bfp", given))
             cosines = (agreement(start, other) for other in others)
             return Line(name, given.side, count, rate, real, near, ours, *ratios, *cosines)
     raise RuntimeError(f"{name}: no rate of {RATES} lowers the loss of float32 by {FALL:.0%}")
@@ -220,22 +228,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/torchvision.json"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    found: list[Line] = []
-    names = ("network", "side", "images, rate", "before", "float32", "rounded", "BFP")
-    print(f"| {' | '.join((*names, 'ratios', 'cosines', 'steps'))} |")
-    print("|---" * (len(names) + 3) + "|")
+    lines: list[dict[str, Any]] = []
     for name in given.nets:
-        own = line(name, given)
-        found.append(own)
-        f, b = own.float32, own.bfp
-        losses = " | ".join(f"{v:.4f}" for v in (f.first, f.last, own.rounded.last, b.last))
-        ratios = f"{own.moved:.3f}, {own.ratio:.3f} | {own.moved_gradient:.2f}, {own.gradient:.2f}"
-        print(
-            f"| {name} | {own.side} | {own.images}, {own.rate} | {losses} | {ratios} | "
-            f"{f.step:.2f} s, {b.step:.2f} s |",
-            flush=True,
-        )
-        machine.write_record(given.out, lines=[asdict(each) for each in found])
+        lines.append(asdict(line(name, given)))
+        machine.write_record(given.out, lines=lines)
+    print(table(torchvision({"lines": lines}).tables["networks"]))
 
 
 if __name__ == "__main__":
