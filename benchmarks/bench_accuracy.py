@@ -34,7 +34,6 @@ import machine
 import samebits as sb
 from samebits.data import Dataset
 from samebits.data import load as load_data
-from samebits.finetuning.trainable import opened
 from samebits.ir import interpreter
 from samebits.network import Network
 from samebits.pytorch import TorchExecutor
@@ -50,7 +49,6 @@ from torchvision_models import define_operators
 
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
-BATCH = 50  # images that the executor computes at once
 TOKENS, WIDTH = 1000, 128
 BERT: Record = {"vocab_size": TOKENS, "max_position_embeddings": 64, "intermediate_size": 4 * WIDTH}
 SIZES: Record = {"hidden_size": WIDTH, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -99,13 +97,11 @@ class Work:
 
 
 def accuracy(net: Network, data: Dataset, count: int) -> float:
-    """Of the first test images, of the integers, in batches."""
+    """Of the first test images, of the integers."""
     integer = net.model.integer
-    executor = TorchExecutor(opened(integer, [], BATCH))
     value = integer.values[integer.inputs[0]]
     given = images(data, "test", count)
-    given = given[: len(given) // BATCH * BATCH]
-    outputs = executor.run([quantize_samples(given, value)])
+    outputs = TorchExecutor(integer).run([quantize_samples(given, value)])
     return correct(outputs, data) / len(given)
 
 

@@ -68,7 +68,7 @@ def finetune(graph: Graph, data: Dataset, schedule: FineTuning, device: str = "c
         raise InputError(
             f"{data.source}: expected labels of classes to fine-tune on, found {data.task}"
         )
-    trainable = Trainable(graph, schedule.batch, device)
+    trainable = Trainable(graph, device)
     value = trainable.graph.values[trainable.graph.inputs[0]]
     given, labels = images(data, "train"), data.train_labels.to(device)
     if given.shape[1:] != value.shape[1:] or value.quantization is None:
@@ -76,8 +76,14 @@ def finetune(graph: Graph, data: Dataset, schedule: FineTuning, device: str = "c
             f"{data.source}: expected samples of shape {list(value.shape[1:])}, the network's "
             f"input, found {list(given.shape[1:])}"
         )
+    size = value.shape[0]
+    if schedule.batch % size:
+        raise InputError(
+            f"batch: expected a multiple of the {size} samples that the network takes at once, "
+            f"found {schedule.batch}"
+        )
     each = len(given) // schedule.batch
-    logits = math.prod(trainable.graph.values[trainable.graph.outputs[0]].shape) // schedule.batch
+    logits = math.prod(trainable.graph.values[trainable.graph.outputs[0]].shape) // size
     if not each or logits < data.classes:
         raise InputError(
             f"{data.source}: expected at least {schedule.batch} training samples (a batch) and at "

@@ -8,8 +8,9 @@ weights too, stay what quantization made them, so that no ratio and no table cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from samebits.finetuning.gradients import Call, check_trainable, least_code, smo
 from samebits.ir import Graph, GraphBuilder, Node, Trait, has
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
-from samebits.pytorch.executor import TorchExecutor
+from samebits.pytorch.executor import TorchExecutor, vectorized
 from samebits.quantization.placement import row_added
 from samebits.quantization.weights import LARGEST_BIAS, recoded
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
+
+Outputs = tuple[Tensor, dict[str, Tensor]]
 
 LEAST_BIAS_UNIT = 1 << 10  # of the parameter of a bias, in codes
 
@@ -59,14 +62,15 @@ class TrainedLayer:
 class Trainable(nn.Module):
     """See the module.
 
-    graph: the quantized real graph; batch: samples of a step
+    graph:  the quantized real graph
     layers: those that are trained; the others stay as they are
 
-    Raises UnsupportedError where a node has no rule for gradients, no layer can be trained, or
-    samples of a batch would not stay apart.
+    A batch is any number of the graph's own: `torch.vmap` runs the graph for each, so that no
+    operator has to know where samples lie. Raises UnsupportedError where a node has no rule for
+    gradients or no layer can be trained.
     """
 
-    def __init__(self, graph: Graph, batch: int, device: str = "cpu") -> None:
+    def __init__(self, graph: Graph, device: str = "cpu") -> None:
         super().__init__()
         integer = lower_graph(graph)
         check_trainable(integer)
@@ -77,7 +81,7 @@ class Trainable(nn.Module):
                 f"graph {graph.name!r}: expected a Conv, Gemm or MatMul with constant weights to "
                 "train, found none"
             )
-        self.graph = opened(integer, [layer.node.name for layer in self.layers], batch)
+        self.graph = opened(integer, [layer.node.name for layer in self.layers])
         self.executor = TorchExecutor(self.graph, device)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         self.ends: list[tuple[Tensor, Tensor]] = []
@@ -102,37 +106,64 @@ class Trainable(nn.Module):
         return float(max(LEAST_BIAS_UNIT, np.abs(layer.start).max(initial=0)))
 
     def forward(self, codes: Tensor, values: dict[str, Tensor] | None = None) -> Tensor:
-        """The first output as real numbers, binary32, with gradients.
+        """The first output as real numbers, binary32, with gradients: [samples, ...], each of them
+        what the graph takes at once.
 
-        codes:  of the input, int64, a whole batch
-        values: gets the integers of every value
+        codes:  of the input, int64, any number of them along axis 0
+        values: gets the integers of what every node gives, [samples, ...]
         """
-        exact: dict[str, Tensor] = dict(self.executor.constants)
-        reals: dict[str, Tensor] = {}
-        exact[self.graph.inputs[0]] = codes
+        given: dict[str, tuple[Tensor, Tensor]] = {}
         for index, name in enumerate(self.graph.inputs[1::2]):
             pair = self.graph.inputs[1 + 2 * index + 1]
-            (exact[name], reals[name]), (exact[pair], reals[pair]) = self.operands(index)
+            given[name], given[pair] = self.operands(index)
+        kept = self.executor.unproved if values is None else {n.output for n in self.graph.nodes}
+        out, found = self._each(partial(self._single, given, kept), self._samples(codes))
+        for node in self.graph.nodes:
+            if node.output in found:
+                self.executor.check(node, found[node.output])
+        if values is not None:
+            values.update(found)
+        output = self.graph.values[self.graph.outputs[0]]
+        assert output.quantization is not None
+        scales = out.new_tensor([float(s) for s in output.quantization.scales])
+        real = (out - output.quantization.zero_point) * (scales if len(scales) > 1 else scales[0])
+        return real
+
+    def _samples(self, codes: Tensor) -> Tensor:
+        return codes.reshape(-1, *self.graph.values[self.graph.inputs[0]].shape)
+
+    def _each(self, function: Callable[[Tensor], Outputs], samples: Tensor) -> Outputs:
+        """A function of each sample, side by side."""
+        if self.executor.vectorizable:
+            found: Outputs = vectorized(function)(samples)
+            return found
+        outs, values = zip(*map(function, samples), strict=True)
+        names = values[0].keys()
+        return torch.stack(outs), {k: torch.stack([v[k] for v in values]) for k in names}
+
+    def _single(
+        self, given: Mapping[str, tuple[Tensor, Tensor]], kept: Container[str], codes: Tensor
+    ) -> Outputs:
+        """The first output of codes as the graph takes them, and the integers of values to keep.
+
+        given: weights and biases, each as integers and as the same numbers with gradients
+        """
+        exact = {**self.executor.constants, **{name: pair[0] for name, pair in given.items()}}
+        reals = {name: pair[1] for name, pair in given.items()}
+        exact[self.graph.inputs[0]] = codes
         for node, function in self.executor.functions:
-            given = [exact[name] for name in node.inputs]
+            operands = [exact[name] for name in node.inputs]
             for name in node.inputs:
                 if name not in reals:
                     reals[name] = exact[name].float()
-            exact[node.output] = function(*given)
-            through = smooth(
-                Call(
-                    *(node, function, given, [reals[name] for name in node.inputs]),
-                    least_code(self.graph, node),
-                )
-            )
-            reals[node.output] = _straight(through, exact[node.output])
-        if values is not None:
-            values.update({name: exact[name] for name in self.graph.values})
-        output = self.graph.values[self.graph.outputs[0]]
-        assert output.quantization is not None
-        scales = reals[output.name].new_tensor([float(s) for s in output.quantization.scales])
-        centred = reals[output.name] - output.quantization.zero_point
-        return centred * (scales if len(scales) > 1 else scales[0])
+            exact[node.output] = function(*operands)
+            least = least_code(self.graph, node)
+            call = Call(node, function, operands, [reals[name] for name in node.inputs], least)
+            reals[node.output] = _straight(smooth(call), exact[node.output])
+        found = {
+            node.output: exact[node.output] for node in self.graph.nodes if node.output in kept
+        }
+        return reals[self.graph.outputs[0]], found
 
     def operands(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Weights and bias of a layer, each as integers and as the same numbers with gradients.
@@ -178,14 +209,15 @@ class Trainable(nn.Module):
         return recoded(self.source, found)
 
     def check(self, codes: Tensor) -> None:
-        """UnsupportedError unless the quantized graph gives what `forward` gives for a batch."""
+        """UnsupportedError unless the quantized graph gives what `forward` gives for samples."""
         values: dict[str, Tensor] = {}
         with torch.no_grad():
             self(codes, values)
         deployed = lower_graph(self.quantized())
         kind = deployed.values[deployed.inputs[0]].dtype
         expected = TorchExecutor(deployed).run([codes.cpu().numpy().astype(kind)])[0]
-        if not np.array_equal(values[self.graph.outputs[0]].cpu().numpy(), expected):
+        found = values[self.graph.outputs[0]].cpu().numpy()
+        if not np.array_equal(found.reshape(expected.shape), expected):
             raise UnsupportedError(
                 f"graph {self.source.name!r}: expected the codes that were trained, found others "
                 "where the quantized graph computes them; fine-tune before quantizing"
@@ -200,8 +232,8 @@ def _straight(through: Tensor, exact: Tensor) -> Tensor:
 # --- the graph --------------------------------------------------------------------------------
 
 
-def opened(graph: Graph, layers: list[str], batch: int) -> Graph:
-    """An integer graph for a batch, with weights and bias of the layers, by name, as last inputs.
+def opened(graph: Graph, layers: list[str]) -> Graph:
+    """An integer graph with weights and bias of the layers, by name, as last inputs.
 
     Sums of the layers are int64: their range is not proved for weights that change.
     """
@@ -211,14 +243,9 @@ def opened(graph: Graph, layers: list[str], batch: int) -> Graph:
         )
     builder = GraphBuilder(graph.name)
     source = graph.values[graph.inputs[0]]
-    size = source.shape[0] if source.shape else 0
-    if not size or batch % size:
-        raise UnsupportedError(
-            f"graph {graph.name!r}: expected a batch that is a multiple of the network's {size}"
-        )
-    times = batch // size
-    shape = (batch, *source.shape[1:])
-    names = {source.name: builder.input(source.name, source.dtype, shape, source.quantization)}
+    names = {
+        source.name: builder.input(source.name, source.dtype, source.shape, source.quantization)
+    }
     for name, array in graph.constants.items():
         names[name] = builder.constant(name, array, graph.values[name].quantization)
     given: dict[tuple[str, int], str] = {}
@@ -231,20 +258,11 @@ def opened(graph: Graph, layers: list[str], batch: int) -> Graph:
         attributes = dict(node.attributes)
         if node.name in layers:
             attributes["dtype"] = "int64"
-        if "shape" in attributes:
-            first, *others = attributes["shape"] or (1,)
-            attributes["shape"] = (first * times, *others)
         inputs = [given.get((node.name, i)) or names[name] for i, name in enumerate(node.inputs)]
         known = graph.values[node.output].quantization
-        try:
-            names[node.output] = builder.add(
-                node.op, inputs, attributes, node.name, [node.output], known
-            )
-        except ValueError as error:
-            raise UnsupportedError(
-                f"node {node.name!r} ({node.op}): expected samples that stay apart in a batch: "
-                f"{error}"
-            ) from None
+        names[node.output] = builder.add(
+            node.op, inputs, attributes, node.name, [node.output], known
+        )
     return builder.build([names[name] for name in graph.outputs])
 
 

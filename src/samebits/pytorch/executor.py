@@ -25,6 +25,7 @@ sides a product is at most 2**30, and a piece holds 2**23 of them.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,10 +45,14 @@ from samebits.ir.ops import op_named
 Tensor = torch.Tensor
 Function = Callable[..., Tensor]
 EXACT = 2**53  # every integer up to it is a binary64 number
+LARGEST_COUNT, LARGEST_SIZE = 64, 2**20  # of batches side by side; of elements of their values
 
 
 class TorchExecutor:
     """Runs an integer graph on a device of torch.
+
+    unproved:     values whose intervals leave their declared types, for `check`
+    vectorizable: whether `torch.vmap` takes all functions: none leaves torch
 
     Raises UnsupportedError for a real graph, RangeError where a value could reach 2**62; `run` and
     `trace` raise RangeError where a sum leaves the declared type of its accumulator.
@@ -64,9 +69,10 @@ class TorchExecutor:
         intervals = bounds(graph)
         self.constants = {name: self.tensor(array) for name, array in graph.constants.items()}
         self._functions = [
-            _checked(node, graph, intervals, _PREPARE[node.op](_BoundedNode(self, node, intervals)))
-            for node in graph.nodes
+            _PREPARE[node.op](_BoundedNode(self, node, intervals)) for node in graph.nodes
         ]
+        self.unproved = {n.output for n in graph.nodes if not _is_held(n, graph, intervals)}
+        self.vectorizable = not any(isinstance(each, _Reference) for each in self._functions)
         self._last_use = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs}
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -76,46 +82,78 @@ class TorchExecutor:
         axis 0, which is cut into pieces of the graph's batch. Raises InputError for other types or
         shapes.
         """
-        pieces = [self._run(piece) for piece in self._pieces(inputs)]
-        if len(pieces) == 1:
-            return pieces[0]
-        columns = zip(*pieces, strict=True)
-        return [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
+        count, given = self._given(inputs)
+        if count == 1 or not self.vectorizable:
+            found = [self._checked(self._run(*(x[i] for x in given))) for i in range(count)]
+            outputs = [torch.stack(pieces) for pieces in zip(*found, strict=True)]
+        else:
+            parts = zip(*(x.split(self._side_by_side()) for x in given), strict=True)
+            found = [self._checked(vectorized(self._run)(*part)) for part in parts]
+            outputs = [torch.cat(pieces) for pieces in zip(*found, strict=True)]
+        arrays = map(self._array, self.graph.outputs, outputs)
+        if count == 1:
+            return [array[0] for array in arrays]
+        return [array.reshape(-1, *array.shape[2:]) for array in arrays]
 
     @property
     def functions(self) -> Iterator[tuple[Node, Function]]:
-        """Each node, in order, with its function of int64 tensors."""
+        """Each node, in order, with its function of int64 tensors, which `check` has not seen."""
         return zip(self.graph.nodes, self._functions, strict=True)
+
+    def check(self, node: Node, out: Tensor) -> Tensor:
+        """What a node gave. Raises RangeError for integers that its declared type does not hold,
+        of values that are `unproved`: their intervals leave it."""
+        if node.output in self.unproved and out.numel():
+            dtype = self.graph.values[node.output].dtype
+            low, high = limits(dtype)
+            if int(out.min()) < low or int(out.max()) > high:
+                raise RangeError(
+                    f"node {node.name!r} ({node.op}): expected integers of {dtype}, found "
+                    f"{int(out.min())} to {int(out.max())}"
+                )
+        return out
 
     def trace(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Every value but the constants, by name, for inputs of the graph's own batch."""
-        pieces = self._pieces(inputs)
-        if len(pieces) != 1:
-            raise InputError(f"trace: expected one batch of the graph, found {len(pieces)}")
-        values = self._start(pieces[0])
+        count, given = self._given(inputs)
+        if count != 1:
+            raise InputError(f"trace: expected one batch of the graph, found {count}")
+        values = {**self.constants}
+        values |= {name: x[0] for name, x in zip(self.graph.inputs, given, strict=True)}
         for node, function in self.functions:
-            values[node.output] = function(*(values[name] for name in node.inputs))
+            out = function(*(values[name] for name in node.inputs))
+            values[node.output] = self.check(node, out)
         return {
             name: self._array(name, tensor)
             for name, tensor in values.items()
             if name not in self.graph.constants
         }
 
-    def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        values = self._start(inputs)
+    def _run(self, *inputs: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """The outputs, and what is to be checked, for inputs of the graph's own batch."""
+        values = {**self.constants, **dict(zip(self.graph.inputs, inputs, strict=True))}
+        kept = self.unproved | set(self.graph.outputs)
         for index, (node, function) in enumerate(self.functions):
             values[node.output] = function(*(values[name] for name in node.inputs))
             for name in set(node.inputs):
-                if self._last_use[name] == index and name not in self.graph.outputs:
+                if self._last_use[name] == index and name not in kept:
                     del values[name]
-        return [self._array(name, values[name]) for name in self.graph.outputs]
+        return [values[name] for name in self.graph.outputs], {n: values[n] for n in self.unproved}
 
-    def _start(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
-        given = zip(self.graph.inputs, map(self.tensor, inputs), strict=True)
-        return {**self.constants, **dict(given)}
+    def _checked(self, found: tuple[list[Tensor], dict[str, Tensor]]) -> list[Tensor]:
+        outputs, unproved = found
+        for node in self.graph.nodes:
+            if node.output in unproved:
+                self.check(node, unproved[node.output])
+        return outputs
 
-    def _pieces(self, inputs: Sequence[Array]) -> list[list[Array]]:
-        """The inputs, checked and cut along axis 0 into batches of the graph's size."""
+    def _side_by_side(self) -> int:
+        """How many inputs of the graph's batch are computed at once: less for large values."""
+        largest = max(value.size for value in self.graph.values.values())
+        return max(1, min(LARGEST_COUNT, LARGEST_SIZE // max(1, largest)))
+
+    def _given(self, inputs: Sequence[Array]) -> tuple[int, list[Tensor]]:
+        """The number of batches of the graph's size, and the inputs, checked, [batches, ...]."""
         graph = self.graph
         if len(inputs) != len(graph.inputs):
             raise InputError(
@@ -140,10 +178,9 @@ class TorchExecutor:
                 f"found {sorted(counts)} batches"
             )
         count = counts.pop() if counts else 1
-        if count == 1:
-            return [list(inputs)]
-        columns = [np.split(array, count) for array in inputs]
-        return [list(piece) for piece in zip(*columns, strict=True)]
+        shapes = [graph.values[name].shape for name in graph.inputs]
+        pairs = zip(inputs, shapes, strict=True)
+        return count, [self.tensor(array).reshape(count, *shape) for array, shape in pairs]
 
     def tensor(self, array: Array) -> Tensor:
         """Integers as a tensor on the device."""
@@ -152,6 +189,18 @@ class TorchExecutor:
     def _array(self, name: str, tensor: Tensor) -> Array:
         array: Array = tensor.cpu().numpy()
         return array.astype(self.graph.values[name].dtype)
+
+
+def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.vmap of a function of what one batch of a graph is: for many, along a new axis 0."""
+
+    def run(*tensors: Tensor) -> Any:
+        with warnings.catch_warnings():
+            # vmap may put the new axis last: a copy, which torch tells of.
+            warnings.filterwarnings("ignore", r"torch\.searchsorted.*non-contiguous")
+            return torch.vmap(function)(*tensors)
+
+    return run
 
 
 class _BoundedNode:
@@ -181,27 +230,11 @@ class _BoundedNode:
         return height, width
 
 
-def _checked(
-    node: Node, graph: Graph, intervals: dict[str, Interval], function: Function
-) -> Function:
-    """The function, with a check of its result unless the interval proves that the declared type
-    holds it."""
-    dtype = graph.values[node.output].dtype
-    low, high = limits(dtype)
+def _is_held(node: Node, graph: Graph, intervals: dict[str, Interval]) -> bool:
+    """Whether the interval of a node's result proves that its declared type holds it."""
+    low, high = limits(graph.values[node.output].dtype)
     interval = intervals[node.output].hull
-    if low <= interval.low[0] and interval.high[0] <= high:
-        return function
-
-    def check(*tensors: Tensor) -> Tensor:
-        out = function(*tensors)
-        if out.numel() and (int(out.min()) < low or int(out.max()) > high):
-            raise RangeError(
-                f"node {node.name!r} ({node.op}): expected integers of {dtype}, found "
-                f"{int(out.min())} to {int(out.max())}"
-            )
-        return out
-
-    return check
+    return low <= interval.low[0] and interval.high[0] <= high
 
 
 # --- sums of products -------------------------------------------------------------------------
@@ -360,7 +393,7 @@ def _softmax(node: _BoundedNode) -> Function:
     largest = node.largest(1)
     length, least = node.values[0].shape[-1], limits(node.values[0].dtype)[0]
     if largest * numerator >= 1 << 62 or largest * length * denominator > 1 << 62:
-        return _reference(node)  # products beyond 64 bits: only for extreme scales
+        return _Reference(node)  # products beyond 64 bits: only for extreme scales
 
     def run(x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
@@ -379,7 +412,7 @@ def _divide(node: _BoundedNode) -> Function:
     a = node.attributes
     numerator, denominator = a["ratio"].as_integer_ratio()
     if node.largest(0) * numerator >= 1 << 62 or node.largest(1) * denominator > 1 << 62:
-        return _reference(node)
+        return _Reference(node)
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         codes = _quotient(x * numerator, y.clamp(min=1) * denominator)
@@ -442,15 +475,16 @@ def _normalize(node: _BoundedNode) -> Function:
     return run
 
 
-def _reference(node: _BoundedNode) -> Function:
+class _Reference:
     """The operator's own meaning, as the reference interpreter runs it on the host."""
-    dtypes = [value.dtype for value in node.values]
 
-    def run(*tensors: Tensor) -> Tensor:
-        arrays = [x.cpu().numpy().astype(d) for x, d in zip(tensors, dtypes, strict=True)]
-        return node.tensor(op_named(node.op).meaning(arrays, node.attributes)[0])
+    def __init__(self, node: _BoundedNode) -> None:
+        self.node = node
+        self.dtypes = [value.dtype for value in node.values]
 
-    return run
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        arrays = [x.cpu().numpy().astype(d) for x, d in zip(tensors, self.dtypes, strict=True)]
+        return self.node.tensor(op_named(self.node.op).meaning(arrays, self.node.attributes)[0])
 
 
 # --- pools and reductions ---------------------------------------------------------------------

@@ -331,6 +331,31 @@ def test_log_softmax_needs_codes_behind_it():
     assert "quantize the output with a larger scale" in unsupported(net, fine)
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "factors"),
+    [
+        ("LayerNormalization", {"axis": -1}, 3),
+        ("InstanceNormalization", {}, 4),
+        ("Softmax", {"axis": 1}, 0),
+        ("LogSoftmax", {"axis": 1}, 0),
+    ],
+)
+def test_a_clip_behind_becomes_the_ends_of_the_codes(op, attributes, factors):
+    """-0.5 to 0.25 in steps of 2**-6 from 3 on: the codes -29 to 19, of the same rounding."""
+    found = []
+    x = codes(2, 4, 3)
+    for clipped in (False, True):
+        net = Net(x.shape, 0.25)
+        more = [constant(net, [1, -2, 0.5, 3][:factors]) for _ in range(2)] if factors else []
+        y = net.b.add(op, [net.x, *more], attributes)
+        if clipped:
+            y = net.b.add("Clip", [y], {"min": -0.5, "max": 0.25})
+        found.append(run(lower_graph(net.b.build([net.q(y, 2.0**-6, "int8", 3)])), [x])[0])
+    free, held = found
+    assert (held == free.clip(-29, 19)).all()
+    assert (held != free).any()
+
+
 # --- choices ----------------------------------------------------------------------------------
 
 KEPT = np.random.default_rng(6).integers(0, 2, (3, 4)).astype(bool)

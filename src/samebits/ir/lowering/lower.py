@@ -451,8 +451,7 @@ class _Lowering:
             self.builder.constant(f"{to.name}.b", b),
         )
         numbers = {"epsilon": epsilon, "shift": shift, "zero": to.zero, "dtype": to.dtype}
-        ends = to.ends(Affine(x.source))
-        attributes = {**x.vectors, **numbers, **ends}
+        attributes = {**x.vectors, **numbers, **to.ends(x)}
         order, name = x.source.order, f"{to.name}.normalize"
         codes = self._coded("normalize", inputs, order, to, name, attributes)
         if self.builder.shape(codes.name) == x.shape:

@@ -17,6 +17,7 @@ from samebits.ir.lowering.products import activation
 from samebits.ir.lowering.states import (
     NONE,
     Affine,
+    Bounded,
     Codes,
     ConstantCodes,
     ConstantReals,
@@ -71,9 +72,9 @@ def _clip(e: LoweringBuilder, node: Node, states: States) -> list[State]:
     low, high = (None if end is None or np.isinf(end) else Fraction(end) for end in ends)
     if isinstance(states[0], Codes):
         return [_clipped_codes(e, node, states[0], (low, high))]
-    x = _real(states[0])
-    if isinstance(x, Affine):
-        return [x.clip(low, high)]
+    if isinstance(states[0], Bounded):
+        return [states[0].clip(low, high)]
+    x = point_of(_real(states[0]))
     if low is not None:
         x = _mapped(x, lambda f: apply("Max", f, low))
     if high is not None:

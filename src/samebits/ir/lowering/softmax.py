@@ -11,7 +11,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import FRACTION_BITS, LARGEST_SHIFT
 from samebits.ir.integer.reduce import LARGEST_LEVEL, LARGEST_STEP
-from samebits.ir.lowering.states import Affine, Codes, CodeTarget, LoweringBuilder, Softmax
+from samebits.ir.lowering.states import Codes, CodeTarget, LoweringBuilder, Softmax
 from samebits.spec.formats import round_binary32, round_real
 from samebits.tables.expression import Variable, apply
 from samebits.tables.interval import CodeRange
@@ -32,7 +32,7 @@ def operands(
     order = x.source.last(x.axis)
     powers = np.array(exp_table(x.unit, high - low + 1), np.int32)
     inputs = [e.arranged(x.source, order), e.constant(f"{to.name}.exp", powers)]
-    attributes = {"zero": to.zero, "dtype": to.dtype, **to.ends(Affine(x.source))}
+    attributes = {"zero": to.zero, "dtype": to.dtype, **to.ends(x)}
     if x.logarithm:
         return "log_softmax", inputs, attributes | log_factors(x.unit, to.scale)
     if isinstance(x.kept, Codes):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,45 +59,19 @@ class Sum:
     scaled: bool = False
 
 
-@dataclass(frozen=True)
-class Affine:
-    """min(max(gain[c] * unit * (code - zero) + offset[c], low), high), c along real axis `axis`.
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """Values between two numbers, None for no bound."""
 
-    `unit` and `zero` are the stored quantization of codes; a Sum has unit 1 and zero 0.
-    """
-
-    source: Codes | Sum
-    unit: Fraction = Fraction(1)
-    zero: int = 0
-    gain: tuple[Fraction, ...] = ONE
-    offset: tuple[Fraction, ...] = NONE
-    axis: int | None = None
     low: Fraction | None = None
     high: Fraction | None = None
-
-    @property
-    def codes(self) -> Codes:
-        """The source, which is no sum."""
-        assert isinstance(self.source, Codes)
-        return self.source
-
-    @property
-    def plain(self) -> bool:
-        """Only unit * (code - zero)."""
-        return self.gain == ONE and self.offset == NONE and self.low is self.high is None
 
     @property
     def clipped(self) -> bool:
         """Whether a bound is set."""
         return self.low is not None or self.high is not None
 
-    def over(self, channels: int) -> list[tuple[Fraction, Fraction]]:
-        """(gain, offset) of each channel."""
-        gain = self.gain if len(self.gain) == channels else self.gain * channels
-        offset = self.offset if len(self.offset) == channels else self.offset * channels
-        return list(zip(gain, offset, strict=True))
-
-    def clip(self, low: Fraction | None, high: Fraction | None) -> Affine:
+    def clip(self, low: Fraction | None, high: Fraction | None) -> Self:
         """Clipped once more: min(max(value, low), high)."""
 
         def bounded(end: Fraction | None) -> Fraction | None:
@@ -111,6 +85,38 @@ class Affine:
         if new_low is not None and new_high is not None and new_low > new_high:
             new_low = new_high
         return replace(self, low=new_low, high=new_high)
+
+
+@dataclass(frozen=True)
+class Affine(Bounded):
+    """min(max(gain[c] * unit * (code - zero) + offset[c], low), high), c along real axis `axis`.
+
+    `unit` and `zero` are the stored quantization of codes; a Sum has unit 1 and zero 0.
+    """
+
+    source: Codes | Sum
+    unit: Fraction = Fraction(1)
+    zero: int = 0
+    gain: tuple[Fraction, ...] = ONE
+    offset: tuple[Fraction, ...] = NONE
+    axis: int | None = None
+
+    @property
+    def codes(self) -> Codes:
+        """The source, which is no sum."""
+        assert isinstance(self.source, Codes)
+        return self.source
+
+    @property
+    def plain(self) -> bool:
+        """Only unit * (code - zero)."""
+        return self.gain == ONE and self.offset == NONE and self.low is self.high is None
+
+    def over(self, channels: int) -> list[tuple[Fraction, Fraction]]:
+        """(gain, offset) of each channel."""
+        gain = self.gain if len(self.gain) == channels else self.gain * channels
+        offset = self.offset if len(self.offset) == channels else self.offset * channels
+        return list(zip(gain, offset, strict=True))
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Bounded):
     """The softmax of plain codes over real axis `axis`, over the places that `kept` holds, or its
     logarithm."""
 
@@ -149,7 +155,7 @@ class MaskedScores:
 
 
 @dataclass(frozen=True)
-class Normalized:
+class Normalized(Bounded):
     """Plain codes normalised by statistics of their own, times gamma + beta for each channel.
 
     source:  channels last; the axes of vectors of several may be stored as one
@@ -217,7 +223,7 @@ class CodeTarget:
         low, high = self.range
         return min(max(round_real(real / self.scale) + self.zero, low), high)
 
-    def ends(self, x: Affine) -> dict[str, int]:
+    def ends(self, x: Bounded) -> dict[str, int]:
         """The clip as codes; rounding is monotone, so clip and rounding change places."""
         ends = zip(("low", "high"), self.range, (x.low, x.high), strict=True)
         return {key: end if real is None else self.code(real) for key, end, real in ends}
