@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from samebits import progress
-from samebits.errors import InputError, UnsupportedError
+from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.network import MEASURED, Network
 from samebits.results import (
     Audit,
@@ -131,8 +131,8 @@ def quantize(
     """
     from samebits.data import DataOptions, options_of
     from samebits.data.options import options_given
-    from samebits.ir.fusion import fuse_normalisation
-    from samebits.ir.lowering.lower import check_lowerable
+    from samebits.ir.canonical import canonicalize
+    from samebits.ir.lowering.check import check_lowerable
     from samebits.quantization import (
         Options,
         RecurrentReport,
@@ -163,8 +163,8 @@ def quantize(
     if given is not source:
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
-        raise InputError(f"{net.source}: expected a float network, found: {net.kind}")
-    graph = tie_states(fuse_normalisation(net.model.real), state)
+        raise InputError(f"{net.source}: expected a float network, found: {_found(net)}")
+    graph = tie_states(canonicalize(net.model.real), state)
     options = Options(
         plain={
             "scheme": scheme,
@@ -198,6 +198,19 @@ def quantize(
     if finetune is None:
         return net
     return net.finetune(finetune, epochs=epochs or 1, **tuning.chosen())
+
+
+def _found(net: Network) -> str:
+    """The kind of a network that is not to be quantized; of one that is, but not wholly, where."""
+    if net.kind == "quantized network":
+        try:
+            _ = net.model.integer
+        except SamebitsError as error:
+            return (
+                f"{net.kind} in part: {error}; quantize the float network, or quantize the rest "
+                "where this was done"
+            )
+    return net.kind
 
 
 def convert(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, Value, has
-from samebits.ir.fusion import fuse_normalisation
+from samebits.ir.canonical import without_guards
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import simplify
@@ -83,7 +83,7 @@ class Model:
                 "nodes), found a float one; quantize it first: samebits quantize MODEL.onnx "
                 "--calibration X.npz --out Q.onnx"
             )
-        integer = lower_graph(fuse_normalisation(real))
+        integer = lower_graph(without_guards(real))
         verify(integer)
         return integer
 

@@ -515,13 +515,13 @@ class Network(Reported):
     ) -> NetworkFacts:
         """The facts that a page states of the network besides what is in it."""
         from samebits.codegen.run.targets import find_board
-        from samebits.ir.fusion import fuse_normalisation
+        from samebits.ir.canonical import canonicalize
         from samebits.reports.page.network import NetworkFacts
         from samebits.verification.inputs import chunks, given_reals
 
         origin, reals = self.origin or (None, [])
         if against is not None:
-            origin = fuse_normalisation(against.model.real)
+            origin = canonicalize(against.model.real)
         if samples is not None:
             given = given_reals(samples, self.interface, seed)
             reals = chunks(self.interface, given)[:MEASURED]

@@ -189,6 +189,16 @@ def test_integers_have_no_codes(net):
     assert place(n.build(y)).quantized == ("d", "y")
 
 
+def test_places_said_by_an_integer_input_have_no_codes(net):
+    """Nor has what they become by movement: 0 and -inf, as of padded texts."""
+    n = net()
+    said = n.add("Cast", "b", n.input("t", 1, 4, dtype="int64"), to="bool")
+    left = n.add("Where", "f", said, n.constant("k", -np.inf), n.constant("o", 0.0))
+    wide = n.add("Expand", "w", n.add("Reshape", "r", left, shape=(1, 1, 4)), shape=(1, 3, 4))
+    y = n.add("Softmax", "y", n.add("Add", "s", n.input("x", 1, 3, 4), wide), axis=2)
+    assert place(n.build(y)).quantized == ("x", "y")
+
+
 def test_a_fill_value_gets_a_scale_of_its_own(net):
     n = net()
     x = n.input("x", 1, 4)

@@ -117,7 +117,7 @@ def _divide(call: Call) -> Tensor:
 
 
 def _softmax(call: Call) -> Tensor:
-    """Of rows without their mask: zeros."""
+    """Shares of the scores that a mask keeps; rows without any are zeros."""
     x, table, *masks = call.reals
     kept = torch.ones_like(x) if not masks else (masks[0] != 0).to(x.dtype).expand(x.shape)
     most = x.detach().masked_fill(kept == 0, call.lowest).amax(-1, keepdim=True)

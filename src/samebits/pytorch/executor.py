@@ -101,8 +101,8 @@ class TorchExecutor:
         return zip(self.graph.nodes, self._functions, strict=True)
 
     def check(self, node: Node, out: Tensor) -> Tensor:
-        """What a node gave. Raises RangeError for integers that its declared type does not hold,
-        of values that are `unproved`: their intervals leave it."""
+        """The result of a node. Raises RangeError for integers that its declared type does not
+        hold, of values that are `unproved`: their intervals leave it."""
         if node.output in self.unproved and out.numel():
             dtype = self.graph.values[node.output].dtype
             low, high = limits(dtype)
@@ -148,7 +148,7 @@ class TorchExecutor:
         return outputs
 
     def _side_by_side(self) -> int:
-        """How many inputs of the graph's batch are computed at once: less for large values."""
+        """The number of batches that are computed at once: less for large values."""
         largest = max(value.size for value in self.graph.values.values())
         return max(1, min(LARGEST_COUNT, LARGEST_SIZE // max(1, largest)))
 

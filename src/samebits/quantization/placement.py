@@ -186,13 +186,13 @@ class _Search:
         inputs = [name for name in node.inputs if name]
         variables = [name for name in inputs if self.is_variable(name)]
         output = node.output
+        if output in self.flags:  # of an integer input, which says places: they have no codes
+            return ()
         if is_movement(node):
             moved = moved_inputs(node)
             self.read_constants(node, range(len(moved)))
             self.shared.append([*moved, *node.outputs])
             return moved
-        if output in self.flags:  # of an integer input, which says places: they have no codes
-            return ()
         if output in self.masked:
             return [self.masked[output].scores]
         if has(node.op, Trait.POINTWISE) and variables:

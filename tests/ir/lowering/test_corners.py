@@ -175,7 +175,7 @@ def test_each_value_made_of_a_flag_is_looked_at_once():
 def test_inputs_that_are_no_codes():
     b = GraphBuilder("flags")
     x = b.input("x", "bool", (1, 3))
-    with pytest.raises(UnsupportedError, match=r"input 'x': expected real numbers, codes"):
+    with pytest.raises(UnsupportedError, match=r"input 'x': expected numbers, found bool; give"):
         lower_graph(b.build([b.add("Identity", [x])]))
 
 

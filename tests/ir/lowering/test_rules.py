@@ -14,7 +14,7 @@ from samebits.errors import RangeError, UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.interpreter import run
 from samebits.ir.lowering import lower
-from samebits.ir.lowering.lower import check_lowerable
+from samebits.ir.lowering.check import check_lowerable
 
 
 def codes(*shape):
@@ -235,6 +235,24 @@ def test_operators_without_an_integer_form_are_found_before_quantization():
     sums = b.add("CumSum", [b.add("Relu", [x])], {"axis": 1}, name="running")
     with pytest.raises(UnsupportedError, match=r"node 'running' \(CumSum\): expected an operator"):
         check_lowerable(b.build([sums]))
+    above = b.add("Greater", [sums, x], name="above")
+    both = b.build([b.add("Where", [above, x, sums])])
+    with pytest.raises(UnsupportedError) as found:
+        check_lowerable(both)
+    first, *lines = str(found.value).splitlines()
+    assert first == "expected operators with an integer form, found 2 without one:"
+    assert "node 'running' (CumSum)" in lines[0]
+    assert "triangular matrix" in lines[0]
+    assert "node 'above' (Greater)" in lines[1]
+    assert "integer input of zeros and ones" in lines[1]
+
+
+def test_inputs_that_nothing_reads():
+    b = GraphBuilder("float")
+    b.input("u", "float32", (1, 3))
+    y = b.add("Relu", [b.input("x", "float32", (1, 3))])
+    with pytest.raises(UnsupportedError, match=r"input 'u': .* export the model without it"):
+        check_lowerable(b.build([y]))
 
 
 def test_recurrent_layers_pass_the_check_before_quantization():

@@ -27,6 +27,7 @@ POSITIONS = np.array([[0, 1, 2], [2, 3, 4]])
 TABLES = {"cosine": np.cos(ANGLES), "sine": np.sin(ANGLES)}
 NORM = {"gamma": real(8), "beta": real(8), "bias": real(8), "skip": ROWS}
 QKV = {"w": W, "b": real(24)}
+KEPT = np.array([[[1, 0, 1], [1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 0, 0], [1, 0, 1]]], np.int32)
 # name -> operator, inputs, attributes, constants, shape of x
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
     "rms": ("SimplifiedLayerNormalization", "x gamma", {"epsilon": 0.1}, NORM, X),
@@ -47,6 +48,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]
     "attention of sizes": (
         "Attention", "x w b", {"num_heads": 2, "qkv_hidden_sizes": [6, 6, 12]}, QKV, X
     ),
+    "attention to some": (
+        "Attention", "x w b m", {"num_heads": 2}, {**QKV, "m": KEPT[:, 0]}, X
+    ),
+    "attention to some of each row": (
+        "Attention", "x w b m", {"num_heads": 2, "unidirectional": 1}, {**QKV, "m": KEPT}, X
+    ),
     "rotary": ("RotaryEmbedding", "x p cosine sine", {}, {**TABLES, "p": POSITIONS}, (2, 2, 3, 8)),
     "rotary of pairs": (
         "RotaryEmbedding", "x p cosine sine", {"interleaved": 1}, {**TABLES, "p": POSITIONS},
@@ -64,7 +71,7 @@ def one(
     listed = ["y", *(f"more{i}" for i in range(1, outputs))]
     domain = "" if op == "SimplifiedLayerNormalization" else "com.microsoft"
     graph = helper.make_graph(
-        [helper.make_node(op, names.split(), listed, "it", domain=domain, **attributes)],
+        [helper.make_node(op, names.split(" "), listed, "it", domain=domain, **attributes)],
         "graph",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [
@@ -99,8 +106,11 @@ def test_the_sum_before_a_norm_is_an_output():
 
 
 REFUSED = {
-    "expected attention without a mask as input 3": (
-        "Attention", "x w b m", {"num_heads": 2}, {**QKV, "m": np.ones((2, 3), np.int32)}, X
+    "expected a mask .2, 3. or .2, 3, 3. of ones and zeros, found .2.": (
+        "Attention", "x w b m", {"num_heads": 2}, {**QKV, "m": np.ones(2, np.int32)}, X
+    ),
+    "expected attention without a past as input 4": (
+        "Attention", "x w b  q", {"num_heads": 2}, {**QKV, "q": np.ones(2, np.float32)}, X
     ),
     "expected 24 columns of 5 heads": ("Attention", "x w b", {"num_heads": 5}, QKV, X),
     "expected batches as first axes": (

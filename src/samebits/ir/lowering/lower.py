@@ -1,7 +1,7 @@
 """Quantized real graph -> integer graph. docs/spec/graph.md section 4.
 
 Every real value is tracked as an exact function of codes (`states`); a QuantizeLinear turns it into
-integer operators. The rules per operator are in `products`, `pointwise` and `shape`.
+integer operators. The rules per operator are in `rules`.
 
 Example: DequantizeLinear, Relu, QuantizeLinear. The first makes Affine(codes, scale, zero), nothing
 is computed. Relu clips that description at 0. The last compares it with the codes that it wants:
@@ -11,7 +11,7 @@ others it is a `table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import SamebitsError, UnsupportedError
-from samebits.ir.graph import Array, Graph, Node, moved_inputs
+from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
-from samebits.ir.lowering import dynamic, normalize, pointwise, products, resize, softmax, trees
+from samebits.ir.lowering import normalize, pointwise, softmax
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.blocks import split_blocks
+from samebits.ir.lowering.check import check_inputs
+from samebits.ir.lowering.rules import rule_of
 from samebits.ir.lowering.sink import sink_quantize
 from samebits.ir.lowering.states import (
     NONE,
@@ -49,9 +51,7 @@ from samebits.ir.lowering.states import (
     with_offset,
 )
 from samebits.ir.lowering.sums import rebuilt, shorten_sums
-from samebits.ir.masks import FLAG_TYPES, Flag, Mask, flags_of, masks_of
 from samebits.ir.ops import has
-from samebits.ir.real.cell import LAYERS
 from samebits.ir.real.quantize import saturation
 from samebits.ir.rewrite import remove_dead
 from samebits.ir.traits import Trait
@@ -63,7 +63,6 @@ SOFTMAX_OUTPUT = Fraction(1, 1 << 16)  # of a Softmax that leaves the graph: uin
 LARGEST_SUM, LARGEST_WIDE_SUM = 1 << 31, 1 << 62
 BYTE = 255  # the span of 8-bit codes
 LARGEST_TABLE = 1 << 24  # entries of one per-channel table
-Rule = Callable[[LoweringBuilder, Node, States], list[State]]
 
 
 def lower_graph(graph: Graph) -> Graph:
@@ -74,20 +73,6 @@ def lower_graph(graph: Graph) -> Graph:
     """
     wide = _Lowering(sink_quantize(split_blocks(graph))).run()
     return narrow_accumulators(shorten_sums(remove_dead(wide)), graph.outputs)
-
-
-def check_lowerable(graph: Graph) -> None:
-    """Refuse what `lower_graph` will refuse in a float graph, whatever its scales will be.
-
-    Recurrent layers pass: their cells are lowered in their place. Raises UnsupportedError that
-    names the first input or node without an integer form.
-    """
-    flags = flags_of(graph)
-    _check_inputs(graph, flags, masks_of(graph, flags))
-    for node in graph.nodes:
-        free = node.op in LAYERS or node.output in flags
-        if not free and not has(node.op, Trait.QUANTIZES):
-            _rule(node)
 
 
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:
@@ -114,7 +99,7 @@ class _Lowering:
     def run(self) -> Graph:
         """The integer graph, not yet optimised. Errors of a rule gain the node's name and operator;
         a ValueError (shapes that an integer operator does not take) becomes UnsupportedError."""
-        _check_inputs(self.graph, self.builder.flags, self.builder.masks)
+        check_inputs(self.graph, self.builder.flags, self.builder.masks)
         for name in self.graph.inputs:
             self._input(name)
         for name, array in self.graph.constants.items():
@@ -155,7 +140,8 @@ class _Lowering:
         if len(wanted) != 1 or any(node.op != "QuantizeLinear" for node in readers):
             raise UnsupportedError(
                 f"input {name!r}: expected one QuantizeLinear that reads it, found "
-                f"{', '.join(node.op for node in readers) or 'nothing'}; quantize the model first"
+                f"{', '.join(node.op for node in readers) or 'nothing'}; quantize the model first, "
+                "its inputs too"
             )
         quantization, dtype = wanted.pop()
         codes = Codes(self.builder.input(name, dtype, value.shape, quantization), order)
@@ -234,7 +220,7 @@ class _Lowering:
         if node.output in self.builder.flags and not has(node.op, Trait.MOVEMENT):
             flag = next(state for state in states if isinstance(state, Codes))
             return [lower_shape.expanded(self.builder, node, flag)]
-        return _rule(node)(self.builder, node, states)
+        return rule_of(node)(self.builder, node, states)
 
     def _constants(self, node: Node, index: int) -> Array:
         name = node.inputs[index] if index < len(node.inputs) else ""
@@ -468,60 +454,6 @@ def _as_sum(x: Affine, node: Node) -> Affine:
     return replace(x, source=Sum("add", (x.source.name,), one, x.source.order, node.name))
 
 
-def _check_inputs(graph: Graph, flags: Mapping[str, Flag], masks: Mapping[str, Mask]) -> None:
-    """Real numbers, codes, and whole numbers that select rows or say the places of a softmax."""
-    for name in graph.inputs:
-        value = graph.values[name]
-        if value.dtype.startswith("float") or value.dtype in CODES:
-            continue
-        wrong = value.dtype if value.dtype not in FLAG_TYPES else ""
-        wrong = wrong or _misused(graph, name, flags, masks)
-        if wrong:
-            raise UnsupportedError(
-                f"input {name!r}: expected real numbers, codes of 8 or 16 bits, or whole numbers "
-                f"that select rows (Gather) or say the places of a softmax, found {wrong}; compute "
-                "outside the network what it counts, and give it that"
-            )
-
-
-def _misused(graph: Graph, name: str, flags: Mapping[str, Flag], masks: Mapping[str, Mask]) -> str:
-    """The reader that takes an integer input, or what was made of it, for something else, or "".
-
-    The elements of an input that selects are any numbers, those of one that says places 0 and 1:
-    none can do both.
-    """
-    kind, readers = graph.values[name].dtype, graph.consumers()
-    waiting, seen = [name], {name}
-    selecting, saying = "", ""
-    while waiting:
-        value = waiting.pop()
-        if value in graph.outputs and not flags[value].moved:
-            return f"{kind} of which the output {value!r} is made"
-        for node in readers[value]:
-            indexed = has(node.op, Trait.INDEXED) and value not in moved_inputs(node)
-            if indexed and has(node.op, Trait.MOVEMENT) and flags[value].moved:
-                selecting = f"{node.name!r} ({node.op})"
-            elif node.output in flags:
-                if node.output not in seen:
-                    seen.add(node.output)
-                    waiting.append(node.output)
-            elif node.output in masks or (node.op == "Where" and node.inputs[1:].count(value) == 0):
-                saying = f"{node.name!r} ({node.op})"
-            else:
-                return f"{kind} that {node.name!r} ({node.op}) reads"
-    return f"{kind} that {selecting} and {saying} read" if selecting and saying else ""
-
-
-def _rule(node: Node) -> Rule:
-    if node.op not in RULES:
-        raise UnsupportedError(
-            f"node {node.name!r} ({node.op}): expected an operator with an integer form "
-            f"(docs/spec/graph.md section 4), found {node.op}; replace it, or compute it outside "
-            "the network"
-        )
-    return RULES[node.op]
-
-
 def _no_blocks(node: Node) -> None:
     if node.attributes["block_size"]:
         raise UnsupportedError(
@@ -534,14 +466,3 @@ def _scale(value: Any) -> Fraction:
     if not (np.isfinite(value) and value > 0):
         raise UnsupportedError(f"expected a positive finite scale, found {value}")
     return Fraction(float(value))
-
-
-RULES: dict[str, Rule] = {
-    **products.RULES,
-    **dynamic.RULES,
-    **pointwise.RULES,
-    **normalize.RULES,
-    **resize.RULES,
-    **lower_shape.RULES,
-    **trees.RULES,
-}

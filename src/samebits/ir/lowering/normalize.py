@@ -133,13 +133,14 @@ def _numbers(state: State | None, shape: tuple[int, ...]) -> tuple[Fraction, ...
     if not isinstance(state, (ConstantReals, ConstantCodes)):
         raise UnsupportedError("expected constant factors and terms, found computed ones")
     exact = state.exact()
-    lead = exact.shape[: max(exact.ndim - len(shape), 0)]
-    if set(lead) - {1}:
+    inner = exact.shape[max(exact.ndim - len(shape), 0) :]
+    rows = exact.reshape(-1, *inner)
+    if (rows != rows[:1]).any():
         raise UnsupportedError(
             f"expected factors and terms of {list(shape)}, found {list(exact.shape)}: one for each "
             "vector has no integer form"
         )
-    return tuple(np.broadcast_to(exact.reshape(exact.shape[len(lead) :]), shape).flat)
+    return tuple(np.broadcast_to(rows[0], shape).flat)
 
 
 RULES: dict[str, Callable[..., list[State]]] = {

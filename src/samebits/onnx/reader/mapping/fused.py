@@ -12,6 +12,8 @@ import numpy as np
 from samebits.errors import InputError, UnsupportedError
 from samebits.onnx.reader.node import MICROSOFT, OnnxNode, Result, onnx_op
 
+LEFT_OUT = -1e9  # added to a score, leaves no share of binary32 beside scores below 1e8
+
 # --- normalisation ----------------------------------------------------------------------------
 
 
@@ -96,10 +98,11 @@ def _scaled(node: OnnxNode, x: str, factor: float) -> str:
 
 @onnx_op("Attention", domain=MICROSOFT)
 def _attention(node: OnnxNode) -> Result:
-    """x [B, S, D], weights [D, E], bias [E], mask: of queries, keys and values side by side, each
-    the heads side by side. `unidirectional`: no place sees a later one."""
+    """x [B, S, D], weights [D, E], bias [E], mask [B, S] or [B, S, S] of ones and zeros: of
+    queries, keys and values side by side, each the heads side by side. `unidirectional`: no place
+    sees a later one."""
     node.ignore("mask_filter_value")
-    for index, what in ((3, "mask"), (4, "past"), (5, "attention bias"), (6, "past length")):
+    for index, what in ((4, "past"), (5, "attention bias"), (6, "past length")):
         if node.has(index):
             raise UnsupportedError(
                 f"expected attention without a {what} as input {index}, found one; export the "
@@ -136,9 +139,26 @@ def _attention(node: OnnxNode) -> Result:
         node.builder.charge(length * length)
         later = np.triu(np.full((length, length), -np.inf, node.dtype()), 1)
         scores = node.emit("Add", scores, node.constant(later))
+    if node.has(3):
+        scores = node.emit("Add", scores, _left_out(node, batch, length))
     weights = node.emit("Softmax", scores, axis=3)
     made = node.emit("Transpose", node.emit("MatMul", weights, v), perm=(0, 2, 1, 3))
     return _first(node, node.emit("Reshape", made, shape=(batch, length, sizes[2])))
+
+
+def _left_out(node: OnnxNode, batch: int, length: int) -> str:
+    """A term of scores [B, N, S, S]: 0 where the mask is 1, else a number beside which no share of
+    binary32 is left, as beside `mask_filter_value`."""
+    shape = node.shape(3)
+    if shape not in ((batch, length), (batch, length, length)):
+        raise UnsupportedError(
+            f"expected a mask {[batch, length]} or {[batch, length, length]} of ones and zeros, "
+            f"found {list(shape)}; quantize the model as it was before onnxruntime's optimizer"
+        )
+    wide = (batch, 1, 1, length) if len(shape) == 2 else (batch, 1, length, length)
+    kept = node.emit("Cast", node.emit("Reshape", node.input(3), shape=wide), to=node.dtype())
+    one, left = (node.constant(np.array(v, node.dtype())) for v in (1.0, LEFT_OUT))
+    return node.emit("Mul", node.emit("Sub", one, kept), left)
 
 
 @onnx_op("RotaryEmbedding", domain=MICROSOFT)
