@@ -330,6 +330,7 @@ def fit(
 
     from samebits.data import Dataset
     from samebits.data import load as load_data
+    from samebits.data.load import source_name
     from samebits.data.options import LabelledReading, options_given
     from samebits.recompute.training import Planner, plan_option
     from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
@@ -348,6 +349,7 @@ def fit(
         )
     model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
     given = data if isinstance(data, Dataset) else None
+    name_of_data = source_name(data) if given is None else given.source
     options = options_given(reading, LabelledReading)
     if given is not None:
         options.apart_from(given.source, "a Dataset", ())
@@ -359,7 +361,7 @@ def fit(
                 raise
         with join(worker_timeout, place) as workers:
             config = TrainConfig(
-                data=str(data) if given is None else given.source,
+                data=name_of_data,
                 arch=name,
                 numerics=numerics,
                 epochs=epochs,
@@ -397,7 +399,9 @@ def fit(
                 )
             weights = None if init is None else initial_weights(init, numerics, progress.note)
             shape = (CONTEXT,) if name in LANGUAGE_MODELS else None
-            dataset = given or load_data(str(data), limit=limit, input_shape=shape, options=options)
+            dataset = given or load_data(
+                name_of_data, limit=limit, input_shape=shape, options=options
+            )
             if lr is None:
                 config = replace(config, lr=usual_rate(optimizer, dataset.task))
             rates = functools.partial(config.schedule_for, dataset)

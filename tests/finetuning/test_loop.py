@@ -64,6 +64,9 @@ def test_what_does_not_fit(float_network):
     net = sb.quantize(float_network, images)
     with pytest.raises(InputError, match="expected a quantized network to fine-tune, found: float"):
         sb.load(float_network, example=torch.ones(1, 1, 8, 8)).finetune(data)
+    fixed = sb.quantize(sb.load(float_network, example=torch.ones(2, 1, 8, 8)), images)
+    with pytest.raises(InputError, match="batch: expected a multiple of the 2 samples"):
+        fixed.finetune(data, batch=33)
     with pytest.raises(InputError, match="expected at least 4096 training samples"):
         net.finetune(data, batch=4096)
     wide = nn.Sequential(nn.Flatten(), nn.Linear(32, 10))
@@ -72,6 +75,15 @@ def test_what_does_not_fit(float_network):
         wrong.finetune(data)
     with pytest.raises(InputError, match="--epochs: expected 1 or more, with --finetune DATA"):
         sb.quantize(float_network, images, epochs=2)
+
+
+@pytest.mark.parametrize("wrong", [([1], [2]), np.ones((2, 2)), iter([])])
+def test_arrays_are_no_data_without_a_split(float_network, wrong):
+    images = load_digits().batch("train", torch.arange(16)).numpy()
+    with pytest.raises(InputError, match=r"data: expected .* found .*; of arrays make Dataset\("):
+        sb.quantize(float_network, images).finetune(wrong)
+    with pytest.raises(InputError, match=r"of arrays make Dataset\("):
+        sb.fit(wrong, "mlp", "runs/never")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def given_data(
     and for options of a `Dataset`."""
     if not isinstance(given, Dataset):
         found = load(
-            str(given),
+            source_name(given),
             limit=limit,
             input_shape=input_shape,
             options=options,
@@ -109,6 +109,17 @@ def given_data(
     if earlier is not None:
         given = given.with_values_of(earlier.options)
     return given.whole() if whole else given
+
+
+def source_name(given: object) -> str:
+    """The name of what a user gives as data. Raises InputError for what is neither a string nor a
+    path: numbers and loaders of torch have no split into training and test samples."""
+    if isinstance(given, str | Path):
+        return str(given)
+    raise InputError(
+        f"data: expected {EXPECTED}, or a samebits.data.Dataset, found {type(given).__name__}; of "
+        "arrays make Dataset(train_images, train_labels, test_images, test_labels, class_names)"
+    )
 
 
 def load_samples(

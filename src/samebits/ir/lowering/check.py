@@ -1,4 +1,4 @@
-"""What no lowering takes, whatever the scales: found before a network is quantized."""
+"""Inputs and operators that no lowering takes, whatever the scales, found before quantization."""
 
 from __future__ import annotations
 
