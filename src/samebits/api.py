@@ -141,7 +141,7 @@ def quantize(
         tie_states,
     )
     from samebits.samples import example_of, gather, in_memory, is_module, kept
-    from samebits.verification.backends.onnxruntime import not_loaded
+    from samebits.verification.backends.onnxruntime import not_taken
     from samebits.verification.deployable import deployable
 
     chosen = options_given(reading)
@@ -188,12 +188,12 @@ def quantize(
     arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.earlier)
     quantized, report = quantize_network(graph, arrays, options, where)
     made = deployable(replace(net.model, graph=quantized))
-    refused = not_loaded(made.real)
-    origin = None
+    origin, first = None, []
     if not isinstance(report, RecurrentReport):
         measured = itertools.islice(samples_of(arrays, graph, where), MEASURED)
         kept_samples = [[sample[name].copy() for name in graph.inputs] for sample in measured]
-        origin = (graph, kept_samples)
+        origin, first = (graph, kept_samples), kept_samples[0]
+    refused = not_taken(made.real, first)
     net = Network(made, report, (refused,) if refused else (), origin)
     if finetune is None:
         return net

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.onnx import binary32_exact, exact_form, from_model, to_qdq
 from samebits.onnx.writer.loadable import loadable_form
-from samebits.verification.backends.onnxruntime import not_loaded, pairs_saturate
+from samebits.verification.backends.onnxruntime import not_taken, pairs_saturate
 
 RECURRENT, SLOW_RECURRENT = range(20), range(20, 200)
 RANDOM, SLOW_RANDOM = range(120), range(120, 2000)
@@ -122,13 +123,39 @@ def test_the_form_is_needed(monkeypatch):
     """Where onnxruntime loads the plain form too, on this processor, `loadable_form` may go."""
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     graph = moved("Transpose")
-    assert not_loaded(graph) == ""
+    assert not_taken(graph) == ""
     monkeypatch.setattr("samebits.onnx.writer.qdq.loadable_form", lambda graph: graph)
-    found = not_loaded(graph)
+    found = not_taken(graph)
     if not found:
         pytest.skip("this onnxruntime, on this processor, loads the plain form as well")
     assert "output_dtype INT8 does not match y_zero_point type UINT8" in found
     assert found.startswith("onnxruntime ")
+    assert found.endswith("there, set graph_optimization_level to ORT_ENABLE_BASIC or less")
+
+
+def test_other_numbers_are_told(monkeypatch):
+    """Of the default options and of fewer, on one sample: roundings are no difference."""
+    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    numbers: dict[str, list[float]] = {}
+
+    class Session:
+        def __init__(self, model: bytes, options: Any, providers: list[str]) -> None:
+            self.numbers = numbers[options.graph_optimization_level.name]
+
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(name="x")]
+
+        def run(self, names: None, inputs: dict[str, Any]) -> list[Any]:
+            assert list(inputs) == ["x"]
+            return [np.array(self.numbers, np.float32), np.array([3])]
+
+    monkeypatch.setattr(runtime, "InferenceSession", Session)
+    graph, sample = moved("Transpose"), [np.zeros(3, np.float32)]
+    numbers.update(ORT_ENABLE_ALL=[1.0, -2.0, 3.01], ORT_ENABLE_BASIC=[1.0, -2.0, 3.0])
+    assert not_taken(graph, sample) == ""
+    numbers["ORT_ENABLE_ALL"] = [1.0, -2.0, 2.0]
+    found = not_taken(graph, sample)
+    assert "computes other numbers with its default options" in found
     assert found.endswith("there, set graph_optimization_level to ORT_ENABLE_BASIC or less")
 
 
@@ -187,7 +214,7 @@ def test_a_window_that_would_start_in_the_end_pad(op):
     assert tuple(found["pads"]) == (0, 0, 1, 1)
     inputs = normal(graph, 0)
     wanted = run(graph, inputs)
-    assert not_loaded(graph) == ""
+    assert not_taken(graph) == ""
     session = session_of(model, plain=True)  # its QLinearAveragePool rounds ties otherwise
     for made in (
         session.run(None, dict(zip(graph.inputs, inputs, strict=True))),
@@ -213,7 +240,7 @@ def load_all(graphs: dict[str, Graph]) -> int:
             to_qdq(graph, "float")
         except UnsupportedError:
             continue
-        assert not_loaded(graph) == "", name
+        assert not_taken(graph) == "", name
         loaded += 1
     return loaded
 

@@ -15,6 +15,7 @@ from samebits.verification.backend import Array, Backend, Factory
 from samebits.verification.inputs import chunks, dequantize, joined
 
 KINDS = ("", "-optimized", "-float", "-integer")
+LARGEST_ERROR = 0.1  # of outputs that are the same but for roundings
 SILENT = 4  # its log: what fails is raised anyway
 
 
@@ -76,9 +77,13 @@ class OnnxRuntime(Backend):
             raise UnsupportedError(f"{self.name} refuses the model: {error}") from error
 
 
-def not_loaded(graph: Graph) -> str:
-    """Why onnxruntime with its default options does not load a real graph as `Network.save` writes
-    it, in a sentence; "" where it does. The sentence says too if onnxruntime is not installed."""
+def not_taken(graph: Graph, sample: Sequence[Array] = ()) -> str:
+    """Why onnxruntime with its default options does not take a real graph as `Network.save` writes
+    it, in a sentence: it refuses to load it, or computes other numbers of the sample than with its
+    basic optimizations; "" where it takes it.
+
+    The sentence says too if onnxruntime is not installed.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -91,15 +96,39 @@ def not_loaded(graph: Graph) -> str:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT
     written = to_qdq(graph, "float").SerializeToString()
-    try:
-        onnxruntime.InferenceSession(written, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of a foreign library: it has no common base class
-        found = " ".join(str(error).split()).rstrip(".")
-        return (
-            f"onnxruntime {onnxruntime.__version__} does not load the network with its default "
-            f"options: {found}; there, set graph_optimization_level to ORT_ENABLE_BASIC or less"
-        )
-    return ""
+    remedy = "there, set graph_optimization_level to ORT_ENABLE_BASIC or less"
+    outputs = []
+    for level in ("ORT_ENABLE_ALL", "ORT_ENABLE_BASIC"):
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        try:
+            session = onnxruntime.InferenceSession(
+                written, options, providers=["CPUExecutionProvider"]
+            )
+            if not sample:
+                return ""
+            names = [entry.name for entry in session.get_inputs()]
+            outputs.append(session.run(None, dict(zip(names, sample, strict=True))))
+        except Exception as error:  # of a foreign library: it has no common base class
+            found = " ".join(str(error).split()).rstrip(".")
+            return (
+                f"onnxruntime {onnxruntime.__version__} does not load the network with its default "
+                f"options: {found}; {remedy}"
+            )
+    if all(_near(found, wanted) for found, wanted in zip(*outputs, strict=True)):
+        return ""
+    return (
+        f"onnxruntime {onnxruntime.__version__} computes other numbers with its default options "
+        f"than with fewer optimizations; {remedy}"
+    )
+
+
+def _near(found: Array, wanted: Array) -> bool:
+    """Whether two outputs agree but for roundings: an error of less than a tenth, as a root of mean
+    squares. Integers, which are places, may differ by one rounding before."""
+    if found.dtype.kind != "f":
+        return True
+    wide, error = wanted.astype(np.float64), found.astype(np.float64) - wanted
+    return bool((error * error).sum() <= LARGEST_ERROR**2 * (wide * wide).sum())
 
 
 @cache
