@@ -29,10 +29,10 @@ def test_known_answers(counter, key, answer):
     assert " ".join(f"{w:08x}" for w in philox4x32(counter, key)) == answer
 
 
-@given(st.tuples(word, word), word, word, st.integers(0, 70))
-def test_words_equal_the_scalar_definition(key, step, shard, count):
-    expected = [philox4x32((i // 4, step, shard, 0), key)[i % 4] for i in range(count)]
-    found = words(count, key, step, shard)
+@given(st.tuples(word, word), word, word, word, st.integers(0, 70))
+def test_words_equal_the_scalar_definition(key, step, shard, call, count):
+    expected = [philox4x32((i // 4, step, shard, call), key)[i % 4] for i in range(count)]
+    found = words(count, key, step, shard, call=call)
     assert found.dtype == torch.int64
     assert found.shape == (count,)
     assert_same(found, expected, range(count))
@@ -84,5 +84,7 @@ def test_bad_arguments():
         words(4, (0, 0), step=-1)
     with pytest.raises(ValueError, match=r"expected a shard in \[0, 2\*\*32\), found 4294967296"):
         words(4, (0, 0), shard=1 << 32)
+    with pytest.raises(ValueError, match=r"expected a call in \[0, 2\*\*32\), found -1"):
+        words(4, (0, 0), call=-1)
     with pytest.raises(ValueError, match=r"expected 0 to 2\*\*34 random words, found -4"):
         words(-4, (0, 0))

@@ -109,6 +109,42 @@ def test_training_mode_is_kept(training):
     assert {m.training for m in twin.modules()} == {training}
 
 
+class Modes(nn.Module):
+    """Layers whose modes are set one by one, some in modules of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.BatchNorm1d(4), nn.Sequential(nn.BatchNorm1d(4))])
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5)
+        self.stack = nn.LSTM(4, 4, 2, dropout=0.5)
+        self.island = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+        self.pool = nn.AvgPool1d(2)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("other", ["norms.0", "norms.1.0", "attention", "stack", "island.1", ""])
+def test_modes_are_kept_module_by_module(training, other):
+    """The original's train() or eval() is not called: modules may have given it another meaning."""
+    model = Modes().train(training)
+    odd = model.get_submodule(other)
+    odd.training = not training
+    twin = convert(model, keep_float=["island"])
+    inside = {
+        "attention": ["attention", "attention.dropout"],
+        "stack": ["stack", "stack.dropout_l1"],
+    }
+    names = [name for name, m in twin.named_modules() if m.training != training]
+    assert names == inside.get(other, [other])
+
+
+def test_a_mode_inside_a_layer_is_kept():
+    model = nn.Sequential(nn.MultiheadAttention(4, 2), nn.AvgPool1d(2)).train()
+    model[0].out_proj.eval()
+    twin = convert(model)
+    assert [name for name, m in twin.named_modules() if not m.training] == ["0.out_proj"]
+    assert not convert(model.eval())[1].pool.training
+
+
 def test_dropout_sites_are_numbered():
     depth = StochasticDepth(0.3, "row")
     parts = nn.Dropout(0.5), nn.ReLU(), depth, nn.Sequential(nn.Dropout(0.2), DropPath(0.1))

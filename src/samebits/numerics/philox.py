@@ -13,19 +13,20 @@ def words(
     step: int = 0,
     shard: int = 0,
     device: torch.device | str | None = None,
+    call: int = 0,
 ) -> torch.Tensor:
     """int64 [count], each in [0, 2**32): element i is word i % 4 of counter
-    (i // 4, step, shard, 0). The key uses the low 32 bits of each entry.
+    (i // 4, step, shard, call). The key uses the low 32 bits of each entry.
 
-    Raises ValueError beyond 2**34 words or for a step or shard outside [0, 2**32).
+    Raises ValueError beyond 2**34 words or for a step, shard or call outside [0, 2**32).
     """
     if not 0 <= count <= 1 << 34:
         raise ValueError(f"expected 0 to 2**34 random words, found {count}")
-    for what, value in (("step", step), ("shard", shard)):
+    for what, value in (("step", step), ("shard", shard), ("call", call)):
         if not 0 <= value <= MASK:
             raise ValueError(f"expected a {what} in [0, 2**32), found {value}")
     a = torch.arange(-(-count // 4), dtype=torch.int64, device=device)
-    b, c, d = torch.full_like(a, step), torch.full_like(a, shard), torch.zeros_like(a)
+    b, c, d = torch.full_like(a, step), torch.full_like(a, shard), torch.full_like(a, call)
     k0, k1 = (word & MASK for word in key)
     for _ in range(ROUNDS):
         (p_high, p_low), (q_high, q_low) = (

@@ -470,7 +470,7 @@ def convert(
     twin.register_load_state_dict_pre_hook(refuse_wrong)
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
     twin.input_by_rows = exponents != "tensor"  # type: ignore[assignment]
-    return twin.train(model.training)
+    return twin
 
 
 def is_by_rows(model: nn.Module) -> bool:
@@ -532,6 +532,7 @@ def _convert(
         if rule is not None:
             twin = rule(module, name, how)
             twin.name = name  # type: ignore[assignment]
+            _keep_modes(twin, module)
             if how.shifts and isinstance(twin, SHIFTING):
                 twin.shift_channels(twin.channels)
         else:
@@ -553,6 +554,16 @@ def _convert(
     if inside and twin is not module:
         twin._modules = twins
     return twin
+
+
+def _keep_modes(twin: nn.Module, module: nn.Module) -> None:
+    """Give a layer's twin its mode, and those inside it the modes of the same names.
+
+    What the twin has beside them, such as the dropouts of a stack, has the mode of the layer.
+    """
+    own = dict(module.named_modules())
+    for path, inner in twin.named_modules():
+        inner.training = own.get(path, module).training
 
 
 def _with_own_parameters(twin: nn.Module, module: nn.Module, name: str, how: Choices) -> nn.Module:

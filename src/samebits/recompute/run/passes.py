@@ -163,13 +163,11 @@ class Pass:
         Its graph is kept if its value stays, or if what it saves besides values is little
         (`light`).
         """
-        replay, layer = None, self.network.layers[index]
+        layer = self.network.layers[index]
         if index in self.recomputed and not layer.statistics:
-            replay = self.replays[index] = Replay(self.tape, layer.random, index)
+            self.replays[index] = Replay(self.tape, layer.random, index)
         keep = index not in self.recomputed or layer.light
         self._compute(index, keep)
-        if replay is not None:
-            replay.done()
         if self.hearing is None:
             self._settle(index)
         else:  # it is told all sums as 32 bits, like a recorder that cannot see what follows

@@ -21,7 +21,7 @@ from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
 from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
-from samebits.train.layers import Dropout, Holder
+from samebits.train.layers import Holder
 from samebits.train.run.measure import storages
 from samebits.train.tensor import BFPTensor, same_parts
 
@@ -97,7 +97,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
     modes = [(m, m.training) for m in model.modules()]
     buffers = [(b, b.clone()) for b in model.buffers()]
     gradients = [(p, p.grad) for p in model.parameters()]
-    positions = [(m, m.step) for m in model.modules() if isinstance(m, Dropout)]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     for p, _ in gradients:
         p.grad = None
@@ -113,8 +112,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(before)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for dropout, step in positions:
-            dropout.step = step
 
 
 class _Survey:

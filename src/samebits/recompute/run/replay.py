@@ -21,14 +21,15 @@ from torch import Tensor
 
 from samebits.recompute.network.tape import Tape
 from samebits.train.layers import Dropout
+from samebits.train.layers.elementwise import replayed
 
 
 class Replay:
     """The state before the first computation of sub-layer `index`, to be used once as a context.
 
     Copies of the buffers, the position of torch's generators (if the sub-layer is `random`), and
-    seed, step and shard of BFP dropouts. Inside the context they are in place; after it everything
-    is as the step left it.
+    seed, step, shard and call of BFP dropouts. Inside the context they are in place; after it
+    everything is as the step left it.
     """
 
     def __init__(self, tape: Tape, random: bool, index: int) -> None:
@@ -52,14 +53,11 @@ class Replay:
             held += [self.generator[0], *self.generator[1]]
         return sum(tensor.untyped_storage().nbytes() for tensor in held)
 
-    def done(self) -> None:
-        """Say that the first computation is over: in the second one dropouts count no pass."""
-        self.dropouts = [(m, (*_position(m)[:3], False)) for m, _ in self.dropouts]
-
     def __enter__(self) -> None:
         for module, name, buffer in self.buffers:
             self.stack.callback(module._buffers.__setitem__, name, module._buffers[name])
             module._buffers[name] = buffer
+        self.stack.enter_context(replayed())
         for dropout, position in self.dropouts:
             self.stack.callback(_move, dropout, _position(dropout))
             _move(dropout, position)
@@ -71,12 +69,13 @@ class Replay:
         self.stack.close()
 
 
-def _position(dropout: Dropout) -> tuple[int, int, int, bool]:
-    return dropout.seed, dropout.step, dropout.shard, dropout.counting
+def _position(dropout: Dropout) -> dict[str, int]:
+    return {name: getattr(dropout, name) for name in Dropout.POSITION}
 
 
-def _move(dropout: Dropout, position: tuple[int, int, int, bool]) -> None:
-    dropout.seed, dropout.step, dropout.shard, dropout.counting = position
+def _move(dropout: Dropout, position: dict[str, int]) -> None:
+    for name, value in position.items():
+        setattr(dropout, name, value)
 
 
 def _generator_state() -> tuple[Tensor, list[Tensor]]:

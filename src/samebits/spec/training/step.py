@@ -45,7 +45,8 @@ Operators and their attributes (pairs are (vertical, horizontal)):
 
 Initial states of lstm, gru and rnn may be left out. The states after the last step are the nodes
 `NAME.h_n` and `NAME.c_n` to others; words of the dropout before layer k are those of
-`NAME.dropout_l<k>`. `own` is a parameter of a user's module.
+`NAME.dropout_l<k>`. A dropout layer that is called twice is two nodes, each with words of its call.
+`own` is a parameter of a user's module.
 
 Products, softmax, and add, multiply, scale and dropout of their results, have 32 bits (section 14);
 other operators take those as 8 bits.

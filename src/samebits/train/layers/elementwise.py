@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
+import torch
 from torch import Tensor, nn
 
+from samebits.errors import UnsupportedError
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
 from samebits.train.operations.narrow import as_bfp, as_decided
@@ -77,19 +81,33 @@ class LogSoftmaxLayer(SoftmaxLayer):
             return log_softmax(x, self.dim)  # type: ignore[arg-type]
 
 
-class Dropout(Layer):
-    """Counter-based: the mask is a function of (seed, site, step, shard, element) alone.
+_REPLAYED: ContextVar[bool] = ContextVar("replayed", default=False)
 
-    `set_step` names step and shard; until it is called, every training pass counts as a step.
+
+@contextlib.contextmanager
+def replayed() -> Iterator[None]:
+    """Say that dropouts are at the position of a first computation, which is done again."""
+    token = _REPLAYED.set(True)
+    try:
+        yield
+    finally:
+        _REPLAYED.reset(token)
+
+
+class Dropout(Layer):
+    """Counter-based: the mask is a function of (seed, site, step, shard, call, element) alone.
+
+    `set_step` names step and shard, in which calls are counted from 0; until it is called, every
+    training pass counts as a step.
     """
 
-    POSITION = ("seed", "step", "shard", "counting")
+    POSITION = ("seed", "step", "shard", "counting", "calls")
     """The attributes that say which mask comes next."""
 
     def __init__(self, p: float, site: int) -> None:
         super().__init__()
         self.p, self.site = p, site
-        self.seed = self.step = self.shard = 0
+        self.seed = self.step = self.shard = self.calls = 0
         self.counting = True
 
     def forward(self, x: Tensor) -> BFPTensor:
@@ -100,10 +118,28 @@ class Dropout(Layer):
     def compute(self, x: BFPTensor) -> BFPTensor:
         if not self.training:
             return x
+        return pointwise.dropout(x, self.p, (self.seed, self.site), self._place(), self.draws(x))
+
+    def _place(self) -> pointwise.Place:
+        """The step, shard and call of the next mask.
+
+        Gradient checkpointing of torch calls the layer again in a backward pass: the one call of a
+        step has its mask again. Raises UnsupportedError where it is not known which call it was.
+        """
+        if torch._C._current_graph_task_id() >= 0 and not _REPLAYED.get():
+            if self.p and (self.counting or self.calls != 1):
+                found = "no set_step" if self.counting else f"{self.calls} calls"
+                raise UnsupportedError(
+                    "a dropout that is computed again in a backward pass: expected set_step before "
+                    f"the pass and one call in each step and shard, found {found}, whose mask is "
+                    "not known; give every use a Dropout of its own, or leave out checkpoint()"
+                )
+            return self.step, self.shard, 0
         if self.counting:
             self.step += 1
-        place = ((self.seed, self.site), self.step, self.shard)
-        return pointwise.dropout(x, self.p, *place, self.draws(x))
+            return self.step, self.shard, 0
+        self.calls += 1
+        return self.step, self.shard, self.calls - 1
 
     def draws(self, x: BFPTensor) -> int | None:
         """Number of draws; None: one for each element."""
@@ -126,7 +162,7 @@ def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
     for module in model.modules():
         if isinstance(module, Dropout):
             module.seed, module.step, module.shard = seed, step, shard
-            module.counting = False
+            module.counting, module.calls = False, 0
 
 
 class Rearranged(Layer):

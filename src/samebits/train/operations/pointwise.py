@@ -120,16 +120,18 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 
 # --- dropout and embedding ------------------------------------------------------------------
 
+Place = tuple[int, int, int]  # of a mask: step, shard, call
+
 
 class DropoutFunction(TensorOperation):
     """The mask is not stored: the counter-based generator gives it again in the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: BFPTensor, p: float, key: Pair, step: int, shard: int, count: int | None
+        ctx: Any, x: BFPTensor, p: float, key: Pair, place: Place, count: int | None
     ) -> BFPTensor:
         codes = x.codes
-        ctx.mask = (p, key, step, shard, count)
+        ctx.mask = (p, key, place, count)
         factors, by = dropout_factors(codes, *ctx.mask)
         if x.is_wide:
             return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits)
@@ -139,11 +141,11 @@ class DropoutFunction(TensorOperation):
     def backward(ctx: Any, grad: Tensor) -> Any:
         g, e_g = gradient(grad)
         factors, by = dropout_factors(g, *ctx.mask)
-        return bfp32(g.long() * factors, e_g + by), None, None, None, None, None
+        return bfp32(g.long() * factors, e_g + by), None, None, None, None
 
 
 def dropout_factors(
-    like: Tensor, p: float, key: Pair, step: int, shard: int, count: int | None = None
+    like: Tensor, p: float, key: Pair, place: Place, count: int | None = None
 ) -> Part:
     """m where an element is kept, 0 where it is dropped, and the exponent x (training.md 5).
 
@@ -151,23 +153,23 @@ def dropout_factors(
     one for each element
     """
     draws = like.numel() if count is None else count
-    words = philox.words(draws, key, step, shard, device=like.device)
+    step, shard, call = place
+    words = philox.words(draws, key, step, shard, like.device, call)
     m, x = formats.coefficient(1.0 / (1.0 - p))
     kept = words >= formats.round_real(Fraction(p) * (1 << 32))
     shape = like.shape if count is None else (count, *[1] * (like.dim() - 1))
     return kept.view(shape).long() * m, x
 
 
-def dropout(
-    x: BFPTensor, p: float, key: Pair, step: int, shard: int, count: int | None = None
-) -> BFPTensor:
+def dropout(x: BFPTensor, p: float, key: Pair, place: Place, count: int | None = None) -> BFPTensor:
     """Zero each element with probability p and scale the others by 1 / (1 - p), as bfp8.
 
-    key: (seed, site). count: the number of samples, each of which is kept or dropped as a whole, or
-    1 for all samples together. p = 0 is the identity. What has 32 bits keeps them (14.2).
+    key: (seed, site). place: the step, the shard, and the calls before this one in both. count: the
+    number of samples, each of which is kept or dropped as a whole, or 1 for all samples together.
+    p = 0 is the identity. What has 32 bits keeps them (14.2).
     """
     x = as_decided(x, "dropout")
-    return x if p == 0 else DropoutFunction.apply(x, p, key, step, shard, count)
+    return x if p == 0 else DropoutFunction.apply(x, p, key, place, count)
 
 
 class EmbeddingFunction(TensorOperation):
