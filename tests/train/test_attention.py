@@ -18,6 +18,7 @@ from samebits.spec.training import attention as reference
 from samebits.spec.training import layers, moves
 from samebits.spec.training.layers import Array, resolve
 from samebits.train import BFPTensor, convert, cross_entropy, model_input, mse_loss, set_step
+from samebits.train.layers.absent import Absent
 
 pytestmark = [  # of torch, about the float modules
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
@@ -124,7 +125,7 @@ def test_heads_are_those_of_the_plain_integers(kind, batch_first, exponents, rea
         each = PADDED[:, None, None, :].expand(-1, HEADS, T, -1).reshape(N * HEADS, T, T)
         options, allowed = {"key_padding_mask": PADDED}, of_scores(each)
     out, weights = model(*given, **options)
-    assert weights is None
+    assert isinstance(weights, Absent)
     arrays = [array(x) if batch_first else turned(array(x)) for x in given]
     wanted = as_attention(module, by_rows, *arrays, allowed)
     same(out if batch_first else out.transpose(0, 1), wanted)

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_leaves
 
 from samebits.errors import UnsupportedError
+from samebits.train.layers.absent import Absent
 from samebits.train.layers.base import Layer
 from samebits.train.layers.elementwise import Dropout
 from samebits.train.operations import pointwise
@@ -27,27 +27,12 @@ Own = tuple[Any, Any, Any, Any]  # parameters, in the order of PARTS
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class Inside:
-    """A cell state that deployed arithmetic does not give: any use of it is an error."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def _refused(self, *given: Any) -> Any:
-        raise UnsupportedError(
-            f"{self._where}: expected a model that reads the hidden states in deployed arithmetic, "
-            "found one that reads the cell state; evaluate it in the training arithmetic"
-        )
-
-    __getattr__ = __getitem__ = __iter__ = __len__ = __neg__ = _refused
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused
-    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _refused
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The same error where a function of torch takes one, alone or beside tensors."""
-        found = (v for v in tree_leaves((args, kwargs)) if isinstance(v, cls))
-        return next(found)._refused()
+def _inside(where: str) -> Absent:
+    """In the place of a cell state, which deployed arithmetic does not give."""
+    return Absent(
+        f"{where}: expected a model that reads the hidden states in deployed arithmetic, found one "
+        "that reads the cell state; evaluate it in the training arithmetic"
+    )
 
 
 class RecurrentBase(Layer):
@@ -268,7 +253,7 @@ class LSTM(OfLSTM, RecurrentStack):
     def last_states(self, outputs: list[BFPTensor], memory: list[BFPTensor | None]) -> Any:
         h = joined(outputs)
         if any(c is None for c in memory):
-            return h, Inside(f"layer {self.name!r} (LSTM)")
+            return h, _inside(f"layer {self.name!r} (LSTM)")
         return h, super().last_states(outputs, memory)
 
 
@@ -284,7 +269,7 @@ class LSTMCell(OfLSTM, RecurrentCell):
     """torch.nn.LSTMCell."""
 
     def result(self, y: BFPTensor, where: str, after: BFPTensor | None) -> Any:
-        return y, Inside(where) if after is None else super().result(y, where, after)
+        return y, _inside(where) if after is None else super().result(y, where, after)
 
 
 class GRUCell(OfGRU, RecurrentCell):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
+from samebits.train.layers.absent import Absent
 from samebits.train.layers.affine import Linear
 from samebits.train.layers.base import Layer
 from samebits.train.layers.elementwise import Dropout
@@ -21,7 +22,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 class MultiheadAttention(Layer):
     """The parameters and arguments of torch.nn.MultiheadAttention, whose heads are matrices.
 
-    Except: the weights stay inside (None in the result).
+    Except: the weights stay inside; in their place is None, or what refuses any use.
     """
 
     in_proj_weight: BFPParameter
@@ -52,12 +53,12 @@ class MultiheadAttention(Layer):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[BFPTensor, None]:
-        """[T, N, E] ([N, T, E] with batch_first), or [T, E] -> (output of query's shape, None).
+    ) -> tuple[BFPTensor, Absent | None]:
+        """[T, N, E] ([N, T, E] with batch_first), or [T, E] -> output of query's shape, weights.
 
         Masks as torch has them: bool ones are true where a key does not count. is_causal is a hint
-        about attn_mask, which has to be there. need_weights and average_attn_weights change
-        nothing: the weights are no result.
+        about attn_mask, which has to be there. The weights, which nothing keeps, are an object that
+        raises UnsupportedError in any use; None without need_weights.
         """
         with self.named() as where:
             if is_causal and attn_mask is None:
@@ -75,9 +76,10 @@ class MultiheadAttention(Layer):
             masks = self._masks(attn_mask, key_padding_mask, q, k, query.dim() == 2)
             y = attention.attention(q, k, v, masks, drop=self.dropout)
             y = self.out_proj(attention.join_heads(y, self.num_heads))
+            weights = _not_kept(where) if need_weights else None
             if query.dim() == 2:
-                return pointwise.reshape(y, tuple(query.shape)), None
-            return (y if self.batch_first else transpose(y, 0, 1)), None
+                return pointwise.reshape(y, tuple(query.shape)), weights
+            return (y if self.batch_first else transpose(y, 0, 1)), weights
 
     def _batched(self, x: BFPTensor) -> BFPTensor:
         """Tokens as [N, T, E]."""
@@ -126,6 +128,15 @@ class MultiheadAttention(Layer):
     def extra_repr(self) -> str:
         """The options, as torch prints them."""
         return f"num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+def _not_kept(where: str) -> Absent:
+    """In the place of the attention weights."""
+    return Absent(
+        f"{where}: expected a model that reads the output of attention, found one that reads its "
+        "weights, which are not kept; compute softmax(q @ k.mT * factor, -1) in the module, or "
+        "keep this one in float32 (keep_float of convert)"
+    )
 
 
 def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
