@@ -278,8 +278,9 @@ def test_the_error_lists_every_layer_and_where_it_is():
     lines = str(caught.value).splitlines()
     assert lines[0] == "3 layer(s) cannot be trained in BFP:"
     assert lines[1:4] == [
-        "  1.0 (Softsign): no rule for this layer",
-        "  1.2 (Softmin): no rule for this layer",
+        "  1.0 (Softsign): no rule for this layer; keep it in float32: keep_float=['1.0']",
+        "  1.2 (Softmin): no rule for this layer; write nn.Softmax(dim) of -x, or keep it in "
+        "float32: keep_float=['1.2']",
         "  5 (MaxPool2d): dilation 2, expected 1",
     ]
     assert lines[4].startswith("supported: AdaptiveAvgPool1d, AdaptiveAvgPool2d, AvgPool1d,")
@@ -314,9 +315,11 @@ def test_misfits_inside_misfits_are_listed_too():
     assert str(caught.value).splitlines()[:5] == [
         "4 layer(s) cannot be trained in BFP:",
         "  0.embed (MaxPool2d): dilation 3, expected 1",
-        "  0.blocks.a.inner.1 (Softsign): no rule for this layer",
+        "  0.blocks.a.inner.1 (Softsign): no rule for this layer; keep it in float32: "
+        "keep_float=['0.blocks.a.inner.1']",
         "  0.blocks.b.self_attn (MultiheadAttention): add_bias_kv or add_zero_attn",
-        "  1 (Softmin): no rule for this layer",
+        "  1 (Softmin): no rule for this layer; write nn.Softmax(dim) of -x, or keep it in "
+        "float32: keep_float=['1']",
     ]
     assert dict(model.named_modules()) == children
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

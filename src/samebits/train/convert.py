@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair, Window, pair
-from samebits.train import layers
+from samebits.train import advice, hooks, layers
+from samebits.train.given import check_model
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
@@ -432,6 +434,7 @@ def convert(
     UnsupportedError with every layer that does not fit, InputError for other exponents or widths,
     and for paths that the model does not have.
     """
+    check_model(model)
     if exponents not in EXPONENTS:
         raise InputError(f"exponents: expected one of {', '.join(EXPONENTS)}, found {exponents!r}")
     misfits: list[str] = []
@@ -459,11 +462,14 @@ def convert(
     how = Choices(itertools.count(), *rows, by_layer, frozenset(keep_float), outside)
     twin = _convert(model, "", how, done, misfits)
     if misfits:
-        known = ", ".join(sorted({*(t.__name__ for t in RULES), *(n for _, n in RULES_ELSEWHERE)}))
+        known = ""
+        if any("no rule" in misfit for misfit in misfits):
+            names = {*(t.__name__ for t in RULES), *(n for _, n in RULES_ELSEWHERE)}
+            known = f"supported: {', '.join(sorted(names))}; "
         raise UnsupportedError(
             f"{len(misfits)} layer(s) cannot be trained in BFP:\n  "
             + "\n  ".join(misfits)
-            + f"\nsupported: {known}; replace these layers, keep them in float32 (keep_float) or "
+            + f"\n{known}change or replace these layers, keep them in float32 (keep_float) or "
             "train the model in float32"
         )
     _tie(model, twin)
@@ -518,29 +524,30 @@ def _convert(
     if id(module) in done:
         return done[id(module)]
     if name in how.islands:
-        if shared := {id(p) for p in module.parameters()} & how.shared:
-            misfits.append(
-                f"{name} ({type(module).__name__}): {len(shared)} parameter(s) that modules "
-                "outside of it share, expected none in float32"
-            )
-        done[id(module)] = island_of(module, name, how.by_rows, how.widths[INPUT].values)
+        done[id(module)] = _island(module, name, how, misfits)
         return done[id(module)]
     rule = _rule_of(type(module))
     inside: dict[str, nn.Module | None] = {}
-    twin = module
+    twin, refusal = module, hooks.refusal(module, is_layer=rule is not None)
     try:
         if rule is not None:
+            _require(not refusal, refusal)
             twin = rule(module, name, how)
             twin.name = name  # type: ignore[assignment]
             _keep_modes(twin, module)
+            hooks.carry(module, twin)
             if how.shifts and isinstance(twin, SHIFTING):
                 twin.shift_channels(twin.channels)
         else:
             compiled = type(module).__name__ == "OptimizedModule"
             _require(not compiled, "compiled by torch.compile, expected the module in _orig_mod")
+            scripted = isinstance(module, torch.jit.ScriptModule)
+            _require(not scripted, "compiled by torch.jit, expected the module it was made of")
             foreign = type(module).__module__.startswith("torch.nn")
-            _require(not foreign or isinstance(module, CONTAINERS), "no rule for this layer")
+            known = not foreign or isinstance(module, CONTAINERS)
+            _require(known, f"no rule for this layer; {advice.for_layer(module, name)}")
             inside = module._modules
+            _require(not refusal, refusal)
             twin = _with_own_parameters(_shell(module), module, name, how)
     except Misfit as misfit:
         misfits.append(f"{name or 'the model'} ({type(module).__name__}): {misfit}")
@@ -554,6 +561,18 @@ def _convert(
     if inside and twin is not module:
         twin._modules = twins
     return twin
+
+
+def _island(module: nn.Module, name: str, how: Choices, misfits: list[str]) -> nn.Module:
+    """The copy of a module that stays in float32; itself if it cannot be one, says `misfits`."""
+    found = hooks.refusals_inside(module, name)
+    if shared := {id(p) for p in module.parameters()} & how.shared:
+        found.append(
+            f"{name} ({type(module).__name__}): {len(shared)} parameter(s) that modules outside of "
+            "it share, expected none in float32"
+        )
+    misfits.extend(found)
+    return module if found else island_of(module, name, how.by_rows, how.widths[INPUT].values)
 
 
 def _keep_modes(twin: nn.Module, module: nn.Module) -> None:
@@ -590,11 +609,8 @@ def _shell(module: nn.Module) -> nn.Module:
     twin = copy.copy(module)
     for key, value in vars(module).items():
         if isinstance(value, dict) and (
-            key.endswith("_hooks") or key in ("_parameters", "_buffers", "_modules")
+            "_hooks" in key or key in ("_parameters", "_buffers", "_modules")
         ):
             setattr(twin, key, value.copy())
-    hooks: dict[int, Any] = twin._load_state_dict_pre_hooks
-    for number, hook in hooks.items():
-        if getattr(hook, "with_module", False):  # it would be called with the original
-            hooks[number] = type(hook)(hook.hook, twin)
+    hooks.rebind(twin)
     return twin

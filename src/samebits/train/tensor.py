@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -21,7 +19,10 @@ from samebits.kernels.protocol import BITS, Part, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
+from samebits.train import advice
+from samebits.train.eager import require_eager
 from samebits.train.quantize import largest_magnitude, quantize_real, quantize_rows
+from samebits.train.signatures import check_arguments
 from samebits.train.sums import Sums
 from samebits.train.widths import Widths
 
@@ -297,14 +298,25 @@ class BFPTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """A function of torch by its twin, or by what autograd itself does of it.
+
+        Raises UnsupportedError, which names the module that calls and the nearest function.
+        """
         if not all(issubclass(kind, Tensor) for kind in types):
             return NotImplemented  # the others say what they are
         handler = FUNCTIONS.get(func)
-        if handler is not None:
-            _check_arguments(func, handler, args, kwargs or {})
-            return handler(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        try:
+            if handler is not None:
+                check_arguments(func, handler, args, kwargs or {})
+                return handler(*args, **(kwargs or {}))
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        except UnsupportedError as error:
+            if func in _BACKWARD:  # whose operations have no place in the stack
+                raise
+            text = None if isinstance(error, _MissingError) else str(error)
+            text = advice.for_operation(func, text, args, kwargs)
+            raise UnsupportedError(text) from None
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -344,11 +356,18 @@ class BFPTensor(torch.Tensor):
             args[0].parts = args[0].parts + args[1].parts
             args[0].bounds = args[0].bounds + args[1].bounds
             return args[0]
-        raise UnsupportedError(
+        raise _MissingError(
             f"BFP tensors are integers and have no {func}: expected a samebits.train layer or "
             "optimizer, or one of add, mul, mean, cat, activations, poolings, reshape, permute, "
             "indexing; read values with .dequantize()"
         )
+
+
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+class _MissingError(UnsupportedError):
+    """An operation that BFP tensors do not have, by the name that autograd knows."""
 
 
 class TensorOperation(torch.autograd.Function):
@@ -362,6 +381,7 @@ class TensorOperation(torch.autograd.Function):
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Compute in the training arithmetic, or as the interpreter of this context says."""
+        require_eager()
         interpreter = _INTERPRETER.get()
         return cls.compute(*args) if interpreter is None else interpreter(cls, *args)
 
@@ -432,25 +452,6 @@ def gradient(grad: Tensor) -> Part:
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """PyTorch functions on BFP tensors, e.g. torch.add -> residual addition; `pointwise` fills it."""
-
-
-def _check_arguments(
-    func: Callable[..., Any], handler: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-) -> None:
-    """Refuse options of a PyTorch function that its twin does not have. UnsupportedError."""
-    if not kwargs:
-        return
-    try:
-        _signature(handler).bind(*args, **kwargs)
-    except TypeError as error:
-        name = getattr(func, "__name__", str(func))
-        raise UnsupportedError(
-            f"{name} of BFP tensors: {error}; give the tensor itself without a name, and leave out "
-            "what training in BFP does not have"
-        ) from None
-
-
-_signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
 class BFPParameter(BFPTensor):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import CheckpointError, RangeError, UnsupportedError
+from samebits.train.eager import WORDS, require_eager
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
@@ -18,6 +19,10 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 
 class Holder(nn.Module):
     """A module with BFP parameters of its own, which are integers in `state_dict()`."""
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Refuse torch.jit.script, which asks this of every module first. UnsupportedError."""
+        raise UnsupportedError(WORDS.format("torch.jit.script"))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination.update(entries(self, prefix))
@@ -135,11 +140,12 @@ class Layer(Holder):
     def named(self) -> Iterator[str]:
         """Let RangeError and UnsupportedError raised inside name the layer; gives the words."""
         where = f"layer {self.name!r} ({type(self).__name__})"
+        require_eager()
         try:
             yield where
         except (RangeError, UnsupportedError) as error:
             text = str(error)
-            raise type(error)(text if text.startswith("layer") else f"{where}: {text}") from None
+            raise type(error)(text if text.startswith("layer '") else f"{where}: {text}") from None
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         """The layer's output for a bfp8 input; every layer defines it."""

@@ -1,0 +1,27 @@
+"""BFP networks run eagerly: what compiles or traces them is told so in one sentence."""
+
+from __future__ import annotations
+
+import torch
+
+from samebits.errors import UnsupportedError
+
+WORDS = (
+    "BFP networks run eagerly, in kernels of their own: expected a call of the converted model "
+    "itself, found one under {}; leave that out (SAMEBITS_KERNELS=compiled compiles the kernels)"
+)
+_COMPILED = WORDS.format("torch.compile")
+
+
+def require_eager() -> None:
+    """Raises UnsupportedError where torch compiles or traces what calls this."""
+    if torch.compiler.is_compiling():
+        _refuse_compiled()
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        raise UnsupportedError(WORDS.format("torch.jit.trace"))
+
+
+@torch.compiler.disable(reason=_COMPILED)  # type: ignore[untyped-decorator]
+def _refuse_compiled() -> None:
+    """An error that Dynamo does not trace: compiled code raises it when it runs."""
+    raise UnsupportedError(_COMPILED)
