@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import resolve_name
 
 from samebits.errors import UnsupportedError
-from samebits.train import BFPTensor, convert
+from samebits.train import BFPTensor, convert, cross_entropy
 from samebits.train.advice import LAYERS, OPERATIONS, for_layer
 
 x = BFPTensor.from_real(torch.linspace(-3, 3, 24).view(6, 4))
@@ -68,6 +69,7 @@ def test_an_operation_with_other_arguments_is_met_somewhere_too():
         "it, or a tensor that requires none; read values with .dequantize(); write nn.LayerNorm "
         "or nn.GroupNorm"
     )
+    assert message(lambda y: abs(y)).endswith(".dequantize(); write relu(x) + relu(-x)")
     assert message(lambda y: functional.layer_norm(y, (6, 4))) == (
         "module '1' (Net): layer norm: expected one normalised axis, and parameters of a module, "
         "found (6, 4)"
@@ -156,6 +158,26 @@ def test_what_is_advised_computes_the_same(name):
 @pytest.mark.parametrize("name", [n for n in LAYERS if n not in ("SyncBatchNorm",)])
 def test_every_layer_with_advice_is_one_of_torch(name):
     assert hasattr(nn, name) or hasattr(nn.parallel, name)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_with_advice_is_one_of_torch(name):
+    places = torch, functional, torch.linalg
+    found = next(getattr(place, name) for place in places if hasattr(place, name))
+    assert resolve_name(found).rpartition(".")[2] == name
+
+
+def test_functions_in_place_have_the_same_advice():
+    found = message(lambda y: functional.hardtanh_(y))
+    assert "no torch.nn.functional.hardtanh_: write relu6(x), which is hardtanh(x, 0, 6)," in found
+
+
+def test_gradients_that_torch_would_clip_are_told_of_nothing_else():
+    model = convert(nn.Linear(4, 3))
+    cross_entropy(model(x[:3]), torch.tensor([0, 1, 2])).backward()
+    for clip in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+        with pytest.raises(UnsupportedError, match=r"of samebits.train; read.*\.dequantize\(\)$"):
+            clip(model.parameters(), 1.0)
 
 
 def reads(text, module, path="a.b"):

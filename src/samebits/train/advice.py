@@ -45,12 +45,11 @@ OPERATIONS = {
     "minimum": "write a - relu(a - b)",
     "hardtanh": "write relu6(x), which is hardtanh(x, 0, 6)",
     "log": "write log_softmax(x, dim)",
-    "exp2": "write softmax(x, dim)",
     "glu": "write a * torch.sigmoid(b) of a, b = x.chunk(2, dim)",
     "selu": "write 1.0507 * elu(x, 1.67326)",
     "celu": "write elu(x)",
     "prelu": "write leaky_relu(x)",
-    "log_sigmoid": "write -softplus(-x)",
+    "logsigmoid": "write -softplus(-x)",
     **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), "register nn.Dropout as a module"),
     "alpha_dropout": "register nn.Dropout as a module",
 }
@@ -87,7 +86,7 @@ def for_operation(func: Callable[..., Any], text: str | None, args: Any, kwargs:
     if text is not None and text.startswith(PLACES):
         return text
     name = resolve_name(func) or getattr(func, "__name__", str(func))
-    advice = OPERATIONS.get(name.rpartition(".")[2].removeprefix("linalg_").strip("_"))
+    advice = OPERATIONS.get(name.rpartition(".")[2].strip("_"))
     if any(type(p) is nn.Parameter for p in tree_leaves((args, kwargs))):
         return (
             f"{begin}{name}: found a torch.nn.Parameter that convert has not seen, expected those "
@@ -97,7 +96,7 @@ def for_operation(func: Callable[..., Any], text: str | None, args: Any, kwargs:
     if text is None:
         ways = [*([advice] if advice else []), _in_float(caller)]
         return f"{begin}BFP tensors are integers and have no {name}: {', or '.join(ways)}"
-    return f"{begin}{text}; {advice}" if advice and advice not in text else f"{begin}{text}"
+    return f"{begin}{text}; {advice}" if advice and "no gradient" in text else f"{begin}{text}"
 
 
 PLACES = ("layer '", "module '", "module of type ", "the model (")

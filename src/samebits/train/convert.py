@@ -432,7 +432,7 @@ def convert(
     with all inside them: their input is dequantized, their output quantized, and bits depend on the
     machine there (`float_islands` names them); an optimizer of torch trains them. Raises
     UnsupportedError with every layer that does not fit, InputError for other exponents or widths,
-    and for paths that the model does not have.
+    for paths that the model does not have, and for what is no float model with values.
     """
     check_model(model)
     if exponents not in EXPONENTS:
