@@ -52,7 +52,7 @@ def test_torch_compile(make, call):
     torch._dynamo.reset()
     model = convert(make())
     y = model(x)
-    with pytest.raises(UnsupportedError, match=SENTENCE.format("compile")):
+    with pytest.raises(UnsupportedError, match=SENTENCE.format("compile or torch.export")):
         call(model)
     torch._dynamo.reset()
     assert torch.equal(convert(make())(x).codes * 0, y.codes * 0)  # nothing is left compiled
@@ -61,7 +61,9 @@ def test_torch_compile(make, call):
 @pytest.mark.filterwarnings("ignore")
 def test_torch_compile_of_one_graph():
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=SENTENCE.format("compile")):
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported, match=SENTENCE.format("compile or torch.export")
+    ):
         whole(convert(nn.Sequential(nn.Linear(4, 4))))
 
 
@@ -74,3 +76,8 @@ def test_torch_jit(make):
     with pytest.raises(UnsupportedError, match=SENTENCE.format("jit.trace")):
         torch.jit.trace(model, (x,))
     assert model(x).shape == (3, 4)
+
+
+def test_torch_export():
+    with pytest.raises(UnsupportedError, match=SENTENCE.format("compile or torch.export")):
+        torch.export.export(convert(nn.Sequential(nn.Linear(4, 4))), (torch.ones(1, 4),))

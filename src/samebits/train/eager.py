@@ -10,7 +10,7 @@ WORDS = (
     "BFP networks run eagerly, in kernels of their own: expected a call of the converted model "
     "itself, found one under {}; leave that out (SAMEBITS_KERNELS=compiled compiles the kernels)"
 )
-_COMPILED = WORDS.format("torch.compile")
+_COMPILED = WORDS.format("torch.compile or torch.export")
 
 
 def require_eager() -> None:
