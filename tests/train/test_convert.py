@@ -382,6 +382,8 @@ def test_limits_of_layers():
         convert(nn.Sequential(nn.BatchNorm1d(3)))(bfp((1, 3)))
     with pytest.raises(UnsupportedError, match="at most 4096 elements, found 4097"):
         convert(nn.LayerNorm(4097))(bfp((1, 4097)))
+    with pytest.raises(UnsupportedError, match=r"^layer '0' \(LayerNorm\): layer norm: expected"):
+        convert(nn.Sequential(nn.LayerNorm(4)))(bfp((2, 5)))
     with pytest.raises(UnsupportedError, match="at most 255 positions"):
         convert(nn.MaxPool2d(16))(bfp((1, 1, 16, 16)))
     with pytest.raises(UnsupportedError, match=r"indices in \[0, 2\], found 1 to 3"):
