@@ -36,6 +36,8 @@ def test_the_innermost_module_by_its_path_in_the_outermost():
     assert inner.answer.module is inner
     assert outer.answer.words == "the model (Asking): "
     assert calling_module() is None
+    inner(x)
+    assert inner.answer.words == ""  # alone
 
 
 def test_a_module_that_is_not_registered():

@@ -23,11 +23,13 @@ class Caller(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The beginning of a message."""
+        """The beginning of a message; nothing for a module alone, such as a loss."""
         kind = type(self.module).__name__
         if self.path is None:
             return f"module of type {kind}, which its model has not registered: "
-        return f"module {self.path!r} ({kind}): " if self.path else f"the model ({kind}): "
+        if self.path:
+            return f"module {self.path!r} ({kind}): "
+        return f"the model ({kind}): " if self.module._modules else ""
 
 
 def calling_module() -> Caller | None:
