@@ -12,6 +12,7 @@ from samebits.kernels import rows
 from samebits.spec.formats import CODE_MAX
 from samebits.spec.training.layers import Array
 from samebits.train import BFPTensor
+from samebits.train.tensor import same_parts
 
 TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
@@ -47,6 +48,40 @@ def array(x):
         own = tuple(exponent.expand(made.shape).flatten().tolist())
     up = () if shifts is None else tuple(shifts.tolist())
     return Array(made.flatten().tolist(), tuple(made.shape), own, x.bits, up)
+
+
+def forms_agree(forms, *shapes, kind="tensor", bits=8):
+    """Several forms of one computation have the same bits, and so have the gradients of inputs."""
+    found = []
+    for form in forms:
+        given = [tensor(s, kind, bits, seed).requires_grad_() for seed, s in enumerate(shapes)]
+        out = form(*given)
+        out = out if isinstance(out, tuple) else (out,)
+        grads = [tensor(tuple(y.shape), kind, 32, 7 + at) for at, y in enumerate(out)]
+        torch.autograd.backward(out, grads)
+        found.append((*out, *(x.grad for x in given)))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert (a.shape, a.bits) == (b.shape, b.bits)
+            assert same_parts(a.resolved(), b.resolved())
+
+
+def moves_as_torch(move, *tensors):
+    """Elements lie where torch has them, at their exponents, and gradients are exact sums."""
+    given = [x.requires_grad_() for x in tensors]
+    real = [x.detach().dequantize().requires_grad_() for x in tensors]
+    found, wanted = move(*given), move(*real)
+    pairs = [(found, wanted)] if isinstance(found, BFPTensor) else zip(found, wanted, strict=True)
+    out, values = zip(*pairs, strict=True)
+    for y, real_y in zip(out, values, strict=True):
+        assert y.shape == real_y.shape
+        assert torch.equal(y.dequantize(), real_y.detach())
+        assert y.bits == tensors[0].bits
+    gradients = [torch.arange(y.numel(), dtype=torch.int32).view(y.shape) + 1 for y in out]
+    torch.autograd.backward(out, [BFPTensor(g, -20) for g in gradients])
+    torch.autograd.backward(values, [g.double() * 2.0**-20 for g in gradients])
+    for x, real_x in zip(given, real, strict=True):
+        assert torch.equal(x.grad.dequantize(), real_x.grad)
 
 
 def same(found, wanted):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from activation_forms import FORMS
+from bfp_arrays import forms_agree
 from samebits.errors import UnsupportedError
 from samebits.spec.training import pointwise as reference
 from samebits.spec.training.layers import Array
@@ -109,6 +110,26 @@ def test_other_options_are_refused(call, message):
         call(BFPTensor.from_real(torch.randn(2, 3)))
 
 
+IN_PLACE = (
+    (functional.relu_, torch.relu),
+    (torch.Tensor.relu_, torch.relu),
+    (torch.tanh_, torch.tanh),
+    (torch.Tensor.tanh_, torch.tanh),
+    (torch.sigmoid_, torch.sigmoid),
+    (torch.Tensor.sigmoid_, torch.sigmoid),
+    (lambda x: functional.leaky_relu_(x, 0.3), lambda x: functional.leaky_relu(x, 0.3)),
+    (functional.leaky_relu_, functional.leaky_relu),
+    (lambda x: functional.elu_(x, 0.5), lambda x: functional.elu(x, 0.5)),
+    (functional.elu_, functional.elu),
+)
+
+
+@pytest.mark.parametrize("at", range(len(IN_PLACE)))
+def test_functions_in_place(at):
+    changing, plain = IN_PLACE[at]
+    forms_agree((lambda x: changing(x * 1), lambda x: plain(x * 1)), (2, 3))
+
+
 def test_what_was_changed_in_place_is_used_up():
     """In PyTorch it would have the new values: another network, where it is read again."""
     for change in (
@@ -117,6 +138,7 @@ def test_what_was_changed_in_place_is_used_up():
         lambda x: functional.leaky_relu(x, 0.1, True),
         lambda x: functional.elu(x, inplace=True),
         lambda x: functional.relu6(x, True),
+        *(change for change, _ in IN_PLACE),
     ):
         x = BFPTensor.from_real(torch.randn(2, 3))
         y = change(x)

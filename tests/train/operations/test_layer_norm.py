@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bfp_arrays import array, same, tensor
+from bfp_arrays import array, forms_agree, same, tensor
 from samebits.errors import UnsupportedError
 from samebits.spec.training import norm
 from samebits.train import BFPTensor, convert
@@ -107,9 +107,50 @@ def test_values_are_those_of_torch(layer, shape, exponents):
     assert float(difference.norm()) < 0.04 * float(real.grad.norm())
 
 
+@pytest.mark.parametrize("exponents", ["tensor", "row"])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 2), (2, 3, 5)])
+def test_instance_norm_as_a_function(shape, exponents, realisation):
+    kind = nn.InstanceNorm2d if len(shape) == 4 else nn.InstanceNorm1d
+    forms = (convert(kind(3)), functional.instance_norm, lambda x: functional.group_norm(x, 3))
+    forms_agree(forms, shape, kind=exponents)
+    model = convert(kind(3, affine=True, eps=0.5), exponents)
+    own = {"weight": model.weight, "bias": model.bias, "eps": 0.5}
+    forms = (model, lambda x: functional.instance_norm(x, **own))
+    forms_agree(forms, shape, kind=exponents)
+
+
+def test_norms_of_torch_itself(realisation):
+    forms_agree(
+        (
+            lambda x: torch.layer_norm(x, (4,), None, None, 0.5, False),
+            lambda x: functional.layer_norm(x, (4,), eps=0.5),
+        ),
+        (2, 3, 4),
+    )
+    forms_agree(
+        (lambda x: torch.rms_norm(x, (4,), eps=0.5), convert(nn.RMSNorm(4, 0.5))), (2, 3, 4)
+    )
+    model = convert(nn.GroupNorm(2, 4))
+    own = (model.weight, model.bias)
+    forms_agree((model, lambda x: torch.group_norm(x, 2, *own)), (2, 4, 3))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda x: functional.instance_norm(x, torch.zeros(6), torch.ones(6)),
+            "instance norm: expected use_input_stats=True .*; leave them out",
+        ),
+        (
+            lambda x: functional.instance_norm(x, torch.zeros(6), None),
+            "instance norm: expected use_input_stats=True",
+        ),
+        (
+            lambda x: functional.instance_norm(x, use_input_stats=False),
+            "instance norm: expected use_input_stats=True",
+        ),
+        (lambda x: functional.instance_norm(x[0, 0, 0]), "expected .n, c, ...., up to 4 axes"),
         (lambda x: functional.group_norm(x, 4), "whose channels 4 groups divide, found shape"),
         (lambda x: functional.group_norm(x, 0), "whose channels 0 groups divide"),
         (lambda x: functional.group_norm(x[0, 0, 0], 1), "expected .n, c, ...., up to 4 axes"),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bfp_arrays import forms_agree
 from samebits.errors import UnsupportedError
 from samebits.spec.formats import CODE_MAX, Q32
 from samebits.spec.training import pooling as reference
@@ -192,6 +193,30 @@ def test_the_mean_of_channels_is_flat(exponents):
         assert torch.equal(torch.as_tensor(y.exponent), torch.as_tensor(flat.exponent))
 
 
+LINES = [
+    (nn.MaxPool1d(3, 2, 1), lambda x: functional.max_pool1d(x, 3, 2, 1)),
+    (nn.MaxPool1d(2), lambda x: torch.max_pool1d(x, (2,))),
+    (nn.MaxPool1d(3, 2, ceil_mode=True), lambda x: functional.max_pool1d(x, 3, 2, ceil_mode=True)),
+    (nn.AvgPool1d(2), lambda x: functional.avg_pool1d(x, 2)),
+    (nn.AvgPool1d(3, 2, 1), lambda x: functional.avg_pool1d(x, (3,), (2,), (1,))),
+    (
+        nn.AvgPool1d(3, 2, 1, True, False),
+        lambda x: functional.avg_pool1d(x, 3, 2, 1, True, False),
+    ),
+    (nn.AdaptiveAvgPool1d(3), lambda x: functional.adaptive_avg_pool1d(x, 3)),
+    (nn.AdaptiveAvgPool1d(1), lambda x: functional.adaptive_avg_pool1d(x, (1,))),
+]
+
+
+@pytest.mark.parametrize("exponents", EXPONENTS)
+@pytest.mark.parametrize("at", range(len(LINES)))
+def test_pools_of_lines_as_functions(at, exponents, realisation):
+    module, function = LINES[at]
+    forms_agree((convert(module), function), (2, 3, 8), kind=exponents)
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(module(x), function(x))
+
+
 def test_maxima_as_functions(realisation):
     x = array(codes(), -5)
     y, _ = reference.max_pool(x, (3, 3), (2, 2), (1, 1))
@@ -232,6 +257,12 @@ def test_maxima_whose_last_window_is_smaller(exponents, realisation):
             r"expected an output size of at least 1, found \(2, 0\)",
         ),
         (lambda x: functional.adaptive_avg_pool2d(x[0], 1), r"expected \[n, c, h, w\], found"),
+        (lambda x: functional.max_pool1d(x[0], 2, dilation=2), "expected no dilation or return_i"),
+        (lambda x: functional.max_pool1d(x, 2), r"expected \[n, c, l\], found"),
+        (
+            lambda x: functional.max_pool1d(x[0], 2, return_indices=True),
+            "expected no dilation or return_indices",
+        ),
         (lambda x: functional.max_pool2d(x, 2, dilation=2), "expected no dilation or return_ind"),
         (
             lambda x: functional.max_pool2d(x, 2, return_indices=True),

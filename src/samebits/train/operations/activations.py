@@ -182,6 +182,11 @@ def _of_name(name: str) -> Callable[..., BFPTensor]:
     return lambda x, inplace=False: _in_place(x, activation(x, name), inplace)
 
 
+def _changing(function: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
+    """A function whose result takes the place of its input."""
+    return lambda x, *options: x.replaced_by(function(x, *options))
+
+
 def _relu(x: BFPTensor, inplace: bool = False) -> BFPTensor:
     return _in_place(x, relu(x), inplace)
 
@@ -206,6 +211,11 @@ FUNCTIONS.update(
         functional.relu6: _relu6,
         functional.leaky_relu: _leaky_relu,
         functional.elu: _elu,
+        **{f: _changing(relu) for f in (torch.relu_, torch.Tensor.relu_)},
+        **{f: _changing(_of_name("tanh")) for f in (torch.tanh_, torch.Tensor.tanh_)},
+        **{f: _changing(_of_name("sigmoid")) for f in (torch.sigmoid_, torch.Tensor.sigmoid_)},
+        functional.leaky_relu_: _changing(_leaky_relu),
+        functional.elu_: _changing(_elu),
         functional.gelu: gelu,
         functional.softplus: softplus,
         functional.silu: _of_name("silu"),

@@ -106,6 +106,13 @@ def constant(value: Any, beside: BFPTensor, what: str, wide: bool = False) -> BF
     return BFPTensor.from_real(real, f"constant of {what}", beside.by_rows, bits)
 
 
+def constants(tensors: Sequence[Any], what: str) -> list[Any]:
+    """BFP tensors and constants, all as operands beside the first of the BFP tensors."""
+    entered = [as_bfp(t, what) if isinstance(t, BFPTensor) else t for t in tensors]
+    beside = next((t for t in entered if isinstance(t, BFPTensor)), None)
+    return entered if beside is None else [constant(t, beside, what) for t in entered]
+
+
 def check_constant(value: Tensor, what: str) -> None:
     """Refuse a tensor that wants a gradient, which would be lost, and complex numbers."""
     if value.requires_grad:

@@ -6,7 +6,7 @@ Exact integer sums, binary64 scalars of every vector, integer multiply-shift.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -352,10 +352,49 @@ def _group_norm(
     return group_norm(as_bfp8(x, "group norm"), num_groups, weight, bias, eps)
 
 
+def _instance_norm(
+    x: BFPTensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: BFPParameter | None = None,
+    bias: BFPParameter | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> BFPTensor:
+    """torch.nn.functional.instance_norm. Raises UnsupportedError for running statistics."""
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        raise UnsupportedError(
+            "instance norm: expected use_input_stats=True and no running_mean or running_var, "
+            "found running statistics; leave them out"
+        )
+    return _group_norm(x, x.shape[1] if x.dim() > 1 else 1, weight, bias, eps)
+
+
+def _beside_cudnn(norm: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
+    """The function of torch itself, which has one option more, that changes no value."""
+
+    def normed(
+        x: BFPTensor,
+        size: Any,
+        weight: BFPParameter | None = None,
+        bias: BFPParameter | None = None,
+        eps: float = 1e-5,
+        cudnn_enable: bool = True,
+    ) -> BFPTensor:
+        return norm(x, size, weight, bias, eps)
+
+    return normed
+
+
 FUNCTIONS.update(
     {
         functional.layer_norm: _layer_norm,
         functional.rms_norm: _rms_norm,
         functional.group_norm: _group_norm,
+        functional.instance_norm: _instance_norm,
+        torch.layer_norm: _beside_cudnn(_layer_norm),
+        torch.rms_norm: _rms_norm,
+        torch.group_norm: _beside_cudnn(_group_norm),
     }
 )

@@ -17,9 +17,10 @@ from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operations.addition import add
+from samebits.train.operations.broadcast import constant
 from samebits.train.operations.matmul import product
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import reshape
+from samebits.train.operations.pointwise import line, over_lines, reshape
 from samebits.train.operations.products import (
     bias_gradient,
     by_output,
@@ -243,12 +244,15 @@ def linear(
     return Products.apply(as_bfp8(x, "linear"), weight, bias, shape, peaks)
 
 
-def _linear(x: BFPTensor, weight: BFPTensor, bias: BFPParameter | None = None) -> BFPTensor:
-    """torch.nn.functional.linear of a module's own parameters, or of an activation as weight."""
+def _linear(x: BFPTensor, weight: Tensor, bias: Any = None) -> BFPTensor:
+    """torch.nn.functional.linear of a module's own parameters, or of other tensors as weight."""
     if isinstance(weight, BFPParameter):
         check_parameters("linear", weight, bias, 2)
         return linear(x, weight, bias)
-    y = product(x, weight, transposed=True)
+    if x.dim() != 2:
+        flat = _linear(reshape(x, (-1, x.shape[-1])), weight, bias)
+        return reshape(flat, (*x.shape[:-1], -1))
+    y = product(x, constant(weight, x, "linear"), transposed=True)
     return y if bias is None else add(y, bias)
 
 
@@ -262,13 +266,32 @@ def _conv2d(
     groups: int = 1,
 ) -> BFPTensor:
     """torch.nn.functional.conv2d of a module's own parameters."""
+    _check_convolution("conv2d", weight, bias, padding, 4)
+    return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+
+
+def _conv1d(
+    x: BFPTensor,
+    weight: BFPParameter,
+    bias: BFPParameter | None = None,
+    stride: int | tuple[int] = 1,
+    padding: int | tuple[int] = 0,
+    dilation: int | tuple[int] = 1,
+    groups: int = 1,
+) -> BFPTensor:
+    """torch.nn.functional.conv1d of a module's own parameters."""
+    _check_convolution("conv1d", weight, bias, padding, 3)
+    sizes = line(stride), line(padding, 0), line(dilation)
+    return over_lines(x, lambda image: conv2d(image, weight, bias, *sizes, groups))
+
+
+def _check_convolution(what: str, weight: Any, bias: Any, padding: Any, rank: int) -> None:
     if not isinstance(weight, BFPParameter) or isinstance(padding, str):
         raise UnsupportedError(
-            "conv2d: expected a parameter of a module as weight, and padding as numbers, found "
+            f"{what}: expected a parameter of a module as weight, and padding as numbers, found "
             f"{type(weight).__name__} and {padding!r}"
         )
-    check_parameters("conv2d", weight, bias, 4)
-    return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+    check_parameters(what, weight, bias, rank)
 
 
 def check_parameters(
@@ -287,4 +310,6 @@ def check_parameters(
         )
 
 
-FUNCTIONS.update({functional.linear: _linear, functional.conv2d: _conv2d, torch.conv2d: _conv2d})
+FUNCTIONS.update({functional.linear: _linear})
+FUNCTIONS.update(dict.fromkeys((functional.conv2d, torch.conv2d), _conv2d))
+FUNCTIONS.update(dict.fromkeys((functional.conv1d, torch.conv1d), _conv1d))

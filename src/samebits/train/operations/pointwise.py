@@ -18,6 +18,7 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
+from samebits.train.operations.broadcast import constants
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import (
@@ -78,9 +79,12 @@ def _concatenated(tensors: Sequence[BFPTensor], dim: int, bits: int) -> BFPTenso
     return BFPTensor(codes, own + rows.along_channels(shifts, rank), bits=bits, shifts=shifts)
 
 
-def concat(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
-    """Concatenation at the largest exponent of the inputs that are not all zeros, as bfp8."""
-    return Concat.apply(dim, *(as_bfp8(t, "concat") for t in tensors))
+def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
+    """Concatenation at the largest exponent of the inputs that are not all zeros, as bfp8.
+
+    Some of them may be float tensors, constants.
+    """
+    return Concat.apply(dim, *(as_bfp8(t, "concat") for t in constants(tensors, "concat")))
 
 
 class Reshape(TensorOperation):
@@ -109,6 +113,11 @@ def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTe
     n, c, length = x.shape
     y = compute(reshape(x, (n, c, 1, length)))
     return reshape(y, (n, y.shape[1], y.shape[3]))
+
+
+def line(size: int | Sequence[int], beside: int = 1) -> Pair:
+    """A size along lines as one of images of height 1, whose own is `beside`."""
+    return (beside, size if isinstance(size, int) else size[0])
 
 
 def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
@@ -216,10 +225,11 @@ FUNCTIONS.update(
     {
         torch.cat: concat,
         torch.concat: concat,
+        torch.concatenate: concat,
         torch.flatten: flatten,
         torch.Tensor.flatten: flatten,
-        torch.Tensor.reshape: reshape,
         torch.reshape: reshape,
+        torch.Tensor.reshape: reshape,
         torch.Tensor.view: reshape,
     }
 )

@@ -16,6 +16,7 @@ from samebits.kernels.averages import Averages, adaptive_averages, window_averag
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.pointwise import line, over_lines
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
 
@@ -156,6 +157,38 @@ def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTe
     return AveragePool.apply(as_bfp8(x, "average pool"), means)
 
 
+def _max_pool1d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> BFPTensor:
+    """torch.nn.functional.max_pool1d. Raises as `_max_pool2d`."""
+    sizes = line(kernel_size), line(stride or kernel_size), line(padding, 0), line(dilation)
+    return over_lines(x, lambda image: _max_pool2d(image, *sizes, ceil_mode, return_indices))
+
+
+def _avg_pool1d(
+    x: BFPTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> BFPTensor:
+    """torch.nn.functional.avg_pool1d."""
+    sizes = line(kernel_size), line(stride or kernel_size), line(padding, 0)
+    return over_lines(x, lambda image: _avg_pool2d(image, *sizes, ceil_mode, count_include_pad))
+
+
+def _adaptive_avg_pool1d(x: BFPTensor, output_size: int | Sequence[int]) -> BFPTensor:
+    """torch.nn.functional.adaptive_avg_pool1d."""
+    return over_lines(x, lambda image: adaptive_avg_pool2d(image, line(output_size)))
+
+
 def _window(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> Window:
     kernel: Pair = pair(kernel_size)
     return Window(kernel, pair(stride or kernel_size), pair(padding), ceil_mode)
@@ -197,5 +230,10 @@ FUNCTIONS.update(
         torch.nn.functional.max_pool2d_with_indices: _max_pool2d,
         torch.nn.functional.avg_pool2d: _avg_pool2d,
         torch.nn.functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
+        torch.max_pool1d: _max_pool1d,
+        torch.nn.functional.max_pool1d: _max_pool1d,
+        torch.nn.functional.max_pool1d_with_indices: _max_pool1d,
+        torch.nn.functional.avg_pool1d: _avg_pool1d,
+        torch.nn.functional.adaptive_avg_pool1d: _adaptive_avg_pool1d,
     }
 )
