@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bfp_arrays import forms_agree
 from deploy_nets import make_images
 from samebits.errors import UnsupportedError
 from samebits.ir.interpreter import run
@@ -81,6 +82,28 @@ def test_product_with_a_number(factor, kind, realisation):
         torch.autograd.backward(out, BFPTensor(g, -30))
         arrived = Array(g.flatten().tolist(), A, -30, 32)
         same(a.grad, reference.scale_backward(arrived, float(factor)))
+
+
+DIVISOR = torch.tensor([3, -49, 7, 1])
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row"])
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("divisor", [DIVISOR, DIVISOR.float(), DIVISOR.double()])
+def test_quotients_of_constants_are_products_with_reciprocals(divisor, bits, kind, realisation):
+    """Rounded once, in binary64: 1 / 49 in binary32 is another number."""
+    inverse = torch.tensor([1 / 3, -1 / 49, 1 / 7, 1.0], dtype=torch.float64)
+    forms = (lambda x: x / divisor, lambda x: torch.div(x, divisor), lambda x: x * inverse)
+    forms_agree(forms, (2, 3, 4), kind=kind, bits=bits)
+    in_place = (lambda x: (x * 1).div_(divisor), lambda x: (x * 1) * inverse)
+    forms_agree(in_place, (2, 3, 4), kind=kind, bits=bits)
+
+
+def test_a_quotient_may_be_repeated():
+    inverse = torch.full((3, 1), 1 / 7, dtype=torch.float64)
+    forms_agree((lambda x: x / torch.full((3, 1), 7.0), lambda x: x * inverse), (4,))
+    number = (lambda x: x / torch.tensor(7.0), lambda x: x / 7, lambda x: x.true_divide(7))
+    forms_agree((*number, lambda x: x.divide(7.0), lambda x: x * (1 / 7)), (2, 3))
 
 
 def test_in_place_the_old_tensor_is_used_up():

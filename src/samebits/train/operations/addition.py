@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
@@ -70,16 +69,15 @@ def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
     return torch.where(top == -none, 0, torch.maximum(torch.minimum(*low), top - 22))
 
 
-def add(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
+def add(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
     """a + b, as bfp8, or as bfp32 where one of them has 32 bits (14.2).
 
     Sizes are equal or 1, as torch joins them. One of them may be a number or a float tensor, a
     constant; where such a tensor is below -2**15, as masks are, the sum counts to no softmax.
-    Raises UnsupportedError for other shapes, for a float tensor that wants a gradient, and for
-    another alpha than 1.
+    alpha: a number by which b is multiplied before. Raises UnsupportedError for other shapes, and
+    for a float tensor that wants a gradient.
     """
-    if alpha != 1:
-        raise UnsupportedError(f"add: expected alpha = 1, found {alpha}")
+    b = times(b, alpha)
     if not isinstance(a, BFPTensor):
         a, b = b, a
     if isinstance(b, Tensor) and not isinstance(b, BFPTensor):
@@ -94,24 +92,36 @@ def add(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
     return Add.apply(*broadcast("add", x, y))
 
 
-def subtract(a: Any, b: Any, *, alpha: int = 1) -> BFPTensor:
-    """a - b, as the sum of a and b times -1."""
-    if isinstance(b, BFPTensor):
-        return add(a, multiply(b, -1), alpha=alpha)
-    return add(a, -(b.double() if isinstance(b, Tensor) else b), alpha=alpha)
+def times(value: Any, factor: float) -> Any:
+    """A term of a sum times a number; a constant is multiplied in binary64."""
+    if factor == 1:
+        return value
+    if isinstance(value, BFPTensor):
+        return multiply(value, factor)
+    return (value.double() if isinstance(value, Tensor) else value) * factor
 
 
-def subtract_from(a: BFPTensor, b: Any) -> BFPTensor:
-    """b - a."""
-    return subtract(b, a)
+def subtract(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
+    """a - alpha * b, as the sum of a and b times -alpha."""
+    return add(a, b, alpha=-alpha)
 
 
-def add_in_place(a: Tensor, b: Any, *, alpha: int = 1) -> BFPTensor:
+def subtract_from(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
+    """b - alpha * a."""
+    return subtract(b, a, alpha=alpha)
+
+
+def add_in_place(a: Tensor, b: Any, *, alpha: float = 1) -> BFPTensor:
     """a += b: the sum as a new tensor. The old `a` is used up, so that a lost sum is an error.
 
     Raises UnsupportedError for a float `a`, which would go on as if nothing had been added.
     """
     return as_changed(a, "add").replaced_by(add(a, b, alpha=alpha))
+
+
+def subtract_in_place(a: Tensor, b: Any, *, alpha: float = 1) -> BFPTensor:
+    """a -= b, as `add_in_place`."""
+    return add_in_place(a, b, alpha=-alpha)
 
 
 FUNCTIONS.update(
@@ -122,8 +132,15 @@ FUNCTIONS.update(
             (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), add
         ),
         **dict.fromkeys(
-            (torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.subtract), subtract
+            (
+                *(torch.sub, torch.Tensor.sub, torch.Tensor.__sub__),
+                *(torch.subtract, torch.Tensor.subtract),
+            ),
+            subtract,
         ),
+        torch.rsub: subtract_from,
         torch.Tensor.__rsub__: subtract_from,
+        torch.Tensor.sub_: subtract_in_place,
+        torch.Tensor.__isub__: subtract_in_place,
     }
 )

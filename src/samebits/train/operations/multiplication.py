@@ -128,10 +128,21 @@ def scale(x: BFPTensor, factor: float) -> BFPTensor:
 
 
 def divide(x: BFPTensor, divisor: Any) -> BFPTensor:
-    """x times 1 / divisor, a number other than 0. Raises UnsupportedError for tensors."""
+    """x times 1 / divisor: a number, or a float tensor without a gradient, and nowhere 0.
+
+    Reciprocals are rounded once, in binary64. Raises UnsupportedError for other divisors.
+    """
     divisor = _number(divisor, "divide")
+    if isinstance(divisor, Tensor) and not isinstance(divisor, BFPTensor):
+        check_constant(divisor, "divide")
+        if isinstance(x, BFPTensor) and bool((divisor != 0).all()):
+            return multiply(x, 1.0 / divisor.double())
     if not isinstance(divisor, int | float) or divisor == 0:
-        raise UnsupportedError(f"divide: expected a number other than 0, found {divisor!r}")
+        found = type(divisor).__name__ if isinstance(divisor, Tensor) else divisor
+        raise UnsupportedError(
+            f"divide: expected a BFP tensor, and a number or a constant that is nowhere 0 as "
+            f"divisor, found {found}"
+        )
     return scale(x, 1.0 / float(divisor))
 
 
@@ -165,13 +176,27 @@ def multiply_in_place(a: Tensor, b: Any) -> BFPTensor:
     return as_changed(a, "multiply").replaced_by(multiply(a, b))
 
 
+def divide_in_place(a: Tensor, divisor: Any) -> BFPTensor:
+    """a /= divisor, as `multiply_in_place`."""
+    changed = as_changed(a, "divide")
+    return changed.replaced_by(divide(changed, divisor))
+
+
 FUNCTIONS[torch.Tensor.mul_] = multiply_in_place
+FUNCTIONS.update(
+    dict.fromkeys(
+        (torch.Tensor.div_, torch.Tensor.__itruediv__, torch.Tensor.__idiv__), divide_in_place
+    )
+)
 FUNCTIONS.update(
     dict.fromkeys((torch.neg, torch.Tensor.neg, torch.Tensor.__neg__, torch.negative), negative)
 )
 FUNCTIONS.update(
     dict.fromkeys(
-        (torch.div, torch.divide, torch.Tensor.div, torch.Tensor.__truediv__, torch.true_divide),
+        (
+            *(torch.div, torch.divide, torch.true_divide, torch.Tensor.div),
+            *(torch.Tensor.divide, torch.Tensor.true_divide, torch.Tensor.__truediv__),
+        ),
         divide,
     )
 )
