@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bfp_arrays import array, same, tensor
+from bfp_arrays import array, moves_as_torch, same, tensor
 from samebits.errors import UnsupportedError
 from samebits.spec.training import moves
 from samebits.train import BFPTensor
@@ -70,6 +70,13 @@ def test_rolls(shape, by, axes, kind, realisation):
     same(x.grad, moves.placed(array(g), moves.inverse(places), shape))
 
 
+def test_a_roll_without_axes_is_of_all_in_a_row():
+    moves_as_torch(lambda x: torch.roll(x, 5), tensor((2, 3, 4)))
+    moves_as_torch(lambda x: x.roll(-1), tensor((2, 3)))
+    with pytest.raises(UnsupportedError, match="roll: expected an axis for every shift"):
+        tensor((2, 3)).roll((1, 2), 0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -90,3 +97,7 @@ def test_a_float_tensor_is_made_beside_a_bfp_tensor():
     x = BFPTensor.from_real(torch.ones(2, 3))
     assert torch.equal(x.new_zeros((2, 2)), torch.zeros(2, 2))
     assert torch.equal(x.new_full((2,), 3.0), torch.full((2,), 3.0))
+    assert torch.equal(torch.zeros_like(x), torch.zeros(2, 3))
+    assert torch.equal(torch.ones_like(x, dtype=torch.float64), torch.ones(2, 3).double())
+    assert torch.equal(torch.full_like(x, 3.0), torch.full((2, 3), 3.0))
+    assert not isinstance(torch.zeros_like(x), BFPTensor)

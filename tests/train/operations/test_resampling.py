@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bfp_arrays import array, same, tensor
+from bfp_arrays import array, forms_agree, same, tensor
 from samebits.errors import UnsupportedError
 from samebits.spec.training import moves, pooling
 from samebits.train import BFPTensor, convert, model_input
@@ -37,6 +37,23 @@ def test_padding(shape, sizes, bits, kind, realisation):
     out.backward(g)
     back = [places.index(i) for i in range(x.numel())]
     same(x.grad, moves.placed(array(g), back, shape))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bits", [8, 32])
+def test_negative_padding_takes_away(bits, kind, realisation):
+    forms = (
+        (lambda x: functional.pad(x, (-1, 2)), lambda x: functional.pad(x[..., 1:], (0, 2))),
+        (lambda x: functional.pad(x, (0, -2)), lambda x: x[..., :-2]),
+        (
+            lambda x: functional.pad(x, (1, -1, -1, 0)),
+            lambda x: functional.pad(x[:, 1:, :-1], (1, 0, 0, 0)),
+        ),
+    )
+    for pair in forms:
+        forms_agree(pair, (2, 3, 4), kind=kind, bits=bits)
+        cropped, apart = (form(torch.ones(2, 3, 4)) for form in pair)
+        assert torch.equal(cropped, apart)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,7 +188,14 @@ def image(*sides):
     ("call", "message"),
     [
         (lambda: functional.pad(image(2, 2), (1, 1), value=2.0), "pad: .* found .* 2.0"),
-        (lambda: functional.pad(image(2, 2), (-1, 1)), "pad: expected two sizes of at least 0"),
+        (
+            lambda: functional.pad(image(2, 2), (-1, 1), "reflect"),
+            "pad: expected two sizes of at least 0",
+        ),
+        (
+            lambda: functional.pad(image(2, 2), (-1, -1)),
+            r"pad: expected sizes that leave elements of \(1, 1, 2, 2\), found",
+        ),
         (lambda: functional.pad(image(2, 2), (0, 2), "reflect"), "at most 1 of an axis of 2"),
         (lambda: functional.pad(image(2, 2), (3, 0), "circular"), "at most 2 of an axis of 2"),
         (lambda: functional.pad(image(2, 2), (3, 0), "mirror"), "mode constant, reflect"),

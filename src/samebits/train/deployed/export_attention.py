@@ -20,12 +20,13 @@ from samebits.train.deployed.nodes import Array, Nodes, binary32
 from samebits.train.operations.addition import Add
 from samebits.train.operations.attention import JoinHeads, SplitHeads
 from samebits.train.operations.broadcast import Expand
+from samebits.train.operations.copies import Copies, Selection
 from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
 from samebits.train.operations.layer_norm import LayerNormFunction
 from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.narrow import Narrow
 from samebits.train.operations.pointwise import EmbeddingFunction, Reshape
-from samebits.train.operations.resampling import Copies, Pad, Selection
+from samebits.train.operations.resampling import Pad
 from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
 from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
 

@@ -38,6 +38,7 @@ from samebits.train.deployed.weights import (
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.attention import JoinHeads, SplitHeads
 from samebits.train.operations.broadcast import Expand
+from samebits.train.operations.copies import Copies
 from samebits.train.operations.gru import Gru
 from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
 from samebits.train.operations.layer_norm import LayerNormFunction
@@ -46,7 +47,7 @@ from samebits.train.operations.lstm import Lstm
 from samebits.train.operations.matmul import MatMul
 from samebits.train.operations.multiplication import Multiply, Scale
 from samebits.train.operations.narrow import Entry, Narrow
-from samebits.train.operations.resampling import Copies, Pad
+from samebits.train.operations.resampling import Pad
 from samebits.train.operations.rnn import Rnn
 from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
 from samebits.train.operations.transposed import TransposedProducts

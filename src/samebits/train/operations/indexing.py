@@ -15,7 +15,8 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
-from samebits.train.operations.broadcast import GATHERED
+from samebits.train.operations.broadcast import GATHERED, constants
+from samebits.train.operations.copies import copies
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import (
@@ -27,7 +28,7 @@ from samebits.train.tensor import (
     moved_part,
 )
 
-Index = int | slice | Any  # Any: Ellipsis
+Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask to torch
 
 
@@ -74,30 +75,73 @@ class Gather(TensorOperation):
 
 
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
-    """x[index] for integers, slices and `...`, or for one tensor of integers (14.4).
+    """x[index] for integers, slices, None and `...`, and for one tensor or list of integers (14.4).
 
     The same codes at the same exponent. Raises UnsupportedError for other indices, and for integers
-    outside the first axis.
+    outside their axis.
     """
-    if isinstance(index, Tensor) and index.dtype in INTEGERS:
-        length = x.shape[0]
-        if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
-            raise UnsupportedError(
-                f"indexing: expected integers in [{-length}, {length - 1}], found "
-                f"{int(index.min())} to {int(index.max())}"
-            )
-        if index.numel() > MAX_SUMMED:
-            raise UnsupportedError(
-                f"indexing: expected at most {MAX_SUMMED} integers, found {index.numel()}"
-            )
-        return Gather.apply(as_bfp(x, "indexing"), index.to(x.device).long() % length)
     parts = index if isinstance(index, tuple) else (index,)
-    if not all(isinstance(p, int | slice) or p is Ellipsis for p in parts):
+    parts = tuple(torch.tensor(p) if isinstance(p, list) and p else p for p in parts)
+    by = [at for at, p in enumerate(parts) if isinstance(p, Tensor) and p.dtype in INTEGERS]
+    simple = [p for at, p in enumerate(parts) if at not in by]
+    known = all(isinstance(p, int | slice | None) or p is ... for p in simple)
+    if len(by) > 1 or not known or any(isinstance(p, bool) for p in simple):
         raise UnsupportedError(
-            f"indexing: expected integers, slices or ..., found {index!r}; BFP tensors have no "
-            "indexing by several tensors or masks"
+            f"indexing: expected integers, slices, None or ..., and one tensor or list of "
+            f"integers, found {index!r}; BFP tensors have no indexing by several tensors or masks"
         )
-    return Indexed.apply(as_bfp(x, "indexing"), parts)
+    if not by:
+        return _sliced(x, parts)
+    before, (chosen, *after) = parts[: by[0]], parts[by[0] :]
+    if not _is_whole((*before, *after)):
+        x = _sliced(x, (*before, slice(None), *after))
+    if ... in before:
+        return selected(x, x.dim() - 1 - _axes_of(after), chosen)
+    return selected(x, _axes_of(before), chosen)
+
+
+def _axes_of(parts: Sequence[Index]) -> int:
+    """The number of axes that indices give, without `...`."""
+    return sum(not isinstance(p, int) for p in parts)
+
+
+def _is_whole(parts: Sequence[Index]) -> bool:
+    """Whether indices leave a tensor as it is."""
+    return all(p is ... or p == slice(None) for p in parts)
+
+
+def _sliced(x: BFPTensor, parts: tuple[Index, ...]) -> BFPTensor:
+    """x at integers and slices, with an axis of size 1 for every None."""
+    x = as_bfp(x, "indexing")
+    places = tuple(p for p in parts if p is not None)
+    if len(places) == len(parts):
+        return Indexed.apply(x, places)
+    shape = torch.empty(x.shape, device="meta")[parts].shape
+    return reshape(x if _is_whole(places) else Indexed.apply(x, places), tuple(shape))
+
+
+def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
+    """Elements along an axis by integers of any shape, whose axes take the place of that one.
+
+    Raises UnsupportedError for integers outside the axis.
+    """
+    x, length = as_bfp(x, "indexing"), x.shape[axis]
+    if index.numel() and not (-length <= int(index.min()) and int(index.max()) < length):
+        raise UnsupportedError(
+            f"indexing: expected integers in [{-length}, {length - 1}], found "
+            f"{int(index.min())} to {int(index.max())}"
+        )
+    if index.numel() > MAX_SUMMED:
+        raise UnsupportedError(
+            f"indexing: expected at most {MAX_SUMMED} integers, found {index.numel()}"
+        )
+    places = index.to(x.device).long() % length
+    if axis == 0:
+        return Gather.apply(x, places)
+    y = copies("indexing", x, {axis: places.flatten()})
+    if index.dim() == 1:
+        return y
+    return reshape(y, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
 class Permute(TensorOperation):
@@ -188,10 +232,10 @@ def unflatten(x: BFPTensor, dim: int, sizes: Sequence[int]) -> BFPTensor:
     return reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))
 
 
-def stack(tensors: Sequence[BFPTensor], dim: int = 0) -> BFPTensor:
-    """Tensors of one shape along a new axis, as `concat` joins them."""
+def stack(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
+    """Tensors and constants of one shape along a new axis, as `concat` joins them."""
     at = _axis("stack", dim, tensors[0].dim() + 1)
-    return concat([unsqueeze(as_bfp(x, "stack"), at) for x in tensors], at)
+    return concat([unsqueeze(x, at) for x in constants(tensors, "stack")], at)
 
 
 class Roll(TensorOperation):
@@ -211,10 +255,12 @@ class Roll(TensorOperation):
 def roll(
     x: BFPTensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
 ) -> BFPTensor:
-    """x with its elements moved along axes, as torch.roll with axes.
+    """x with its elements moved along axes, or in row-major order where there are none.
 
-    Raises UnsupportedError without axes, or with another number of them than of shifts.
+    Raises UnsupportedError for another number of axes than of shifts.
     """
+    if dims is None and isinstance(shifts, int):
+        return reshape(roll(reshape(x, (-1,)), shifts, 0), tuple(x.shape))
     by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     axes = (dims,) if isinstance(dims, int) else tuple(dims or ())
     if len(by) != len(axes):
@@ -255,10 +301,11 @@ def _image_sizes(what: str, x: BFPTensor, factor: int) -> tuple[int, ...]:
 
 
 def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function that makes a float tensor, on the device of the BFP tensor that it is asked of."""
+    """A function that makes a float tensor, on the device of the BFP tensor that it is asked of,
+    and of its shape where it has no size."""
 
-    def made(x: BFPTensor, *size: Any, **options: Any) -> Tensor:
-        return make(torch.empty(0, device=x.device), *size, **options)
+    def made(x: BFPTensor, *given: Any, **options: Any) -> Tensor:
+        return make(torch.empty(x.shape, device=x.device), *given, **options)
 
     return made
 
@@ -269,9 +316,13 @@ FUNCTIONS.update(
         functional.pixel_unshuffle: pixel_unshuffle,
         torch.roll: roll,
         torch.Tensor.roll: roll,
-        torch.Tensor.new_zeros: _float_like(torch.Tensor.new_zeros),
-        torch.Tensor.new_ones: _float_like(torch.Tensor.new_ones),
-        torch.Tensor.new_full: _float_like(torch.Tensor.new_full),
+        **{
+            make: _float_like(make)
+            for make in (
+                *(torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full),
+                *(torch.zeros_like, torch.ones_like, torch.full_like),
+            )
+        },
         torch.split: split,
         torch.Tensor.split: split,
         torch.chunk: chunk,
@@ -290,10 +341,14 @@ FUNCTIONS.update(
         torch.permute: permute,
         torch.Tensor.permute: permute,
         **dict.fromkeys(
-            (torch.transpose, torch.swapaxes, torch.Tensor.transpose, torch.Tensor.swapaxes),
+            (
+                *(torch.transpose, torch.swapaxes, torch.swapdims),
+                *(torch.Tensor.transpose, torch.Tensor.swapaxes, torch.Tensor.swapdims),
+            ),
             transpose,
         ),
         **dict.fromkeys((torch.t, torch.Tensor.t), lambda x: transpose(x, 0, 1)),
+        torch.Tensor.T.__get__: lambda x: permute(x, tuple(reversed(range(x.dim())))),  # type: ignore[attr-defined]
         torch.Tensor.mT.__get__: lambda x: transpose(x, -2, -1),  # type: ignore[attr-defined]
     }
 )

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
-from samebits.train.operations.broadcast import GATHERED
-from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
+from samebits.train.operations.copies import added, copies
+from samebits.train.operations.indexing import indexed
+from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.operations.pooling import divided
 from samebits.train.shifts import narrowed
@@ -24,59 +24,12 @@ from samebits.train.tensor import (
     FUNCTIONS,
     BFPTensor,
     TensorOperation,
-    bfp32,
     gradient,
     moved_part,
 )
 
-Selection = tuple[int, Tensor]  # an axis, and which elements along it, int64
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
 MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
-
-
-class Copies(TensorOperation):
-    """Elements chosen along axes, some several times; a gradient is the sum over the copies."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, selections: tuple[Selection, ...]) -> BFPTensor:
-        ctx.shape, ctx.selections = x.shape, selections
-        return x.moved(lambda codes: _selected(codes, selections))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """At one exponent where rows meet in a sum (12.1, gather)."""
-        g, exponent = gradient(grad)
-        acc, own = g.long(), exponent
-        meet = any(axis in rows.row_axes(g.dim()) for axis, _ in ctx.selections)
-        if isinstance(exponent, Tensor) and meet:
-            acc, common = rows.at_one(acc, exponent, GATHERED)
-            own = torch.full(rows.row_size(ctx.shape), common, device=g.device)
-        for axis, index in ctx.selections:
-            acc = _added(acc, axis, index, ctx.shape[axis])
-        return bfp32(acc, own), None
-
-
-def _selected(codes: Tensor, selections: Sequence[Selection]) -> Tensor:
-    for axis, index in selections:
-        codes = codes.index_select(axis, index.to(codes.device))
-    return codes
-
-
-def _added(v: Tensor, axis: int, index: Tensor, size: int) -> Tensor:
-    """The inverse of a selection along an axis of a size: sums over the copies of an element."""
-    shape = [size if at == axis else n for at, n in enumerate(v.shape)]
-    return torch.zeros(shape, dtype=v.dtype, device=v.device).index_add_(axis, index, v)
-
-
-def _copies(what: str, x: BFPTensor, selections: dict[int, Tensor]) -> BFPTensor:
-    """`Copies` whose sums of gradients are exact. Raises UnsupportedError for others."""
-    most = math.prod(int(torch.bincount(index).max()) for index in selections.values())
-    if most > MAX_SUMMED:
-        raise UnsupportedError(
-            f"{what}: expected every element at most {MAX_SUMMED} times, found {most}"
-        )
-    at = tuple((axis, index.to(x.device)) for axis, index in selections.items())
-    return Copies.apply(as_bfp(x, what), at)
 
 
 # --- padding --------------------------------------------------------------------------------
@@ -122,8 +75,8 @@ def pad(
 ) -> BFPTensor:
     """x with zeros, or with its own elements, around its last axes.
 
-    As torch.nn.functional.pad has sizes and modes. Raises UnsupportedError for other values than 0,
-    for negative sizes, and where elements do not suffice.
+    As torch.nn.functional.pad has sizes and modes; negative sizes, of zeros, take elements away.
+    Raises UnsupportedError for other values than 0, and where elements do not suffice.
     """
     known = ("constant", "reflect", "replicate", "circular")
     if not isinstance(pad, Sequence):
@@ -133,17 +86,34 @@ def pad(
         )
     pairs = [tuple(pad[at : at + 2]) for at in range(0, len(pad), 2)]  # of the last axis first
     fits = len(pad) % 2 == 0 and len(pairs) <= x.dim()
-    if mode not in known or value or min(pad, default=0) < 0 or not fits:
+    wrong = mode not in known or value or not fits
+    if wrong or (min(pad, default=0) < 0 and mode != "constant"):
         raise UnsupportedError(
             f"pad: expected two sizes of at least 0 for each of the last axes, mode "
             f"{', '.join(known)} and value 0, found {tuple(pad)}, {mode} and {value}"
         )
+    if min(pad, default=0) < 0:
+        x, pad = _cropped(x, pairs), [max(size, 0) for size in pad]
     if not any(pad):
         return x
     if mode == "constant":
         return Pad.apply(as_decided(x, "pad"), tuple(pad))
     axes = {x.dim() - 1 - at: sizes for at, sizes in enumerate(pairs) if any(sizes)}
-    return _copies("pad", x, {a: _around(mode, x.shape[a], *s) for a, s in axes.items()})
+    return copies("pad", x, {a: _around(mode, x.shape[a], *s) for a, s in axes.items()})
+
+
+def _cropped(x: BFPTensor, pairs: Sequence[tuple[int, ...]]) -> BFPTensor:
+    """x without what negative sizes take from its last axes, of the last one first."""
+    sides = [
+        slice(max(-low, 0), size - max(-high, 0))
+        for (low, high), size in zip(pairs, reversed(x.shape), strict=False)
+    ]
+    y = indexed(x, (..., *reversed(sides)))
+    if y.numel() == 0:
+        raise UnsupportedError(
+            f"pad: expected sizes that leave elements of {tuple(x.shape)}, found {pairs}"
+        )
+    return y
 
 
 # --- upsampling -----------------------------------------------------------------------------
@@ -170,7 +140,7 @@ class Line:
         """The sums over all positions that hold an element, of an axis of a size."""
         pairs = ((self.first, self.whole - self.weight), (self.second, self.weight))
         shape = [-1 if at == axis else 1 for at in range(v.dim())]
-        low, high = (_added(v * w.view(shape), axis, at, size) for at, w in pairs)
+        low, high = (added(v * w.view(shape), axis, at, size) for at, w in pairs)
         return low + high
 
     def to(self, device: torch.device) -> Line:
@@ -242,7 +212,7 @@ def _nearest(x: BFPTensor, sides: tuple[int, int], exact: bool) -> BFPTensor:
         index = (2 * at + 1) * n // (2 * m) if exact else at * n // m
         if not torch.equal(index, torch.arange(n)):
             chosen[axis] = index
-    return _copies("interpolate", x, chosen) if chosen else x
+    return copies("interpolate", x, chosen) if chosen else x
 
 
 MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear")}
