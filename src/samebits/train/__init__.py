@@ -17,6 +17,7 @@ from samebits.train.layers import Layer, load_state, set_step
 from samebits.train.losses.difference import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cross_entropy
 from samebits.train.losses.functional import CrossEntropyLoss, MSELoss
+from samebits.train.operations import names  # noqa: F401 - functions by PyTorch's names
 from samebits.train.optim import SGD, Adam
 from samebits.train.tensor import BFPParameter, BFPTensor
 

@@ -13,9 +13,9 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape, rows
 from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
-from samebits.train.operations.addition import add
+from samebits.train.operations.addition import add, times
 from samebits.train.operations.broadcast import constant, expand
-from samebits.train.operations.indexing import permute
+from samebits.train.operations.indexing import squeeze, unsqueeze
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.pointwise import reshape
 from samebits.train.tensor import (
@@ -233,15 +233,20 @@ def product(a: BFPTensor, b: BFPTensor, transposed: bool = False) -> BFPTensor:
 def matmul(a: Any, b: Any) -> BFPTensor:
     """a @ b of two activations, or of one and a constant, as torch.matmul has their shapes; bfp32.
 
-    Raises UnsupportedError for vectors, and as `product`.
+    A vector is a matrix of one row as a, and of one column as b. Raises UnsupportedError as
+    `product`.
     """
     beside = a if isinstance(a, BFPTensor) else b
     x, y = (as_decided(constant(t, beside, "matmul"), "matmul") for t in (a, b))
-    if min(x.dim(), y.dim()) < 2:
+    if min(x.dim(), y.dim()) < 1:
         raise UnsupportedError(
-            f"matmul: expected matrices, found shapes {tuple(x.shape)} and {tuple(y.shape)}; "
-            "give a vector an axis more by unsqueeze"
+            f"matmul: expected matrices or vectors, found shapes {tuple(x.shape)} and "
+            f"{tuple(y.shape)}; multiply by a number with *"
         )
+    if x.dim() == 1:
+        return squeeze(matmul(unsqueeze(x, 0), y), 0 if y.dim() == 1 else -2)
+    if y.dim() == 1:
+        return squeeze(matmul(x, unsqueeze(y, 1)), -1)
     if y.dim() == 2 and x.dim() > 2:
         rows_of_x = reshape(x, (-1, x.shape[-1]))
         return reshape(product(rows_of_x, y), (*x.shape[:-1], y.shape[1]))
@@ -263,61 +268,22 @@ def bmm(a: BFPTensor, b: BFPTensor) -> BFPTensor:
     return matmul(a, b)
 
 
-def addmm(bias: Any, a: BFPTensor, b: BFPTensor, *, beta: int = 1, alpha: int = 1) -> BFPTensor:
-    """bias + a @ b. Raises UnsupportedError for beta and alpha other than 1."""
-    if beta != 1 or alpha != 1:
-        raise UnsupportedError(f"addmm: expected beta = alpha = 1, found {beta} and {alpha}")
-    return add(matmul(a, b), bias)
-
-
-def einsum(equation: str, *operands: Any) -> BFPTensor:
-    """Sums of products of two tensors that one matmul computes, as torch.einsum writes them.
-
-    Raises UnsupportedError where an axis occurs twice in an operand, is summed in one alone, or is
-    written as `...`, and for other numbers of operands.
-    """
-    given, arrow, result = equation.replace(" ", "").partition("->")
-    letters = given.split(",")
-    shared = set(letters[0]) & set(letters[-1]) if arrow else set()
-    fits = (
-        len(operands) == len(letters) == 2
-        and arrow
-        and "." not in equation
-        and all(len(set(part)) == len(part) for part in (*letters, result))
-        and set(letters[0]) ^ set(letters[1]) <= set(result) <= set(letters[0]) | set(letters[1])
-        and shared - set(result)
-    )
-    if not fits:
-        raise UnsupportedError(
-            "einsum: expected two operands, every axis once in each, of which some are summed over "
-            f"that both have, found {equation!r}"
-        )
-    batch = [c for c in result if c in shared]
-    summed = [c for c in letters[0] if c in shared and c not in result]
-    sizes: dict[str, int] = {}
-    sides, free = [], []
-    for part, x in zip(letters, operands, strict=True):
-        sizes |= dict(zip(part, x.shape, strict=True))
-        own = [c for c in part if c not in shared]
-        free.append(own)
-        moved = permute(x, [part.index(c) for c in (*batch, *own, *summed)])
-        flat = (math.prod(sizes[c] for c in own), math.prod(sizes[c] for c in summed))
-        sides.append(reshape(moved, (*(sizes[c] for c in batch), *flat)))
-    y = product(sides[0], sides[1], transposed=True)
-    order = [*batch, *free[0], *free[1]]
-    return permute(reshape(y, tuple(sizes[c] for c in order)), [order.index(c) for c in result])
+def addmm(bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> BFPTensor:
+    """beta * bias + alpha * mat1 @ mat2; beta = 0 leaves the bias out."""
+    y = times(matmul(mat1, mat2), alpha)
+    return add(y, bias, alpha=beta) if beta else y
 
 
 FUNCTIONS.update(
     {
         torch.addmm: addmm,
-        torch.einsum: einsum,
-        torch.functional.einsum: einsum,
-        torch.matmul: matmul,
-        torch.Tensor.matmul: matmul,
-        torch.Tensor.__matmul__: matmul,
-        torch.mm: matmul,
-        torch.Tensor.mm: matmul,
+        torch.Tensor.addmm: addmm,
+        torch.baddbmm: addmm,
+        torch.Tensor.baddbmm: addmm,
+        **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__), matmul),
+        torch.Tensor.__rmatmul__: lambda a, b: matmul(b, a),
+        **dict.fromkeys((torch.mm, torch.Tensor.mm, torch.mv, torch.Tensor.mv), matmul),
+        **dict.fromkeys((torch.dot, torch.Tensor.dot), matmul),
         torch.bmm: bmm,
         torch.Tensor.bmm: bmm,
     }

@@ -21,9 +21,9 @@ from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 def mean(
     x: BFPTensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
 ) -> BFPTensor:
-    """The mean over axes, as bfp8: exact sums, one rounding.
+    """The mean over axes, all of them unless they are given, as bfp8: exact sums, one rounding.
 
-    Raises UnsupportedError for all axes, for axes that are not there, and for a dtype.
+    Raises UnsupportedError for axes that are not there, for a tensor without axes, and for a dtype.
     """
     return _reduced("mean", x, dim, keepdim, dtype, None)
 
@@ -48,11 +48,11 @@ def _reduced(
     Images of [n, c, h, w] stay what they are where both sides are meant.
     """
     rank = x.dim()
-    axes = [dim] if isinstance(dim, int) else list(dim or ())
+    axes = [dim] if isinstance(dim, int) else list(dim or range(rank))
     wrong = not axes or any(not -rank <= axis < rank for axis in axes) or dtype is not None
     reduced = sorted({axis % rank for axis in axes if rank})
     kept = [axis for axis in range(rank) if axis not in reduced]
-    if wrong or not kept:
+    if wrong:
         raise UnsupportedError(
             f"{what}: expected some of the axes of shape {tuple(x.shape)} and no dtype, found "
             f"{dim} and {dtype}"
@@ -63,7 +63,7 @@ def _reduced(
     if reduced != [2, 3] or rank != 4:
         image = permute(x, (*kept, *reduced))
         parts = math.prod(x.shape[axis] for axis in reduced)
-        image = reshape(image, (sizes[0], math.prod(sizes[1:]), parts, 1))
+        image = reshape(image, (math.prod(sizes[:1]), math.prod(sizes[1:]), parts, 1))
     kernel = (image.shape[2], image.shape[3])
     if divisor is None:
         y = adaptive_avg_pool2d(image, 1)
@@ -72,6 +72,17 @@ def _reduced(
     if keepdim:
         sizes = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
     return reshape(y, tuple(sizes))
+
+
+def _backward(x: BFPTensor, gradient: Tensor | None = None, **options: Any) -> None:
+    """torch.Tensor.backward with a gradient. Raises UnsupportedError without one: x is no loss."""
+    if gradient is None:
+        raise UnsupportedError(
+            f"backward: expected a loss, found a BFP tensor of shape {tuple(x.shape)}, which has "
+            "no gradient of its own; use mse_loss or another loss of torch.nn.functional"
+        )
+    with torch._C.DisableTorchFunctionSubclass():
+        torch.Tensor.backward(x, gradient, **options)  # type: ignore[no-untyped-call]
 
 
 BAGS = ("sum", "mean", "max")
@@ -135,6 +146,7 @@ def _embedding_bag(
 FUNCTIONS.update(
     {
         torch.nn.functional.embedding_bag: _embedding_bag,
+        torch.Tensor.backward: _backward,
         torch.mean: mean,
         torch.Tensor.mean: mean,
         torch.sum: total,
