@@ -41,17 +41,18 @@ def test_alpha_is_a_product(kind, bits, realisation):
 
 
 @pytest.mark.parametrize("kind", ["tensor", "row"])
-def test_alpha_of_constants(kind, realisation):
+@pytest.mark.parametrize("bits", [8, 32])
+def test_alpha_of_constants(bits, kind, realisation):
     constant = (
         lambda a: torch.add(a, C, alpha=3),
         lambda a: a - C.double() * -3,
         lambda a: torch.sub(a, C, alpha=-3),
     )
-    forms_agree(constant, (2, 3), kind=kind)
+    forms_agree(constant, (2, 3), kind=kind, bits=bits)
     number = (lambda a: a.add(0.1, alpha=3), lambda a: a + 0.1 * 3)
-    forms_agree(number, (2, 3), kind=kind)
+    forms_agree(number, (2, 3), kind=kind, bits=bits)
     first = (lambda a: torch.add(C, a, alpha=0.3), lambda a: a * 0.3 + C)
-    forms_agree(first, (2, 3), kind=kind)
+    forms_agree(first, (2, 3), kind=kind, bits=bits)
 
 
 @pytest.mark.parametrize("kind", ["tensor", "row"])

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from bfp_arrays import array, forms_agree, moves_as_torch, same, tensor
+from deploy_nets import make_images
 from samebits.errors import UnsupportedError
+from samebits.ir.interpreter import run
 from samebits.spec.training import moves
+from samebits.train import convert
+from samebits.train.deployed.deploy import calibrate, deployed
+from samebits.train.deployed.export import to_graph
 
 INDEX = torch.tensor([2, 0, 2])
 MOVES = {
@@ -108,6 +115,35 @@ def test_vectors_behind_each_other():
     forms_agree(
         (lambda *t: torch.dstack(t), lambda *t: torch.stack([torch.stack(t, 1)], 0)), (3,), (3,)
     )
+
+
+class Arranged(nn.Module):
+    """Elements that are chosen, turned, repeated and divided between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(2, 4, 3, padding=1), nn.Linear(8, 3)
+        self.register_buffer("scale", torch.tensor([0.5, 1.5, 3.0]).view(1, 3, 1, 1))
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x)).flip(3)[:, [0, 2, 3]] / self.scale
+        x = functional.pad(x, (-1, 0, 1, -1)).tile(1, 1, 1, 2)
+        x = torch.hstack([x, x.select(1, 0)[:, None], x.narrow(1, 1, 2).repeat(1, 2, 1, 1)])
+        return self.fc(torch.einsum("nchw->nc", x))
+
+
+def test_arrangements_are_deployed_and_exported():
+    torch.manual_seed(2)
+    model, images = convert(Arranged()).eval(), make_images(4, 5)
+    frozen = calibrate(model, [images])
+    codes, exponent = deployed(model, frozen).codes(images)
+    graph = to_graph(model, frozen, tuple(images.shape[1:]), batch=len(images))
+    (found,) = run(graph, [images.numpy()], exact=True)
+    wanted = codes.double() * 2.0**exponent
+    assert [float(v) for v in found.flatten()] == wanted.flatten().tolist()
+    torch.manual_seed(2)
+    real = Arranged()(images).detach()
+    assert float((wanted - real).abs().max()) < 0.05 * float(real.abs().max())
 
 
 @pytest.mark.parametrize(
