@@ -9,7 +9,7 @@ from bfp_arrays import forms_agree, tensor
 from samebits.errors import UnsupportedError
 
 SHAPES = ((2, 3), (2, 3))
-C = torch.linspace(-1, 1, 6).view(2, 3)
+C = torch.tensor([[-1.0, -0.7, -0.2], [0.1, 0.3, 0.9]]) * 2**24  # in binary32, C * 3 is rounded
 
 
 def changed(change):

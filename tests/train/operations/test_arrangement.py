@@ -97,6 +97,7 @@ def test_copies_are_summed_as_copies(kind, realisation):
     [
         (torch.hstack, lambda t: torch.cat(t, 1), ((2, 3, 4), (2, 1, 4))),
         (torch.hstack, lambda t: torch.cat(t, 0), ((3,), (2,))),
+        (torch.hstack, lambda t: torch.cat([v.reshape(1) for v in t], 0), ((), ())),
         (torch.vstack, lambda t: torch.cat(t, 0), ((2, 3), (1, 3))),
         (torch.vstack, lambda t: torch.stack(t), ((3,), (3,))),
         (torch.row_stack, lambda t: torch.stack(t), ((3,), (3,))),

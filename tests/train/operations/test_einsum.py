@@ -22,6 +22,10 @@ OF_TWO = {
         ((2, 3, 4), (5, 4)),
         lambda a, b: product(a.reshape(6, 4), b, True).reshape(2, 3, 5),
     ),
+    "...d,ed": (
+        ((2, 3, 4), (5, 4)),
+        lambda a, b: product(a.reshape(6, 4), b, True).reshape(2, 3, 5),
+    ),
     "...a,ba->...b": (  # the letters of `...` are others
         ((2, 3, 4), (5, 4)),
         lambda a, b: product(a.reshape(6, 4), b, True).reshape(2, 3, 5),

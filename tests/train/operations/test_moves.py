@@ -72,7 +72,7 @@ def test_rolls(shape, by, axes, kind, realisation):
 
 def test_a_roll_without_axes_is_of_all_in_a_row():
     moves_as_torch(lambda x: torch.roll(x, 5), tensor((2, 3, 4)))
-    moves_as_torch(lambda x: x.roll(-1), tensor((2, 3)))
+    moves_as_torch(lambda x: x.roll((-1,)), tensor((2, 3)))
     with pytest.raises(UnsupportedError, match="roll: expected an axis for every shift"):
         tensor((2, 3)).roll((1, 2), 0)
 

@@ -259,7 +259,7 @@ def roll(
 
     Raises UnsupportedError for another number of axes than of shifts.
     """
-    if dims is None and isinstance(shifts, int):
+    if dims is None:
         return reshape(roll(reshape(x, (-1,)), shifts, 0), tuple(x.shape))
     by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     axes = (dims,) if isinstance(dims, int) else tuple(dims or ())
