@@ -17,6 +17,7 @@ from samebits.ir.fusion import fuse_normalisation
 from samebits.ir.graph import Graph, Node
 from samebits.ir.ops import op_named
 from samebits.ir.real.define import FLOATS
+from samebits.ir.real.indexing import einsum_terms
 from samebits.ir.rewrite import Edit, rewrite
 
 Shape = tuple[int, ...]
@@ -184,17 +185,17 @@ def _gather_nd(edit: Edit, node: Node) -> list[Node] | None:
 def _einsum(edit: Edit, node: Node) -> list[Node] | None:
     """One or two operands without repeated indices: sums, a matrix product, and movements."""
     shapes = [edit.values[name].shape for name in node.inputs]
-    found = _indices(str(node.attributes["equation"]), [len(shape) for shape in shapes])
-    if found is None or len(node.inputs) > 2:
+    if len(node.inputs) > 2:
         return None
-    (*operands, output), chain = found, _Chain(edit, node)
+    terms, output = einsum_terms(str(node.attributes["equation"]), [len(s) for s in shapes])
+    operands, chain = [list(term) for term in terms], _Chain(edit, node)
     axes = [
         pair
         for term, shape in zip(operands, shapes, strict=True)
         for pair in zip(term, shape, strict=True)
     ]
     sizes = dict(axes)
-    if any(len(set(term)) < len(term) for term in found) or not set(output) <= sizes.keys():
+    if any(len(set(term)) < len(term) for term in terms):
         return None
     if any(sizes[index] != size for index, size in axes):  # an axis of 1 that is repeated
         return None
@@ -247,35 +248,6 @@ def _arranged(
     if shape is not None and shape != order:
         name = chain.add("Reshape", [name], shape=shape)
     return name
-
-
-def _indices(equation: str, ranks: Sequence[int]) -> list[list[str]] | None:
-    """The indices of every operand and of the result; those of an ellipsis are numbers.
-
-    None where an ellipsis stands for different numbers of axes: they would broadcast.
-    """
-    text = equation.replace(" ", "")
-    given, arrow, result = text.partition("->")
-    terms = given.split(",")
-    if len(terms) != len(ranks):
-        return None
-    hidden = {
-        n - len(t.replace("...", "")) for t, n in zip(terms, ranks, strict=True) if "..." in t
-    }
-    if len(hidden) > 1 or min(hidden, default=0) < 0:
-        return None
-    dots = [str(i) for i in range(max(hidden, default=0))]
-    if not arrow:
-        letters = "".join(terms).replace("...", "")
-        once = sorted(i for i in set(letters) if letters.count(i) == 1)
-        result = ("..." if hidden else "") + "".join(once)
-
-    def read(term: str) -> list[str]:
-        before, found, after = term.partition("...")
-        return [*before, *(dots if found else []), *after]
-
-    found = [read(term) for term in (*terms, result)]
-    return found if all(len(t) == n for t, n in zip(found, ranks, strict=False)) else None
 
 
 _RULES: dict[str, Callable[[Edit, Node], list[Node] | None]] = {

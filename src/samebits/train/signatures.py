@@ -1,4 +1,4 @@
-"""Arguments of PyTorch's functions, compared with those that their twins have."""
+"""PyTorch's functions by the names that ATen has for them, and arguments that their twins take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.nn import functional
+
 from samebits.errors import UnsupportedError
+
+
+@functools.lru_cache(maxsize=1024)
+def of_aten(func: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """The functions and methods of PyTorch that an operator of ATen, torch.ops.aten.gelu or one of
+    its overloads, is the body of: they have its name and its arguments."""
+    packet = getattr(func, "overloadpacket", func)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return ()
+    space, name = packet._qualified_op_name.split("::")
+    homes = (torch, functional, torch.Tensor) if space == "aten" else ()
+    found = (getattr(home, name, None) for home in homes)
+    return tuple(function for function in found if function is not None)
 
 
 def check_arguments(

@@ -22,7 +22,7 @@ from samebits.spec import formats
 from samebits.train import advice
 from samebits.train.eager import require_eager
 from samebits.train.quantize import largest_magnitude, quantize_real, quantize_rows
-from samebits.train.signatures import check_arguments
+from samebits.train.signatures import check_arguments, of_aten
 from samebits.train.sums import Sums
 from samebits.train.widths import Widths
 
@@ -305,6 +305,8 @@ class BFPTensor(torch.Tensor):
         if not all(issubclass(kind, Tensor) for kind in types):
             return NotImplemented  # the others say what they are
         handler = FUNCTIONS.get(func)
+        if handler is None:
+            handler = next((FUNCTIONS[f] for f in of_aten(func) if f in FUNCTIONS), None)
         try:
             if handler is not None:
                 check_arguments(func, handler, args, kwargs or {})

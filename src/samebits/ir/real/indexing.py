@@ -320,7 +320,7 @@ def _infer_det(values: Inputs, attributes: Attributes) -> list[Type]:
     return [(real.check_type(values[0], real.FLOATS), shape[:-2])]
 
 
-def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     """The letters of each operand and of the result; "..." becomes capital letters not in use."""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -353,7 +353,7 @@ def _infer_einsum(values: Inputs, attributes: Attributes) -> list[Type]:
     kind = real.check_same_type(values, real.NUMBERS)
     if not isinstance(attributes["equation"], str):
         raise ValueError("expected an equation")
-    terms, result = _terms(attributes["equation"], [len(value.shape) for value in values])
+    terms, result = einsum_terms(attributes["equation"], [len(value.shape) for value in values])
     sizes: dict[str, int] = {}
     for term, value in zip(terms, values, strict=True):
         for letter, size in zip(term, value.shape, strict=True):
@@ -367,7 +367,7 @@ def _infer_einsum(values: Inputs, attributes: Attributes) -> list[Type]:
 
 
 def _einsum(arrays: Inputs, attributes: Attributes) -> list[Array]:
-    terms, result = _terms(attributes["equation"], [array.ndim for array in arrays])
+    terms, result = einsum_terms(attributes["equation"], [array.ndim for array in arrays])
     return [np.asarray(np.einsum(f"{','.join(terms)}->{result}", *arrays))]
 
 
