@@ -256,6 +256,26 @@ def test_calibration_tells_how_far_it_is(residual_net):
     assert heard.notes == []
 
 
+def test_options_without_a_layer_are_told(net, residual_net):
+    n = net()
+    graph = n.build(n.add("Sigmoid", "y", n.input("x", 1, 4)))
+    options = {"equalize": "weights", "rounding": "least-error", "bias_correction": True}
+    heard = Heard()
+    with listening(heard):
+        samples = [{"x": n.normal(1, 4)} for _ in range(4)]
+        quantize_graph(graph, samples, Settings(mixed=9, **options))
+    *idle, mixed = heard.notes
+    assert idle == [
+        f"--{option} changed nothing: the network has no layer for it"
+        for option in ("equalize", "rounding", "bias-correction")
+    ]
+    assert mixed.startswith("--mixed 9: ")
+    heard = Heard()
+    with listening(heard):
+        quantize_graph(*residual_net, Settings(mixed=1, **options))
+    assert heard.notes == idle[:1]  # no layer's channels are another layer's alone
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_calibration_stops_where_more_samples_change_nothing(residual_net, method):
     graph, samples = residual_net

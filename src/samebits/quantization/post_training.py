@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -66,12 +67,31 @@ def quantize_graph(
     settings = settings or Settings()
     observed = observe_graph(graph, samples, settings, _refined(settings))
     converted, changes = convert_observed(observed, settings)
+    _say_idle(settings, changes)
     progress.stage("comparing with the float network")
     compared = observed.kept[: settings.report_samples]
     made = report(
         *(observed.graph, converted, observed.seen, compared, observed.count, settings, changes)
     )
     return converted.graph, made
+
+
+def _say_idle(settings: Settings, changes: Sequence[LayerChange]) -> None:
+    """Notes of options that found nothing to change, or less than they allow."""
+    done = Counter(change.step for change in changes)
+    asked = {
+        "equalize": ("equalization", settings.equalize is not None),
+        "rounding": ("rounding", settings.rounding != "nearest"),
+        "bias-correction": ("bias correction", settings.bias_correction),
+    }
+    for option, (step, wanted) in asked.items():
+        if wanted and not done[step]:
+            progress.note(f"--{option} changed nothing: the network has no layer for it")
+    if settings.mixed is not None and done["precision"] < settings.mixed:
+        progress.note(
+            f"--mixed {settings.mixed}: {done['precision']} tensors cost the outputs something, "
+            "and have twice the bits"
+        )
 
 
 def _refined(settings: Settings) -> int:
