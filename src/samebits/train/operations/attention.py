@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 from samebits.train.operations.addition import add
+from samebits.train.operations.arrangement import repeat_interleave
 from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp
@@ -71,20 +72,34 @@ def scaled_dot_product_attention(
 ) -> BFPTensor:
     """As torch.nn.functional has it.
 
-    Raises UnsupportedError for dropout_p and enable_gqa, and for attn_mask beside is_causal.
+    With enable_gqa (Ainslie et al. 2023) several heads of query in a row share one of key and
+    value. Raises UnsupportedError for dropout_p, for attn_mask beside is_causal, and for heads that
+    are no whole number of groups.
     """
     if is_causal and attn_mask is not None:
         raise UnsupportedError(
             "scaled_dot_product_attention: expected attn_mask or is_causal, found both"
         )
-    if dropout_p or enable_gqa:
+    if enable_gqa:
+        key, value = (_of_groups(query, x) for x in (key, value))
+    if dropout_p:
         raise UnsupportedError(
-            "scaled_dot_product_attention: expected dropout_p=0 and enable_gqa=False, found "
-            f"{dropout_p} and {enable_gqa}; for dropout, which needs a number of its own, use "
-            "torch.nn.MultiheadAttention, or torch.nn.Dropout between softmax and product"
+            f"scaled_dot_product_attention: expected dropout_p=0, found {dropout_p}: dropout needs "
+            "a number of its own; use torch.nn.MultiheadAttention, or torch.nn.Dropout between "
+            "softmax and product (of Hugging Face's models, configure an attention dropout of 0)"
         )
     masks = () if attn_mask is None else (attn_mask,)
     return attention(query, key, value, masks, is_causal, scale)
+
+
+def _of_groups(query: BFPTensor, x: BFPTensor) -> BFPTensor:
+    """Keys or values [..., heads, k, d] with each head as often as a group of query has heads."""
+    if query.dim() < 3 or x.dim() < 3 or query.shape[-3] % x.shape[-3]:
+        raise UnsupportedError(
+            "scaled_dot_product_attention: expected heads of query in groups, one for each head of "
+            f"key and value, found {tuple(query.shape)} and {tuple(x.shape)}"
+        )
+    return repeat_interleave(x, query.shape[-3] // x.shape[-3], -3)
 
 
 class SplitHeads(TensorOperation):

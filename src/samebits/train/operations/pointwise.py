@@ -265,7 +265,8 @@ def _dropout(
     if training and p:
         raise UnsupportedError(
             "dropout: expected p=0 or training=False of the function, which has no number for its "
-            "masks; use torch.nn.Dropout in the module"
+            "masks; use torch.nn.Dropout in the module (of Hugging Face's models, configure an "
+            "attention dropout of 0)"
         )
     return x
 
