@@ -153,8 +153,10 @@ class BFPTensor(torch.Tensor):
     @property
     def by_rows(self) -> bool:
         """Whether exponents are those of rows; reads nothing."""
-        exponent = self.parts[0][1] if self._sums is None else self._sums.exponent
-        return isinstance(exponent, Tensor)
+        if self._sums is not None:
+            return isinstance(self._sums.exponent, Tensor)
+        parts = self.parts or (self.resolved(),)  # used up: the error of reading it
+        return isinstance(parts[0][1], Tensor)
 
     @property
     def is_wide(self) -> bool:

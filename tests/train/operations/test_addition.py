@@ -88,6 +88,8 @@ def test_what_was_changed_in_place_is_used_up():
         y = change(x)
         with pytest.raises(UnsupportedError, match="changed in place: use the result of"):
             y + x
+        with pytest.raises(UnsupportedError, match="changed in place: use the result of"):
+            x + 1.0
 
 
 @pytest.mark.parametrize("name", ["sub_", "add_", "div_", "mul_"])
