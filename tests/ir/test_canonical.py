@@ -145,6 +145,18 @@ def test_places_in_several_axes(negative):
     assert_same(graph, X, ops=["Reshape", "Gather"])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "ops"),
+    [((4, 0), ["Identity", "Neg", "Identity"]), ((1, 0, 3), ["Split", "Neg", "Concat"])],
+)
+def test_parts_without_elements(sizes, ops):
+    g = GraphBuilder("parts")
+    cut = {"axis": 2, "sizes": sizes}
+    parts = g.add_all("Split", [g.input("x", "float32", X.shape)], cut, outputs="abc"[: len(sizes)])
+    parts = [g.add("Neg", parts[:1]), *parts[1:]]
+    assert_same(g.build([g.add("Concat", parts, {"axis": 2})]), X, ops=ops)
+
+
 def guarded(op, other="share"):
     """Where(IsNaN(y), 0, z), y the result of an operator, z the same or the input."""
     g = GraphBuilder("guarded")

@@ -271,7 +271,8 @@ def test_calls_of_anything_but_operators(members, write, target):
     files = changed(members, MODEL, lambda p: nodes(p)[1].update(target=target))
     refused(
         write(files),
-        f"expected calls of ATen operators, found {str(target)!r}; export the module without it",
+        f"expected calls of ATen operators, found {str(target)!r}; save "
+        "program.run_decompositions({}), or export the module without it",
         UnsupportedError,
     )
 

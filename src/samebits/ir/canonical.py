@@ -28,7 +28,7 @@ LINEAR_FROM = 10.0  # beyond it Softplus(x) is x within 2**-14, and less than ha
 def canonicalize(graph: Graph) -> Graph:
     """The graph in operators with an integer form, as far as they are known here."""
     graph = rewrite(without_guards(graph), _unit_length)
-    return rewrite(graph, _expanded)
+    return rewrite(rewrite(rewrite(graph, _expanded), _joined), _cut)
 
 
 def without_guards(graph: Graph) -> Graph:
@@ -177,6 +177,32 @@ def _gather_nd(edit: Edit, node: Node) -> list[Node] | None:
     flat = chain.add("Reshape", [data], shape=(prod(lead), *rest))
     chain.add("Gather", [flat, edit.constant("places", numbers.astype(np.int64))], axis=0)
     return chain.ending()
+
+
+def _joined(edit: Edit, node: Node) -> list[Node] | None:
+    """Concat without parts that have no elements, as RotaryEmbedding of whole heads has one."""
+    if node.op != "Concat":
+        return None
+    parts = [name for name in node.inputs if prod(edit.values[name].shape)]
+    if not parts or len(parts) == len(node.inputs):
+        return None
+    if len(parts) == 1:
+        return [edit.node("Identity", parts, node.output)]
+    return [replace(node, inputs=tuple(parts))]
+
+
+def _cut(edit: Edit, node: Node) -> list[Node] | None:
+    """Split without parts that have no elements and no reader."""
+    if node.op != "Split":
+        return None
+    pairs = zip(node.outputs, node.attributes["sizes"], strict=True)
+    kept = [(name, size) for name, size in pairs if size or edit.uses[name]]
+    if not kept or len(kept) == len(node.outputs):
+        return None
+    if len(kept) == 1:
+        return [edit.node("Identity", node.inputs, kept[0][0])]
+    outputs, sizes = zip(*kept, strict=True)
+    return [replace(node, outputs=outputs, attributes={**node.attributes, "sizes": sizes})]
 
 
 # --- Einsum -----------------------------------------------------------------------------------

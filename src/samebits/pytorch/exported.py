@@ -172,7 +172,7 @@ def _check_program(path: Path, program: Any) -> None:
             if not isinstance(target, str) or not OPERATORS.fullmatch(target):
                 raise UnsupportedError(
                     f"{path}: expected calls of ATen operators, found {str(target)[:100]!r}; "
-                    "export the module without it"
+                    "save program.run_decompositions({}), or export the module without it"
                 )
         for key in ("in_spec", "out_spec"):
             if key in entry:
