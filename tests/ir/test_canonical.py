@@ -77,6 +77,7 @@ EQUATIONS = [
     ("bij->bji", (2, 3, 4)),
     ("bij->j", (2, 3, 4)),
     ("zab", (2, 3, 4)),
+    ("abz", (2, 3, 4)),
 ]
 
 
@@ -113,7 +114,7 @@ def test_a_quotient():
     assert canonicalize(by_constant) is by_constant
 
 
-@pytest.mark.parametrize("least", ["", "Clip", "Max", "Expand"])
+@pytest.mark.parametrize("least", ["", "Clip", "Max", "Add", "Expand"])
 @pytest.mark.parametrize("axes", [(2,), (1, 2)])
 def test_vectors_of_unit_length(axes, least):
     g = GraphBuilder("unit")
@@ -121,17 +122,24 @@ def test_vectors_of_unit_length(axes, least):
     norm = g.add("ReduceL2", [x], {"axes": axes, "keepdims": 1})
     if least == "Clip":
         norm = g.add("Clip", [norm], {"min": 1e-12, "max": None})
-    elif least == "Max":
-        norm = g.add("Max", [norm, g.constant("tiny", np.float32(1e-12))])
+    elif least in ("Max", "Add"):
+        norm = g.add(least, [norm, g.constant("tiny", np.float32(1e-12))])
     elif least:
         norm = g.add("Expand", [norm], {"shape": X.shape})
     assert_same(g.build([g.add("Div", [x, norm])]), X, ops=["RMSNormalization"])
 
 
-def test_a_norm_along_other_axes_is_a_quotient():
+@pytest.mark.parametrize("case", ["axis", "Clip", "Max", "other"])
+def test_other_quotients_by_norms_stay_quotients(case):
+    """Of another axis, of at least 0.5, of another tensor."""
     g = GraphBuilder("unit")
     x = g.input("x", "float32", X.shape)
-    norm = g.add("ReduceL2", [x], {"axes": (1,), "keepdims": 1})
+    source = g.add("Neg", [x]) if case == "other" else x
+    norm = g.add("ReduceL2", [source], {"axes": (1 if case == "axis" else 2,), "keepdims": 1})
+    if case == "Clip":
+        norm = g.add("Clip", [norm], {"min": 0.5, "max": None})
+    elif case == "Max":
+        norm = g.add("Max", [norm, g.constant("least", np.float32(0.5))])
     found = assert_same(g.build([g.add("Div", [x, norm])]), X)
     assert "RMSNormalization" not in {node.op for node in found.nodes}
 

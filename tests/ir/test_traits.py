@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from samebits.ir import Trait, has, ops_with, steps
-from samebits.ir.lowering.lower import RULES
+from samebits.ir.lowering.rules import RULES
 from samebits.ir.ops import Op, known_ops, op_named
 from samebits.ir.traits import IMPLIED
 from samebits.onnx.reader.node import RULES as IMPORTED

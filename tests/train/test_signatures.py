@@ -16,7 +16,7 @@ CALLS = {
     "axes": (lambda x: ATEN.mean.dim(x, [1], True), lambda x: x.mean(1, keepdim=True)),
     "softmax": (lambda x: ATEN.softmax.int(x, 1), lambda x: torch.softmax(x, 1)),
     "norm": (lambda x: ATEN.layer_norm(x, [8]), lambda x: functional.layer_norm(x, (8,))),
-    "sum": (lambda x: ATEN.add.Tensor(x, x), lambda x: x + x),
+    "product": (lambda x: ATEN.mul.Tensor(x, x), lambda x: x * x),
     "list": (lambda x: ATEN.cat([x, x], 1), lambda x: torch.cat((x, x), 1)),
     "method": (lambda x: ATEN.view(x, [2, 16]), lambda x: x.view(2, 16)),
     "movement": (lambda x: ATEN.transpose.int(x, 0, 1), lambda x: x.transpose(0, 1)),

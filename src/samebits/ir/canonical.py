@@ -22,6 +22,7 @@ from samebits.ir.rewrite import Edit, rewrite
 
 Shape = tuple[int, ...]
 
+TINY = 1e-6  # a norm that networks keep quotients from
 LINEAR_FROM = 10.0  # beyond it Softplus(x) is x within 2**-14, and less than half a code of 16 bits
 
 
@@ -58,9 +59,9 @@ def _unit_length(edit: Edit, node: Node) -> list[Node] | None:
         return None
     x, name = node.inputs
     made = edit.producers.get(name)
-    while made is not None and made.op in ("Clip", "Max", "Expand", "Add"):
-        name = made.inputs[0]
-        made = edit.producers.get(name)
+    while made is not None and (rule := _KEEPING.get(made.op)) is not None:
+        source = rule(edit, made)
+        made = None if source is None else edit.producers.get(source)
     if made is None or made.op != "ReduceL2" or made.inputs[0] != x:
         return None
     shape = edit.values[x].shape
@@ -71,6 +72,29 @@ def _unit_length(edit: Edit, node: Node) -> list[Node] | None:
     factor = np.full(own, 1 / sqrt(prod(own)), edit.values[x].dtype)
     inputs = [x, edit.constant("scale", factor)]
     return [edit.node("RMSNormalization", inputs, node.output, axis=axes[0], epsilon=0.0)]
+
+
+def _behind_clip(edit: Edit, node: Node) -> str | None:
+    ends = node.attributes["min"], node.attributes["max"]
+    least, most = (None if end is None or np.isinf(end) else end for end in ends)
+    return node.inputs[0] if most is None and (least is None or least <= TINY) else None
+
+
+def _behind_constant(edit: Edit, node: Node) -> str | None:
+    for position in (0, 1):
+        number = edit.number(node.inputs[position])
+        if number is not None and (np.abs(number) <= TINY).all():
+            return node.inputs[1 - position]
+    return None
+
+
+# The value behind a node that keeps a norm as it is but where it is about 0; None: it does not.
+_KEEPING: dict[str, Callable[[Edit, Node], str | None]] = {
+    "Clip": _behind_clip,
+    "Max": _behind_constant,
+    "Add": _behind_constant,
+    "Expand": lambda edit, node: node.inputs[0],
+}
 
 
 def _expanded(edit: Edit, node: Node) -> list[Node] | None:
@@ -234,7 +258,9 @@ def _einsum(edit: Edit, node: Node) -> list[Node] | None:
             names[k] = chain.add("ReduceSum", [names[k]], axes=tuple(lost), keepdims=0)
     if len(names) == 1:
         _arranged(chain, names[0], operands[0], output, sizes)
-        return chain.ending() if chain.nodes else None
+        if not chain.nodes:
+            return [edit.node("Identity", node.inputs, node.output)]
+        return chain.ending()
     a, b = operands
     both = [i for i in a if i in b]
     batch, summed = [i for i in both if i in output], [i for i in both if i not in output]

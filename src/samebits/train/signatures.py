@@ -12,16 +12,21 @@ from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 
+GATHERING = ("add", "add_", "zero_", "clone", "detach", "alias")
+
 
 @functools.lru_cache(maxsize=1024)
 def of_aten(func: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     """The functions and methods of PyTorch that an operator of ATen, torch.ops.aten.gelu or one of
-    its overloads, is the body of: they have its name and its arguments."""
+    its overloads, is the body of: they have its name and its arguments.
+
+    None of those by which autograd gathers gradients, which BFP tensors take as they are.
+    """
     packet = getattr(func, "overloadpacket", func)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return ()
     space, name = packet._qualified_op_name.split("::")
-    homes = (torch, functional, torch.Tensor) if space == "aten" else ()
+    homes = (torch, functional, torch.Tensor) if space == "aten" and name not in GATHERING else ()
     found = (getattr(home, name, None) for home in homes)
     return tuple(function for function in found if function is not None)
 

@@ -8,6 +8,8 @@ from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.ir.lowering import dynamic, normalize, pointwise, products, resize, shape, trees
 from samebits.ir.lowering.states import LoweringBuilder, State, States
+from samebits.ir.ops import ops_with
+from samebits.ir.traits import Trait
 
 Rule = Callable[[LoweringBuilder, Node, States], list[State]]
 
@@ -17,7 +19,7 @@ _CHOICE = (
 )
 # What to do where an operator has no integer form; of others: replace, or compute outside.
 INSTEAD = {
-    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), _CHOICE),
+    **dict.fromkeys(ops_with(Trait.DECISION), _CHOICE),
     "IsNaN": "leave the choice out: integers have no NaN",
     "CumSum": "multiply by a constant triangular matrix (MatMul)",
     "ReduceProd": "multiply the parts (Split, Mul)",

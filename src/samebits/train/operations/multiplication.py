@@ -17,7 +17,14 @@ from samebits.spec import formats
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_decided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.tensor import (
+    FUNCTIONS,
+    BFPParameter,
+    BFPTensor,
+    TensorOperation,
+    bfp32,
+    gradient,
+)
 
 
 class Multiply(TensorOperation):
@@ -162,7 +169,13 @@ def negative(x: BFPTensor) -> BFPTensor:
 
 
 def as_changed(x: Tensor, what: str) -> BFPTensor:
-    """x, to be changed in place by a BFP tensor. Raises UnsupportedError for a float tensor."""
+    """x, to be changed in place. Raises UnsupportedError for a float tensor, and for a parameter,
+    whose state a new tensor would not be."""
+    if isinstance(x, BFPParameter):
+        raise UnsupportedError(
+            f"{what} in place: expected a tensor to be changed, found a parameter; let an "
+            "optimizer of samebits.train change it"
+        )
     if not isinstance(x, BFPTensor):
         raise UnsupportedError(
             f"{what} in place: expected a BFP tensor to be changed, found {x.dtype}, which cannot "
