@@ -57,6 +57,14 @@ def test_the_logarithm_of_a_sum():
     assert_same(graph, np.abs(X) + 1, ops=["ReduceSum", "Log"])
 
 
+@pytest.mark.parametrize("op", ["ReduceL2", "ReduceLogSumExp"])
+def test_reductions_of_integers_stay(op):
+    """Their results are cut to integers, once."""
+    g = GraphBuilder("integers")
+    graph = g.build([g.add(op, [g.input("x", "int32", (2, 3))], {"axes": (1,), "keepdims": 0})])
+    assert canonicalize(graph) is graph
+
+
 def test_powers_of_large_numbers_do_not_overflow():
     graph = alone("ReduceLogSumExp", {"axes": (2,), "keepdims": 0}, X.shape)
     (found,) = run(canonicalize(graph), [X + 200])

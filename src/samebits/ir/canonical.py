@@ -23,7 +23,7 @@ from samebits.ir.rewrite import Edit, rewrite
 Shape = tuple[int, ...]
 
 TINY = 1e-6  # a norm that networks keep quotients from
-LINEAR_FROM = 10.0  # beyond it Softplus(x) is x within 2**-14, and less than half a code of 16 bits
+LINEAR_FROM = 10.0  # beyond it Softplus(x) is x within 2**-14
 
 
 def canonicalize(graph: Graph) -> Graph:
@@ -66,7 +66,8 @@ def _unit_length(edit: Edit, node: Node) -> list[Node] | None:
         return None
     shape = edit.values[x].shape
     axes = sorted(axis % len(shape) for axis in made.attributes["axes"])
-    if not made.attributes["keepdims"] or axes != list(range(len(shape)))[-len(axes) :]:
+    last = list(range(len(shape) - len(axes), len(shape)))
+    if not axes or axes != last or not made.attributes["keepdims"]:
         return None
     own = shape[axes[0] :]
     factor = np.full(own, 1 / sqrt(prod(own)), edit.values[x].dtype)
@@ -129,11 +130,13 @@ class _Chain:
 # --- reductions -------------------------------------------------------------------------------
 
 
-def _norm(before: str, after: str) -> Callable[[Edit, Node], list[Node]]:
-    """after(ReduceSum(before(x))); before: "Mul" for squares, "" for nothing."""
+def _norm(before: str, after: str) -> Callable[[Edit, Node], list[Node] | None]:
+    """after(ReduceSum(before(x))) of real numbers; before: "Mul" for squares, "" for nothing."""
 
-    def rule(edit: Edit, node: Node) -> list[Node]:
+    def rule(edit: Edit, node: Node) -> list[Node] | None:
         chain, x = _Chain(edit, node), node.inputs[0]
+        if edit.values[x].dtype not in FLOATS:
+            return None
         if before:
             x = chain.add(before, [x, x] if before == "Mul" else [x])
         total = chain.add("ReduceSum", [x], **node.attributes)
@@ -144,9 +147,11 @@ def _norm(before: str, after: str) -> Callable[[Edit, Node], list[Node]]:
     return rule
 
 
-def _log_sum_exp(edit: Edit, node: Node) -> list[Node]:
+def _log_sum_exp(edit: Edit, node: Node) -> list[Node] | None:
     """m + log(sum(exp(x - m))), m the largest: powers of at most 1, a sum of at least 1."""
     chain, x = _Chain(edit, node), node.inputs[0]
+    if edit.values[x].dtype not in FLOATS:
+        return None
     kept = {**node.attributes, "keepdims": 1}
     most = chain.add("ReduceMax", [x], **kept)
     powers = chain.add("Exp", [chain.add("Sub", [x, most])])
