@@ -62,7 +62,8 @@ def test_an_operation_that_bfp_does_not_have():
 def test_an_operation_with_other_arguments_is_met_somewhere_too():
     assert message(lambda y: functional.dropout(y)) == (
         "module '1' (Net): dropout: expected p=0 or training=False of the function, which has no "
-        "number for its masks; use torch.nn.Dropout in the module"
+        "number for its masks; use torch.nn.Dropout in the module (of Hugging Face's models, "
+        "configure an attention dropout of 0)"
     )
     assert message(lambda y: y.std(0)) == (
         "module '1' (Net): std of BFP tensors has no gradient: expected torch.no_grad() around "
