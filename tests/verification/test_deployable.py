@@ -91,7 +91,15 @@ def taken(net: sb.Network, folder: Any) -> None:
     )
     assert found == expected
     assert read.verify("random:2", ["torch", "onnxruntime-integer"])
-    assert not net.notes or "AveragePool" in net.notes[0]
+    # onnxruntime's optimizer breaks dilated average pools and Softmax along other axes.
+    assert not net.notes or "AveragePool" in net.notes[0] or softmax_inside(net.model.real)
+
+
+def softmax_inside(graph: Graph) -> bool:
+    """Whether a Softmax is along another axis than the last."""
+    nodes = [node for node in graph.nodes if node.op == "Softmax"]
+    ranks = [len(graph.values[node.output].shape) for node in nodes]
+    return any(n.attributes["axis"] % r != r - 1 for n, r in zip(nodes, ranks, strict=True))
 
 
 def test_every_operator_is_taken_or_refused(tmp_path):
