@@ -4,12 +4,21 @@ where, and what to do; the command line prints it and exits with code 2."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+LISTED = 50  # lines of one message
 
 # Options of the command line whose arguments in Python have other names.
 _ARGUMENTS = {"inputs": "samples", "shape": "shapes", "input": "input_shape"}
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # a command, or what another program said
 _COMMAND = re.compile(r"\b(samebits|torchrun) [a-zA-Z-]")
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Lines of one message, each indented below the first: the first LISTED, and how many more."""
+    more = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
+    return "\n".join(f"  {line}" for line in (*lines[:LISTED], *more))
 
 
 class SamebitsError(Exception):

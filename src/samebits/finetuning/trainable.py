@@ -8,7 +8,7 @@ weights too, stay what quantization made them, so that no ratio and no table cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,14 +23,14 @@ from samebits.finetuning.gradients import Call, check_trainable, least_code, smo
 from samebits.ir import Graph, GraphBuilder, Node, Trait, has
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
-from samebits.pytorch.executor import TorchExecutor, vectorized
+from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization.placement import row_added
 from samebits.quantization.weights import LARGEST_BIAS, recoded
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
 
-Outputs = tuple[Tensor, dict[str, Tensor]]
+REAL = ""  # beside the names of values, none of which is empty
 
 LEAST_BIAS_UNIT = 1 << 10  # of the parameter of a bias, in codes
 
@@ -117,10 +117,10 @@ class Trainable(nn.Module):
             pair = self.graph.inputs[1 + 2 * index + 1]
             given[name], given[pair] = self.operands(index)
         kept = self.executor.unproved if values is None else {n.output for n in self.graph.nodes}
-        out, found = self._each(partial(self._single, given, kept), self._samples(codes))
-        for node in self.graph.nodes:
-            if node.output in found:
-                self.executor.check(node, found[node.output])
+        samples = codes.reshape(-1, *self.graph.values[self.graph.inputs[0]].shape)
+        found = self.executor.batched(partial(self._single, given, kept), samples)
+        out = found.pop(REAL)
+        self.executor.check(found)
         if values is not None:
             values.update(found)
         output = self.graph.values[self.graph.outputs[0]]
@@ -129,22 +129,10 @@ class Trainable(nn.Module):
         real = (out - output.quantization.zero_point) * (scales if len(scales) > 1 else scales[0])
         return real
 
-    def _samples(self, codes: Tensor) -> Tensor:
-        return codes.reshape(-1, *self.graph.values[self.graph.inputs[0]].shape)
-
-    def _each(self, function: Callable[[Tensor], Outputs], samples: Tensor) -> Outputs:
-        """A function of each sample, side by side."""
-        if self.executor.vectorizable:
-            found: Outputs = vectorized(function)(samples)
-            return found
-        outs, values = zip(*map(function, samples), strict=True)
-        names = values[0].keys()
-        return torch.stack(outs), {k: torch.stack([v[k] for v in values]) for k in names}
-
     def _single(
         self, given: Mapping[str, tuple[Tensor, Tensor]], kept: Container[str], codes: Tensor
-    ) -> Outputs:
-        """The first output of codes as the graph takes them, and the integers of values to keep.
+    ) -> dict[str, Tensor]:
+        """The first output, REAL, of codes as the graph takes them, and the integers to keep.
 
         given: weights and biases, each as integers and as the same numbers with gradients
         """
@@ -160,10 +148,8 @@ class Trainable(nn.Module):
             least = least_code(self.graph, node)
             call = Call(node, function, operands, [reals[name] for name in node.inputs], least)
             reals[node.output] = _straight(smooth(call), exact[node.output])
-        found = {
-            node.output: exact[node.output] for node in self.graph.nodes if node.output in kept
-        }
-        return reals[self.graph.outputs[0]], found
+        integers = {n.output: exact[n.output] for n in self.graph.nodes if n.output in kept}
+        return {REAL: reals[self.graph.outputs[0]], **integers}
 
     def operands(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Weights and bias of a layer, each as integers and as the same numbers with gradients.

@@ -28,8 +28,7 @@ LINEAR_FROM = 10.0  # beyond it Softplus(x) is x within 2**-14
 
 def canonicalize(graph: Graph) -> Graph:
     """The graph in operators with an integer form, as far as they are known here."""
-    graph = rewrite(without_guards(graph), _unit_length)
-    return rewrite(rewrite(rewrite(graph, _expanded), _joined), _cut)
+    return rewrite(rewrite(without_guards(graph), _expanded), _cut)
 
 
 def without_guards(graph: Graph) -> Graph:
@@ -55,8 +54,6 @@ def _unguarded(edit: Edit, node: Node) -> list[Node] | None:
 
 def _unit_length(edit: Edit, node: Node) -> list[Node] | None:
     """x / max(ReduceL2(x), tiny) along the last axes as RMSNormalization of factor 1 / sqrt(n)."""
-    if node.op != "Div":
-        return None
     x, name = node.inputs
     made = edit.producers.get(name)
     while made is not None and (rule := _KEEPING.get(made.op)) is not None:
@@ -164,7 +161,9 @@ def _log_sum_exp(edit: Edit, node: Node) -> list[Node] | None:
 
 
 def _quotient(edit: Edit, node: Node) -> list[Node] | None:
-    """a / b of two computed tensors as a * (1 / b)."""
+    """a / b of two computed tensors as a * (1 / b), but where b is the norm of a."""
+    if (found := _unit_length(edit, node)) is not None:
+        return found
     if any(name in edit.constants for name in node.inputs):
         return None
     chain, (a, b) = _Chain(edit, node), node.inputs
@@ -210,8 +209,6 @@ def _gather_nd(edit: Edit, node: Node) -> list[Node] | None:
 
 def _joined(edit: Edit, node: Node) -> list[Node] | None:
     """Concat without parts that have no elements, as RotaryEmbedding of whole heads has one."""
-    if node.op != "Concat":
-        return None
     parts = [name for name in node.inputs if prod(edit.values[name].shape)]
     if not parts or len(parts) == len(node.inputs):
         return None
@@ -308,6 +305,7 @@ def _arranged(
 
 
 _RULES: dict[str, Callable[[Edit, Node], list[Node] | None]] = {
+    "Concat": _joined,
     "ReduceL1": _norm("Abs", ""),
     "ReduceL2": _norm("Mul", "Sqrt"),
     "ReduceSumSquare": _norm("Mul", ""),

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,35 +83,50 @@ class TorchExecutor:
         shapes.
         """
         count, given = self._given(inputs)
-        if count == 1 or not self.vectorizable:
-            found = [self._checked(self._run(*(x[i] for x in given))) for i in range(count)]
-            outputs = [torch.stack(pieces) for pieces in zip(*found, strict=True)]
-        else:
-            parts = zip(*(x.split(self._side_by_side()) for x in given), strict=True)
-            found = [self._checked(vectorized(self._run)(*part)) for part in parts]
-            outputs = [torch.cat(pieces) for pieces in zip(*found, strict=True)]
-        arrays = map(self._array, self.graph.outputs, outputs)
         if count == 1:
-            return [array[0] for array in arrays]
+            found = self._run(*(x[0] for x in given))
+            self.check(found)
+            return [self._array(name, found[name]) for name in self.graph.outputs]
+        pieces = []
+        for part in zip(*(x.split(self._side_by_side()) for x in given), strict=True):
+            found = self.batched(self._run, *part)
+            self.check(found)
+            pieces.append([found[name] for name in self.graph.outputs])
+        columns = zip(self.graph.outputs, zip(*pieces, strict=True), strict=True)
+        arrays = [self._array(name, torch.cat(column)) for name, column in columns]
         return [array.reshape(-1, *array.shape[2:]) for array in arrays]
+
+    def batched(
+        self, function: Callable[..., dict[str, Tensor]], *tensors: Tensor
+    ) -> dict[str, Tensor]:
+        """A function of what one batch of the graph is, for several along a new axis 0."""
+        if not self.vectorizable:
+            found = [function(*each) for each in zip(*tensors, strict=True)]
+            return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+        with warnings.catch_warnings():
+            # vmap may put the new axis last: a copy, which torch tells of.
+            warnings.filterwarnings("ignore", r"torch\.searchsorted.*non-contiguous")
+            made: dict[str, Tensor] = torch.vmap(function)(*tensors)
+            return made
 
     @property
     def functions(self) -> Iterator[tuple[Node, Function]]:
         """Each node, in order, with its function of int64 tensors, which `check` has not seen."""
         return zip(self.graph.nodes, self._functions, strict=True)
 
-    def check(self, node: Node, out: Tensor) -> Tensor:
-        """The result of a node. Raises RangeError for integers that its declared type does not
-        hold, of values that are `unproved`: their intervals leave it."""
-        if node.output in self.unproved and out.numel():
-            dtype = self.graph.values[node.output].dtype
+    def check(self, values: Mapping[str, Tensor]) -> None:
+        """RangeError for integers that their declared type does not hold; of values that are
+        `unproved`, since their intervals leave it."""
+        for node in self.graph.nodes:
+            if node.output not in self.unproved or not values[node.output].numel():
+                continue
+            dtype, out = self.graph.values[node.output].dtype, values[node.output]
             low, high = limits(dtype)
             if int(out.min()) < low or int(out.max()) > high:
                 raise RangeError(
                     f"node {node.name!r} ({node.op}): expected integers of {dtype}, found "
                     f"{int(out.min())} to {int(out.max())}"
                 )
-        return out
 
     def trace(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Every value but the constants, by name, for inputs of the graph's own batch."""
@@ -121,31 +136,24 @@ class TorchExecutor:
         values = {**self.constants}
         values |= {name: x[0] for name, x in zip(self.graph.inputs, given, strict=True)}
         for node, function in self.functions:
-            out = function(*(values[name] for name in node.inputs))
-            values[node.output] = self.check(node, out)
+            values[node.output] = function(*(values[name] for name in node.inputs))
+        self.check(values)
         return {
             name: self._array(name, tensor)
             for name, tensor in values.items()
             if name not in self.graph.constants
         }
 
-    def _run(self, *inputs: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _run(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The outputs, and what is to be checked, for inputs of the graph's own batch."""
         values = {**self.constants, **dict(zip(self.graph.inputs, inputs, strict=True))}
-        kept = self.unproved | set(self.graph.outputs)
+        kept = self.unproved.union(self.graph.outputs)
         for index, (node, function) in enumerate(self.functions):
             values[node.output] = function(*(values[name] for name in node.inputs))
             for name in set(node.inputs):
                 if self._last_use[name] == index and name not in kept:
                     del values[name]
-        return [values[name] for name in self.graph.outputs], {n: values[n] for n in self.unproved}
-
-    def _checked(self, found: tuple[list[Tensor], dict[str, Tensor]]) -> list[Tensor]:
-        outputs, unproved = found
-        for node in self.graph.nodes:
-            if node.output in unproved:
-                self.check(node, unproved[node.output])
-        return outputs
+        return {name: values[name] for name in kept}
 
     def _side_by_side(self) -> int:
         """The number of batches that are computed at once: less for large values."""
@@ -189,18 +197,6 @@ class TorchExecutor:
     def _array(self, name: str, tensor: Tensor) -> Array:
         array: Array = tensor.cpu().numpy()
         return array.astype(self.graph.values[name].dtype)
-
-
-def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.vmap of a function of what one batch of a graph is: for many, along a new axis 0."""
-
-    def run(*tensors: Tensor) -> Any:
-        with warnings.catch_warnings():
-            # vmap may put the new axis last: a copy, which torch tells of.
-            warnings.filterwarnings("ignore", r"torch\.searchsorted.*non-contiguous")
-            return torch.vmap(function)(*tensors)
-
-    return run
 
 
 class _BoundedNode:

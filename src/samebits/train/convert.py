@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels.geometry import Pair, Window, pair
+from samebits.kernels.geometry import Window, pair
 from samebits.train import advice, hooks, layers
 from samebits.train.given import check_model
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
+from samebits.train.operations.pointwise import line
 from samebits.train.operations.resampling import MODES, pad
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
@@ -104,7 +105,7 @@ def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
         padding = (0,) * len(sides)
     weight, bias = _parameters(m, name, how)
     if isinstance(m, nn.Conv1d):
-        sizes = _line(m.stride), _line(padding, 0), _line(m.dilation)
+        sizes = line(m.stride), line(padding, 0), line(m.dilation)
         return layers.Conv1d(weight, bias, *sizes, m.groups, around)
     sizes = pair(m.stride), pair(padding), pair(m.dilation)
     return layers.Conv2d(weight, bias, *sizes, m.groups, around)
@@ -118,21 +119,16 @@ def _conv_transpose(
     _require(fits, f"output_padding {m.output_padding}, expected below the stride {m.stride}")
     weight, bias = _parameters(m, name, how)
     if isinstance(m, nn.ConvTranspose1d):
-        extra = _line(m.output_padding, 0)
-        line = _line(m.stride), _line(m.padding, 0), extra, _line(m.dilation)
-        return layers.ConvTranspose1d(weight, bias, *line, m.groups)
+        extra = line(m.output_padding, 0)
+        along = line(m.stride), line(m.padding, 0), extra, line(m.dilation)  # type: ignore[arg-type]
+        return layers.ConvTranspose1d(weight, bias, *along, m.groups)
     image = pair(m.stride), pair(m.padding), pair(m.output_padding), pair(m.dilation)  # type: ignore[arg-type]
     return layers.ConvTranspose2d(weight, bias, *image, m.groups)
 
 
-def _line(v: Any, beside: int = 1) -> Pair:
-    """A size along lines as one of images of height 1, whose own is `beside`."""
-    return (beside, v if isinstance(v, int) else v[0])
-
-
 def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Module:
     assert m.output_size is not None
-    return layers.OverLines(layers.AdaptiveAvgPool2d(_line(m.output_size)))
+    return layers.OverLines(layers.AdaptiveAvgPool2d(line(m.output_size)))
 
 
 def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
@@ -225,7 +221,7 @@ def _window(m: Any) -> Window:
     """The geometry of a pool, whose windows never hold padding alone: PyTorch's own rule, which it
     checks when the layer runs."""
     if isinstance(m, nn.MaxPool1d | nn.AvgPool1d):
-        kernel, stride, padding = _line(m.kernel_size), _line(m.stride), _line(m.padding, 0)
+        kernel, stride, padding = line(m.kernel_size), line(m.stride), line(m.padding, 0)
     else:
         kernel, stride, padding = pair(m.kernel_size), pair(m.stride), pair(m.padding)
     sizes = zip(padding, kernel, strict=True)

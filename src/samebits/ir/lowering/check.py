@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from samebits.errors import UnsupportedError
+from samebits.errors import UnsupportedError, listed
 from samebits.ir.graph import Graph, moved_inputs
 from samebits.ir.integer.define import CODES
 from samebits.ir.lowering.rules import RULES, without_form
@@ -12,8 +12,6 @@ from samebits.ir.masks import FLAG_TYPES, Flag, Mask, flags_of, masks_of
 from samebits.ir.ops import has
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.traits import Trait
-
-LISTED = 50  # lines of one message
 
 
 def check_lowerable(graph: Graph) -> None:
@@ -28,14 +26,13 @@ def check_lowerable(graph: Graph) -> None:
     for node in graph.nodes:
         free = node.op in LAYERS or node.output in flags or node.op in RULES
         if not free and not has(node.op, Trait.QUANTIZES):
-            found.append(f"node {node.name!r} ({node.op}): {without_form(node)}")
+            found.append(without_form(node))
     if len(found) == 1:
         raise UnsupportedError(found[0])
     if found:
         raise UnsupportedError(
             f"expected operators with an integer form, found {len(found)} without one:\n"
-            + "\n".join(f"  {line}" for line in found[:LISTED])
-            + (f"\n  and {len(found) - LISTED} more" if len(found) > LISTED else "")
+            + listed(found)
         )
 
 

@@ -41,7 +41,7 @@ RULES: dict[str, Rule] = {
 def rule_of(node: Node) -> Rule:
     """The rule of a node's operator. Raises UnsupportedError where there is none."""
     if node.op not in RULES:
-        raise UnsupportedError(f"node {node.name!r} ({node.op}): {without_form(node)}")
+        raise UnsupportedError(without_form(node))
     return RULES[node.op]
 
 
@@ -49,6 +49,6 @@ def without_form(node: Node) -> str:
     """The words for a node whose operator has no rule: expected, found, what to do."""
     hint = INSTEAD.get(node.op, "replace it, or compute it outside the network")
     return (
-        f"expected an operator with an integer form (docs/spec/graph.md section 4), found "
-        f"{node.op}; {hint}"
+        f"node {node.name!r} ({node.op}): expected an operator with an integer form "
+        f"(docs/spec/graph.md section 4), found {node.op}; {hint}"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from onnx import ModelProto, ValueInfoProto
 
 from samebits import progress
-from samebits.errors import InputError, UnsupportedError
+from samebits.errors import InputError, UnsupportedError, listed
 from samebits.ir import Graph
 from samebits.ir.dynamic import fuse_dynamic
 from samebits.ir.real.define import ANY
@@ -20,7 +20,6 @@ from samebits.onnx.reader.nodes import NodeImporter, Scope
 from samebits.onnx.reader.structure import check_distinct, names_of, opsets_of, symbol_of
 from samebits.onnx.reader.tensors import check_shape, dtype_of
 
-MAX_SHOWN = 50  # lines of one message
 MAX_LINE = 1000  # characters
 
 
@@ -202,11 +201,8 @@ class _ModelImporter:
         problems = list(dict.fromkeys(self.nodes.problems))
         if not problems:
             return
-        lines = [f"  {problem}" for problem in problems[:MAX_SHOWN]]
-        if len(problems) > MAX_SHOWN:
-            lines.append(f"  and {len(problems) - MAX_SHOWN} more")
         raise UnsupportedError(
             f"expected supported operators, found {len(problems)} that "
             f"{'is' if len(problems) == 1 else 'are'} not; replace them and export again:\n"
-            + "\n".join(lines)
+            + listed(problems)
         )

@@ -305,7 +305,7 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     and of its shape where it has no size."""
 
     def made(x: BFPTensor, *given: Any, **options: Any) -> Tensor:
-        return make(torch.empty(x.shape, device=x.device), *given, **options)
+        return make(torch.empty((), device=x.device).expand(x.shape), *given, **options)
 
     return made
 
