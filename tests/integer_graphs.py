@@ -133,6 +133,19 @@ def _pointwise() -> Iterator[tuple[Case, str]]:
         y = case.add("clip", [y], {"low": -3, "high": 900})
         ends = {"zero": 5, "low": -120, "high": 127, "dtype": "int8"}
         yield case, case.add("divide", [x, y], {"ratio": ratio, **ends})
+    for dtype, p, q, zero in (
+        ("int8", 4096, 1, -3), ("int16", 3, 7, -128), ("uint16", 1 << 30, 225 << 12, 0),
+        ("int32", 1 << 29, 1 << 26, -32768), ("int32", 1, 1, 100),
+    ):  # fmt: skip
+        for kind in ("int8", "uint16"):
+            case = Case(f"root-{dtype}-{p}-{kind}")
+            low, high = limits(kind)
+            ends = {"zero": zero, "low": low + 1, "high": high, "dtype": kind}
+            yield case, case.add("root", [case.image(dtype, (6, 50))], {"p": p, "q": q, **ends})
+    case = Case("root-wide")
+    a = case.add("multiply", [case.image("uint16", (300,))] * 2, {"a_zero": 9, "dtype": "int64"})
+    ends = {"zero": -32768, "low": -32768, "high": 32767, "dtype": "int16"}
+    yield case, case.add("root", [a], {"p": 1 << 28, "q": 255**2 << 8, **ends})
     case = Case("multiply-sums")
     a, b = case.image("int32", (2, 3, 4)), case.input("y", "int16", (1, 1, 1))
     yield case, case.add("multiply", [a, b], {"b_zero": 9, "dtype": "int64"})

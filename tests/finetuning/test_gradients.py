@@ -90,6 +90,7 @@ ROUNDED = {
     "root mean squares": of_codes(
         *("normalize", (2, 4), *FACTORS), batch=1, centered=False, **LAYER
     ),
+    "root": of_codes("root", (7,), p=1000, q=9, **CODES),
     "divide": of_codes(
         *("divide", (6,), np.int32([9, 1, 0, 40, 5, 3])), ratio=Fraction(7, 2), **CODES
     ),

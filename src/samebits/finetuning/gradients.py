@@ -116,6 +116,12 @@ def _divide(call: Call) -> Tensor:
     return _to_codes(call, x * float(call.node.attributes["ratio"]) / y.clamp(min=1))
 
 
+def _root(call: Call) -> Tensor:
+    """No slope below 1, where that of the root grows without bound."""
+    x, a = call.reals[0], call.node.attributes
+    return _to_codes(call, (x.clamp(min=1) * (a["p"] / a["q"])).sqrt() * (x >= 1))
+
+
 def _softmax(call: Call) -> Tensor:
     """Shares of the scores that a mask keeps; rows without any are zeros."""
     x, table, *masks = call.reals
@@ -183,6 +189,7 @@ _RULES: dict[str, Callable[[Call], Tensor]] = {
     "matmul": _matmul,
     "requantize": _requantize,
     "divide": _divide,
+    "root": _root,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "normalize": _normalize,

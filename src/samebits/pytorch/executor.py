@@ -38,6 +38,7 @@ from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import FRACTION_BITS, vector_length
 from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.integer.root import nearest_roots
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
@@ -417,6 +418,17 @@ def _divide(node: _BoundedNode) -> Function:
     return run
 
 
+def _root(node: _BoundedNode) -> Function:
+    """The nearest root bit by bit, as docs/spec/graph.md 3.3 says."""
+    a = node.attributes
+
+    def run(x: Tensor) -> Tensor:
+        codes = nearest_roots(x.clamp(min=0) * (4 * a["p"]), a, torch.where) + a["zero"]
+        return codes.clamp(a["low"], a["high"])
+
+    return run
+
+
 def _log_softmax(node: _BoundedNode) -> Function:
     """The logarithm of each row's sum bit by bit, as docs/spec/graph.md 3.2 says."""
     a = node.attributes
@@ -644,6 +656,7 @@ _PREPARE: dict[str, Callable[[_BoundedNode], Function]] = {
     "minimum": lambda node: torch.minimum,
     "softmax": _softmax,
     "divide": _divide,
+    "root": _root,
     "log_softmax": _log_softmax,
     "normalize": _normalize,
     "argmax": _argmax,

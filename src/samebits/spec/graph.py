@@ -192,6 +192,19 @@ def requantize(arrays: Sequence[Array], a: Attributes) -> Array:
     return out
 
 
+def root(arrays: Sequence[Array], a: Attributes) -> Array:
+    """rne(sqrt(x * p / q)) + zero, clipped; the root of the exact rational, of 0 where x < 0."""
+    (acc,) = arrays
+    out = _empty(acc.shape)
+    for place in _places(acc.shape):
+        square = Fraction(max(int(acc[place]), 0) * a["p"], a["q"])
+        below = math.isqrt(square.numerator // square.denominator)
+        middle = Fraction(2 * below + 1, 2) ** 2
+        up = square > middle or (square == middle and below % 2 == 1)
+        out[place] = _clamp(below + up + a["zero"], a["low"], a["high"])
+    return out
+
+
 def table(arrays: Sequence[Array], a: Attributes) -> Array:
     """t[x - min(type of x)]; with t [C, E], row c for channel c."""
     x, t = arrays
@@ -527,7 +540,7 @@ def scatter(arrays: Sequence[Array], a: Attributes) -> Array:
 
 _ALL = (
     *(conv, conv_transpose, linear, matmul, affine, add, multiply, requantize, table, clip),
-    divide,
+    *(divide, root),
     *(softmax, normalize, max_pool, sum_pool, reduce_sum, reduce_max, reduce_min, argmax),
     *(maximum, minimum, log_softmax, top_k, top_k_index, resample),
     *(reshape, transpose, expand, slice_, concat, pad, gather, scatter, tree_ensemble),

@@ -502,6 +502,24 @@ def quotient_graphs() -> Iterator[Graph]:
             yield g.build([y, g.add("multiply", [a, few], {"dtype": "int64"})])
 
 
+def root_graphs() -> Iterator[Graph]:
+    """All sums from below 0 on, ties among them, and sums up to the bound."""
+    rng = np.random.default_rng(11)
+    ratios = ((1, 4), (16, 225), (3, 7), (1 << 29, 25), (1 << 13, 1 << 26), (1 << 29, 1 << 26))
+    for (p, q), out in itertools.product(ratios, ("int8", "uint16")):
+        low, high = limits(out)
+        ends = {"p": p, "q": q, "zero": int(rng.choice([low, 0, -77])), "low": low + 1}
+        g = GraphBuilder("root")
+        x = g.input("x", "int32", (3, 700))
+        few = g.add("clip", [x], {"low": -9, "high": 1000})
+        narrow = g.input("y", "int16", (3, 70))
+        wide = {"a_zero": 5, "b_zero": 5, "dtype": "int64"}
+        sources = x, few, narrow, g.add("multiply", [narrow, narrow], wide)
+        yield g.build(
+            [g.add("root", [each], {**ends, "high": high, "dtype": out}) for each in sources]
+        )
+
+
 def resample_graphs() -> Iterator[Graph]:
     rng = np.random.default_rng(9)
     for dtype, channels, (taps, size), fused in itertools.product(
@@ -542,6 +560,7 @@ FAMILIES = {
     "score": score_graphs,
     "resample": resample_graphs,
     "quotient": quotient_graphs,
+    "root": root_graphs,
 }
 
 

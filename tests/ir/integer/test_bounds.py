@@ -66,6 +66,18 @@ def test_ends_are_plain_integers():
             assert {type(v) for v in (*found.low, *found.high)} == {int}
 
 
+def test_a_root_has_those_of_the_ends():
+    b = GraphBuilder("g")
+    x = limited(b, -3, 100, (2,))
+    a = {"p": 4, "q": 9, "zero": -100, "low": -128, "high": 127, "dtype": "int8"}
+    exact(b, b.add("root", [x], a), (2,), -3, 100)
+    wide = b.add("root", [b.add("multiply", [x, x], {})], {**a, "p": 1 << 47})
+    assert bounds(b.build([wide]))[wide] == Interval((-100,), (127,))
+    more = b.add("root", [b.add("multiply", [x, x], {})], {**a, "p": 1 << 48})
+    with pytest.raises(RangeError, match=r"\(root\): expected 4 \* x \* p below 2\*\*63, found x"):
+        bounds(b.build([more]))
+
+
 # --- contain --------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ ACCUMULATING = {
     *("conv", "conv_transpose", "linear", "matmul", "affine", "add", "multiply"),
     *("sum_pool", "reduce_sum", "tree_ensemble", "resample"),
 }
-TYPED = {"divide", "requantize", "softmax", "log_softmax", "normalize"}
+TYPED = {"divide", "root", "requantize", "softmax", "log_softmax", "normalize"}
 INDICES = {"argmax", "top_k_index"}
 
 
@@ -385,6 +385,36 @@ def test_masked_softmax(dtype):
             for m in (mask, 0 * mask, 0 * mask + 1, -mask.astype(np.int64)):
                 ends = {"zero": -100, "low": -128, "high": 127, "dtype": "int8"}
                 check("softmax", [x, t, m], ratio=Fraction(256), **ends)
+
+
+@pytest.mark.parametrize(
+    ("p", "q"), [(1, 1), (4, 1), (1, 4), (1, 9), (16, 225), (3, 7), (25, 4), (1 << 20, 5**2 << 14)]
+)
+def test_root_of_every_small_sum(p, q):
+    """Ties with p = 1, q = 4 * k**2 / (2 * k + 1)**2 and the like among them."""
+    x = np.arange(-50, 3000, dtype=np.int32)
+    for zero, dtype in ((0, "uint16"), (-128, "int8"), (77, "int16"), (65535, "uint16")):
+        ends = {"zero": zero, "low": LEAST[dtype], "high": GREATEST[dtype], "dtype": dtype}
+        check("root", [x], p=p, q=q, **ends)
+
+
+def test_root_of_ties_goes_to_even():
+    """sqrt(x / 4) with x = (2 * k + 1)**2 is k + 1/2."""
+    x = np.array([0, 1, 9, 25, 49, 81, 10, 24], np.int32)
+    ends = {"zero": 0, "low": 0, "high": 255, "dtype": "uint8"}
+    assert check("root", [x], p=1, q=4, **ends).tolist() == [0, 0, 2, 2, 4, 4, 2, 2]
+
+
+@pytest.mark.parametrize("p", [1, 3, 1 << 15, (1 << 30) - 1, (1 << 61) - 1])
+@pytest.mark.parametrize("q", [1, 3, 255**2, (1 << 26) - 1, 1 << 26])
+def test_root_up_to_its_bounds(p, q):
+    """Sums around those at which a code begins, and the greatest that are allowed."""
+    most = ((1 << 61) - 1) // p
+    around = [k * k * q // (4 * p) + d for k in (1, 3, 255, 65535, 131069) for d in range(-2, 3)]
+    x = np.array([-(1 << 61), 0, most, most - 1, *(v for v in around if v <= most)], np.int64)
+    for zero, dtype in ((0, "uint16"), (-32768, "int16"), (-20000, "uint16")):
+        ends = {"zero": zero, "low": LEAST[dtype], "high": GREATEST[dtype], "dtype": dtype}
+        check("root", [x], p=p, q=q, **ends)
 
 
 @pytest.mark.parametrize("dtype", CODES)
@@ -782,6 +812,14 @@ REFUSED = [
     ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(0), **LIMITS}),
     ("softmax", [V, ("int32", (256,))], {"ratio": 1.0, **LIMITS}),
     ("softmax", [V, ("int32", (256,))], {"ratio": Fraction(1), **LIMITS, "low": -200}),
+    ("root", [("float32", (2, 3))], {"p": 1, "q": 1, **LIMITS}),
+    ("root", [V], {"p": 0, "q": 1, **LIMITS}),
+    ("root", [V], {"p": 1 << 61, "q": 1, **LIMITS}),
+    ("root", [V], {"p": 1, "q": 0, **LIMITS}),
+    ("root", [V], {"p": 1, "q": (1 << 26) + 1, **LIMITS}),
+    ("root", [V], {"p": 1, "q": 1, **LIMITS, "low": -200}),
+    ("root", [V], {"p": 1, "q": 1, **LIMITS, "zero": 1 << 16}),
+    ("root", [V], {"p": 1, "q": 1, **LIMITS, "dtype": "int32"}),
     ("log_softmax", [V, ("int32", (255,))], {"m": 1, "b": 1, "shift": 1, **LIMITS}),
     ("log_softmax", [V, ("int32", (256,))], {"m": (1 << 44) + 1, "b": 1, "shift": 1, **LIMITS}),
     ("log_softmax", [V, ("int32", (256,))], {"m": 1, "b": -1, "shift": 1, **LIMITS}),

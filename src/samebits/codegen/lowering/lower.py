@@ -52,7 +52,7 @@ from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.packed import packed_entry
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
-from samebits.codegen.lowering.scores import divide, log_softmax, resample, top_k
+from samebits.codegen.lowering.scores import divide, log_softmax, resample, root, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
 from samebits.codegen.lowering.sums import sums_entry
@@ -466,6 +466,7 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     "normalize": _normalize,
     "argmax": _argmax,
     "divide": divide,
+    "root": root,
     "log_softmax": log_softmax,
     **dict.fromkeys(("top_k", "top_k_index"), top_k),
     "resample": resample,

@@ -1,4 +1,4 @@
-"""Quotients, scores and interpolation: divide, log_softmax, top_k and resample."""
+"""Quotients, roots, scores and interpolation: divide, root, log_softmax, top_k and resample."""
 
 from __future__ import annotations
 
@@ -39,6 +39,20 @@ def divide(site: Site) -> ValueCalls:
     }
     site.bounded("zero")
     return site.entry(site.call("divide", "divide", fields, *site.node.inputs))
+
+
+def root(site: Site) -> ValueCalls:
+    """Square roots of sums, rounded once; `bounds` holds 4 * x * p below 2**63."""
+    x, a = site.input(0), site.a
+    fields = {
+        "size": x.size,
+        "factor": 4 * a["p"],
+        "divisor": a["q"],
+        **{key: a[key] for key in ("zero", "low", "high")},
+        "type": TYPES[x.dtype],
+        "out_type": TYPES[a["dtype"]],
+    }
+    return site.entry(site.call("root", "roots", fields), in_place=[x.name])
 
 
 def log_softmax(site: Site) -> ValueCalls:

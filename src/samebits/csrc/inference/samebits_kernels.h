@@ -220,6 +220,14 @@ typedef struct {
     uint8_t a_type, b_type, out_type;
 } samebits_divide;
 
+/* sqrt(x * factor / (4 * divisor)), rounded; x counts as 0 where it is less. */
+typedef struct {
+    int32_t size;
+    int64_t factor;
+    int32_t divisor, zero, low, high;
+    uint8_t type, out_type;
+} samebits_roots;
+
 /* A vector: `places` runs of channels / groups elements, in each of `samples`. */
 typedef struct {
     int32_t samples, places, channels, groups;
@@ -340,6 +348,7 @@ void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
 void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
                                  void *out);
 void samebits_run_divide(const samebits_divide *c, const void *a, const void *b, void *out);
+void samebits_run_root(const samebits_roots *c, const void *x, void *out);
 void samebits_run_normalize(const samebits_normalize *c, const void *x, void *out);
 void samebits_run_argmax(const samebits_argmax *c, const void *x, void *out);
 void samebits_run_log_softmax(const samebits_log_softmax *c, const void *x, void *out);

@@ -7,8 +7,19 @@ from samebits.ir.integer import (
     rank,
     reduce,
     resample,
+    root,
     shape,
     trees,
 )
 
-__all__ = ["normalize", "pointwise", "products", "rank", "reduce", "resample", "shape", "trees"]
+__all__ = [
+    "normalize",
+    "pointwise",
+    "products",
+    "rank",
+    "reduce",
+    "resample",
+    "root",
+    "shape",
+    "trees",
+]

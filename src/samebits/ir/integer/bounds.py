@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from samebits.ir.graph import Graph, Node
 from samebits.ir.integer.define import limits, magnitude, wide
 from samebits.ir.integer.normalize import LARGEST_FACTOR, LARGEST_TERM
 from samebits.ir.integer.resample import check_places
+from samebits.ir.integer.root import LARGEST_RADICAND, nearest_root
 from samebits.ir.integer.shape import keeps_channels, places
 from samebits.ir.integer.trees import ensemble_of
 from samebits.ir.integer.windows import balance_factors, window_counts
@@ -216,6 +218,22 @@ def _requantize(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     return interval(pairs)
 
 
+def _root(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
+    """The roots of the ends; RangeError where four times the greatest, times p, leaves 63 bits."""
+    a, most = node.attributes, ins[0].hull.high[0]
+    if 4 * most * a["p"] >= LARGEST_RADICAND:
+        raise RangeError(
+            f"node {node.name!r} ({node.op}): expected 4 * x * p below 2**63, found x up to {most} "
+            f"and p = {a['p']}; quantize with scales nearer to one another"
+        )
+
+    def code(x: int) -> int:
+        found = nearest_root(Fraction(x * a["p"], a["q"])) + a["zero"]
+        return min(max(found, a["low"]), a["high"])
+
+    return interval([(code(low), code(high)) for low, high in ins[0].over(len(ins[0].low))])
+
+
 def _table(graph: Graph, node: Node, ins: list[Interval]) -> Interval:
     t = graph.constants.get(node.inputs[1])
     if t is None:
@@ -387,6 +405,7 @@ _RULES: dict[str, Rule] = {
     "add": _add,
     "multiply": _multiply,
     "requantize": _requantize,
+    "root": _root,
     "table": _table,
     "softmax": _to_codes,
     "divide": _to_codes,

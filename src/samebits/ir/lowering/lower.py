@@ -21,8 +21,8 @@ import numpy as np
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
-from samebits.ir.integer.define import ACCUMULATORS, CODES, limits
-from samebits.ir.lowering import normalize, pointwise, softmax
+from samebits.ir.integer.define import CODES, limits
+from samebits.ir.lowering import normalize, pointwise, root, softmax
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.blocks import split_blocks
 from samebits.ir.lowering.check import check_inputs
@@ -40,10 +40,12 @@ from samebits.ir.lowering.states import (
     Normalized,
     Order,
     Pointwise,
+    Root,
     Softmax,
     State,
     States,
     Sum,
+    as_sum,
     common_unit,
     integers,
     point_of,
@@ -297,8 +299,10 @@ class _Lowering:
             return self._quantize_softmax(x, target)
         if isinstance(x, Normalized):
             return self._quantize_normalized(x, target)
-        if isinstance(x, Affine) and self._is_sum(x):
-            return self._requantize(with_offset(_as_sum(x, node), node), target)
+        if isinstance(x, Root):
+            return self._quantize_root(x, target)
+        if isinstance(x, Affine) and self.builder.is_sum(x):
+            return self._requantize(with_offset(as_sum(x, node), node), target)
         if isinstance(x, Affine):
             return self._recode(x, target)
         if isinstance(x, Pointwise):
@@ -311,13 +315,6 @@ class _Lowering:
             return x
         clip = dict(zip(("low", "high"), ends, strict=True))
         return Codes(self.builder.moved("clip", [x.name], clip, f"{name}.clip"), x.order)
-
-    def _is_sum(self, x: Affine) -> bool:
-        """Whether a linear state is one of an accumulator, which may have moved."""
-        if isinstance(x.source, Sum):
-            return True
-        plain = x.unit == 1 and x.zero == 0
-        return plain and self.builder.dtype(x.source.name) in ACCUMULATORS
 
     def _coded(
         self,
@@ -428,6 +425,10 @@ class _Lowering:
         order = x.source.last(x.axis)
         return self._coded(op, inputs, order, to, f"{to.name}.{op}", attributes)
 
+    def _quantize_root(self, x: Root, to: CodeTarget) -> Codes:
+        total, attributes = root.operand(self.builder, x, to)
+        return self._coded("root", [total.name], total.order, to, f"{to.name}.root", attributes)
+
     def _quantize_normalized(self, x: Normalized, to: CodeTarget) -> Codes:
         """Statistics of every vector, one rounding of each element (docs/spec/graph.md 3.1)."""
         m, b, shift, epsilon = normalize.factors(self.builder, x, to.scale)
@@ -444,14 +445,6 @@ class _Lowering:
             return codes
         shaped = {"shape": x.shape}
         return self._coded("reshape", [codes.name], order, to, f"{to.name}.reshape", shaped)
-
-
-def _as_sum(x: Affine, node: Node) -> Affine:
-    """An accumulator that has moved as a sum of one term."""
-    if isinstance(x.source, Sum):
-        return x
-    one = {"factors": (1,), "offset": 0}
-    return replace(x, source=Sum("add", (x.source.name,), one, x.source.order, node.name))
 
 
 def _no_blocks(node: Node) -> None:

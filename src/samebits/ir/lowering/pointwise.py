@@ -14,6 +14,7 @@ from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
 from samebits.ir.integer.define import limits
 from samebits.ir.lowering.products import activation
+from samebits.ir.lowering.root import root_of, square_of
 from samebits.ir.lowering.states import (
     NONE,
     Affine,
@@ -25,6 +26,7 @@ from samebits.ir.lowering.states import (
     MaskedScores,
     Order,
     Pointwise,
+    Root,
     State,
     States,
     Sum,
@@ -45,6 +47,8 @@ LARGEST_SPREAD = 1 << 16  # elements of a constant that may turn out to be equal
 def _real(x: State | None) -> Affine | Pointwise:
     if isinstance(x, (Affine, Pointwise)):
         return x
+    if isinstance(x, Root):
+        raise UnsupportedError("expected a QuantizeLinear after the square root of a sum")
     raise UnsupportedError(
         f"expected a dequantized tensor, found {'nothing' if x is None else type(x).__name__}"
     )
@@ -95,6 +99,10 @@ def _clipped_codes(
 
 
 def _unary(e: LoweringBuilder, node: Node, states: States) -> list[State]:
+    if node.op == "Sqrt" and isinstance(states[0], Affine):
+        root = root_of(e, node, states[0])
+        if root is not None:
+            return [root]
     x = point_of(_real(states[0]))
     return [_mapped(x, lambda f: apply(node.op, f, **node.attributes))]
 
@@ -335,6 +343,8 @@ def _pair(
                 "expected constants along one axis in a point-wise function, found two"
             )
         return replace(p, expressions=tuple(apply(op, *pair) for pair in pairs), axis=axis)
+    if op in ("Add", "Sub"):
+        x, y = square_of(node, x), square_of(node, y)
     if not (isinstance(x, Affine) and isinstance(y, Affine)):
         raise UnsupportedError(
             "expected quantized tensors: put a QuantizeLinear after each point-wise function whose "

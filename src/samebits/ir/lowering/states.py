@@ -15,6 +15,7 @@ import numpy as np
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.ir.graph import Array, Graph, GraphBuilder, Node
+from samebits.ir.integer.define import ACCUMULATORS
 from samebits.ir.integer.shape import keeps_channels
 from samebits.ir.masks import flags_of, masks_of
 from samebits.ir.ops import has
@@ -173,6 +174,16 @@ class Normalized(Bounded):
 
 
 @dataclass(frozen=True)
+class Root(Bounded):
+    """The square root of a sum with one unit and no offset, of 0 where that is less.
+
+    square: the sum, bounds of which hold before the root is taken
+    """
+
+    square: Affine
+
+
+@dataclass(frozen=True)
 class ConstantCodes:
     """Constant integers with scales and zero points, one or one per index of `axis`."""
 
@@ -230,7 +241,15 @@ class CodeTarget:
 
 
 State = (
-    Codes | Affine | Pointwise | Softmax | MaskedScores | Normalized | ConstantCodes | ConstantReals
+    Codes
+    | Affine
+    | Pointwise
+    | Softmax
+    | MaskedScores
+    | Normalized
+    | Root
+    | ConstantCodes
+    | ConstantReals
 )
 States = Sequence[State | None]  # of the inputs of a node, None where one is left out
 
@@ -348,6 +367,13 @@ class LoweringBuilder(GraphBuilder):
             self._emitted[key] = name
         return Codes(self._emitted[key], total.order)
 
+    def is_sum(self, x: Affine) -> bool:
+        """Whether a linear state is one of an accumulator, which may have moved."""
+        if isinstance(x.source, Sum):
+            return True
+        plain = x.unit == 1 and x.zero == 0
+        return plain and self.dtype(x.source.name) in ACCUMULATORS
+
     def stored(self, x: Affine) -> Codes:
         """The codes behind a linear state."""
         return self.accumulate(x.source) if isinstance(x.source, Sum) else x.source
@@ -377,6 +403,14 @@ def weights(values: Array) -> Array:
         f"expected weights of at most 16 bits after their zero point, found {int(values.min())} "
         f"to {int(values.max())}"
     )
+
+
+def as_sum(x: Affine, node: Node) -> Affine:
+    """An accumulator that has moved as a sum of one term."""
+    if isinstance(x.source, Sum):
+        return x
+    one = {"factors": (1,), "offset": 0}
+    return replace(x, source=Sum("add", (x.source.name,), one, x.source.order, node.name))
 
 
 def with_offset(x: Affine, what: Node) -> Affine:

@@ -34,7 +34,7 @@ from samebits.onnx.writer.products import (
     matmul,
     resample,
 )
-from samebits.onnx.writer.scores import divide, log_softmax, top_k
+from samebits.onnx.writer.scores import divide, log_softmax, root, top_k
 
 OPSET, IR_VERSION = 18, 8  # BitwiseAnd and axes of reductions as inputs
 
@@ -412,6 +412,7 @@ _RULES: dict[str, Rule] = {
     "softmax": _softmax,
     "normalize": _normalize,
     "divide": divide,
+    "root": root,
     "log_softmax": log_softmax,
     "argmax": _argmax,
     "top_k": top_k,

@@ -1,4 +1,4 @@
-"""Rows of scores in integer ONNX: their logarithms, and the greatest or least of them."""
+"""Quotients, roots and rows of scores in integer ONNX: logarithms, the greatest or the least."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from samebits.ir.graph import Node
 from samebits.ir.integer.normalize import FRACTION_BITS
+from samebits.ir.integer.root import root_bits
 from samebits.onnx.writer.emit import unsupported
 from samebits.onnx.writer.products import IntegerEmitter
 
@@ -58,6 +59,21 @@ def divide(emitter: IntegerEmitter, node: Node) -> str:
         emitter.integer("Mul", divisor, denominator),
     )
     return emitter.saturated(codes, largest, a)
+
+
+def root(emitter: IntegerEmitter, node: Node) -> str:
+    """The greatest k that is reached, bit by bit from the top (docs/spec/graph.md 3.3): what is
+    tried at the last bit is odd, all before it even, so that comparisons settle ties."""
+    a, zero = node.attributes, emitter.constant(0, "int64")
+    x = emitter.extreme("Max", emitter.wide(node.inputs[0]), zero, "int64")
+    whole, found = emitter.integer("Mul", x, 4 * a["p"]), emitter.op("Sub", x, x)
+    for bit in reversed(range(root_bits(a))):
+        tried = emitter.integer("Add", found, 1 << bit)
+        odd = emitter.integer("Sub", emitter.op("Add", tried, tried), 1)
+        edge = emitter.integer("Mul", emitter.op("Mul", odd, odd), a["q"])
+        reached = emitter.op("LessOrEqual" if bit else "Less", edge, whole)
+        found = emitter.op("Where", reached, tried, found)
+    return emitter.saturated(found, 1 << root_bits(a), a)
 
 
 def top_k(emitter: IntegerEmitter, node: Node) -> str:
