@@ -60,7 +60,7 @@ STACK = {
     "normalize": 640,
     "argmax": 256,
     "divide": 576,
-    "root": 192,
+    "root": 320,
     "log_softmax": 576,
     "top_k": 256,
     "resample": 1664,

@@ -17,6 +17,7 @@ from samebits.ir import Graph, GraphBuilder, Node, Trait, has
 from samebits.ir.real.trees import THRESHOLDS, WEIGHTS
 from samebits.numerics import Format, ScaleRule
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range
+from samebits.quantization.magnitude import fitted
 from samebits.quantization.observe import Statistics, merged, statistics
 from samebits.quantization.placement import Placement, is_movement, ranks
 from samebits.quantization.settings import Settings, code_type, doubled, narrow
@@ -138,7 +139,7 @@ def group_numbers(
     wide: frozenset[str] = frozenset(),
 ) -> dict[str, Calibrated]:
     """The format and scale of every group, of those in `wide` with twice the bits; of those in
-    `fixed` the numbers that stand there."""
+    `fixed` the numbers that stand there, but as far as `magnitude.fitted` changes them."""
     quantized = set(placement.quantized)
     outputs = output_groups(graph, placement)
     producers = graph.producers()
@@ -171,7 +172,7 @@ def group_numbers(
         else:  # constants alone are known exactly: their whole range; so is what trees ask for
             whole = merged(parts)
             numbers[group] = from_range(Fraction(whole.low), Fraction(whole.high), fmt, group)
-    return numbers
+    return fitted(placement.magnitudes, placement.group, numbers)
 
 
 def softmax_numbers(fmt: Format) -> Calibrated:

@@ -8,6 +8,8 @@ The rules, for the operators of docs/spec/graph.md section 2:
   MatMul.
 * A point-wise expression of one quantized tensor is quantized once, where it ends: where something
   else than the same expression reads it.
+* A magnitude, `sqrt(a * a + b * b)`, is quantized alone: its squares and their sum have no codes,
+  and what is squared shares a scale (`magnitude`).
 * Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
   step graph that of its next value.
 * What leaves places out of a Softmax (`ir.masks`) has no codes: the scores before it have.
@@ -31,6 +33,7 @@ from samebits.ir.graph import moved_inputs
 from samebits.ir.masks import flags_of, masks_of
 from samebits.ir.real.define import REALS
 from samebits.ir.real.quantize import is_stored
+from samebits.quantization.magnitude import Magnitude, magnitudes
 
 MERGING = frozenset(("Relu", "Clip"))
 
@@ -45,6 +48,7 @@ class Placement:
     biases:    output of a MatMul -> the constant that an Add merged with it adds
     weights:   whether the weights and biases of linear operators get codes
     features:  inputs with a scale for each feature, the last axis
+    magnitudes: square roots whose scales are multiples of those of what is squared
     """
 
     quantized: tuple[str, ...]
@@ -53,6 +57,7 @@ class Placement:
     biases: dict[str, str]
     weights: bool = True
     features: frozenset[str] = frozenset()
+    magnitudes: tuple[Magnitude, ...] = ()
 
     def members(self) -> dict[str, list[str]]:
         """Group -> its quantized values and constants."""
@@ -136,6 +141,9 @@ class _Search:
         self.consumers = self.graph.consumers()
         self.flags = flags_of(self.graph)
         self.masked = masks_of(self.graph, self.flags)
+        self.magnitudes = {
+            name: each for each in magnitudes(self.graph) for name in (*each.inside, each.output)
+        }
         for name in (*self.graph.inputs, *self.graph.outputs):
             if not self.tallied(name):
                 self.require(name)
@@ -173,7 +181,8 @@ class _Search:
         self.sums: set[str] = set()  # accumulators that wait for the Relu or bias that reads them
         self.operands: set[tuple[str, int]] = set()
         self.biases: dict[str, str] = {}
-        self.shared: list[list[str]] = []  # values that have one scale
+        self.shared: list[Sequence[str]] = []  # values that have one scale
+        self.rooted: list[Magnitude] = []
         for node in self.graph.nodes:
             for name in node.outputs:
                 self.root[name] = name
@@ -188,6 +197,9 @@ class _Search:
         output = node.output
         if output in self.flags:  # of an integer input, which says places: they have no codes
             return ()
+        magnitude = self.magnitudes.get(output)
+        if magnitude is not None:
+            return self.squares(node, magnitude)
         if is_movement(node):
             moved = moved_inputs(node)
             self.read_constants(node, range(len(moved)))
@@ -222,6 +234,14 @@ class _Search:
         if ranks(node):
             return [name for name in variables if not self.tallied(name)]
         return [*(name for name in variables if name not in self.masked), *node.outputs]
+
+    def squares(self, node: Node, magnitude: Magnitude) -> Iterable[str]:
+        """What is squared, and the root; nothing between them."""
+        if node.output != magnitude.output:
+            return [name for name in node.inputs if name in magnitude.operands]
+        self.rooted.append(magnitude)
+        self.shared.append(magnitude.operands)
+        return (node.output,)
 
     def term(self, name: str) -> str:
         """The value to quantize for a term of a sum: the factor of a constant, where the product
@@ -289,6 +309,12 @@ class _Search:
             real = [name for name in shared if self.is_real(name)]
             for name in real[1:]:
                 parent[find(name)] = find(real[0])
+        # Roots of one scale are multiples of one: what is squared has one too, and so on.
+        for _ in self.rooted:
+            first: dict[str, str] = {}
+            for each in self.rooted:
+                operand = first.setdefault(find(each.output), each.operands[0])
+                parent[find(each.operands[0])] = find(operand)
         order = [*self.graph.inputs, *(n for node in self.graph.nodes for n in node.outputs)]
         coded = [name for name in order if name in self.visited]
         constants = {
@@ -303,6 +329,7 @@ class _Search:
             frozenset(self.operands),
             self.biases,
             features=frozenset(filter(self.by_feature, self.graph.own_inputs)),
+            magnitudes=tuple(self.rooted),
         )
 
     def by_feature(self, name: str) -> bool:
