@@ -50,7 +50,7 @@ class _Search:
         self.producers, self.consumers = graph.producers(), graph.consumers()
 
     def magnitude(self, root: Node) -> Magnitude | None:
-        """That of a square root, or None."""
+        """Follow a square root to what is squared; None where it is no magnitude."""
         operands: list[str] = []
         inside: list[str] = []
         name = root.inputs[0]
@@ -83,7 +83,7 @@ class _Search:
         return Magnitude(distinct, tuple(inside), root.output)
 
     def source(self, name: str) -> str:
-        """What a value is a point-wise function of."""
+        """The one value that this is a point-wise function of, itself at least."""
         node = self.producers.get(name)
         while node is not None and has(node.op, Trait.FUNCTION):
             variables = set(self.variables(node))
@@ -143,6 +143,6 @@ def _multiple(scale: Fraction, operand: Calibrated, terms: int) -> Fraction:
 
 
 def _significant_bits(scale: Fraction) -> int:
-    """Of a binary number, up to its last 1."""
+    """Count the bits of a binary number from its first 1 to its last."""
     n = scale.numerator
     return (n // (n & -n)).bit_length()

@@ -236,7 +236,7 @@ class _Search:
         return [*(name for name in variables if name not in self.masked), *node.outputs]
 
     def squares(self, node: Node, magnitude: Magnitude) -> Iterable[str]:
-        """What is squared, and the root; nothing between them."""
+        """Want codes of what is squared and of the root, of nothing between them."""
         if node.output != magnitude.output:
             return [name for name in node.inputs if name in magnitude.operands]
         self.rooted.append(magnitude)
