@@ -11,7 +11,7 @@ import pytest
 
 from samebits import files as module
 from samebits.errors import InputError, SamebitsError
-from samebits.files import read_archive, write_atomically, write_folder
+from samebits.files import read_archive, read_array, write_atomically, write_folder
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):
@@ -220,3 +220,34 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     message = f"{path}: expected at most {1 << 20} bytes of arrays, found {(1 << 20) + 128}"
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         read_archive(path)
+
+
+def test_one_array_is_read_as_one_of_an_archive(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)))
+    np.testing.assert_array_equal(read_array(path), [[0, 1, 2], [3, 4, 5]])
+    whole = path.read_bytes()
+    for data, message in (
+        (whole[:-1], "expected as many bytes as the shape|not a readable .npy file"),
+        (whole[:20], "not a readable .npy file"),
+        (b"", "not a readable .npy file"),
+        (b"PK\x03\x04", "not a readable .npy file"),
+        (whole.replace(b"(2, 3)", b"(9**9,"), "not a readable .npy file"),
+        (whole.replace(b"(2, 3), }", b"(2, 3000)}"), "expected as many bytes as the shape"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=message) as caught:
+            read_array(path)
+        assert str(caught.value).startswith(f"{path}: ")
+    with pytest.raises(OSError, match=r"none\.npy"):
+        read_array(tmp_path / "none.npy")
+
+
+def test_an_array_of_objects_is_not_loaded(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("the pickle ran",))
+
+    np.save(tmp_path / "x.npy", np.array([Bomb()], object))
+    with pytest.raises(InputError, match="expected plain numbers, found object"):
+        read_array(tmp_path / "x.npy")

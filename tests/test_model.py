@@ -124,7 +124,7 @@ def test_missing(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["model.txt", "model", "model.onnx.txt", "model.pt"])
+@pytest.mark.parametrize("name", ["model.txt", "model", "model.onnx.txt", "model.xyz"])
 def test_wrong_suffix(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"hello")
@@ -132,7 +132,8 @@ def test_wrong_suffix(tmp_path, name):
     refused(
         path,
         "expected an .onnx or .pt2 file, a training output folder, a checkpoint or a compiled "
-        f"folder, found a file ending in {suffix}",
+        f"folder, found a file ending in {suffix}; write ONNX with the tool that it is from, or "
+        "give a function of yours that gives the torch.nn.Module, as file.py:function",
     )
 
 

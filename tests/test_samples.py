@@ -93,6 +93,18 @@ def test_archives(tmp_path):
     assert list(gather(unknown, TWO)) == ["z"]  # whoever takes them compares the names
 
 
+def test_a_file_of_one_array(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    for given in (path, str(path)):
+        np.testing.assert_array_equal(gather(given, ONE)["x"], X)
+        np.testing.assert_array_equal(in_memory(given), X)
+    with pytest.raises(InputError, match="expected arrays by name for the inputs a, b, found them"):
+        gather(path, TWO)
+    with pytest.raises(InputError, match="resize"):
+        gather(path, ONE, options=DataOptions(resize=(4, 4)))
+
+
 def values(data):
     return data.values(data.train_images).numpy()
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from samebits import progress
 from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.excerpt import Part, excerpt_of, part_and_rest
 from samebits.network import MEASURED, Network
 from samebits.results import (
     Audit,
@@ -26,12 +27,13 @@ from samebits.results import (
     MemoryPlan,
     TrainingRun,
 )
-from samebits.sources import Shapes, called, load, refuse
+from samebits.sources import called, load, refuse
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.data import Dataset, LabelledReading, Reading
+    from samebits.data import Dataset, LabelledReading
+    from samebits.data.options import PartReading
     from samebits.reports.report import Report
     from samebits.train.run.loop import Reporter
 
@@ -78,8 +80,7 @@ def quantize(
     state: Mapping[str, str | int] | str | None = None,
     example: Any = None,
     arch: str | None = None,
-    shapes: Shapes | None = None,
-    **reading: Unpack[Reading],
+    **reading: Unpack[PartReading],
 ) -> Network:
     """A float network quantized after training: its report says what that costs, layer by layer.
 
@@ -87,8 +88,8 @@ def quantize(
     outputs; so does one whose states are inputs and outputs of its own. None stands for the default
     of an option.
 
-    source:      as `load` takes it, with example, arch and shapes; the example of a torch.nn.Module
-                 is by default the first item of the calibration
+    source:      as `load` takes it, with its options; the example of a torch.nn.Module is by
+                 default the first item of the calibration
     calibration: samples: an array, a tensor, a dict of them, a DataLoader or another iterable, an
                  .npz file, digits, a folder of images or recordings, a table, or a Dataset
     scheme:      format of activations, by default asymmetric-s8 (quantization.ACTIVATIONS)
@@ -121,7 +122,8 @@ def quantize(
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
     reading:     of files and folders, be they calibration, finetune or both: target, resize,
-                 resample, colour, mean and std (`data.Reading`)
+                 resample, colour, mean and std (`data.Reading`); and shapes, set, start_at and
+                 end_at of the source, as `load` takes them
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.
@@ -144,6 +146,7 @@ def quantize(
     from samebits.verification.backends.onnxruntime import not_taken
     from samebits.verification.deployable import deployable
 
+    part, reading = part_and_rest(reading)
     chosen = options_given(reading)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
     tuning = chosen
@@ -159,7 +162,7 @@ def quantize(
     if example is None and is_module(given):  # both are of one reading
         calibration, chosen = in_memory(calibration, chosen), DataOptions()
         example = example_of(given, calibration, where)
-    net = load(given, example=example, arch=arch, shapes=shapes)
+    net = load(given, example=example, arch=arch, **part)
     if given is not source:
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
@@ -571,13 +574,12 @@ def report(
     against: Any = None,
     board: str | None = None,
     arch: str | nn.Module | None = None,
-    shapes: Shapes | None = None,
     seed: int = 0,
-    **reading: Unpack[Reading],
+    **reading: Unpack[PartReading],
 ) -> Report:
     """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
 
-    source:  as `load` takes it, with arch and shapes; or a plan's .json file
+    source:  as `load` takes it, with its options; or a plan's .json file
     samples, board, seed, reading: as `Network.report` takes them
     against: the float network that a quantized one was made from, as `load` takes it
 
@@ -586,16 +588,17 @@ def report(
     from samebits.data.options import options_given
     from samebits.model import kind_of
 
+    part, reading = part_and_rest(reading)
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
     options |= {"seed": seed or None, **options_given(reading).chosen()}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
-        refuse(arch=arch, shapes=shapes, **options)
+        refuse(arch=arch, **part, **options)
         return plan(path).report()
     options["against"] = None if against is None else load(against)
     run = path if path is not None and path.is_dir() and kind_of(path) == "training" else None
     try:
-        net = load(source, arch=arch, shapes=shapes)
+        net = load(source, arch=arch, **part)
     except UnsupportedError as error:  # a run that cannot be deployed has curves all the same
         if run is None or any(value is not None for value in options.values()):
             raise
@@ -630,26 +633,26 @@ def inspect(
     *,
     nodes: bool = False,
     arch: str | None = None,
-    shapes: Shapes | None = None,
+    **part: Unpack[Part],
 ) -> Report:
     """A summary of any file or folder that samebits writes, or of an ONNX file: a dozen lines.
 
     path:  an .onnx or .pt2 file, .nnp program, compiled or training folder, checkpoint, plan,
            device file or trace
     nodes: every node, constant, tensor, sub-layer or instruction too
-    arch, shapes: as `load` takes them
+    arch, part: as `load` takes them
 
     Raises InputError for anything else.
     """
     from samebits.reports.summary import summarize
 
-    return summarize(Path(path), nodes=nodes, arch=arch, shapes=shapes)
+    return summarize(Path(path), nodes=nodes, arch=arch, part=excerpt_of(**part))
 
 
 def inspect_record(
-    path: str | Path, *, arch: str | None = None, shapes: Shapes | None = None
+    path: str | Path, *, arch: str | None = None, **part: Unpack[Part]
 ) -> dict[str, Any]:
     """The facts of `inspect` as JSON data."""
     from samebits.reports.summary import summary_record
 
-    return summary_record(Path(path), arch=arch, shapes=shapes)
+    return summary_record(Path(path), arch=arch, part=excerpt_of(**part))

@@ -51,6 +51,7 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         "codegen": "input-c",
         "csrc": "input-c",
         "data": "input-data",
+        "elsewhere": "input-format",
         "files": "input-samples",
         "ir": "input-samples",
         "model": "input-model",

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and untrusted archives of arrays read safely."""
+"""Files written whole or not at all, and untrusted files of arrays read safely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from samebits.errors import InputError, SamebitsError
 
@@ -221,12 +221,37 @@ def read_archive(
         ) from error
 
 
+def read_array(path: Path) -> Array:
+    """The array of an untrusted .npy file. Errors as `read_archive`."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_ARCHIVE:
+            raise InputError(
+                f"{path}: expected at most {LARGEST_ARCHIVE} bytes of arrays, found {size}; use "
+                "fewer samples"
+            )
+        return _array(str(path), lambda: path.open("rb"), size)
+    except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(
+            f"{path}: not a readable .npy file ({type(error).__name__}: {error}); save one with "
+            "numpy.save"
+        ) from error
+
+
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """One array of an archive, read only after its header has shown plain numbers of its size."""
+    """One array of an archive."""
+    where = f"{path}: array {member.filename.removesuffix('.npy')}"
+    return _array(where, lambda: archive.open(member), member.file_size)
+
+
+def _array(where: str, opened: Callable[[], IO[bytes]], size: int) -> Array:
+    """An array of a file of `size` bytes, read only after its header has shown plain numbers of
+    that size."""
     import numpy as np
 
-    where = f"{path}: array {member.filename.removesuffix('.npy')}"
-    with archive.open(member) as file:
+    with opened() as file:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
@@ -234,10 +259,9 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
             shape, _, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject or dtype.kind not in "fiub":
         raise InputError(f"{where}: expected plain numbers, found {dtype}")
-    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize > size:
         raise InputError(
-            f"{where}: expected as many bytes as the shape {list(shape)} says, found "
-            f"{member.file_size}"
+            f"{where}: expected as many bytes as the shape {list(shape)} says, found {size}"
         )
-    with archive.open(member) as file:
+    with opened() as file:
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False))

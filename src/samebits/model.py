@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
+from samebits.excerpt import CUTS, WHOLE, Excerpt
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.canonical import without_guards
+from samebits.ir.cut import cut
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import simplify
@@ -27,6 +29,10 @@ CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 
 EXPORTED = ".pt2"
+
+EXPECTED = (
+    f"an .onnx or {EXPORTED} file, a training output folder, a checkpoint or a compiled folder"
+)
 
 Kind = Literal["graph", "exported", "firmware", "training"]
 
@@ -151,50 +157,55 @@ def load(
     path: Path,
     arch: str | nn.Module | None = None,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    part: Excerpt = WHOLE,
 ) -> Model:
     """The model that a path holds (`kind_of`).
 
-    arch:   repeats the name of a module:callable architecture that may be run, or is a module of
-            the class that was trained
-    shapes: of inputs whose dimensions an ONNX file leaves open, by name
+    arch: repeats the name of a module:callable architecture that may be run, or is a module of the
+          class that was trained
+    part: what is taken of an ONNX file, or of an exported program, which has ends alone
 
     Raises SamebitsError, also for an option that does not apply. Whether a graph has an integer
     form, or a program is legal, is found when that is asked for.
     """
     kind = kind_of(path)
+    if kind in ("training", None):
+        check_foreign(path, EXPECTED)
     if arch is not None and kind != "training":
         named = repr(arch) if isinstance(arch, str) else type(arch).__name__
         raise InputError(
             f"{path}: --arch applies to training folders and checkpoints, found {named} "
             "for another model; leave it out"
         )
-    if shapes and kind != "graph":
-        raise InputError(
-            f"{path}: --shape applies to ONNX files, found one for another model; leave it out"
-        )
+    check_part(part, kind, path)
     if kind == "graph":
         from samebits.onnx import load as read_graph
         from samebits.onnx import sampling_rate
 
         file = path / ONNX_FILE if path.is_dir() else path
-        return Model(str(path), read_graph(file, shapes=shapes), rate=sampling_rate(file))
+        return Model(str(path), read_graph(file, part=part), rate=sampling_rate(file))
     if kind == "exported":
-        return Model(str(path), _read_exported(path))
+        return Model(str(path), cut(_read_exported(path), part))
     if kind == "firmware":
         return load_firmware(path)
     if kind == "training":
         return _load_trained(path, arch)
-    found = f"a file ending in {path.suffix or 'nothing'}"
     if not path.exists():
         raise InputError(
             f"{path}: no such file or folder; expected an .onnx or {EXPORTED} file, a training "
             f"output folder, a checkpoint, or a compiled folder (with {ONNX_FILE})"
         )
+    found = f"a file ending in {path.suffix or 'nothing'}"
     raise InputError(
-        f"{path}: expected an .onnx or {EXPORTED} file, a training output folder, a checkpoint or "
-        f"a compiled folder, found {found}"
+        f"{path}: expected {EXPECTED}, found {found}; write ONNX with the tool that it is from, or "
+        f"give {CALLABLE}"
     )
+
+
+def check_part(part: Excerpt, kind: Kind | None, path: Path) -> None:
+    """Raise InputError for what is to be taken of a kind of model that is taken whole."""
+    if kind != "graph":
+        part.check_applies(CUTS if kind == "exported" else (), str(path), "ONNX files")
 
 
 def load_firmware(path: Path) -> Model:

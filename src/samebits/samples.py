@@ -13,17 +13,18 @@ from samebits import data, progress
 from samebits.data.load import Earlier, given_data
 from samebits.data.options import PLAIN, DataOptions
 from samebits.errors import InputError
-from samebits.files import read_archive
+from samebits.files import read_archive, read_array
 from samebits.ir import Graph
 
 Array = np.ndarray[Any, Any]
 IMAGE_AXES = 3  # channels, height and width
+NAMELESS = ""  # the array of an .npy file
 COLOUR_OF = {1: "grey", 3: "rgb"}  # by channels
 
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
-    "iterable of batches or samples, an .npz file, a folder of images or recordings, or data for "
-    "training (digits, a folder, a table, a samebits.data.Dataset)"
+    "iterable of batches or samples, an .npz or .npy file, a folder of images or recordings, or "
+    "data for training (digits, a folder, a table, a samebits.data.Dataset)"
 )
 
 
@@ -44,8 +45,8 @@ def gather(
     rate:  samples per second that data for the network has, where it is one of recordings
     earlier: how the run of the network read its data
 
-    A file must hold arrays under the inputs' names (any name, if there is one of each). Of data for
-    training the training samples are taken, as the network sees them. Raises InputError for
+    An archive must hold arrays under the inputs' names (any name, if there is one of each). Of data
+    for training the training samples are taken, as the network sees them. Raises InputError for
     anything else, with what was expected, for an iterable without items, and for options that do
     not apply.
     """
@@ -121,7 +122,13 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
         return (given.values(given.train_images[:1]),)
     import torch
 
-    parameters = inspect.signature(module.forward).parameters
+    try:
+        parameters = inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        raise InputError(
+            f"{type(module).__name__}: expected a forward with parameters that Python knows, found "
+            "none; give example=tensor (a tuple of several)"
+        ) from None
     required = [
         p.name
         for p in parameters.values()
@@ -149,11 +156,12 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
 
 
 def _archived(given: str | Path, options: DataOptions) -> dict[str, Array] | None:
-    """The arrays of an archive of inputs; None for what is data for training."""
+    """The arrays of an archive of inputs, or of a file of one array; None for what is data for
+    training."""
     path = Path(given)
-    if path.suffix != ".npz":
+    if path.suffix not in (".npz", ".npy"):
         return None
-    arrays = read_archive(path)
+    arrays = read_archive(path) if path.suffix == ".npz" else {NAMELESS: read_array(path)}
     if {"x_train", "y_train"} <= arrays.keys():
         return None
     options.apart_from(str(given), "an archive of inputs", ())
@@ -171,8 +179,8 @@ def _stored(
     """The arrays of an archive, or the samples of data."""
     arrays = _archived(given, options)
     if arrays is not None:
-        if len(arrays) == len(graph.own_inputs) == 1:
-            return {graph.own_inputs[0]: next(iter(arrays.values()))}
+        if len(arrays) == 1 and (len(graph.own_inputs) == 1 or NAMELESS in arrays):
+            return {_only(graph, what): next(iter(arrays.values()))}
         return arrays
     shape = graph.values[_only(graph, what)].shape[1:]
     found = data.load_samples(

@@ -20,6 +20,7 @@ from samebits.codegen.packaging.projects import PROJECTS
 from samebits.codegen.run.targets import find_board
 from samebits.data.options import options_given
 from samebits.errors import InputError
+from samebits.excerpt import part_and_rest
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
 from samebits.reports.quantization import quantization_sections
@@ -31,9 +32,8 @@ from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
-    from samebits.data import Reading
+    from samebits.data.options import PartReading
     from samebits.reports.html import Section
-    from samebits.sources import Shapes
 
 PAGE = "report.html"
 INPUTS, BOARD_INPUTS = "random:100", "random:8"  # an emulated board takes much longer
@@ -137,15 +137,14 @@ def ship(
     board: str | None = None,
     example: Any = None,
     arch: str | None = None,
-    shapes: Shapes | None = None,
-    **reading: Unpack[Reading],
+    **reading: Unpack[PartReading],
 ) -> Shipment:
     """Import, quantize, verify and package a network; the folder `out` is written last, as a whole.
 
     Where any compared bit differs nothing is written, an earlier folder stays, and the result is
     false.
 
-    source:      as `load` takes it, with example, arch and shapes. A network that is quantized
+    source:      as `load` takes it, with all its options. A network that is quantized
                  already, as a training folder in block floating point is, is taken as it is: a note
                  says so, and calibration, scheme, effort and reading are errors
     calibration: as `quantize` takes it, as are scheme, effort and reading
@@ -163,8 +162,9 @@ def ship(
     out = Path(out)
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
+    part, reading = part_and_rest(reading)
     how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
-    net = _quantized(source, calibration, how, example, arch, shapes)
+    net = _quantized(source, calibration, how, example, arch, part)
     found = _verified(net, backends, cpu)
     on_board = None
     if found and board is not None:
@@ -234,14 +234,14 @@ def _quantized(
     how: Mapping[str, Any],
     example: Any,
     arch: str | None,
-    shapes: Shapes | None,
+    part: Mapping[str, Any],
 ) -> Network:
     """The source as a quantized network: quantized here, or already."""
     if not _is_module(source):
-        net = api.load(source, example=example, arch=arch, shapes=shapes)
+        net = api.load(source, example=example, arch=arch, **part)
         if net.kind != "float network":
             return _as_it_is(net, {"calibration": calibration, **how})
-        source, example, arch, shapes = net, None, None, None
+        source, example, arch, part = net, None, None, {}
     if calibration is None:
         raise InputError(
             "expected --calibration SAMPLES for a float network, found none; give samples of its "
@@ -253,7 +253,7 @@ def _quantized(
         **how,
         example=example,
         arch=arch,
-        shapes=shapes,
+        **part,
     )
 
 

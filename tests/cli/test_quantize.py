@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
 from samebits.onnx import load
+from tiny_models import float_file
 
 NOTE = (
     "note: input 'x': its open leading dimension is fixed at 1; samples go through one after the "
@@ -202,6 +203,14 @@ def test_shapes_of_open_dimensions(samebits, tmp_path, model, samples):
     assert (done.code, done.err) == (0, "")
     (x,) = load(out).inputs
     assert load(out).values[x].shape == (5, 4)
+
+
+def test_a_part_of_a_network(samebits, tmp_path, samples):
+    model, out = float_file(tmp_path / "flat.onnx"), tmp_path / "q.onnx"
+    command = ("quantize", model, "--calibration", samples, "--out", out)
+    done = samebits(*command, "--start-at", "flat", "--end-at", "y")
+    assert (done.code, load(out).inputs, load(out).outputs) == (0, ("flat",), ("y",))
+    assert "Flatten" not in [node.op for node in load(out).nodes]
 
 
 def test_a_callable_of_a_file(samebits, tmp_path, samples):

@@ -76,8 +76,22 @@ quantize open --calibration samples --out OUT.onnx --shape x=1,5
     --shape x: expected 4 for dimension 1, which the model fixes, found 5
 quantize open --calibration samples --out OUT.onnx --shape x=1,4 --shape x=1,4
     --shape: expected one shape for the input 'x', found two
+quantize float --calibration samples --out OUT.onnx --set x
+    --set: expected NAME=VALUE such as sr=16000, found 'x'
+quantize float --calibration samples --out OUT.onnx --set x=1 --set x=2
+    --set: expected one number for the input 'x', found two
+quantize float --calibration samples --out OUT.onnx --set x=one
+    --set x: expected a finite number of float32, the type of this input, found 'one'
+inspect float --set z=1
+    --set z: expected the name of an input ('x')
+inspect float --end-at flatt
+    --end-at: expected a tensor of the network, found no 'flatt'; did you mean 'flat'
+compile float --out OUT --start-at ,
+    --start-at: expected names of tensors
+inspect run --end-at y
+    --end-at applies to ONNX files, found one for another model; leave it out
 quantize float --calibration samples --out OUT.onnx --schema int8
-    expected an option of samebits quantize, found --schema; did you mean --scheme or --shape?
+    expected an option of samebits quantize, found --schema; did you mean --scheme or --set
 quantize speech --calibration sequences --out OUT.onnx --scheme asymmetric-s16
     --scheme does not apply to a recurrent network, found asymmetric-s16
 quantize speech --calibration sequences --out OUT.onnx --weights symmetric-s8
@@ -304,7 +318,7 @@ doctor --fast
 eval none --data digits
     no such file or folder; expected an .onnx or .pt2 file
 eval samples --data digits
-    a checkpoint or a compiled folder, found a file ending in .npz
+    a checkpoint or a compiled folder, found arrays without a network
 eval images --data none
     no such file or folder; expected 'digits'
 eval images --data data

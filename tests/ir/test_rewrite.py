@@ -238,6 +238,36 @@ def test_relu_chains_and_the_names_of_clip() -> None:
     same(graph, after)
 
 
+@pytest.mark.parametrize(
+    ("op", "constants", "left"),
+    [
+        ("Min", [math.inf], []),
+        ("Max", [-math.inf], []),
+        ("Min", [np.full(3, math.inf)], []),
+        ("Min", [math.inf, 0.5], ["Min"]),
+        ("Max", [-math.inf, 0.5, -math.inf], ["Max"]),
+        ("Min", [np.full((4, 2, 3), math.inf)], ["Expand"]),
+        ("Min", [-math.inf], ["Min"]),
+        ("Max", [math.inf], ["Max"]),
+        ("Min", [[math.inf, 1, 2]], ["Min"]),
+        ("Add", [math.inf], ["Add"]),
+    ],
+)
+def test_ends_of_infinity_that_are_never_chosen_go(op: str, constants: Any, left: Any) -> None:
+    build = GraphBuilder("g")
+    x = build.add("Neg", [build.input("x", "float32", (2, 3))])
+    arrays = [np.asarray(constant, np.float32) for constant in constants]
+    names = [build.constant(f"c{i}", array) for i, array in enumerate(arrays)]
+    for given in names:
+        x = build.add(op, [given, x]) if op == "Add" else x
+    graph = build.build([x if op == "Add" else build.add(op, [*names, x])])
+    after = simplify(graph)
+    assert ops(after) == ["Neg", *left]
+    same(graph, after, exact=False)
+    kept = [array for array in after.constants.values() if not np.isfinite(array).all()]
+    assert len(kept) == (left == [op] and len(constants) == 1)
+
+
 def test_a_clip_that_others_read_stays() -> None:
     build = GraphBuilder("g")
     x = build.input("x", "float32", (64,))

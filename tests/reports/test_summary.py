@@ -18,6 +18,7 @@ from recompute_nets import make
 from samebits.codegen import write_package
 from samebits.data import Dataset
 from samebits.errors import CheckpointError, InputError
+from samebits.excerpt import Excerpt
 from samebits.files import write_atomically
 from samebits.ir import GraphBuilder
 from samebits.model import Model, load
@@ -106,8 +107,8 @@ def test_a_network_has_its_hash_before_it_is_saved_and_after(quantized):
 def test_a_float_network(tmp_path):
     path = float_file(tmp_path / "float.onnx")
     with pytest.raises(InputError, match="--shape x: expected 4 for dimension 1"):
-        summarize(path, shapes={"x": (2, 5)})
-    text = unhashed(path, shapes={"x": (2, 4)})
+        summarize(path, part=Excerpt(shapes={"x": (2, 5)}))
+    text = unhashed(path, part=Excerpt(shapes={"x": (2, 4)}))
     assert text == (
         f"{path}: float network\n\n"
         "input x: float32[2, 4]\n"
@@ -118,7 +119,7 @@ def test_a_float_network(tmp_path):
         "numbers: float32\n"
         "HASH"
     )
-    record = summary_record(path, shapes={"x": (2, 4)})
+    record = summary_record(path, part=Excerpt(shapes={"x": (2, 4)}))
     assert record["quantized"] is False
     assert "integer" not in record
 
@@ -401,7 +402,7 @@ def test_a_trace(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "found"),
     [
-        ("x.npz", b"PK\x03\x04", "found a file ending in .npz that states no format of samebits"),
+        ("x.npz", b"PK\x03\x04", "found arrays without a network; samples are given by"),
         ("x", b"", "found a file ending in nothing that states no format"),
         ("x.json", b'{"format": "other-1"}', "found a file ending in .json that states no format"),
         ("x.json", b" " * 2000 + b'{"format": "samebits-plan-1"}', "states no format"),
@@ -450,7 +451,7 @@ def test_options_that_do_not_apply(quantized, run, tmp_path):
             summarize(path, arch="mlp")
     for path in (FIRMWARE / "gru.nnp", device, run[0]):
         with pytest.raises(InputError, match="--shape applies to ONNX files, found one for"):
-            summarize(path, shapes={"x": (1, 4)})
+            summarize(path, part=Excerpt(shapes={"x": (1, 4)}))
 
 
 def test_a_report_of_a_package_is_not_trusted(quantized, tmp_path):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Page, Quiet, Shapes, shapes_of, whole
+from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, reads, whole
 from samebits.cli.output import show, working
 
 
+@reads(EXCERPT)
 def compile_command(
     model: Annotated[
         str,
@@ -69,18 +70,17 @@ def compile_command(
     ] = None,
     report: Page = None,
     arch: Arch = None,
-    shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **part: Any,
 ) -> None:
     """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
-    shapes = shapes_of(shape)
     if sizes is None and target == "c":
         sizes = True
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch, shapes=shapes).compile(
+        result = api.load(model, arch=arch, **part).compile(
             out,
             target=target,
             prefix=prefix,

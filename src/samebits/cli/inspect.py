@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import Arch, AsJson, Quiet, Shapes, shapes_of
+from samebits.cli.options import EXCERPT, Arch, AsJson, Quiet, reads
 from samebits.cli.output import print_json, working
 
 
+@reads(EXCERPT)
 def inspect_command(
     file: Annotated[
         Path,
@@ -24,19 +25,18 @@ def inspect_command(
         typer.Option("--nodes", help="Every node, constant, tensor, sub-layer or instruction too."),
     ] = False,
     arch: Arch = None,
-    shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    **part: Any,
 ) -> None:
     """Show what a file holds: inputs, outputs, layers, bytes, formats, hash."""
-    shapes = shapes_of(shape)
     with working(quiet, as_json):
         from samebits import api
 
         if as_json:
-            record = api.inspect_record(file, arch=arch, shapes=shapes)
+            record = api.inspect_record(file, arch=arch, **part)
         else:
-            report = api.inspect(file, nodes=nodes, arch=arch, shapes=shapes)
+            report = api.inspect(file, nodes=nodes, arch=arch, **part)
     if as_json:
         print_json(record)
     else:

@@ -107,6 +107,27 @@ def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]] | None:
     return shapes or None
 
 
+def settings_of(texts: list[str] | None) -> dict[str, str] | None:
+    """The numbers of inputs by name, of texts such as sr=16000; None where none is given.
+
+    Raises InputError for another text and for an input that is named twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        if not name or not number:
+            raise InputError(f"--set: expected NAME=VALUE such as sr=16000, found {text!r}")
+        if name in found:
+            raise InputError(f"--set: expected one number for the input {name!r}, found two")
+        found[name] = number
+    return found or None
+
+
+def tensors_of(text: str | None) -> list[str] | None:
+    """The names of a text such as A,B; None where none is given."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes.")]
 Threads = Annotated[int | None, whole("CPU threads.", 1)]
@@ -125,6 +146,41 @@ Shapes = Annotated[
         "for each.",
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="An input of an ONNX file becomes a constant, such as sr=16000; once for each.",
+    ),
+]
+StartAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TENSORS",
+        help="Cut off what is before these tensors, with commas between them: they become the "
+        "inputs.",
+    ),
+]
+EndAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TENSORS",
+        help="Cut off what is behind these tensors: they become the outputs.",
+    ),
+]
+EXCERPT: dict[str, tuple[Any, Any]] = {  # annotations and defaults
+    "shapes": (Shapes, None),
+    "set": (Settings, None),
+    "start_at": (StartAt, None),
+    "end_at": (EndAt, None),
+}
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "shapes": shapes_of,
+    "set": settings_of,
+    "start_at": tensors_of,
+    "end_at": tensors_of,
+}
 Samples = Annotated[
     str,
     typer.Option(
@@ -194,7 +250,7 @@ Command = Callable[..., None]
 
 
 def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command]:
-    """A command whose `**reading` stands for options of reading data, before its `quiet`."""
+    """A command whose keywords `**` stand for these options, of reading, before its `quiet`."""
 
     def made(command: Command) -> Command:
         """The command with a signature that has them, which is what typer reads."""
@@ -210,7 +266,8 @@ def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command
 
         @functools.wraps(command)
         def called(**given: Any) -> None:
-            command(**given)
+            parsed = {name: PARSERS[name](given[name]) for name in PARSERS.keys() & given.keys()}
+            command(**given | parsed)
 
         called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}

@@ -8,23 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from samebits.cli.options import (
+    EXCERPT,
     SAMPLE_READING,
     Arch,
     AsJson,
     Page,
     Quiet,
-    Shapes,
     file_ending,
     reads,
     real,
-    shapes_of,
     whole,
 )
 from samebits.cli.output import print_json, working
 from samebits.errors import InputError
 
 
-@reads(SAMPLE_READING)
+@reads(EXCERPT | SAMPLE_READING)
 def quantize_command(
     model: Annotated[
         str,
@@ -166,7 +165,6 @@ def quantize_command(
     ] = None,
     report: Page = None,
     arch: Arch = None,
-    shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **reading: Any,
@@ -177,7 +175,6 @@ def quantize_command(
     outputs. So does one whose states are inputs and outputs of its own, as voice-activity detectors
     have them: see --state.
     """
-    shapes = shapes_of(shape)
     with working(quiet, as_json):
         from samebits import api
 
@@ -204,7 +201,6 @@ def quantize_command(
             float_bias=float_bias,
             state=_states_of(state),
             arch=arch,
-            shapes=shapes,
             **reading,
         )
         net.save(out)

@@ -8,19 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from samebits.cli.options import (
+    EXCERPT,
     SAMPLE_READING,
     Arch,
     Quiet,
     SampleSeed,
-    Shapes,
     reads,
-    shapes_of,
     written_file,
 )
 from samebits.cli.output import working
 
 
-@reads(SAMPLE_READING)
+@reads(EXCERPT | SAMPLE_READING)
 def report_command(
     source: Annotated[
         str,
@@ -55,7 +54,6 @@ def report_command(
         ),
     ] = None,
     arch: Arch = None,
-    shape: Shapes = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     **reading: Any,
@@ -70,7 +68,6 @@ def report_command(
             against=against,
             board=board,
             arch=arch,
-            shapes=shapes_of(shape),
             seed=seed,
             **reading,
         )

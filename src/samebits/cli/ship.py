@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import SAMPLE_READING, Arch, AsJson, Quiet, Shapes, reads, shapes_of
+from samebits.cli.options import EXCERPT, SAMPLE_READING, Arch, AsJson, Quiet, reads
 from samebits.cli.output import show, working
 
 
-@reads(SAMPLE_READING)
+@reads(EXCERPT | SAMPLE_READING)
 def ship_command(
     model: Annotated[
         str,
@@ -71,7 +71,6 @@ def ship_command(
         ),
     ] = None,
     arch: Arch = None,
-    shape: Shapes = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **reading: Any,
@@ -81,7 +80,6 @@ def ship_command(
     The folder is written last, as a whole, and only if all compared bits are the same; else exit
     code 1, and an earlier folder stays as it is.
     """
-    shapes = shapes_of(shape)
     names = None if backends is None else [name.strip() for name in backends.split(",")]
     with working(quiet, as_json):
         from samebits.shipping import ship
@@ -97,7 +95,6 @@ def ship_command(
             backends=names,
             board=board,
             arch=arch,
-            shapes=shapes,
             **reading,
         )
     show(result, as_json)

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any, TypedDict
 
 from samebits.errors import InputError
+from samebits.excerpt import Part
 
 TASKS = ("classification", "regression", "multilabel", "segmentation")
 COLOURS = ("grey", "rgb")
@@ -35,6 +36,10 @@ class Reading(TypedDict, total=False):
     colour: str | None
     mean: float | str | Sequence[float] | None
     std: float | str | Sequence[float] | None
+
+
+class PartReading(Part, Reading, total=False):
+    """The options of a function that takes a network, as a `Part` of it, and samples."""
 
 
 class LabelledReading(Reading, total=False):

@@ -137,6 +137,7 @@ def simplify(graph: Graph) -> Graph:
         drop_identity,
         fold_constants,
         fold_batch_norm,
+        drop_infinities,
         merge_clips,
     )
     while True:
@@ -377,6 +378,36 @@ def _clip(edit: Edit, bounds: _Bounds, source: str, output: str) -> Node:
         min=None if low == -math.inf else low,
         max=None if high == math.inf else high,
     )
+
+
+# --- ends that are infinite -----------------------------------------------------------------
+
+_NO_END = {"Min": math.inf, "Max": -math.inf}
+
+
+def drop_infinities(graph: Graph) -> Graph:
+    """Min without constants of infinity, Max without those of -infinity: they are never chosen."""
+
+    def rule(edit: Edit, node: Node) -> list[Node] | None:
+        """The node without them; an Expand where one alone is left that they made larger."""
+        end = _NO_END.get(node.op)
+        if end is None:
+            return None
+        kept = [
+            name
+            for name in node.inputs
+            if name not in edit.constants or not (edit.constants[name] == end).all()
+        ]
+        if not kept or len(kept) == len(node.inputs):
+            return None
+        shape = edit.values[node.output].shape
+        if np.broadcast_shapes(*(edit.values[name].shape for name in kept)) == shape:
+            return [replace(node, inputs=tuple(kept))]
+        if len(kept) > 1:
+            return None
+        return [edit.node("Expand", kept, node.output, shape=shape)]
+
+    return rewrite(graph, rule)
 
 
 # --- nodes that do nothing ------------------------------------------------------------------

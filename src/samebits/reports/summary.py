@@ -5,22 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from samebits import progress
 from samebits.codegen.run.interface import REPORT, Interface, read_report
+from samebits.elsewhere import check_foreign
 from samebits.errors import InputError, SamebitsError
-from samebits.model import CHECKPOINT, EXPORTED, ONNX_FILE, Model, kind_of, load
+from samebits.excerpt import WHOLE, Excerpt
+from samebits.model import CHECKPOINT, EXPORTED, ONNX_FILE, Model, check_part, kind_of, load
 from samebits.npu.machine.image import SUFFIX
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
 from samebits.verification.score import figures_text
 
-Shapes = Mapping[str, Sequence[int]]
 DEVICE = ".toml"
 SNIFFED = 1024  # bytes in which a file must say its format
 # Bytes, in report.json.
@@ -40,32 +41,32 @@ def network_summary(source: str, kind: str, model: Model) -> Report:
 
 
 def summarize(
-    path: Path, *, nodes: bool = False, arch: str | None = None, shapes: Shapes | None = None
+    path: Path, *, nodes: bool = False, arch: str | None = None, part: Excerpt = WHOLE
 ) -> Report:
     """The summary of anything that samebits writes, or of an ONNX file or exported program.
 
-    nodes:  all nodes and constants, tensors, sub-layers, instructions or layers after it
-    arch:   repeats the name of the module:callable of a training folder, whose code then runs
-    shapes: of inputs whose dimensions an ONNX file leaves open, by name
+    nodes: all nodes and constants, tensors, sub-layers, instructions or layers after it
+    arch:  repeats the name of the module:callable of a training folder, whose code then runs
+    part:  what is taken of a network, as `model.load` takes it
 
     Raises InputError for anything else and for an option that does not apply, and SamebitsError for
     what cannot be read.
     """
-    kind, facts = _examine(path, arch, shapes)
+    kind, facts = _examine(path, arch, part)
     more = facts.listing() if nodes else []
     return Report(f"{printable(str(path))}: {kind}", "", [section(*facts.lines), *more])
 
 
-def summary_record(
-    path: Path, *, arch: str | None = None, shapes: Shapes | None = None
-) -> dict[str, Any]:
+def summary_record(path: Path, *, arch: str | None = None, part: Excerpt = WHOLE) -> dict[str, Any]:
     """The same as JSON data, tensors and sub-layers included. Errors as `summarize`."""
-    return dict(_examine(path, arch, shapes)[1].record)
+    return dict(_examine(path, arch, part)[1].record)
 
 
-def _examine(path: Path, arch: str | None, shapes: Shapes | None) -> tuple[str, Facts]:
+def _examine(path: Path, arch: str | None, part: Excerpt) -> tuple[str, Facts]:
     """The kind in words, and the facts."""
     known = kind_of(path)
+    if known in ("training", None):
+        check_foreign(path, EXPECTED)
     if path.suffix == CHECKPOINT and path.with_suffix(SUFFIX).is_file():
         raise InputError(
             f"{path}: expected {EXPECTED}, found the memory image of a program; give "
@@ -73,14 +74,11 @@ def _examine(path: Path, arch: str | None, shapes: Shapes | None) -> tuple[str, 
         )
     if (path / REPORT).is_file() and known == "training" and not any(path.glob(f"*{CHECKPOINT}")):
         known = None  # C without the network that it was generated from
-    if shapes and known != "graph":
-        raise InputError(
-            f"{path}: --shape applies to ONNX files, found one for something else; leave it out"
-        )
+    check_part(part, known, path)
     if known == "training":
         return _trained(path, arch)
     if known is not None:
-        return _model(path, load(path, arch, shapes=shapes))
+        return _model(path, load(path, arch, part=part))
     if arch is not None:
         raise InputError(
             f"{path}: --arch applies to training folders and checkpoints, found {arch!r} for "

@@ -9,6 +9,8 @@ from ir.lowering.test_lower import Net, assert_same_function, conv_net, lower_gr
 from samebits.errors import UnsupportedError
 from samebits.ir import GraphBuilder
 from samebits.ir.integer.layers import layers
+from samebits.ir.lowering.check import check_lowerable
+from samebits.ir.rewrite import simplify
 
 
 def gemm(net, x, codes=None, extra=(), scale=0.25):
@@ -188,3 +190,29 @@ def test_a_node_named_like_the_output():
     y = b.add("Relu", [d], name="relu")
     y = b.add("QuantizeLinear", [y, s, z], {"axis": 1}, name="q2", outputs=["y"])
     assert lower_graph(b.build([y])).outputs == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("op", "ends"),
+    [
+        ("Min", [-np.inf, np.nan, [np.inf, 0, 1, 2]]),
+        ("Max", [np.inf, np.nan, [-np.inf, 0, 1, 2]]),
+    ],
+)
+def test_an_infinity_that_would_be_chosen_is_refused_before_calibration(op, ends):
+    for end in ends:
+        build = GraphBuilder("net")
+        x = build.add("Relu", [build.input("x", "float32", (1, 4))])
+        c = build.constant("c", np.asarray(end, np.float32))
+        with pytest.raises(UnsupportedError, match=rf"\({op}\): expected finite constants, found "):
+            check_lowerable(simplify(build.build([build.add(op, [x, c])])))
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"min": np.inf}, {"max": -np.inf}, {"min": 0.0, "max": -np.inf}]
+)
+def test_a_clip_at_an_infinity_is_refused_before_calibration(bounds):
+    build = GraphBuilder("net")
+    y = build.add("Clip", [build.input("x", "float32", (1, 4))], bounds)
+    with pytest.raises(UnsupportedError, match=r"\(Clip\): expected finite constants, found "):
+        check_lowerable(simplify(build.build([y])))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from samebits.errors import UnsupportedError, listed
-from samebits.ir.graph import Graph, moved_inputs
+from samebits.ir.graph import Graph, Node, moved_inputs
 from samebits.ir.integer.define import CODES
 from samebits.ir.lowering.rules import RULES, without_form
 from samebits.ir.masks import FLAG_TYPES, Flag, Mask, flags_of, masks_of
@@ -21,12 +24,18 @@ def check_lowerable(graph: Graph) -> None:
     names the first input that is none, or every node without an integer form.
     """
     flags = flags_of(graph)
-    check_inputs(graph, flags, masks_of(graph, flags))
+    masks = masks_of(graph, flags)
+    check_inputs(graph, flags, masks)
     found: list[str] = []
     for node in graph.nodes:
         free = node.op in LAYERS or node.output in flags or node.op in RULES
         if not free and not has(node.op, Trait.QUANTIZES):
             found.append(without_form(node))
+        elif node.output not in masks and (end := _infinite_end(graph, node)) is not None:
+            found.append(
+                f"node {node.name!r} ({node.op}): expected finite constants, found {end}, which "
+                "results would be; replace it in the model"
+            )
     if len(found) == 1:
         raise UnsupportedError(found[0])
     if found:
@@ -34,6 +43,20 @@ def check_lowerable(graph: Graph) -> None:
             f"expected operators with an integer form, found {len(found)} without one:\n"
             + listed(found)
         )
+
+
+def _infinite_end(graph: Graph, node: Node) -> float | None:
+    """The infinity or NaN that a Max, Min or Clip chooses, None for none. `simplify` has taken out
+    the infinities that are never chosen."""
+    if node.op in ("Max", "Min"):
+        ends = [graph.constants[name] for name in node.inputs if name in graph.constants]
+        numbers = [float(number) for array in ends for number in array[~np.isfinite(array)]]
+    elif node.op == "Clip":
+        bounds = node.attributes["min"], node.attributes["max"]
+        numbers = [b for b in bounds if isinstance(b, float) and not math.isfinite(b)]
+    else:
+        return None
+    return next(iter(numbers), None)
 
 
 def check_inputs(graph: Graph, flags: Mapping[str, Flag], masks: Mapping[str, Mask]) -> None:

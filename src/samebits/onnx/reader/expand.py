@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
@@ -12,7 +11,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Value
 from samebits.onnx.reader.node import OnnxNode
 from samebits.onnx.reader.structure import opsets_of
-from samebits.onnx.reader.tensors import DTYPES
+from samebits.onnx.reader.tensors import type_number
 
 PREVIEW = "ai.onnx.preview"
 _STANDARD = (
@@ -31,7 +30,6 @@ _STANDARD = (
     "SwiGLU",
 )
 EXPANDED = frozenset({("", name) for name in _STANDARD} | {(PREVIEW, "FlexAttention")})
-_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def standard_function(
@@ -89,7 +87,7 @@ def _with_opset(function: FunctionProto) -> FunctionProto:
 def _type(value: Value | None) -> TypeProto:
     proto = TypeProto()
     if value is not None:
-        proto.tensor_type.elem_type = _NUMBERS[np.dtype(value.dtype)]
+        proto.tensor_type.elem_type = type_number(value.dtype)
         for size in value.shape:
             proto.tensor_type.shape.dim.add().dim_value = size
     return proto

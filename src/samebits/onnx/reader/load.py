@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from samebits.errors import InputError
+from samebits.excerpt import WHOLE, Excerpt
 from samebits.ir import Graph
 from samebits.onnx.metadata import RATE, read_number
 from samebits.onnx.reader.importer import import_model
@@ -21,18 +21,18 @@ MAX_FILE = 2**31 - 1  # protobuf's own limit: larger models keep their data in o
 def load(
     path: str | os.PathLike[str],
     batch: int = 1,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    part: Excerpt = WHOLE,
 ) -> Graph:
     """The real graph of an ONNX file (opsets 6 to the newest known).
 
-    batch:  size of the leading dimension where the file leaves it open
-    shapes: of inputs whose dimensions it leaves open, by name
+    batch: size of the leading dimension where the file leaves it open
+    part:  what is taken of it
 
-    Raises InputError for a file that is damaged or breaks ONNX's rules and for shapes that
-    contradict it, UnsupportedError with every operator and attribute that has no counterpart.
+    Raises InputError for a file that is damaged or breaks ONNX's rules and for a part that
+    contradicts it, UnsupportedError with every operator and attribute that has no counterpart.
     """
     path = Path(path)
-    return import_model(read_model(path), batch, str(path), path.parent, shapes)
+    return import_model(read_model(path), batch, str(path), path.parent, part)
 
 
 def sampling_rate(path: str | os.PathLike[str]) -> int | None:

@@ -98,7 +98,8 @@ class OnnxNode(ForeignNode):
         if array is None:
             raise UnsupportedError(
                 f"expected a constant as {what} (input {index}), found a value that is computed "
-                "from the model's inputs; export with fixed shapes"
+                "from the model's inputs; export with fixed shapes, or make a constant of such an "
+                "input: --set NAME=VALUE"
             )
         return array
 
@@ -133,10 +134,10 @@ class OnnxNode(ForeignNode):
             raise InputError(f"expected 0 or 1 as {name}, found {value}")
         return bool(value)
 
-    def float_(self, name: str, default: float) -> float:
-        """A finite floating-point attribute."""
+    def float_(self, name: str, default: float, finite: bool = True) -> float:
+        """A floating-point attribute, finite unless said otherwise."""
         found = self._attribute(name, AttributeProto.FLOAT, False)
-        if found and not math.isfinite(found.f):
+        if found and finite and not math.isfinite(found.f):
             raise InputError(f"expected a finite {name}, found {found.f}")
         # A default of the standard is a binary32 number too.
         return float(found.f) if found else float(np.float32(default))

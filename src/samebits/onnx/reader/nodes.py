@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
+from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.onnx.reader.builder import FoldingBuilder
 from samebits.onnx.reader.expand import EXPANDED, standard_function
@@ -33,6 +34,7 @@ from samebits.onnx.reader.tensors import DTYPES, tensor_to_array
 
 MIN_OPSET = 6
 MAX_NODES = 2**16
+STANDARD = "ai.onnx"  # of whose domains every one has versions that differ
 BRANCH_COST = 64  # nodes: the names in sight are copied
 
 _TYPES = {dtype.name for dtype in DTYPES.values()}
@@ -76,6 +78,9 @@ class Scope:
         newest = onnx.defs.onnx_opset_version()
         if domain == MICROSOFT:
             return version or 1
+        if version is None and domain and not domain.startswith(STANDARD):
+            progress.note(f"opset_import leaves out the operators of {domain!r}: version 1 is read")
+            version = self.opsets[domain] = 1
         if version is None:
             raise InputError(
                 f"expected a version of the operators of {domain or 'ai.onnx'!r}, found none in "

@@ -77,6 +77,18 @@ def reads_of(node: NodeProto, depth: int = 0) -> set[str]:
     return names
 
 
+def without_writers(nodes: Sequence[NodeProto], names: set[str]) -> Sequence[NodeProto]:
+    """The nodes, none of which writes a value of these names."""
+    return [_unwritten(node, names) if names.intersection(node.output) else node for node in nodes]
+
+
+def _unwritten(node: NodeProto, names: set[str]) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.output[:] = ["" if name in names else name for name in node.output]
+    return copy
+
+
 def ordered(
     nodes: Sequence[NodeProto], available: set[str], wanted: Sequence[str], where: str
 ) -> tuple[list[NodeProto], set[str]]:

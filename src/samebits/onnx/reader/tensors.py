@@ -73,6 +73,14 @@ def dtype_of(element_type: int, where: str) -> np.dtype[Any]:
     )
 
 
+_NUMBERS = {dtype.name: number for number, dtype in DTYPES.items()}
+
+
+def type_number(dtype: str) -> int:
+    """The ONNX element type of a type by numpy's name."""
+    return _NUMBERS[dtype]
+
+
 def check_shape(shape: Sequence[int], where: str) -> tuple[int, ...]:
     """The shape, or InputError: too many axes, a negative size, or too many elements."""
     if len(shape) > MAX_RANK:

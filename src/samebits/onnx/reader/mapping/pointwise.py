@@ -89,8 +89,10 @@ def _clip(node: OnnxNode) -> Result:
     Computed bounds become Max and Min.
     """
     if node.opset < 11:
-        low = node.float_("min", 0.0) if "min" in node.attributes else None
-        high = node.float_("max", 0.0) if "max" in node.attributes else None
+        low, high = (
+            _number(node.float_(name, 0.0, finite=False)) if name in node.attributes else None
+            for name in ("min", "max")
+        )
         return node.out("Clip", node.input(0), min=low, max=high)
     given = [i for i in (1, 2) if node.has(i)]
     if all(node.is_constant(i) for i in given):
@@ -137,7 +139,10 @@ def _widens(kind: str, to: str) -> bool:
 
 
 def _bound(node: OnnxNode, index: int) -> float | int:
-    bound = node.scalar(index, "bound of Clip").item()
+    return _number(node.scalar(index, "bound of Clip").item())
+
+
+def _number(bound: float | int) -> float | int:
     if bound != bound:
         raise InputError("expected bounds of Clip that are numbers, found NaN")
     return bound
